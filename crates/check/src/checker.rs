@@ -53,7 +53,7 @@ use explain::Explainer;
 use graph::{Edge, EdgeKind, Graph, Timing};
 use report::Findings;
 pub use report::{Anomaly, AnomalyClass, Counts, Report};
-use versions::{Chains, Evidence, Seen};
+use versions::{Chains, Evidence, VersionRead};
 
 /// No node, no key, no entry.
 const NONE: u32 = u32::MAX;
@@ -185,7 +185,7 @@ impl<'h> Round<'h> {
 
     fn follow_read(&mut self, reader: u32, read: &ReadRow, version: u64) {
         match self.chains.find(read.key, version) {
-            Seen::Entry(number) => {
+            VersionRead::Entry(number) => {
                 let entry = self.chains.entries[number];
                 if entry.writer == reader {
                     // Own uncommitted writes are not recorded, so it must have been there before it
@@ -202,13 +202,15 @@ impl<'h> Round<'h> {
                     self.edge(reader, next, EdgeKind::ReadWrite, read.key);
                 }
             }
-            Seen::Missing | Seen::BeforeAll if self.evidence.aborted_writer(read.key, version).is_some() => {
+            VersionRead::Missing | VersionRead::BeforeAll
+                if self.evidence.aborted_writer(read.key, version).is_some() =>
+            {
                 self.find(|explain| explain.aborted_read(reader, read, version));
             }
-            Seen::Missing => {
+            VersionRead::Missing => {
                 self.find(|explain| explain.unwritten_read(reader, read, version));
             }
-            Seen::BeforeAll => {
+            VersionRead::BeforeAll => {
                 self.follow_loader_read(reader, read, version);
                 let first = self.chains.range(read.key).start;
                 if let Some(next) = self.chains.next_writer(read.key, first) {

@@ -9,7 +9,7 @@ use remora::floors::fabric::shm::file::OpenError;
 use remora::floors::fabric::tcp::ServerError;
 use remora::floors::fabric::{Headroom, LINE_BYTES, RegionError};
 use remora::floors::node::MemoryError;
-use remora::{ClientTls, Found, MemoryNode, NodeError, NodeKeys, ServerOptions, ServerTls, TlsError};
+use remora::{ClientTls, MemoryNode, NodeError, NodeKeys, PriorMemory, ServerOptions, ServerTls, TlsError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -81,9 +81,9 @@ pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
         (None, None) => unreachable!("the command line has one of them"),
     };
     let found = match node.found() {
-        Found::New => "new",
-        Found::Stopped => "reopened: the last server was stopped cleanly",
-        Found::Killed => "reopened: the last server was killed",
+        PriorMemory::New => "new",
+        PriorMemory::Stopped => "reopened: the last server was stopped cleanly",
+        PriorMemory::Killed => "reopened: the last server was killed",
     };
     let size = value::show_bytes(node.region().bytes());
     output::show(&format!("remora memory node ready: {place}, {size}, {found}\n"))?;

@@ -63,7 +63,7 @@ impl StatusOptions {
 #[derive(Debug, Serialize)]
 struct Status {
     nodes: Vec<Node>,
-    tables: Vec<Table>,
+    tables: Vec<TableRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     configuration: Option<Known>,
     /// Why nothing is known of it.
@@ -126,7 +126,7 @@ struct Server {
 }
 
 #[derive(Debug, Serialize)]
-struct Table {
+struct TableRow {
     name: String,
     /// Rows that fit.
     rows: u64,
@@ -175,7 +175,7 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
         let spec = table.spec.clone();
         let shards_of = || catalog.shards.iter().filter(|shard| shard.table == id);
         let (shards, replicas) = (u64::from(spec.shards), u64::from(spec.replicas));
-        Table {
+        TableRow {
             rows: spec.slots * shards,
             bytes: spec.shard_bytes * shards * replicas,
             shards: spec.shards,
@@ -339,7 +339,7 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
     writeln!(text, "discipline")?;
     for (table, name) in status.tables.iter().zip(&names) {
         let (rows, bytes) = (output::grouped(table.rows), value::show_bytes(table.bytes));
-        let Table { shards, replicas, copies, joining, discipline, .. } = table;
+        let TableRow { shards, replicas, copies, joining, discipline, .. } = table;
         let copies =
             if copies == &usize::from(*replicas) { copies.to_string() } else { format!("{copies} of {replicas}") };
         write!(text, "{name:<width$}{rows:>14}{shards:>8}{copies:>10}{bytes:>12}  {discipline}")?;
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn names_of_tables_break_no_line() {
-        let table_named = |name: &str| Table {
+        let table_named = |name: &str| TableRow {
             name: name.to_owned(),
             rows: 1,
             shards: 1,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora_fabric::shm::file::{Found, OpenError, ShmFiles, ShmNode};
+use remora_fabric::shm::file::{OpenError, PriorMemory, ShmFiles, ShmNode};
 use remora_fabric::{
     Address, ClientId, Fabric, FabricError, Fault, Handler, Lane, NodeId, Refusal, Region, RegionId, block_on,
 };
@@ -235,7 +235,7 @@ fn a_client_of_an_earlier_server_is_revoked() {
     pause_inside(&writer, &region);
     drop(node);
     let node = file.serve();
-    assert_eq!((node.found(), node.endpoints()), (Found::Stopped, 1));
+    assert_eq!((node.found(), node.endpoints()), (PriorMemory::Stopped, 1));
     let fabric = ShmFiles::new(&[&file.0], vec![node]).expect("the node's file");
     revoke_paused(&fabric, writer, &region);
     assert_eq!(fabric.hosted(NodeId(0)).expect("our node").endpoints(), 0);
@@ -324,7 +324,7 @@ fn a_killed_server_is_noticed_and_a_restart_says_so() {
         }
     })
     .expect("a connection");
-    assert_eq!(file.serve().found(), Found::Stopped);
+    assert_eq!(file.serve().found(), PriorMemory::Stopped);
 }
 
 #[test]
@@ -349,9 +349,9 @@ fn what_is_not_ours_is_refused_untouched() {
     std::fs::write(&file.0, vec![b'x'; 10_000]).expect("the file");
     assert!(matches!(unchanged("some text"), OpenError::Foreign { .. }));
     std::fs::remove_file(&file.0).expect("the file");
-    assert_eq!(open(Some(REGION as u64)).expect("a new file"), Found::New);
-    assert_eq!(open(Some(REGION as u64)).expect("our file"), Found::Stopped);
-    assert_eq!(open(None).expect("our file"), Found::Stopped);
+    assert_eq!(open(Some(REGION as u64)).expect("a new file"), PriorMemory::New);
+    assert_eq!(open(Some(REGION as u64)).expect("our file"), PriorMemory::Stopped);
+    assert_eq!(open(None).expect("our file"), PriorMemory::Stopped);
     assert!(matches!(open(Some(4096)), Err(OpenError::Size { found: 0x10_0000, expected: 4096, .. })));
     patch(8, 2);
     assert!(matches!(unchanged("a newer format"), OpenError::Version { found: 2, known: 1, .. }));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use remora_fabric::shm::file::{Found, OpenError, ShmNode};
+use remora_fabric::shm::file::{OpenError, PriorMemory, ShmNode};
 
 /// Bytes of the mailboxes.
 const CONTROL: u64 = 134 << 20;
@@ -68,7 +68,7 @@ fn a_file_has_all_of_its_space_before_it_is_served() {
     assert!(copied.unwrap().success());
     assert!(taken(&copy) < CONTROL);
     let node = ShmNode::open(&copy, None).unwrap();
-    assert_eq!(node.found(), Found::Stopped);
+    assert_eq!(node.found(), PriorMemory::Stopped);
     assert!(taken(&copy) >= CONTROL + REGION, "{} bytes", taken(&copy));
     assert_eq!(node.region().words()[0].load(Ordering::Relaxed), 7);
 }

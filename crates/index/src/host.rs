@@ -72,14 +72,14 @@ impl HostShard {
 
     /// Looks for a key.
     #[must_use]
-    pub fn find(&self, region: &[AtomicU64], key: &Key) -> Found {
+    pub fn find(&self, region: &[AtomicU64], key: &Key) -> Presence {
         let view = self.view(region);
         let chain = view.chain(key.hash());
         match view.pairs(&chain).find(|pair| view.links(pair, key)) {
             Some(pair) => {
-                Found::Linked { bucket_slot: pair.at, entry: pair.entry, location: location(self.id, pair.entry) }
+                Presence::Linked { bucket_slot: pair.at, entry: pair.entry, location: location(self.id, pair.entry) }
             }
-            None => Found::Absent,
+            None => Presence::Absent,
         }
     }
 
@@ -100,7 +100,7 @@ impl HostShard {
 /// Whether a key is in the index. What is linked may be present, or prepared, or a tombstone about
 /// to be unlinked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum Presence {
     /// It is.
     Linked {
         /// Offset within the shard of the pair that links it.

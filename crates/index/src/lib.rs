@@ -31,7 +31,7 @@ mod table;
 pub use buckets::{Buckets, Index};
 pub use cluster_hash::{Location, Probe};
 pub use error::IndexError;
-pub use host::{Found, Host, HostShard, Prepared, Refused};
+pub use host::{Host, HostShard, Prepared, Presence, Refused};
 pub use load::{
     Loader, MakePart, Parts, TakeRow, begin, bulk_load, bulk_load_parts, check_empty, clear, give_up, loader, take_over,
 };

@@ -59,7 +59,7 @@ pub struct Side {
 
 /// What [`run`] found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct Comparison {
     /// The test that was run.
     pub litmus: Litmus,
     /// The program as it is.
@@ -878,9 +878,9 @@ pub const ALL: &[Litmus] = &[
 
 /// Explores a litmus test: its program as it is, and with the error put back until it is caught.
 #[must_use]
-pub fn run(litmus: &Litmus, bound: Bound) -> Found {
+pub fn run(litmus: &Litmus, bound: Bound) -> Comparison {
     // The library logs the consequences of an error that was put back. That is expected.
-    tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || Found {
+    tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || Comparison {
         litmus: *litmus,
         ours: side(litmus, bound, None),
         mutated: side(litmus, bound, Some(litmus.mutant)),
@@ -903,7 +903,7 @@ fn side(litmus: &Litmus, bound: Bound, put_back: Option<Mutant>) -> Side {
     Side { counts, bounded, violation, took: began.elapsed() }
 }
 
-impl Found {
+impl Comparison {
     /// Whether our protocol is correct and the mutant is caught.
     #[must_use]
     pub fn is_as_it_should_be(&self) -> bool {
@@ -913,7 +913,7 @@ impl Found {
     /// Makes a line of the report.
     #[must_use]
     pub fn entry(&self) -> Entry {
-        let Found { litmus, ours, mutated } = self;
+        let Comparison { litmus, ours, mutated } = self;
         let why = |(why, steps): &(String, Vec<String>)| std::iter::once(why).chain(steps).cloned().collect();
         Entry {
             name: litmus.name,

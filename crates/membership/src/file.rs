@@ -44,7 +44,7 @@ pub struct LockedFile {
     process: u64,
     /// Keeps the sign of life locked for as long as this process lives.
     _alive: File,
-    seen: Mutex<Seen>,
+    seen: Mutex<LastLook>,
     known: Mutex<Option<Known>>,
 }
 
@@ -67,7 +67,7 @@ fn version(file: &Metadata) -> Version {
 
 /// What this process saw when it looked last.
 #[derive(Debug)]
-struct Seen {
+struct LastLook {
     at: Instant,
     /// Tells one file in its place from the next: inodes alone are used again.
     version: Option<Version>,
@@ -96,7 +96,7 @@ impl LockedFile {
         let lock = lock.map_err(|cause| ConfigurationError::File { path: path.clone(), cause })?;
         let (process, alive) =
             sign(&path, &lock).map_err(|cause| ConfigurationError::File { path: path.clone(), cause })?;
-        let seen = Mutex::new(Seen { at: Instant::now(), version: None, others: Vec::new() });
+        let seen = Mutex::new(LastLook { at: Instant::now(), version: None, others: Vec::new() });
         let (lock, generation) = (Mutex::new(lock), AtomicU64::new(0));
         let known = Mutex::default();
         let file = LockedFile { path, lock, cluster, generation, process, _alive: alive, seen, known };

@@ -11,15 +11,15 @@ const CLIENTS_AT_FIRST: usize = 64;
 /// nothing.
 #[derive(Clone, Debug)]
 pub struct LeaseWatch {
-    seen: Vec<Seen>,
+    seen: Vec<Renewals>,
     /// What is being seen now: the two take turns.
-    seeing: Vec<Seen>,
+    seeing: Vec<Renewals>,
     every: Nanos,
     looked: Nanos,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct Renewals {
     client: u32,
     renewals: u64,
     since: Nanos,
@@ -57,7 +57,7 @@ impl LeaseWatch {
             if now.saturating_sub(since) > lease.saturating_add(lease / MARGIN) {
                 expired.push((client, renewals));
             }
-            self.seeing.push(Seen { client, renewals, since });
+            self.seeing.push(Renewals { client, renewals, since });
         }
         std::mem::swap(&mut self.seen, &mut self.seeing);
         expired

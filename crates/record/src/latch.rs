@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Seen {
+    struct Explored {
         /// The words left when all were done.
         ends: HashSet<u64>,
         /// Whether the word was ever exclusive after its writer had left.
@@ -123,8 +123,8 @@ mod tests {
     }
 
     /// Every order of the atomics of one writer and two readers.
-    fn explore(rule: Rule) -> Seen {
-        let (mut all, mut seen, mut open) = (HashSet::new(), Seen::default(), vec![(0u64, [At::Door; 3])]);
+    fn explore(rule: Rule) -> Explored {
+        let (mut all, mut seen, mut open) = (HashSet::new(), Explored::default(), vec![(0u64, [At::Door; 3])]);
         while let Some((word, clients)) = open.pop() {
             // A leaking count makes ever new states; three are enough to see it.
             if LatchWord::from_bits(word).readers() > 3 || !all.insert((word, clients)) {

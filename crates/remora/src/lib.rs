@@ -171,7 +171,7 @@ pub use transaction::{Begun, Slot, Transaction};
 pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
 
 pub use remora_fabric::rdma::{Device, DeviceOptions, VerbsError};
-pub use remora_fabric::shm::file::Found;
+pub use remora_fabric::shm::file::PriorMemory;
 pub use remora_fabric::tcp::tls::{ClientTls, ServerTls, TlsError};
 pub use remora_fabric::tcp::{
     Key as NodeKey, KeyError, KeyStep, Keys as NodeKeys, Names as NodeNames, NodeStatus, ServerOptions,

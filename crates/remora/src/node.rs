@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use remora_fabric::shm::Memory;
-use remora_fabric::shm::file::{self, Found, ShmFiles, ShmNode};
+use remora_fabric::shm::file::{self, PriorMemory, ShmFiles, ShmNode};
 use remora_fabric::tcp::{Server, ServerError, ServerHandle, ServerOptions};
 use remora_fabric::{Host, LINE_BYTES, NodeId, Region, RegionError, ServiceHandle};
 use remora_node::{MemoryError, node};
@@ -37,7 +37,7 @@ pub enum NodeError {
 #[derive(Debug)]
 pub struct MemoryNode {
     region: Arc<Region>,
-    found: Found,
+    found: PriorMemory,
     address: Option<SocketAddr>,
     // In the order in which they end.
     _applier: Option<ServiceHandle>,
@@ -61,7 +61,7 @@ impl MemoryNode {
         let thread = thread::Builder::new().name("memory-node".to_owned()).spawn(move || server.run());
         let server = Some((handle, Some(thread.map_err(NodeError::Thread)?)));
         let address = Some(address);
-        Ok(MemoryNode { region, found: Found::New, address, _applier: None, _files: None, server })
+        Ok(MemoryNode { region, found: PriorMemory::New, address, _applier: None, _files: None, server })
     }
 
     /// Serves a file of this host, or a memory device, with what it holds; makes it if it is new.
@@ -76,7 +76,7 @@ impl MemoryNode {
         let mut line = [0; 8];
         remora_fabric::copy::read(region.words(), 0, &mut line);
         // Killed before it was laid out: nobody has used it.
-        if found == Found::New || line == [0; 8] {
+        if found == PriorMemory::New || line == [0; 8] {
             node::format(&region, node::Place::default())?;
         } else {
             node::Superblock::parse(NodeId(0), &line)?;
@@ -89,7 +89,7 @@ impl MemoryNode {
 
     /// What its memory held when it was started.
     #[must_use]
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> PriorMemory {
         self.found
     }
 

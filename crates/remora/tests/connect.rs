@@ -20,7 +20,7 @@ use remora::floors::membership::Membership;
 use remora::floors::node::{MemoryError, identity};
 use remora::floors::record::Swap;
 use remora::{
-    Cluster, ConnectError, ConnectOptions, Found, MemoryNode, NodeId, NodeKey, Nodes, OpenError, Place, Protocol,
+    Cluster, ConnectError, ConnectOptions, MemoryNode, NodeId, NodeKey, Nodes, OpenError, Place, PriorMemory, Protocol,
     ServerOptions, Standing, Table, TableOptions, TransactionId,
 };
 
@@ -193,7 +193,7 @@ fn files_keep_what_they_hold() {
     for start in 0..3 {
         let served: Vec<_> =
             paths.iter().map(|path| MemoryNode::map(path, (start == 0).then_some(BYTES)).unwrap()).collect();
-        let expected = if start == 0 { Found::New } else { Found::Stopped };
+        let expected = if start == 0 { PriorMemory::New } else { PriorMemory::Stopped };
         assert!(served.iter().all(|node| node.found() == expected));
         let again = MemoryNode::map(&paths[0], None).unwrap_err().to_string();
         assert!(again.contains("serve") && again.contains(&std::process::id().to_string()), "{again}");

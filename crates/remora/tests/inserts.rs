@@ -167,12 +167,12 @@ fn own_inserts_and_deletes_are_seen(protocol: Protocol) {
 
 /// Keeps the cost and the versions of every attempt that commits.
 #[derive(Clone, Default)]
-struct Seen(Rc<RefCell<Vec<Committed>>>);
+struct Observed(Rc<RefCell<Vec<Committed>>>);
 
 /// What an attempt cost, and the versions it installed.
 type Committed = (Cost, Vec<(WriteKind, u64)>);
 
-impl Observer for Seen {
+impl Observer for Observed {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
         if matches!(event.outcome, Outcome::Committed | Outcome::UserAbort) {
             let written = event.accesses().filter_map(|access| access.written);
@@ -186,7 +186,7 @@ fn round_trips_are_exact(protocol: Protocol) {
     for cluster in on_every_fabric(protocol, 3) {
         let rows = rows(&cluster, 4, 40);
         worker(&cluster, 1, 1).block_on(async |session| {
-            let seen = Seen::default();
+            let seen = Observed::default();
             session.observe(Some(Box::new(seen.clone())));
             let round_trips = || seen.0.take().last().map(|(cost, _)| cost.round_trips);
             let insert = session.transact(async |tx| {
@@ -358,7 +358,7 @@ fn slots_are_reused_and_versions_never_restart(protocol: Protocol) {
         let rows: Rows = cluster.create_table("rows", at_one_node(12)).unwrap();
         let mut worker = worker(&cluster, 1, 1);
         let live = worker.block_on(async |session| {
-            let seen = Seen::default();
+            let seen = Observed::default();
             session.observe(Some(Box::new(seen.clone())));
             let (mut live, mut last) = (BTreeMap::new(), BTreeMap::new());
             for turn in 0..300 {

@@ -63,15 +63,15 @@ impl Drop for Files {
 
 /// The cost of the last attempt.
 #[derive(Clone, Default)]
-struct Seen(std::rc::Rc<Cell<Option<(Outcome, Cost)>>>);
+struct Observed(std::rc::Rc<Cell<Option<(Outcome, Cost)>>>);
 
-impl Observer for Seen {
+impl Observer for Observed {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
         self.0.set(Some((event.outcome, event.cost)));
     }
 }
 
-impl Seen {
+impl Observed {
     fn committed(&self) -> Cost {
         let Some((Outcome::Committed, cost)) = self.0.take() else { panic!("it has not committed") };
         cost
@@ -86,7 +86,7 @@ fn what_the_cache_vouches_for_is_not_looked_at() {
         let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1]));
         worker(&cluster, 1, 1).block_on(async |session| {
             session.transact(async |tx| add(tx, &rows, 0..8, 0).await).await.unwrap();
-            let seen = Seen::default();
+            let seen = Observed::default();
             session.observe(Some(Box::new(seen.clone())));
             // Nobody has written any of them, then one has been written, then one was to be and was
             // not.
@@ -122,7 +122,7 @@ fn one_call_asks_for_all_records() {
         let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1]));
         worker(&cluster, 1, 1).block_on(async |session| {
             session.transact(async |tx| add(tx, &rows, 0..8, 0).await).await.unwrap();
-            let seen = Seen::default();
+            let seen = Observed::default();
             session.observe(Some(Box::new(seen.clone())));
             for (keys, written, expected) in [(0..1, 0, (1, 1, 0)), (0..8, 0, (2, 8, 1)), (0..8, 2, (3, 8, 1))] {
                 session.transact(async |tx| add(tx, &rows, keys.clone(), written).await).await.unwrap();
@@ -277,7 +277,7 @@ fn a_host_that_has_lost_the_cache_vouches_for_nothing_in_this_epoch() {
     });
     before.abandon();
     worker(&cluster, 1, 2).block_on(async |session| {
-        let seen = Seen::default();
+        let seen = Observed::default();
         session.observe(Some(Box::new(seen.clone())));
         session.transact(async |tx| add(tx, &rows, 1..4, 0).await).await.unwrap();
         let Cost { round_trips, reads, rpcs, .. } = seen.committed();
@@ -311,7 +311,7 @@ fn tables_are_parted_between_compute_nodes() {
     let (one, other) = (files.connect(LOCAL), files.connect(LOCAL));
     table(&one, "ones", TableOptions::for_rows(4), Words([1]));
     table(&files.connect(Protocol::FORD), "shared", TableOptions::for_rows(4), Words([1]));
-    let seen = Seen::default();
+    let seen = Observed::default();
     // Reads all, and writes one of each table.
     let add = |cluster: &Cluster, own: &str| {
         let own: Rows = cluster.open_table(own)?;

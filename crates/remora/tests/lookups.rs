@@ -398,9 +398,14 @@ fn tables_of_others_are_not_opened() {
 }
 
 /// Records that could never be logged, or not be read by one round, are refused when the table is
-/// made.
+/// made. The largest is a value of 32,000 bytes on the stack, in each frame that hands it on.
 #[test]
 fn records_that_are_too_large() {
+    let roomy = std::thread::Builder::new().stack_size(32 << 20).spawn(too_large).unwrap();
+    roomy.join().unwrap();
+}
+
+fn too_large() {
     let cluster = embedded(PROTOCOL, 3);
     let lines = TableOptions { read_scheme: Some(ReadScheme::LineVersions), ..TableOptions::for_rows(2) };
     assert!(cluster.create_table::<u64, Words<4000>>("lines", lines).is_err(), "32,000 bytes with line versions");

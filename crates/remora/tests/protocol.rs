@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use remora::floors::fabric::{ClientId, Fault, NodeId, WORD_BYTES};
 use remora::floors::record::{LockWord, SharedLock, Version};
-use remora::floors::txn::{Execute, Ford, Locks, Misuse, Primitive, Primitives, Stop, TransactOptions};
+use remora::floors::txn::{FirstRead, Ford, Locks, Misuse, Primitive, Primitives, Stop, TransactOptions};
 use remora::{
     Abort, Cluster, ClusterOptions, Cost, Error, Intent, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Reason,
     Record, Session, TableOptions, TransactionEvent, TransactionId, TransactionOptions, Validation, WorkerOptions,
@@ -141,8 +141,8 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
         unreachable!("{protocol} has its own round trips")
     };
     // The index bucket is read every time, or only if there is no location.
-    let bucket = u64::from(execute == Execute::OneSided { cached: false });
-    let cold = u64::from(execute == Execute::OneSided { cached: true });
+    let bucket = u64::from(execute == FirstRead::OneSided { cached: false });
+    let cold = u64::from(execute == FirstRead::OneSided { cached: true });
     let (acknowledged, validated) = (u64::from(!passive), u64::from(!merged));
     RoundTrips {
         cold,
@@ -212,9 +212,9 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
         unreachable!("{protocol} has its own cost")
     };
     let execute = match execute {
-        Execute::OneSided { cached: false } => Cost { reads: 2 + 2, bytes_in: 2 * (BUCKET + RECORD), ..NONE },
-        Execute::OneSided { cached: true } | Execute::Hybrid => Cost { reads: 2, bytes_in: 2 * RECORD, ..NONE },
-        Execute::Call => Cost { rpcs: 2, bytes_out: 2 * CALL, bytes_in: 2 * (24 + RECORD), ..NONE },
+        FirstRead::OneSided { cached: false } => Cost { reads: 2 + 2, bytes_in: 2 * (BUCKET + RECORD), ..NONE },
+        FirstRead::OneSided { cached: true } | FirstRead::Hybrid => Cost { reads: 2, bytes_in: 2 * RECORD, ..NONE },
+        FirstRead::Call => Cost { rpcs: 2, bytes_out: 2 * CALL, bytes_in: 2 * (24 + RECORD), ..NONE },
     };
     let lock = match locks {
         Locks::Nic => Cost { reads: 2, atomics: 2, bytes_out: 2 * SWAP, bytes_in: 2 * (8 + VALIDATED), ..NONE },
@@ -236,17 +236,17 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
 
 /// What an observer saw of each attempt.
 #[derive(Clone, Default)]
-struct Seen(Rc<RefCell<Vec<(TransactionId, Outcome, Cost)>>>);
+struct Observed(Rc<RefCell<Vec<(TransactionId, Outcome, Cost)>>>);
 
-impl Observer for Seen {
+impl Observer for Observed {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
         self.0.borrow_mut().push((event.id, event.outcome, event.cost));
     }
 }
 
-impl Seen {
-    fn by(session: &mut Session) -> Seen {
-        let seen = Seen::default();
+impl Observed {
+    fn by(session: &mut Session) -> Observed {
+        let seen = Observed::default();
         session.observe(Some(Box::new(seen.clone())));
         seen
     }
@@ -275,7 +275,7 @@ fn assert_round_trips(protocol: Protocol) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1]));
         worker(&cluster, 1, 1).block_on(async |session| {
             session.transact(async |tx| read(tx, &rows, 0..8).await).await.unwrap();
-            let seen = Seen::by(session);
+            let seen = Observed::by(session);
             for _ in 0..3 {
                 session.transact(async |tx| read(tx, &rows, 0..1).await).await.unwrap();
                 assert_eq!(seen.cost().round_trips, expected.read_one);
@@ -330,7 +330,7 @@ fn assert_cost_of_a_transfer(protocol: Protocol) {
             let (from, to) = (of_shard(0), of_shard(1));
             worker(&cluster, 1, 1).block_on(async |session| {
                 session.transact(async |tx| read(tx, &rows, 0..64).await).await.unwrap();
-                let seen = Seen::by(session);
+                let seen = Observed::by(session);
                 for _ in 0..3 {
                     session.transact(async |tx| transfer(tx, &rows, from, to).await).await.unwrap();
                     rest(session).await;
@@ -402,7 +402,7 @@ fn costs_of_shared_locks_are_exact() {
             worker(&cluster, 1, 1).block_on(async |session| {
                 session.transact(async |tx| read(tx, &rows, 0..64).await).await.unwrap();
                 rest(session).await;
-                let seen = Seen::by(session);
+                let seen = Observed::by(session);
                 for _ in 0..3 {
                     session.transact(async |tx| read(tx, &rows, one..one + 1).await).await.unwrap();
                     rest(session).await;
@@ -492,7 +492,7 @@ fn cold_lookups_cost_one_round_more(protocol: Protocol) {
         // Seven rows fit one bucket: nothing is chained.
         let rows = table(&cluster, "rows", at_one_node(7), Words([1]));
         worker(&cluster, 1, 1).block_on(async |session| {
-            let seen = Seen::by(session);
+            let seen = Observed::by(session);
             session.transact(async |tx| add(tx, &rows, 0..4, 4).await).await.unwrap();
             rest(session).await;
             assert_eq!(seen.cost().round_trips, expected.write_what_it_reads + expected.cold);
@@ -553,7 +553,7 @@ fn transactions_by_hand(protocol: Protocol) {
                 step.set(2);
                 return;
             }
-            let seen = Seen::by(session);
+            let seen = Observed::by(session);
             let mut late = session.begin().unwrap();
             // Named to be read first: a protocol that locks early has not locked it.
             late.transaction().read(&rows, 0).await.unwrap();
@@ -603,7 +603,7 @@ fn absent_keys(protocol: Protocol) {
                 Ok((tx.find(both.0)?.copied(), tx.find(both.1)?.copied()))
             });
             assert_eq!(find.await.unwrap(), (Some(Words([1])), None));
-            let seen = Seen::by(session);
+            let seen = Observed::by(session);
             let write = session.transact(async |tx| {
                 tx.write(&rows, 0, Words([2])).await?;
                 tx.write(&rows, 1_000, Words([2])).await
@@ -721,7 +721,7 @@ fn attempts_end_with_the_holder_named(protocol: Protocol) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
         let holder = lock_for_ever(&cluster, &rows, 2);
         worker(&cluster, 1, 1).block_on(async |session| {
-            let seen = Seen::by(session);
+            let seen = Observed::by(session);
             let options = TransactionOptions { attempts: 3, ..TransactionOptions::default() };
             let runs = Cell::new(0);
             let blocked = session.transact_with(options, async |tx| {
@@ -1032,7 +1032,7 @@ fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Proto
         // Client 0 is dropped after 0, 1, 2 ... polls, until it is not dropped any more; the others
         // go on meanwhile.
         let (over, cut) = (Cell::new(false), Cell::new(0));
-        let told = Seen::by(&mut worker.sessions()[0]);
+        let told = Observed::by(&mut worker.sessions()[0]);
         worker.run(async |client, session| {
             let (mut polls, mut laps) = (0, 0);
             while !over.get() {

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 
 use remora_fabric::{WORD_BYTES, copy};
 use remora_index::btree::{LEVELS_MAX, NODE_BYTES, Node, ROOT, Shape};
-use remora_index::{Found, HostShard};
+use remora_index::{HostShard, Presence};
 use remora_node::ShardId;
 use remora_record::{FetchedRecord, Key};
 use zerocopy::IntoBytes;
@@ -60,7 +60,7 @@ impl Descent {
         let mut id = ROOT;
         for level in 1..=LEVELS_MAX {
             self.levels = level.into();
-            let Found::Linked { location, .. } = inner.find(region, &node_key(id)?) else { return None };
+            let Presence::Linked { location, .. } = inner.find(region, &node_key(id)?) else { return None };
             self.read(region, inner, location.pointer.offset())?;
             let node = Node::new(shape, self.value.as_bytes()).ok()?;
             if !node.contains(key) || node.level() == 0 {

@@ -81,7 +81,7 @@ pub use error::{Abort, Limit, Misuse, Stop};
 pub use event::{Observer, Outcome, Phases, TransactionEvent};
 pub use inspect::{Inspection, inspect, scan};
 pub use protocol::{
-    Execute, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
+    FirstRead, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
 };
 pub use rpc::RpcHandler;
 pub use session::{Session, Settled, TransactOptions, Trial};

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::{ClientId, Handler, Nanos, Region, WORD_BYTES, copy};
-use remora_index::{Found, Host, HostShard, Prepared, apply_patch};
+use remora_index::{Host, HostShard, Prepared, Presence, apply_patch};
 use remora_node::limits::KEY_BYTES_MAX;
 use remora_node::{Discipline, GivenUp, Pointer, ShardId, identity, metadata, node};
 use remora_record::{Key, LockWord, Swap, Version};
@@ -253,8 +253,8 @@ impl RpcHandler {
                 }
             },
             _ => match shard.find(words, &key) {
-                Found::Absent => reply.push(0),
-                Found::Linked { bucket_slot, entry, location } => {
+                Presence::Absent => reply.push(0),
+                Presence::Linked { bucket_slot, entry, location } => {
                     reply.push(1);
                     if code == Code::Read {
                         reply.extend([bucket_slot, entry]);

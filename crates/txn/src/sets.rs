@@ -14,7 +14,7 @@ use crate::access::{Access, Scan, WriteKind};
 use crate::error::{Limit, Misuse, Stop};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
-use crate::protocol::spec::{Execute, Primitive};
+use crate::protocol::spec::{FirstRead, Primitive};
 
 /// A record of a transaction, as [`Tx::want`](crate::Tx::want) returns it. A slot is valid for the
 /// attempt that made it; other attempts refuse it ([`Misuse::OtherRun`]).
@@ -66,7 +66,7 @@ pub(crate) enum Fetch {
     Probe(BucketRef, usize),
     /// The record is to be read. If it is another key's: from the cache, so look it up; or else
     /// search on in this bucket.
-    Record(Found),
+    Record(LocationSource),
     /// The primary's CPU is to be asked where the key is, and for its record.
     Ask,
     /// The primary's CPU is to be asked where the key is, for its record, and for its place in the
@@ -143,7 +143,7 @@ pub(crate) const CHAIN_WORDS: usize = 3 + BUCKET_BYTES / 8;
 
 /// Where a location comes from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Found {
+pub(crate) enum LocationSource {
     Cached,
     Probed(BucketRef, usize),
 }
@@ -477,7 +477,7 @@ impl Sets {
 
     /// The item of a key, made if there is none yet.
     #[inline]
-    pub(crate) fn want(&mut self, table: TableId, key: &Key, intent: Intent, execute: Execute) -> Result<Slot, Stop> {
+    pub(crate) fn want(&mut self, table: TableId, key: &Key, intent: Intent, execute: FirstRead) -> Result<Slot, Stop> {
         let Some(Some(opened)) = self.tables.get(usize::from(table.0)) else {
             panic!("table {} is not registered with this session", table.0)
         };
@@ -526,12 +526,12 @@ impl Sets {
         let by_cpu = !in_place && matches!(intent, Intent::Insert | Intent::Delete);
         // An insert looks into the index.
         let by_index = by_cpu || in_place && intent == Intent::Insert;
-        let uncached = by_index || matches!(execute, Execute::OneSided { cached: false } | Execute::Call);
+        let uncached = by_index || matches!(execute, FirstRead::OneSided { cached: false } | FirstRead::Call);
         let cached = if uncached { None } else { opened.cached(home, hash) };
         let (fetch, location, address) = match (cached, execute) {
-            (Some(location), _) => (Fetch::Record(Found::Cached), location, opened.primary(location.pointer)),
+            (Some(location), _) => (Fetch::Record(LocationSource::Cached), location, opened.primary(location.pointer)),
             (None, _) if by_cpu => (Fetch::Place(intent), Location::default(), opened.bucket_address(home)),
-            (None, Execute::OneSided { .. }) => {
+            (None, FirstRead::OneSided { .. }) => {
                 (Fetch::Probe(home, 0), Location::default(), opened.bucket_address(home))
             }
             (None, _) => (Fetch::Ask, Location::default(), opened.bucket_address(home)),
@@ -592,7 +592,7 @@ impl Sets {
         let mut item = Item::new(table, Intent::Update, KeyHash::default(), home, opened.primary(pointer));
         item.structural = true;
         item.location = Location { pointer, incarnation: 0 };
-        item.fetch = Fetch::Record(Found::Cached);
+        item.fetch = Fetch::Record(LocationSource::Cached);
         self.items.push(item);
         if self.items.len() > LINEAR_MAX {
             self.add_to_index();

@@ -13,10 +13,10 @@ use zerocopy::IntoBytes;
 
 use crate::descent::{NODE_WORDS, NONE, PARENT, REQUEST_WORDS, node_key};
 use crate::error::Stop;
-use crate::protocol::lookup::Seen;
-use crate::protocol::spec::Execute;
+use crate::protocol::lookup::Examined;
+use crate::protocol::spec::FirstRead;
 use crate::rpc::{Code, READ_REPLY_WORDS};
-use crate::sets::{Fetch, Found as Known, Intent};
+use crate::sets::{Fetch, Intent, LocationSource};
 use crate::tx::Tx;
 
 /// What a memory node's CPU says of a key.
@@ -89,9 +89,9 @@ impl Tx<'_> {
         (item.location, item.address) = (location, address);
         // If it cannot be used now, it is read like any other.
         let spec = self.state.spec;
-        let is_kept = !spec.locks_reads && matches!(self.examine(index, record), Seen::Kept);
-        if !is_kept && spec.execute != Execute::Call {
-            self.state.sets.items[index].fetch = Fetch::Record(Known::Cached);
+        let is_kept = !spec.locks_reads && matches!(self.examine(index, record), Examined::Kept);
+        if !is_kept && spec.execute != FirstRead::Call {
+            self.state.sets.items[index].fetch = Fetch::Record(LocationSource::Cached);
         }
         self.skip_what_is_here();
         Ok(())

@@ -160,9 +160,9 @@ trait Opening {
 }
 
 /// Another client has loaded it.
-struct Found<'s>(&'s Size);
+struct Loaded<'s>(&'s Size);
 
-impl Opening for Found<'_> {
+impl Opening for Loaded<'_> {
     fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError> {
         Ok(match self.0.ordered {
             Some((_, order)) => Rows::Ordered(Tree { table: cluster.open_ordered(TABLE)?, order }),
@@ -242,12 +242,12 @@ impl Operation {
 
 /// What the attempts at a transaction have seen that cannot be: see [`Done`].
 #[derive(Default)]
-struct Seen {
+struct Impossible {
     mixed: Cell<u64>,
     missed: Cell<u64>,
 }
 
-impl Seen {
+impl Impossible {
     #[inline]
     fn look<const WORDS: usize>(&self, row: &Row<WORDS>, is_of_its_key: bool) {
         self.mixed.set(self.mixed.get() + u64::from(!row.is_whole() || !is_of_its_key));
@@ -425,7 +425,7 @@ impl Ycsb {
             let options =
                 TransactionOptions { label: plan.label(), attempts: self.attempts, ..TransactionOptions::default() };
             // Also what an attempt reads that does not commit must be whole.
-            let seen = Seen::default();
+            let seen = Impossible::default();
             let operations = plan.operations();
             let result = each_size!(&self.table, rows => match rows {
                 Rows::Hash(table) => {
@@ -451,7 +451,7 @@ impl Ycsb {
         table: &Table<u64, Row<WORDS>>,
         tx: &mut Transaction<'_, '_>,
         operations: &[Operation],
-        seen: &Seen,
+        seen: &Impossible,
     ) -> Result<(), Error> {
         let mut slots: [Option<Slot<Row<WORDS>>>; OPERATIONS_MAX] = [None; OPERATIONS_MAX];
         for (slot, one) in slots.iter_mut().zip(operations) {
@@ -487,7 +487,7 @@ impl Ycsb {
         Tree { table, order }: &Tree<WORDS>,
         tx: &mut Transaction<'_, '_>,
         operations: &[Operation],
-        seen: &Seen,
+        seen: &Impossible,
     ) -> Result<(), Error> {
         let owner = tx.id().owner();
         for one in operations.iter().filter(|one| one.kind != Kind::Scan) {
@@ -567,7 +567,7 @@ impl Workload for Ycsb {
         let order = if kind & HASHED == 0 { InsertOrder::Ordered } else { InsertOrder::Hashed };
         let ordered = design.map(|design| (design, order));
         let size = Size { records, inserts, value_bytes: value_bytes as usize, ordered };
-        Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, Found(&size))?, size))
+        Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, Loaded(&size))?, size))
     }
 
     fn parameters(&self) -> guestbook::Parameters {

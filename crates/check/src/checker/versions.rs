@@ -33,7 +33,7 @@ pub(super) struct Conflict {
 
 /// What a version read turned out to be.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Seen {
+pub(super) enum VersionRead {
     /// The version with this number in [`Chains::entries`].
     Entry(usize),
     /// Lower than all versions written: the loader's.
@@ -279,16 +279,16 @@ impl Chains {
         &self.entries[self.range(key)]
     }
 
-    pub(super) fn find(&self, key: u32, version: u64) -> Seen {
+    pub(super) fn find(&self, key: u32, version: u64) -> VersionRead {
         let range = self.range(key);
         let of_key = &self.entries[range.clone()];
         let at = of_key.partition_point(|entry| entry.version < version);
         // Beside a `maybe` of the same version there is nothing else: an observed version is
         // settled.
         match of_key.get(at) {
-            Some(entry) if entry.version == version && !entry.maybe => Seen::Entry(range.start + at),
-            _ if of_key[..at].iter().all(|entry| entry.maybe) => Seen::BeforeAll,
-            _ => Seen::Missing,
+            Some(entry) if entry.version == version && !entry.maybe => VersionRead::Entry(range.start + at),
+            _ if of_key[..at].iter().all(|entry| entry.maybe) => VersionRead::BeforeAll,
+            _ => VersionRead::Missing,
         }
     }
 

@@ -11,7 +11,7 @@ const FREE: u32 = u32::MAX;
 pub(crate) const KEYS_MAX: usize = 1 << 28;
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct Entry {
     hash: u32,
     key: u32,
 }
@@ -24,7 +24,7 @@ pub(crate) struct KeyInterner {
     /// Per key: where its bytes end (they begin where the previous key's end), and its table.
     ends: Vec<usize>,
     table_of: Vec<u32>,
-    slots: Vec<Slot>,
+    slots: Vec<Entry>,
     /// Histories name few tables and mostly the one they named last.
     last_table: u32,
 }
@@ -94,14 +94,14 @@ impl KeyInterner {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(self.bytes.len());
         self.table_of.push(table);
-        self.slots[at] = Slot { hash, key };
+        self.slots[at] = Entry { hash, key };
         Some(key)
     }
 
     fn grow(&mut self) {
         let size = (self.slots.len() * 2).max(64);
         let mask = size - 1;
-        let mut slots = vec![Slot { hash: 0, key: FREE }; size];
+        let mut slots = vec![Entry { hash: 0, key: FREE }; size];
         for slot in self.slots.iter().filter(|slot| slot.key != FREE) {
             let mut at = slot.hash as usize & mask;
             while slots[at].key != FREE {

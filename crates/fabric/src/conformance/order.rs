@@ -25,7 +25,7 @@ enum Kind {
 
 /// What a verb found.
 #[derive(Clone, Copy)]
-enum Found {
+enum Handle {
     Nothing,
     Words(ReadHandle),
     Swap(SwapHandle),
@@ -34,27 +34,27 @@ enum Found {
 
 impl Kind {
     /// Adds the verb that turns `from` into `from + 1`; a READ leaves it.
-    fn add(self, round: &mut Round<'_>, from: u64) -> Found {
+    fn add(self, round: &mut Round<'_>, from: u64) -> Handle {
         match self {
-            Kind::Read => Found::Words(round.read(word(0, START), 8 * WORDS)),
+            Kind::Read => Handle::Words(round.read(word(0, START), 8 * WORDS)),
             Kind::Write => {
                 round.write_words(word(0, START), &[from + 1; WORDS]);
-                Found::Nothing
+                Handle::Nothing
             }
-            Kind::CompareSwap => Found::Swap(round.compare_swap(word(0, LAST), from, from + 1)),
-            Kind::FetchAdd => Found::Add(round.fetch_add(word(0, LAST), 1)),
+            Kind::CompareSwap => Handle::Swap(round.compare_swap(word(0, LAST), from, from + 1)),
+            Kind::FetchAdd => Handle::Add(round.fetch_add(word(0, LAST), 1)),
         }
     }
 }
 
-impl Found {
+impl Handle {
     /// The last word of the piece when the verb ran; `None` for a WRITE.
     fn last(self, done: &Completed<'_>) -> Option<u64> {
         match self {
-            Found::Nothing => None,
-            Found::Words(handle) => done.words(handle).last().copied(),
-            Found::Swap(handle) => Some(done.previous(handle)),
-            Found::Add(handle) => Some(done.added(handle)),
+            Handle::Nothing => None,
+            Handle::Words(handle) => done.words(handle).last().copied(),
+            Handle::Swap(handle) => Some(done.previous(handle)),
+            Handle::Add(handle) => Some(done.added(handle)),
         }
     }
 }
@@ -107,7 +107,7 @@ async fn in_order(lane: &Lane, first: Kind, second: Kind, form: Form, base: u64)
         if let Some(last) = found.last(&done) {
             assert_eq!(last, base + 1, "{second:?} came before {first:?}, {form:?}");
         }
-        if let (Kind::Write, Found::Words(handle)) = (first, found) {
+        if let (Kind::Write, Handle::Words(handle)) = (first, found) {
             assert_eq!(done.words(handle), [base + 1; WORDS], "READ came before the end of WRITE, {form:?}");
         }
     }

@@ -129,7 +129,7 @@ pub enum OpenError {
 
 /// What a server found in its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum PriorMemory {
     /// Nothing: the memory is new, and zero.
     New,
     /// What a server left that was stopped.
@@ -307,7 +307,7 @@ impl Mapped {
 #[derive(Debug)]
 pub struct ShmNode {
     path: PathBuf,
-    found: Found,
+    found: PriorMemory,
     mapped: Mapped,
     answering: Arc<Answering>,
     // Stopped in this order; the lock is given up last.
@@ -341,7 +341,7 @@ impl ShmNode {
                 if made.is_err() && !was_there {
                     let _ = std::fs::remove_file(path); // it is as it was
                 }
-                (made?, Found::New)
+                (made?, PriorMemory::New)
             }
             Some(mapped) => {
                 let found = if bytes.is_none_or(|bytes| bytes == mapped.region.bytes()) {
@@ -351,7 +351,7 @@ impl ShmNode {
                     return Err(OpenError::Size { path: path.into(), found, expected });
                 };
                 take_again(path, &file, &mapped)?;
-                (mapped, if found == service::STOPPED { Found::Stopped } else { Found::Killed })
+                (mapped, if found == service::STOPPED { PriorMemory::Stopped } else { PriorMemory::Killed })
             }
         };
         let control = mapped.control.clone();
@@ -377,7 +377,7 @@ impl ShmNode {
 
     /// What the file held.
     #[must_use]
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> PriorMemory {
         self.found
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 
 use crate::rdma::Queue;
-use crate::tcp::tls::{ClientTls, ServerTls, Session, TlsReason};
+use crate::tcp::tls::{ClientTls, ServerTls, TlsReason, TlsSession};
 
 /// A connection to the other end.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Stream {
 #[derive(Debug)]
 enum Wire {
     Plain(TcpStream),
-    Tls(Box<Session>),
+    Tls(Box<TlsSession>),
 }
 
 #[derive(Debug)]

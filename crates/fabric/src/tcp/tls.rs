@@ -27,7 +27,7 @@ use absent as backend;
 use present as backend;
 
 pub use backend::{ClientTls, ServerTls};
-pub(crate) use backend::{Session, reason};
+pub(crate) use backend::{TlsSession, reason};
 
 /// What both hellos of the handshake begin with. An end without TLS is known by it.
 pub(crate) const MAGIC: [u8; 8] = *b"REMORA\x00T";

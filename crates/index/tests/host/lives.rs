@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use remora_index::cluster_hash::{BUCKET_SLOTS, Geometry, entry_word, linked_bucket};
-use remora_index::{Found, Host, Refused};
+use remora_index::{Host, Presence, Refused};
 use remora_record::Version;
 
 use super::{BASE, Insert, KEYS, Logged, Primary, SCHEMES, SMALL, apply, blank, key, transaction, words};
@@ -107,7 +107,7 @@ impl Model {
         assert_eq!(entries.len(), self.live.len() + self.left.len());
         for (number, insert) in self.live.iter().chain(&self.left) {
             let (bucket_slot, location) = (insert.bucket_slot, insert.location);
-            let found = Found::Linked { bucket_slot, entry: entry_word(location), location };
+            let found = Presence::Linked { bucket_slot, entry: entry_word(location), location };
             assert_eq!(primary.shard.find(&primary.region, &key(*number)), found);
         }
         let mut slots: Vec<_> =

@@ -13,7 +13,7 @@ use remora_index::cluster_hash::{
     unlinked,
 };
 use remora_index::host::LINKS_MAX;
-use remora_index::{Found, Host, HostShard, Location, Patch, Prepared, Refused, apply_patch};
+use remora_index::{Host, HostShard, Location, Patch, Prepared, Presence, Refused, apply_patch};
 use remora_node::{
     Discipline, Fingerprint, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry, TableId, TableSpec,
     node,
@@ -128,7 +128,7 @@ impl Primary {
             }
         };
         assert_eq!(location.incarnation % 2, 1);
-        let found = Found::Linked { bucket_slot, entry: entry_word(location), location };
+        let found = Presence::Linked { bucket_slot, entry: entry_word(location), location };
         assert_eq!(self.shard.find(&self.region, key), found);
         Ok(Insert { key: *key, bucket_slot, location, links, new })
     }
@@ -283,7 +283,7 @@ fn a_chain_grows_at_its_end_and_nothing_moves() {
         lives.push(insert);
         for insert in &lives {
             let location = insert.location;
-            let found = Found::Linked { bucket_slot: insert.bucket_slot, entry: entry_word(location), location };
+            let found = Presence::Linked { bucket_slot: insert.bucket_slot, entry: entry_word(location), location };
             assert_eq!(primary.shard.find(&primary.region, &insert.key), found);
         }
     }
@@ -544,7 +544,7 @@ proptest! {
         prop_assert!(!host.free(region, shard, slot, version));
         let short = Key::new(b"short").unwrap();
         prop_assert_eq!(host.prepare(region, shard, &short), Err(Refused::KeySize));
-        prop_assert_eq!(shard.find(region, &short), Found::Absent);
+        prop_assert_eq!(shard.find(region, &short), Presence::Absent);
         prop_assert_eq!(before, words(region));
 
         for (index, word) in noise {

@@ -15,7 +15,7 @@ use super::stage::{
     want_to_insert, words,
 };
 
-type Found = Exploration<Broken>;
+type Outcome = Exploration<Broken>;
 type Want = fn(&mut Tx<'_>, Row) -> Result<Slot, Stop>;
 
 fn within(runs_max: u64) -> Explored {
@@ -28,23 +28,23 @@ fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
 
 /// Write skew: each of two clients reads both halves of a pair, and takes its own half if both are
 /// there. One half must stay.
-pub(super) fn write_skew(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn write_skew(protocol: Protocol, runs_max: u64) -> Outcome {
     skew(&mut Stage::new(1, &[protocol; 2]), want, runs_max, |_, _| ())
 }
 
 /// Write skew of two clients that each name for an update the half that they mean to change.
-pub(super) fn write_skew_named(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn write_skew_named(protocol: Protocol, runs_max: u64) -> Outcome {
     skew(&mut Stage::new(1, &[protocol; 2]), want_to_change, runs_max, |_, _| ())
 }
 
 /// Write skew of two clients whose reads may go to a backup.
-pub(super) fn write_skew_backup(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn write_skew_backup(protocol: Protocol, runs_max: u64) -> Outcome {
     skew(&mut Stage::new(2, &[protocol; 2]), want_to_change, runs_max, |_, _| ())
 }
 
 /// Write skew of two clients that also read a third record. A version of it was published, but no
 /// transaction has written that. So both have to read the record again at its primary.
-pub(super) fn write_skew_beside_a_miss(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn write_skew_beside_a_miss(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     skew(&mut stage, want_to_change, runs_max, |stage, rows| {
         let third = stage.table(SingleLine, 1, &[0])(0);
@@ -54,7 +54,7 @@ pub(super) fn write_skew_beside_a_miss(protocol: Protocol, runs_max: u64) -> Fou
 }
 
 /// Write skew of two clients whose version cache has no room.
-pub(super) fn write_skew_without_room(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn write_skew_without_room(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     skew(&mut stage, want_to_change, runs_max, |stage, _| stage.fill_version_cache())
 }
@@ -66,7 +66,7 @@ fn one_half_is_left(scene: &Scene<'_>, halves: &[Row]) -> Result<(), Broken> {
     check(found.locked == 0, || format!("{found:?}"))
 }
 
-fn skew(stage: &mut Stage, want_own: Want, runs_max: u64, prepare: impl Fn(&mut Stage, &mut Vec<Row>)) -> Found {
+fn skew(stage: &mut Stage, want_own: Want, runs_max: u64, prepare: impl Fn(&mut Stage, &mut Vec<Row>)) -> Outcome {
     let halves = stage.table(SingleLine, 1, &[1, 1]);
     let mut rows = vec![halves(0), halves(1)];
     prepare(stage, &mut rows);
@@ -94,7 +94,7 @@ fn skew(stage: &mut Stage, want_own: Want, runs_max: u64, prepare: impl Fn(&mut 
 
 /// Explores write skew where each client reads the other's half first, and then names its own half
 /// and what it means to do with it.
-pub(super) fn write_skew_in_turn(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn write_skew_in_turn(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let halves = stage.table(SingleLine, 1, &[1, 1]);
     let rows = [halves(0), halves(1)];
@@ -120,7 +120,7 @@ pub(super) fn write_skew_in_turn(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// Each client adds one to the same record, once. What was committed is there.
-fn increments(protocol: Protocol, clients: usize, runs_max: u64) -> Found {
+fn increments(protocol: Protocol, clients: usize, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &vec![protocol; clients]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     counted(&stage, counter, &within(runs_max))
@@ -139,7 +139,7 @@ async fn increment(actor: &mut Actor, counter: Row) -> Said {
         .await
 }
 
-fn counted(stage: &Stage, counter: Row, explored: &Explored) -> Found {
+fn counted(stage: &Stage, counter: Row, explored: &Explored) -> Outcome {
     stage.explore(
         explored,
         async |_, actor| actor.look_up(&[counter]).await,
@@ -156,18 +156,18 @@ fn counts(scene: &Scene<'_>, counter: Row) -> Result<(), Broken> {
     check(found.locked == 0, || format!("{found:?}"))
 }
 
-pub(super) fn lost_update(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn lost_update(protocol: Protocol, runs_max: u64) -> Outcome {
     increments(protocol, 2, runs_max)
 }
 
 /// One client holds the lock, a second one fails at it and aborts, and a third one comes.
-pub(super) fn complicit_abort(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn complicit_abort(protocol: Protocol, runs_max: u64) -> Outcome {
     increments(protocol, 3, runs_max)
 }
 
 /// One client writes a record of two lines, the other reads it. The reader sees all or nothing,
 /// even if it will not commit.
-fn torn(protocol: Protocol, scheme: ReadScheme, runs_max: u64) -> Found {
+fn torn(protocol: Protocol, scheme: ReadScheme, runs_max: u64) -> Outcome {
     const WORDS: usize = 8;
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(scheme, WORDS, &[0])(0);
@@ -200,17 +200,17 @@ fn torn(protocol: Protocol, scheme: ReadScheme, runs_max: u64) -> Found {
     )
 }
 
-pub(super) fn torn_lines(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn torn_lines(protocol: Protocol, runs_max: u64) -> Outcome {
     torn(protocol, LineVersions, runs_max)
 }
 
-pub(super) fn torn_checksum(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn torn_checksum(protocol: Protocol, runs_max: u64) -> Outcome {
     torn(protocol, Checksum, runs_max)
 }
 
 /// A client crashes anywhere while it writes a record: if its commit was reported, every replica
 /// has it in its log.
-pub(super) fn logged(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn logged(protocol: Protocol, runs_max: u64) -> Outcome {
     const NODES: u16 = 3;
     let mut stage = Stage::new(NODES, &[protocol]);
     let record = stage.table(SingleLine, 1, &[0])(0);
@@ -238,7 +238,7 @@ pub(super) fn logged(protocol: Protocol, runs_max: u64) -> Found {
 
 /// A ring is full of entries that its node has not applied; one more is written while the node
 /// begins to apply them.
-pub(super) fn ring_overwrite(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn ring_overwrite(protocol: Protocol, runs_max: u64) -> Outcome {
     /// Words of a value. Some thirty entries fill a ring.
     const WORDS: usize = 250;
     let mut stage = Stage::new(2, &[protocol]);
@@ -278,7 +278,7 @@ async fn write(actor: &mut super::stage::Actor, row: Row) -> super::stage::Said 
 }
 
 /// Two clients write one record, and its backup applies their entries at any time.
-pub(super) fn backup_order(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn backup_order(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(2, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[0])(0);
     stage.explore(
@@ -305,7 +305,7 @@ pub(super) fn backup_order(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// Two clients insert the same key. It is there once, with the value of the client that committed.
-pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[])(7);
     stage.explore(
@@ -332,7 +332,7 @@ pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client deletes a record that another writes, and a third one gives up an insert. The only
 /// slot for the insert is that of the deleted record.
-pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let rows = stage.table(SingleLine, 1, &[1]);
     let (old, new) = (rows(0), rows(1));
@@ -367,7 +367,7 @@ pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Found {
 /// Client 0 has a slot linked for a key and gives its insert up. Client 1 means to delete the key,
 /// finds that it is absent, and inserts it in the same transaction. If that commits, client 0 finds
 /// the key afterwards.
-pub(super) fn stale_place(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn stale_place(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[])(0);
     stage.explore(
@@ -414,7 +414,7 @@ pub(super) fn stale_place(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client takes a token because a key is absent, the other inserts the key because the token is
 /// there. Not both may commit.
-pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let tokens = stage.table(SingleLine, 1, &[1]);
     let (token, absent) = (tokens(0), tokens(1));
@@ -449,7 +449,7 @@ pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record, and its commit is reported. Then the other begins, and reads that
 /// record alone.
-pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(Checksum, 1, &[0])(0);
     stage.explore(
@@ -479,7 +479,7 @@ pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes y, and its commit is reported. Then another begins and writes x. A transaction
 /// that sees x sees y, even if it only reads.
-pub(super) fn reported_before(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn reported_before(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
     let (x, y) = (rows(0), rows(1));
@@ -518,7 +518,7 @@ pub(super) fn reported_before(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client takes locks by its NIC, another has the CPU take them: the same lock words.
-pub(super) fn mixed_atomics(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn mixed_atomics(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::with_split_atomics(&[protocol, Protocol::FARM]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     counted(&stage, counter, &within(runs_max))
@@ -526,7 +526,7 @@ pub(super) fn mixed_atomics(protocol: Protocol, runs_max: u64) -> Found {
 
 /// Three clients add one to a record. The future of one is dropped anywhere, and frees its lock, if
 /// it holds it.
-pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     stage.explore(
@@ -547,7 +547,7 @@ pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client writes two records, the other reads both. It sees all or nothing.
-pub(super) fn half_visible(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn half_visible(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
     let rows = [rows(0), rows(1)];
@@ -582,7 +582,7 @@ pub(super) fn half_visible(protocol: Protocol, runs_max: u64) -> Found {
 
 /// Two clients write one record, and one of them crashes. If a replica shows a version, it shows
 /// what that version was.
-pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Outcome {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[0])(0);
@@ -596,7 +596,7 @@ pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record, takes its lock over and gives it up. Another one writes the record,
 /// and crashes. If a replica shows a version, it shows what that version was.
-pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Outcome {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[0])(0);
@@ -650,7 +650,7 @@ fn shown_is_right(scene: &Scene<'_>, nodes: u16, record: Row) -> Result<(), Brok
 }
 
 /// Two clients add one to a record. One of them drops the future of its fetch, and fetches again.
-pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     stage.explore(
@@ -682,7 +682,7 @@ pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Found {
 /// One client writes x because of what it has read of y. Another overwrites y, and its commit is
 /// reported. Then a third begins and reads x alone. If the first has seen the old y, it comes
 /// before the second, and the third after both.
-pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
     let (x, y) = (rows(0), rows(1));
@@ -730,7 +730,7 @@ pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Found {
 
 /// A client crashes anywhere while it writes a record. If its commit was reported, every replica
 /// has the record.
-pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Outcome {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol]);
     let record = stage.table(SingleLine, 1, &[0])(0);
@@ -750,7 +750,7 @@ pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client reads y and writes x; another writes y. Then a third begins. Whatever became of the
 /// first, the third can read both after some attempts.
-pub(super) fn read_behind_an_abort(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn read_behind_an_abort(protocol: Protocol, runs_max: u64) -> Outcome {
     /// Attempts of the third client. The others' unlocks are under way in its first attempts.
     const ATTEMPTS: u32 = 8;
     let mut stage = Stage::new(1, &[protocol; 3]);

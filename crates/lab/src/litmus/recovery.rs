@@ -16,7 +16,7 @@ use super::stage::{
     want_to_delete, want_to_insert, words,
 };
 
-type Found = Exploration<Broken>;
+type Outcome = Exploration<Broken>;
 
 /// Memory nodes of most programs.
 const NODES: u16 = 2;
@@ -180,7 +180,7 @@ fn sees_whole(scene: &Scene<'_>, reader: usize, all: &[Writes<'_>]) -> Result<()
 }
 
 /// One client writes a record, and is taken for dead.
-fn one_writer(protocol: Protocol, nodes: u16, scheme: ReadScheme, words: usize, explored: &Explored) -> Found {
+fn one_writer(protocol: Protocol, nodes: u16, scheme: ReadScheme, words: usize, explored: &Explored) -> Outcome {
     let mut stage = Stage::new(nodes, &[protocol; 2]).tight();
     let rows = [stage.table(scheme, words, &[0])(0)];
     stage.explore(
@@ -191,28 +191,28 @@ fn one_writer(protocol: Protocol, nodes: u16, scheme: ReadScheme, words: usize, 
     )
 }
 
-pub(super) fn one_line(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn one_line(protocol: Protocol, runs_max: u64) -> Outcome {
     one_writer(protocol, NODES, SingleLine, 1, &suspected(&SUSPECTED, runs_max))
 }
 
-pub(super) fn two_lines(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn two_lines(protocol: Protocol, runs_max: u64) -> Outcome {
     one_writer(protocol, NODES, LineVersions, TWO_LINES, &suspected(&SUSPECTED, runs_max))
 }
 
-pub(super) fn two_lines_checksum(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn two_lines_checksum(protocol: Protocol, runs_max: u64) -> Outcome {
     one_writer(protocol, NODES, Checksum, TWO_LINES, &suspected(&SUSPECTED, runs_max))
 }
 
 /// One client writes the only copy of a record of one line, and is taken for dead. Each WRITE may
 /// be cut short between two words.
-pub(super) fn words_of_a_line(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn words_of_a_line(protocol: Protocol, runs_max: u64) -> Outcome {
     let explored = Explored { words: true, ..suspected(&SUSPECTED, runs_max) };
     one_writer(protocol, 1, SingleLine, 1, &explored)
 }
 
 /// One client writes a record whose location it does not know, and is taken for dead. It looks up
 /// the location first, and takes the lock afterwards.
-pub(super) fn cold(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn cold(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -224,7 +224,7 @@ pub(super) fn cold(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client writes a record, and is taken for dead, while another writes it.
-pub(super) fn two_writers(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn two_writers(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -237,7 +237,7 @@ pub(super) fn two_writers(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record, which it locks when it commits, and is taken for dead, while another
 /// writes the record.
-pub(super) fn two_late_writers(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn two_late_writers(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -250,7 +250,7 @@ pub(super) fn two_late_writers(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record, and is taken for dead, while another writes it and tries again. The
 /// second one would free the locks of clients that it knows to be recovered, but it knows none.
-pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -273,7 +273,7 @@ pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
 /// One client writes a record, and is taken for dead. Another begins when the recoverer has
 /// decided. It frees the locks that it meets, as does the recoverer, and tries again. A third one
 /// writes the record as well.
-pub(super) fn lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn lazy_unlock(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 4]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -295,7 +295,7 @@ pub(super) fn lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record, and is taken for dead, as is its recoverer, which may also stop at
 /// any time.
-pub(super) fn successor(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn successor(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -308,7 +308,7 @@ pub(super) fn successor(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record, and is taken for dead, as is its recoverer, while another client
 /// writes the record.
-pub(super) fn successor_and_writer(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn successor_and_writer(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 4]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -321,7 +321,7 @@ pub(super) fn successor_and_writer(protocol: Protocol, runs_max: u64) -> Found {
 
 /// A client that begins when the recoverer has decided reads the record and another one. Whatever
 /// has become of the writer, it can read both after some attempts.
-pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Outcome {
     /// Attempts of the reader. Its first ones may meet the dead client's lock.
     const ATTEMPTS: u32 = 8;
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
@@ -353,7 +353,7 @@ pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Found {
 
 /// A recoverer crashes anywhere, and no other follows it. Each node alone can say what is half
 /// written there.
-pub(super) fn half_recovered(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn half_recovered(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let record = stage.table(SingleLine, 1, &[0])(0);
     stage.explore(
@@ -373,7 +373,7 @@ pub(super) fn half_recovered(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes two records with opposite primaries, and is taken for dead; another reads
 /// both.
-pub(super) fn opposite_primaries(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn opposite_primaries(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -389,7 +389,7 @@ pub(super) fn opposite_primaries(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client writes two records that have no node in common, and is taken for dead.
-pub(super) fn no_common_node(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn no_common_node(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let rows = [stage.table_at(0, 1, SingleLine, 1, &[0])(0), stage.table_at(1, 1, SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -402,7 +402,7 @@ pub(super) fn no_common_node(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes two records, and is taken for dead; another reads them, one of them at a
 /// backup.
-pub(super) fn reader(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn reader(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let table = stage.table(SingleLine, 1, &[0, 0]);
     let rows = [table(0), table(1)];
@@ -419,7 +419,7 @@ pub(super) fn reader(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client writes a record, and is taken for dead; another reads it twice.
-pub(super) fn two_reads(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn two_reads(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -443,7 +443,7 @@ pub(super) fn two_reads(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record of two lines, and is taken for dead. Another writes it then. A third
 /// one reads it all the while. The program is not explored to the end, which takes 165 000 runs.
-pub(super) fn reader_of_lines(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn reader_of_lines(protocol: Protocol, runs_max: u64) -> Outcome {
     const RUNS: u64 = 40_000;
     let mut stage = Stage::new(1, &[protocol; 4]).tight();
     // The first client has not written the second record yet when it is undone.
@@ -466,7 +466,7 @@ pub(super) fn reader_of_lines(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record because of what it has read of another record, and is taken for dead.
 /// Another client writes that other record.
-pub(super) fn skew(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn skew(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let halves = stage.table(SingleLine, 1, &[0, 0]);
     let rows = [halves(0), halves(1)];
@@ -494,7 +494,7 @@ pub(super) fn skew(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record and then another with its primary elsewhere, and is taken for dead,
 /// as is its recoverer. The entry of the second write lies where that of the first did.
-pub(super) fn two_in_a_row(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn two_in_a_row(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -512,16 +512,16 @@ pub(super) fn two_in_a_row(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client writes a record twice, and is taken for dead, while another writes it.
-pub(super) fn again(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn again(protocol: Protocol, runs_max: u64) -> Outcome {
     again_of(SingleLine, 1, protocol, runs_max)
 }
 
 /// One client writes a record of two lines twice, and is taken for dead, while another writes it.
-pub(super) fn again_two_lines(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn again_two_lines(protocol: Protocol, runs_max: u64) -> Outcome {
     again_of(Checksum, TWO_LINES, protocol, runs_max)
 }
 
-fn again_of(scheme: ReadScheme, words: usize, protocol: Protocol, runs_max: u64) -> Found {
+fn again_of(scheme: ReadScheme, words: usize, protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(scheme, words, &[0])(0)];
     stage.explore(
@@ -537,7 +537,7 @@ fn again_of(scheme: ReadScheme, words: usize, protocol: Protocol, runs_max: u64)
 
 /// One client writes two records, each at a node of its own, and then one of them again, under the
 /// lock that it takes over, and is taken for dead.
-pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let rows = [0, 1].map(|node| stage.table_at(node, 1, SingleLine, 1, &[0])(0));
     stage.explore(
@@ -553,7 +553,7 @@ pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Found {
 
 /// Each of two clients takes its half of a pair if both are there, and one of them is taken for
 /// dead. One half stays.
-pub(super) fn skew_of_two(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn skew_of_two(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let halves = stage.table(SingleLine, 1, &[1, 1]);
     let rows = [halves(0), halves(1)];
@@ -583,7 +583,7 @@ pub(super) fn skew_of_two(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes two records with opposite primaries, and is taken for dead; another writes one
 /// of them.
-pub(super) fn one_of_two(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn one_of_two(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -595,7 +595,7 @@ pub(super) fn one_of_two(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// Two clients write a record, and both are taken for dead, each by another.
-pub(super) fn two_victims(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn two_victims(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 4]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
     stage.explore(
@@ -631,7 +631,7 @@ fn judge_presence(scene: &Scene<'_>, row: Row, cases: &[(&[u64], bool, bool)]) -
 }
 
 /// One client inserts a record beside another, and is taken for dead.
-pub(super) fn inserter(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn inserter(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 2]);
     let table = stage.table(SingleLine, 1, &[0]);
     let row = table(1);
@@ -644,7 +644,7 @@ pub(super) fn inserter(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client inserts a record, and is taken for dead, while another inserts the same key.
-pub(super) fn two_inserters(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn two_inserters(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let row = stage.table(SingleLine, 1, &[])(1);
     stage.explore(
@@ -660,7 +660,7 @@ pub(super) fn two_inserters(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client deletes a record, and is taken for dead, while another inserts the key again.
-pub(super) fn deleter(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn deleter(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let row = stage.table(SingleLine, 1, &[7])(0);
     stage.explore(
@@ -688,11 +688,11 @@ pub(super) fn deleter(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record with two backups, which apply the redo log at the end, and is taken
 /// for dead.
-pub(super) fn two_backups(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn two_backups(protocol: Protocol, runs_max: u64) -> Outcome {
     one_writer(protocol, 3, SingleLine, 1, &suspected(&SUSPECTED, runs_max))
 }
 
 /// One client writes the only copy of a record, and is taken for dead.
-pub(super) fn one_copy(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn one_copy(protocol: Protocol, runs_max: u64) -> Outcome {
     one_writer(protocol, 1, SingleLine, 1, &suspected(&SUSPECTED, runs_max))
 }

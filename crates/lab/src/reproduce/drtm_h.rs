@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use remora::floors::txn::{Execute, Locks, Primitive, Primitives};
+use remora::floors::txn::{FirstRead, Locks, Primitive, Primitives};
 use remora::{Cluster, Protocol};
 use remora_fabric::sim::{Profile, SimOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
@@ -125,9 +125,9 @@ const PROFILE: &str = "connectx4";
 const PRESETS: [Protocol; 4] = [Protocol::DRTM_H, Protocol::DRTM_R, Protocol::FARM, Protocol::FASST];
 
 /// Primitives of experiments that are no preset.
-const CALLED_EXECUTION: Primitives = Primitives { execute: Execute::Call, ..Primitives::DRTM_H };
+const CALLED_EXECUTION: Primitives = Primitives { execute: FirstRead::Call, ..Primitives::DRTM_H };
 const UNCACHED_EXECUTION: Primitives =
-    Primitives { execute: Execute::OneSided { cached: false }, ..Primitives::DRTM_H };
+    Primitives { execute: FirstRead::OneSided { cached: false }, ..Primitives::DRTM_H };
 const CALLED_LOCKS: Primitives = Primitives { locks: Locks::Cpu { install: Primitive::Call }, ..Primitives::DRTM_H };
 const CALLED_LOG: Primitives = Primitives { log: Primitive::Call, ..Primitives::DRTM_H };
 /// Locks are taken by the CPU and freed by a WRITE.

@@ -67,7 +67,7 @@ struct Store {
 
 /// The membership as etcd had it at a revision.
 #[derive(Clone)]
-struct Seen {
+struct Snapshot {
     /// Revision of the whole store: the higher one is the later one.
     revision: i64,
     /// Revision of the key's last change, which a change compares; 0 if there is no key.
@@ -105,7 +105,7 @@ struct Core {
     lease: AtomicI64,
     changes: AtomicU64,
     generation: AtomicU64,
-    seen: Mutex<Seen>,
+    seen: Mutex<Snapshot>,
     view: Mutex<View>,
     /// Why etcd is not asked at the moment.
     away: Mutex<Option<String>>,
@@ -201,7 +201,7 @@ impl Store {
     }
 
     /// The membership of some instant from now on.
-    fn newest(&self, deadline: Instant) -> Result<Seen, ConfigurationError> {
+    fn newest(&self, deadline: Instant) -> Result<Snapshot, ConfigurationError> {
         let seen = self.core.seen();
         self.wait(deadline, |core| async move { core.newest(seen, deadline).await })
     }
@@ -338,7 +338,7 @@ impl Core {
             lease: AtomicI64::new(0),
             changes: AtomicU64::new(0),
             generation: AtomicU64::new(0),
-            seen: Mutex::new(Seen { revision: 0, modified: 0, membership: membership.clone() }),
+            seen: Mutex::new(Snapshot { revision: 0, modified: 0, membership: membership.clone() }),
             view: Mutex::new(View {
                 membership,
                 alive: BTreeSet::new(),
@@ -391,21 +391,21 @@ impl Core {
     }
 
     /// What an answer has shown, which is everything that is there.
-    fn found(&self, kv: Option<&KeyValue>, revision: i64) -> Result<Seen, ConfigurationError> {
+    fn found(&self, kv: Option<&KeyValue>, revision: i64) -> Result<Snapshot, ConfigurationError> {
         Ok(match kv {
             Some(kv) => {
                 let (membership, _) = self.decode(kv)?;
-                Seen { revision: kv.mod_revision(), modified: kv.mod_revision(), membership: membership.into() }
+                Snapshot { revision: kv.mod_revision(), modified: kv.mod_revision(), membership: membership.into() }
             }
-            None => Seen { revision, modified: 0, membership: Arc::default() },
+            None => Snapshot { revision, modified: 0, membership: Arc::default() },
         })
     }
 
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> Snapshot {
         lock(&self.seen).clone()
     }
 
-    fn learn(&self, new: &Seen) -> Result<(), ConfigurationError> {
+    fn learn(&self, new: &Snapshot) -> Result<(), ConfigurationError> {
         let mut seen = lock(&self.seen);
         if new.revision > seen.revision {
             let (found, known) = (new.membership.generation(), seen.membership.generation());
@@ -445,7 +445,7 @@ impl Core {
     }
 
     /// What is there now, if `seen` is not it any more.
-    async fn newest(&self, seen: Seen, deadline: Instant) -> Result<Seen, ConfigurationError> {
+    async fn newest(&self, seen: Snapshot, deadline: Instant) -> Result<Snapshot, ConfigurationError> {
         let newer = GetOptions::new().with_min_mod_revision(seen.revision + 1);
         let (got, revision) = self.get(&self.key(), newer, deadline).await?;
         if got.kvs().is_empty() && (got.count() > 0) == (seen.modified > 0) {
@@ -460,10 +460,10 @@ impl Core {
     /// that one.
     async fn replace(
         &self,
-        was: &Seen,
+        was: &Snapshot,
         membership: Membership,
         deadline: Instant,
-    ) -> Result<Option<Seen>, ConfigurationError> {
+    ) -> Result<Option<Snapshot>, ConfigurationError> {
         let change = self.process.wrapping_add(self.changes.fetch_add(1, Ordering::Relaxed));
         let text = stored::encode(self.cluster, Some(change), membership.clone());
         let text = text.map_err(|error| self.blame(EtcdFault::System(io::Error::other(error))))?;
@@ -480,7 +480,7 @@ impl Core {
         let answer = answer.await?;
         let found = revision(answer.header());
         let membership = Arc::new(membership);
-        let done = |revision| self.learn(&Seen { revision, modified: revision, membership }).map(|()| None);
+        let done = |revision| self.learn(&Snapshot { revision, modified: revision, membership }).map(|()| None);
         if answer.succeeded() {
             return done(found);
         }
@@ -539,7 +539,7 @@ impl Core {
     }
 
     /// Has the view show what was seen with it, to who asks.
-    fn show(&self, view: &mut View, seen: Option<Seen>) -> Result<(), ConfigurationError> {
+    fn show(&self, view: &mut View, seen: Option<Snapshot>) -> Result<(), ConfigurationError> {
         if let Some(seen) = seen {
             self.learn(&seen)?;
             view.membership = seen.membership;

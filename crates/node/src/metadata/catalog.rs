@@ -287,7 +287,7 @@ async fn place_shards(
         space.push(found.map_err(|error| error.of_table(&spec.name))?);
     }
     let mut bases = Vec::with_capacity(places.len());
-    for (node, Found { mut reused, untouched }) in places.iter().zip(space) {
+    for (node, FreeSpace { mut reused, untouched }) in places.iter().zip(space) {
         for base in &reused {
             zero(lane, node::at(*node, *base), extent).await?;
         }
@@ -312,7 +312,7 @@ async fn place_shards(
 }
 
 /// Where extents can be had at a node.
-struct Found {
+struct FreeSpace {
     /// Where some of them begin, which were something else's once.
     reused: Vec<u64>,
     /// How many of them come out of the untouched space.
@@ -333,7 +333,7 @@ async fn find_space(
     metadata: &Metadata,
     extents: u64,
     extent: u64,
-) -> Result<Found, MemoryError> {
+) -> Result<FreeSpace, MemoryError> {
     let mut looks = 0;
     loop {
         let superblock = node::superblock(lane, node).await?;
@@ -341,7 +341,7 @@ async fn find_space(
         let free = free_space(lane, leader, node, metadata, superblock.allocated).await?;
         let is_known = free.is_some();
         if !is_known && extents <= untouched {
-            return Ok(Found { reused: Vec::new(), untouched: extents });
+            return Ok(FreeSpace { reused: Vec::new(), untouched: extents });
         }
         let free = free.unwrap_or_default();
         let starts =
@@ -350,7 +350,7 @@ async fn find_space(
         let reused: Vec<u64> = starts.take(extents as usize).collect();
         let lacking = extents - reused.len() as u64;
         if lacking <= untouched {
-            return Ok(Found { reused, untouched: lacking });
+            return Ok(FreeSpace { reused, untouched: lacking });
         }
         looks += 1;
         if is_known || looks == RINGS_LOOKS {

@@ -386,7 +386,7 @@ fn blame(nodes: &Nodes, error: MemoryError) -> ConnectError {
 }
 
 /// Memory nodes in the order in which they were named.
-struct Found {
+struct NamedNodes {
     cluster: u64,
     founders: u16,
     /// Of each; or why it has none: it does not answer, or has lost its memory. Nothing is wrong if
@@ -394,7 +394,7 @@ struct Found {
     identities: Vec<Result<NodeId, MemoryError>>,
 }
 
-impl Found {
+impl NamedNodes {
     /// The number of each node, and the nodes that are missing. Missing founders get the free
     /// numbers of founders, in any order. Adds to `added` the nodes that answer and are not
     /// founders.
@@ -448,7 +448,7 @@ impl Found {
 
 /// Finds out which memory node is which, and founds their cluster if no client has. Nodes in
 /// `unasked` count as silent.
-fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, MemoryError> {
+fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<NamedNodes, MemoryError> {
     let is_away = |node| (node, FabricError { node, fault: Fault::Unreachable }.into());
     let mut silent: BTreeMap<NodeId, MemoryError> = unasked.iter().map(is_away).collect();
     unasked.iter().for_each(|node| fabric.fail(node));
@@ -481,13 +481,13 @@ fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, Memo
         None => Err(silent.remove(&at).unwrap_or(MemoryError::LostMemory(at))),
     };
     let identities = (0..).map(NodeId).zip(known).map(identity).collect();
-    Ok(Found { cluster, founders, identities })
+    Ok(NamedNodes { cluster, founders, identities })
 }
 
 /// Opens the configuration of a cluster's clients: the given one, or the default one.
 fn configuration(
     nodes: &Nodes,
-    found: &Found,
+    found: &NamedNodes,
     given: Option<&Place>,
 ) -> Result<Option<Arc<dyn Configuration>>, ConfigurationError> {
     let cluster = found.cluster;

@@ -8,7 +8,7 @@ use remora_txn::Intent;
 use super::finding::{Step, of_node};
 use super::keys::encoded;
 use super::parts::NodeRecord;
-use super::tree::{CHANGED, Ordered, Seen};
+use super::tree::{CHANGED, NodeView, Ordered};
 use crate::error::Error;
 use crate::table::{OrderedKey, Record};
 use crate::transaction::{Slot, Transaction};
@@ -66,7 +66,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             let new = self.want_new(tx, 0);
             tx.fetch().await?;
             let full = self.seen(tx, leaf)?;
-            let has_it = |node: Seen<'_>| node.level() == 1 && node.find(full.low()).is_ok() && !node.is_full();
+            let has_it = |node: NodeView<'_>| node.level() == 1 && node.find(full.low()).is_ok() && !node.is_full();
             if self.find(tx, parent)?.is_some_and(has_it) && tx.find(new.slot)?.is_none() {
                 return self.split_one(tx, parent, leaf, new, encoded(key).bytes());
             }

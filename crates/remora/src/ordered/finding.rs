@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use super::directory::Directory;
 use super::keys::encoded;
 use super::parts::NodeRecord;
-use super::tree::{CHANGED, Ordered, Seen};
+use super::tree::{CHANGED, NodeView, Ordered};
 use crate::error::Error;
 use crate::table::{OrderedKey, Record};
 use crate::transaction::{Slot, Transaction};
@@ -125,12 +125,12 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 }
 
 /// A node, as the directory keeps it.
-pub(super) fn of_node<K: OrderedKey>(id: u64, node: &Seen<'_>) -> (K, Option<K>, u64) {
+pub(super) fn of_node<K: OrderedKey>(id: u64, node: &NodeView<'_>) -> (K, Option<K>, u64) {
     (K::decode(node.low()), node.high().map(K::decode), id)
 }
 
 /// The leaves below a node of level 1.
-fn children<'n, K: OrderedKey>(node: &'n Seen<'n>) -> impl Iterator<Item = (K, Option<K>, u64)> + use<'n, K> {
+fn children<'n, K: OrderedKey>(node: &'n NodeView<'n>) -> impl Iterator<Item = (K, Option<K>, u64)> + use<'n, K> {
     (0..node.count()).map(|at| {
         let high = if at + 1 < node.count() { Some(node.key(at + 1)) } else { node.high() };
         (K::decode(node.key(at)), high.map(K::decode), node.child(at))

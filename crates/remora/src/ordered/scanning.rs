@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use remora_txn::Intent;
 
 use super::keys::{encoded, ends, neighbour};
-use super::tree::{CHANGED, Ordered, Seen};
+use super::tree::{CHANGED, NodeView, Ordered};
 use crate::error::Error;
 use crate::table::{OrderedKey, Record};
 use crate::transaction::{Slot, Transaction};
@@ -107,7 +107,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     /// Takes entries of a leaf, as long as their keys are of the range, and there are not enough.
     fn take(
         &self,
-        leaf: &Seen<'_>,
+        leaf: &NodeView<'_>,
         entries: impl Iterator<Item = usize>,
         is_of_range: impl Fn(&K) -> bool,
         limit: usize,

@@ -17,7 +17,7 @@ use crate::table::{OrderedKey, Record, Table};
 use crate::transaction::{Slot, Transaction};
 
 /// The bytes of a node of this transaction.
-pub(super) type Seen<'t> = Node<&'t [u8]>;
+pub(super) type NodeView<'t> = Node<&'t [u8]>;
 
 /// A table whose keys are in order: for ranges, and for the first or last key of one. Made by
 /// [`Cluster::create_ordered`]; clones are cheap, and share what they remember of where its keys
@@ -109,7 +109,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         if level == 0 { &self.leaves } else { &self.inner }
     }
 
-    pub(super) fn node<'n>(&self, bytes: &'n [u8]) -> Result<Seen<'n>, Error> {
+    pub(super) fn node<'n>(&self, bytes: &'n [u8]) -> Result<NodeView<'n>, Error> {
         Node::new(self.shape, bytes).map_err(|what| self.damaged(what))
     }
 
@@ -122,12 +122,12 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         &self,
         tx: &'t Transaction<'_, '_>,
         slot: Slot<NodeRecord>,
-    ) -> Result<Option<Seen<'t>>, Error> {
+    ) -> Result<Option<NodeView<'t>>, Error> {
         tx.find(slot)?.map(|record| self.node(&record.0)).transpose()
     }
 
     /// A node that has been fetched and is there.
-    pub(super) fn seen<'t>(&self, tx: &'t Transaction<'_, '_>, slot: Slot<NodeRecord>) -> Result<Seen<'t>, Error> {
+    pub(super) fn seen<'t>(&self, tx: &'t Transaction<'_, '_>, slot: Slot<NodeRecord>) -> Result<NodeView<'t>, Error> {
         self.find(tx, slot)?.ok_or(CHANGED)
     }
 
@@ -140,7 +140,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Node::new(self.shape, &mut tx.get_mut(slot)?.0[..]).map_err(|what| self.damaged(what))
     }
 
-    pub(super) fn value(&self, leaf: &Seen<'_>, at: usize) -> Result<V, Error> {
+    pub(super) fn value(&self, leaf: &NodeView<'_>, at: usize) -> Result<V, Error> {
         V::read_from_bytes(leaf.value(at)).map_err(|_| self.damaged(Damaged("a value")))
     }
 }

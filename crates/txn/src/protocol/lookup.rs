@@ -21,13 +21,13 @@ use remora_record::{FetchedRecord, Life, Unstable, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
-use crate::protocol::spec::Execute;
+use crate::protocol::spec::FirstRead;
 use crate::rpc::{self, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
-use crate::sets::{Fetch, Found, Intent, Place, Sets, Span, registered};
+use crate::sets::{Fetch, Intent, LocationSource, Place, Sets, Span, registered};
 use crate::tx::Tx;
 
 /// What a record's words turned out to be.
-pub(crate) enum Seen {
+pub(crate) enum Examined {
     /// The record of the key that was looked for, kept.
     Kept,
     /// Another key's, or no longer linked.
@@ -45,7 +45,7 @@ pub(crate) enum Seen {
 pub(super) fn hear(
     tx: &mut Tx<'_>,
     done: &Completed<'_>,
-    arrived: impl Fn(&mut Tx<'_>, usize, &Completed<'_>) -> Result<Seen, Stop>,
+    arrived: impl Fn(&mut Tx<'_>, usize, &Completed<'_>) -> Result<Examined, Stop>,
 ) -> Result<Option<Abort>, Stop> {
     let (mut unstable, mut stop) = (None, None);
     for index in tx.state.sets.fetched..tx.state.sets.items.len() {
@@ -55,11 +55,11 @@ pub(super) fn hear(
         }
         item.loose = false;
         let why = match arrived(tx, index, done) {
-            Ok(Seen::Unstable(why)) => {
+            Ok(Examined::Unstable(why)) => {
                 unstable = Some(why);
                 Stop::Abort(why)
             }
-            Ok(Seen::Kept | Seen::Another) => continue,
+            Ok(Examined::Kept | Examined::Another) => continue,
             Err(error) => {
                 stop = stop.or(Some(error));
                 error
@@ -103,7 +103,7 @@ impl Tx<'_> {
         let absent = (Fetch::Absent, item.location, item.address);
         let (fetch, location, address) = match table.probe(bucket, words, item.hash, from_slot) {
             Probe::Entry { location, slot } => {
-                (Fetch::Record(Found::Probed(bucket, slot)), location, table.primary(location.pointer))
+                (Fetch::Record(LocationSource::Probed(bucket, slot)), location, table.primary(location.pointer))
             }
             Probe::Link(offset) => match table.linked(bucket, offset) {
                 Some(next) => (Fetch::Probe(next, 0), item.location, table.bucket_address(next)),
@@ -121,7 +121,7 @@ impl Tx<'_> {
 
     /// A record has arrived: keeps it, if it is whole, may be used, and is its key's.
     #[inline]
-    pub(crate) fn examine(&mut self, index: usize, words: &[u64]) -> Seen {
+    pub(crate) fn examine(&mut self, index: usize, words: &[u64]) -> Examined {
         let unchecked = self.state.spec.reads_unchecked || mutant!(AcceptTorn);
         let Sets { tables, items, arena, .. } = &mut self.state.sets;
         let item = &mut items[index];
@@ -137,41 +137,41 @@ impl Tx<'_> {
         let record = match checked {
             Ok(record) if record.lock().is_exclusive() && !is_mine && !unchecked && !mutant!(AcceptLocked) => {
                 // Whole, but its holder may have committed what it has not written back yet.
-                return Seen::Unstable(Abort::Locked(record.lock()));
+                return Examined::Unstable(Abort::Locked(record.lock()));
             }
             Ok(record) => record,
-            Err(Unstable::Locked(lock) | Unstable::Invisible(lock)) => return Seen::Unstable(Abort::Locked(lock)),
-            Err(Unstable::Torn) => return Seen::Unstable(Abort::Torn),
+            Err(Unstable::Locked(lock) | Unstable::Invisible(lock)) => return Examined::Unstable(Abort::Locked(lock)),
+            Err(Unstable::Torn) => return Examined::Unstable(Abort::Torn),
         };
         let its_own = record.has_key(item.key_words(arena)) && record.incarnation() == item.location.incarnation;
         if !its_own || record.is_deleted() {
-            return Seen::Another;
+            return Examined::Another;
         }
         item.keep(arena, &record);
-        Seen::Kept
+        Examined::Kept
     }
 
     /// The record at the location that the index or the cache gave is another's: searches on in the
     /// index.
     #[cold]
-    pub(super) fn look_up_again(&mut self, index: usize, found: Found) -> Result<(), Stop> {
+    pub(super) fn look_up_again(&mut self, index: usize, found: LocationSource) -> Result<(), Stop> {
         let sets = &mut self.state.sets;
         let item = sets.items[index];
         let table = registered(&sets.tables, item.table);
-        let ask = self.state.spec.execute == Execute::Hybrid;
+        let ask = self.state.spec.execute == FirstRead::Hybrid;
         let (fetch, restarts) = match found {
-            Found::Cached => {
+            LocationSource::Cached => {
                 table.forget(item.home, item.hash, item.location);
                 (if ask { Fetch::Ask } else { Fetch::Probe(item.home, 0) }, 1)
             }
-            Found::Probed(bucket, slot) => (Fetch::Probe(bucket, slot + 1), 0),
+            LocationSource::Probed(bucket, slot) => (Fetch::Probe(bucket, slot + 1), 0),
         };
         if let Fetch::Probe(bucket, _) = fetch {
             sets.items[index].address = table.bucket_address(bucket);
         }
         let item = &mut sets.items[index];
         item.fetch = fetch;
-        item.collided |= matches!(found, Found::Probed(..));
+        item.collided |= matches!(found, LocationSource::Probed(..));
         item.location = Location::default();
         item.lookups += restarts;
         if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(()) }
@@ -179,7 +179,7 @@ impl Tx<'_> {
 
     /// The primary's CPU has answered what [`ask_host`] has asked for an item.
     #[inline]
-    pub(super) fn host_answered(&mut self, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
+    pub(super) fn host_answered(&mut self, index: usize, reply: &[u64]) -> Result<Examined, Stop> {
         match self.state.sets.items[index].fetch {
             Fetch::Place(Intent::Insert) => self.found_prepared(index, reply),
             Fetch::Place(intent) => self.found_by_call(index, reply, Some(intent)),
@@ -188,7 +188,7 @@ impl Tx<'_> {
     }
 
     /// The primary's CPU has said where the key is, or that it is nowhere.
-    fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Seen, Stop> {
+    fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Examined, Stop> {
         let sets = &mut self.state.sets;
         let item = &sets.items[index];
         let (&[1, bucket_slot, entry], record) = split_reply(reply, READ_REPLY_WORDS) else {
@@ -202,7 +202,7 @@ impl Tx<'_> {
         // transaction inserts, which therefore asks again.
         // (Where it is locked before it is read, what is there is known then.)
         let item = &mut self.state.sets.items[index];
-        let is_there = matches!(seen, Seen::Kept) && item.existed;
+        let is_there = matches!(seen, Examined::Kept) && item.existed;
         if intent.is_some() && (is_there || self.state.spec.locks_reads || mutant!(KeepPlace)) {
             item.place = Some(Place { bucket_slot, entry, links: Span::default() });
         }
@@ -210,7 +210,7 @@ impl Tx<'_> {
     }
 
     /// The primary's CPU has linked a slot for the key, or found it in the index.
-    fn found_prepared(&mut self, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
+    fn found_prepared(&mut self, index: usize, reply: &[u64]) -> Result<Examined, Stop> {
         let sets = &mut self.state.sets;
         let item = &mut sets.items[index];
         let (&[status, bucket_slot, entry, version], rest) = split_reply(reply, PREPARE_REPLY_WORDS) else {
@@ -235,14 +235,14 @@ impl Tx<'_> {
             // locks it fills it or takes it back. Also if the transaction stops here, because it
             // has read the key when the key was there: the slot may be its own.
             item.prepared = match seen {
-                Ok(Seen::Kept) => !item.existed,
+                Ok(Examined::Kept) => !item.existed,
                 Ok(_) => false,
                 Err(_) => {
                     let life = registered(tables, item.table).shape().life(record);
                     matches!(life, Some(Life::Prepared { .. }))
                 }
             };
-            if matches!(seen, Ok(Seen::Kept)) {
+            if matches!(seen, Ok(Examined::Kept)) {
                 item.place = Some(place);
             }
             return seen;
@@ -257,11 +257,11 @@ impl Tx<'_> {
         item.fetch = Fetch::Here;
         item.seen = true;
         (item.version, _) = Version::from_bits(version);
-        Ok(Seen::Kept)
+        Ok(Examined::Kept)
     }
 
     /// A record that a call has brought: if it was here already, it must be the same.
-    fn kept_from_call(&mut self, index: usize, location: Location, record: &[u64]) -> Result<Seen, Stop> {
+    fn kept_from_call(&mut self, index: usize, location: Location, record: &[u64]) -> Result<Examined, Stop> {
         let sets = &mut self.state.sets;
         let item = &mut sets.items[index];
         let before = *item;
@@ -278,10 +278,10 @@ impl Tx<'_> {
             }
             *item = before;
             item.fetch = Fetch::Here;
-            return Ok(Seen::Kept);
+            return Ok(Examined::Kept);
         }
         match self.examine(index, record) {
-            Seen::Another => {
+            Examined::Another => {
                 // Unlinked in between.
                 let item = &mut self.state.sets.items[index];
                 item.fetch = before.fetch;
@@ -289,24 +289,24 @@ impl Tx<'_> {
                 if item.lookups > LOOKUP_ATTEMPTS {
                     return Err(Abort::Changed.into());
                 }
-                Ok(Seen::Unstable(Abort::Changed))
+                Ok(Examined::Unstable(Abort::Changed))
             }
-            Seen::Kept if before.fetched_before() == Some(false) && self.state.sets.items[index].existed => {
+            Examined::Kept if before.fetched_before() == Some(false) && self.state.sets.items[index].existed => {
                 Err(Abort::Changed.into())
             }
-            Seen::Unstable(why) => {
+            Examined::Unstable(why) => {
                 // Where it is, is known now, and its holder is about to let go.
-                let hybrid = self.state.spec.execute == Execute::Hybrid;
+                let hybrid = self.state.spec.execute == FirstRead::Hybrid;
                 if let (Fetch::Ask, true) = (before.fetch, hybrid) {
-                    self.state.sets.items[index].fetch = Fetch::Record(Found::Cached);
+                    self.state.sets.items[index].fetch = Fetch::Record(LocationSource::Cached);
                 }
-                Ok(Seen::Unstable(why))
+                Ok(Examined::Unstable(why))
             }
             seen => Ok(seen),
         }
     }
 
-    fn absent_by_call(&mut self, index: usize) -> Result<Seen, Stop> {
+    fn absent_by_call(&mut self, index: usize) -> Result<Examined, Stop> {
         let item = &mut self.state.sets.items[index];
         if item.fetched_before() == Some(true) {
             return Err(Abort::Changed.into());
@@ -314,7 +314,7 @@ impl Tx<'_> {
         item.fetch = Fetch::Absent;
         item.seen = true;
         item.chain = 0;
-        Ok(Seen::Kept)
+        Ok(Examined::Kept)
     }
 }
 

@@ -11,13 +11,13 @@ pub(crate) mod spec;
 
 use std::fmt;
 
-use remora_fabric::{CallHandle, Execute as Posted, NodeId, ReadHandle};
+use remora_fabric::{CallHandle, Execute, NodeId, ReadHandle};
 use remora_node::{Discipline, IndexKind};
 
 pub use ford::Ford;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
-pub use spec::{Execute, Primitive, ProtocolSpec, Validation};
+pub use spec::{FirstRead, Primitive, ProtocolSpec, Validation};
 pub use unsynchronized::Unsynchronized;
 
 use crate::error::Stop;
@@ -53,7 +53,7 @@ pub(crate) trait Steps: Copy + 'static {
     async fn validate(self, tx: &mut Tx<'_>) -> Result<(), Stop>;
 
     /// Leaves what must follow the log round to the background.
-    fn leave<'s>(self, tx: &mut Tx<'s>, log: Posted<'s>);
+    fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>);
 }
 
 /// Makes [`Protocol`] from the list of families: `folder: Variant(parameters) [presets]`. Presets
@@ -119,7 +119,7 @@ macro_rules! protocols {
                 match self { $(Protocol::$Family(steps) => steps.validate(tx).await,)+ }
             }
 
-            pub(crate) fn leave<'s>(self, tx: &mut Tx<'s>, log: Posted<'s>) {
+            pub(crate) fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
                 match self { $(Protocol::$Family(steps) => steps.leave(tx, log),)+ }
             }
         }

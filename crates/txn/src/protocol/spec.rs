@@ -16,7 +16,7 @@ pub struct ProtocolSpec {
     /// The index of the tables that it creates.
     pub index: IndexKind,
     /// How a record that was named is looked for first.
-    pub execute: Execute,
+    pub execute: FirstRead,
     /// What validates records that a transaction only reads.
     pub validation: Validation,
     /// Whether it needs
@@ -39,7 +39,7 @@ impl ProtocolSpec {
             discipline,
             accepts: &[],
             index: IndexKind::ClusterHash,
-            execute: Execute::OneSided { cached: true },
+            execute: FirstRead::OneSided { cached: true },
             validation: Validation::Remote,
             needs_atomic_writes: false,
             is_serializable: true,
@@ -51,7 +51,7 @@ impl ProtocolSpec {
 
 /// How a record is read the first time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Execute {
+pub enum FirstRead {
     /// READs of index buckets and of the record; of the record alone if its location is cached.
     OneSided {
         /// Whether locations are.

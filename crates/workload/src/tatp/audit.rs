@@ -17,7 +17,7 @@ pub(super) const NAMES: &[&str] =
 
 /// What is remembered of each subscriber while the tables are walked.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct Tally {
     subscriber: bool,
     number: bool,
     /// A bit for each type of its special facilities.
@@ -25,13 +25,13 @@ struct Seen {
 }
 
 /// What was seen of a subscriber, if there is such a one.
-fn seen_of(seen: &mut [Seen], s_id: u32) -> Option<&mut Seen> {
+fn seen_of(seen: &mut [Tally], s_id: u32) -> Option<&mut Tally> {
     seen.get_mut((s_id as usize).wrapping_sub(1))
 }
 
 /// Walks all tables. Needs quiet.
 pub(super) fn audit(tatp: &Tatp, cluster: &Cluster, after: &After<'_, Changes>) -> Result<Vec<Invariant>, Error> {
-    let mut seen = vec![Seen::default(); tatp.subscribers.count() as usize];
+    let mut seen = vec![Tally::default(); tatp.subscribers.count() as usize];
     // Rows of which nothing else is known than that they should not be there.
     let (mut strangers, mut orphans) = (0_u64, 0_u64);
 

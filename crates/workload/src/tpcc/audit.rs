@@ -99,7 +99,7 @@ struct SeenCustomer {
 }
 
 /// What is remembered while the tables are walked.
-struct Seen {
+struct Tally {
     scale: Scale,
     orders_max: u64,
     warehouses: Vec<SeenWarehouse>,
@@ -115,11 +115,11 @@ struct Seen {
     fault: Option<String>,
 }
 
-impl Seen {
-    fn new(tpcc: &Tpcc) -> Seen {
+impl Tally {
+    fn new(tpcc: &Tpcc) -> Tally {
         let scale = tpcc.scale;
         let districts = scale.districts() as usize;
-        Seen {
+        Tally {
             scale,
             // A number beyond all that there can be is that of a row that is damaged: no room is
             // made for it.
@@ -233,19 +233,19 @@ impl Seen {
     }
 
     /// Walks all tables.
-    fn walk(tpcc: &Tpcc, cluster: &Cluster) -> Result<Seen, Error> {
-        let (mut seen, tables) = (Seen::new(tpcc), &tpcc.tables);
-        seen.look(cluster, &tables.warehouse, Seen::see_warehouse)?;
-        seen.look(cluster, &tables.district, Seen::see_district)?;
-        seen.look(cluster, &tables.customer, Seen::see_customer)?;
-        seen.look(cluster, &tables.history, Seen::see_payment)?;
+    fn walk(tpcc: &Tpcc, cluster: &Cluster) -> Result<Tally, Error> {
+        let (mut seen, tables) = (Tally::new(tpcc), &tpcc.tables);
+        seen.look(cluster, &tables.warehouse, Tally::see_warehouse)?;
+        seen.look(cluster, &tables.district, Tally::see_district)?;
+        seen.look(cluster, &tables.customer, Tally::see_customer)?;
+        seen.look(cluster, &tables.history, Tally::see_payment)?;
         seen.look(cluster, &tables.item, |_, _| Some(()))?;
         seen.look(cluster, &tables.stock, |_, _| Some(()))?;
-        seen.look_in_order(cluster, &tables.order, Seen::see_order)?;
-        seen.look_in_order(cluster, &tables.order_line, Seen::see_line)?;
-        seen.look_in_order(cluster, &tables.new_order, Seen::see_new_order)?;
-        seen.look_in_order(cluster, &tables.by_customer, Seen::see_indexed)?;
-        seen.look_in_order(cluster, &tables.by_name, Seen::see_name)?;
+        seen.look_in_order(cluster, &tables.order, Tally::see_order)?;
+        seen.look_in_order(cluster, &tables.order_line, Tally::see_line)?;
+        seen.look_in_order(cluster, &tables.new_order, Tally::see_new_order)?;
+        seen.look_in_order(cluster, &tables.by_customer, Tally::see_indexed)?;
+        seen.look_in_order(cluster, &tables.by_name, Tally::see_name)?;
         seen.sum_up();
         Ok(seen)
     }
@@ -254,7 +254,7 @@ impl Seen {
         &mut self,
         cluster: &Cluster,
         table: &Table<impl Key, V>,
-        see: impl Fn(&mut Seen, &V) -> Option<()>,
+        see: impl Fn(&mut Tally, &V) -> Option<()>,
     ) -> Result<(), Error> {
         let found = cluster.inspect(table, |row| self.strangers += u64::from(see(self, row).is_none()))?;
         self.tables.push(found);
@@ -265,7 +265,7 @@ impl Seen {
         &mut self,
         cluster: &Cluster,
         table: &Ordered<K, V>,
-        see: impl Fn(&mut Seen, &K, &V) -> Option<()>,
+        see: impl Fn(&mut Tally, &K, &V) -> Option<()>,
     ) -> Result<(), Error> {
         let visit = |key: &K, row: &V| self.strangers += u64::from(see(self, key, row).is_none());
         let (tables, tree) = cluster.inspect_ordered(table, visit)?;
@@ -320,7 +320,7 @@ impl Broken {
 
 /// Walks all tables. Needs quiet.
 pub(super) fn audit(tpcc: &Tpcc, cluster: &Cluster, after: &After<'_, Done>) -> Result<Vec<Invariant>, Error> {
-    let seen = Seen::walk(tpcc, cluster)?;
+    let seen = Tally::walk(tpcc, cluster)?;
     let mut broken: [Broken; PATHS + 1] = Default::default();
     warehouses(&seen, &mut broken);
     districts(&seen, &mut broken);
@@ -342,7 +342,7 @@ pub(super) fn audit(tpcc: &Tpcc, cluster: &Cluster, after: &After<'_, Done>) -> 
     Ok(invariants::claimed_by(cluster.protocol(), all))
 }
 
-fn warehouses(seen: &Seen, broken: &mut [Broken]) {
+fn warehouses(seen: &Tally, broken: &mut [Broken]) {
     let of_each = usize::from(seen.scale.districts);
     for ((warehouse, districts), w_id) in seen.warehouses.iter().zip(seen.districts.chunks(of_each)).zip(1..) {
         let whose = || format!("warehouse {w_id}");
@@ -353,7 +353,7 @@ fn warehouses(seen: &Seen, broken: &mut [Broken]) {
     }
 }
 
-fn districts(seen: &Seen, broken: &mut [Broken]) {
+fn districts(seen: &Tally, broken: &mut [Broken]) {
     let delivered_at_first = u64::from(seen.scale.customers - seen.scale.undelivered);
     for (place, district) in seen.districts.iter().enumerate() {
         let of_each = usize::from(seen.scale.districts);
@@ -386,7 +386,7 @@ fn districts(seen: &Seen, broken: &mut [Broken]) {
     }
 }
 
-fn customers(seen: &Seen, broken: &mut [Broken]) {
+fn customers(seen: &Tally, broken: &mut [Broken]) {
     let (of_each, customers) = (usize::from(seen.scale.districts), usize::from(seen.scale.customers));
     for (place, customer) in seen.customers.iter().enumerate() {
         let whose = || {
@@ -402,7 +402,7 @@ fn customers(seen: &Seen, broken: &mut [Broken]) {
 }
 
 /// What is there against the ledgers.
-fn accounted(tpcc: &Tpcc, seen: &Seen, after: &After<'_, Done>) -> Invariant {
+fn accounted(tpcc: &Tpcc, seen: &Tally, after: &After<'_, Done>) -> Invariant {
     if after.unknown > 0 {
         return invariants::unknown(ACCOUNTED, after.unknown);
     }

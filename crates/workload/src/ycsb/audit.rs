@@ -19,7 +19,7 @@ pub(super) const NAMES: &[&str] =
 
 /// What is found while the table is walked.
 #[derive(Default)]
-struct Found {
+struct Tally {
     /// Of loaded keys, whether they were seen.
     seen: Vec<bool>,
     inserted: Vec<u64>,
@@ -31,7 +31,7 @@ struct Found {
     changes: u64,
 }
 
-impl Found {
+impl Tally {
     fn look<const WORDS: usize>(&mut self, row: &Row<WORDS>) {
         // What is in it says nothing.
         if !row.is_whole() {
@@ -52,7 +52,7 @@ impl Found {
 
 /// Walks the table. Needs quiet.
 pub(super) fn audit(ycsb: &Ycsb, cluster: &Cluster, after: &After<'_, Done>) -> Result<Vec<Invariant>, Error> {
-    let mut found = Found { seen: vec![false; ycsb.records() as usize], ..Found::default() };
+    let mut found = Tally { seen: vec![false; ycsb.records() as usize], ..Tally::default() };
     let (tables, fault) = each_size!(&ycsb.table, rows => rows.inspect(cluster, |row| found.look(row))?);
     found.inserted.sort_unstable();
     let keys = found.inserted.len();

@@ -16,7 +16,7 @@ impl ServerTls {
         Err(TlsError::NotBuilt)
     }
 
-    pub(crate) fn session(&self, _: TcpStream) -> io::Result<Session> {
+    pub(crate) fn session(&self, _: TcpStream) -> io::Result<TlsSession> {
         match *self {}
     }
 }
@@ -31,7 +31,7 @@ impl ClientTls {
         Err(TlsError::NotBuilt)
     }
 
-    pub(crate) fn session(&self, _: TcpStream, _: &str) -> Result<Session, TlsReason> {
+    pub(crate) fn session(&self, _: TcpStream, _: &str) -> Result<TlsSession, TlsReason> {
         match *self {}
     }
 }
@@ -42,9 +42,9 @@ pub(crate) fn reason(_: &io::Error) -> Option<TlsReason> {
 }
 
 #[derive(Debug)]
-pub(crate) enum Session {}
+pub(crate) enum TlsSession {}
 
-impl Session {
+impl TlsSession {
     pub(crate) fn socket(&self) -> &TcpStream {
         match *self {}
     }

@@ -80,9 +80,9 @@ impl ServerTls {
         Ok(ServerTls(Arc::new(config)))
     }
 
-    pub(crate) fn session(&self, socket: TcpStream) -> io::Result<Session> {
+    pub(crate) fn session(&self, socket: TcpStream) -> io::Result<TlsSession> {
         let session = ServerConnection::new(self.0.clone()).map_err(failed)?;
-        Ok(Session::new(socket, session.into()))
+        Ok(TlsSession::new(socket, session.into()))
     }
 }
 
@@ -108,10 +108,10 @@ impl ClientTls {
     }
 
     /// A session with a server that must be `host`, a name or an address.
-    pub(crate) fn session(&self, socket: TcpStream, host: &str) -> Result<Session, TlsReason> {
+    pub(crate) fn session(&self, socket: TcpStream, host: &str) -> Result<TlsSession, TlsReason> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsReason::Name)?;
         let session = ClientConnection::new(self.0.clone(), name).map_err(|_| TlsReason::Failed)?;
-        Ok(Session::new(socket, session.into()))
+        Ok(TlsSession::new(socket, session.into()))
     }
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn reason(error: &io::Error) -> Option<TlsReason> {
 ///
 /// Nothing says goodbye: every frame tells its length. The end of a connection is the end of its
 /// node or client, whichever end has cut it.
-pub(crate) struct Session {
+pub(crate) struct TlsSession {
     socket: TcpStream,
     tls: Connection,
     /// Bytes that have been sealed for the caller, but whose ciphertext has not all left.
@@ -218,9 +218,9 @@ pub(crate) struct Session {
     heard: bool,
 }
 
-impl Session {
-    fn new(socket: TcpStream, tls: Connection) -> Session {
-        Session { socket, tls, sealed: 0, heard: false }
+impl TlsSession {
+    fn new(socket: TcpStream, tls: Connection) -> TlsSession {
+        TlsSession { socket, tls, sealed: 0, heard: false }
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {
@@ -306,8 +306,8 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for TlsSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("socket", &self.socket).finish_non_exhaustive()
+        f.debug_struct("TlsSession").field("socket", &self.socket).finish_non_exhaustive()
     }
 }

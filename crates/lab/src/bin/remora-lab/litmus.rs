@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use remora_lab::litmus::{ALL, Bound, Entry, Found, Litmus, run};
+use remora_lab::litmus::{ALL, Bound, Comparison, Entry, Litmus, run};
 
 use remora_command::output::{ReportTo, grouped};
 use remora_command::{Failure, Verdict};
@@ -37,20 +37,20 @@ pub(crate) fn litmus(options: &LitmusOptions) -> Result<Verdict, Failure> {
     let report_to = ReportTo::open(options.report.as_deref())?;
     let bound = Bound { runs: options.bound };
     let chosen = ALL.iter().filter(|litmus| options.only.is_none_or(|only| only.name == litmus.name));
-    let found: Vec<Found> = chosen.map(|litmus| run(litmus, bound)).collect();
-    let entries: Vec<Entry> = found.iter().map(Found::entry).collect();
+    let found: Vec<Comparison> = chosen.map(|litmus| run(litmus, bound)).collect();
+    let entries: Vec<Entry> = found.iter().map(Comparison::entry).collect();
     let written = report_to.write(&entries, || table(&found));
-    let sound = found.iter().all(Found::is_as_it_should_be);
+    let sound = found.iter().all(Comparison::is_as_it_should_be);
     if sound { Verdict::Sound } else { Verdict::Unsound }.told(written)
 }
 
-fn table(found: &[Found]) -> String {
+fn table(found: &[Comparison]) -> String {
     let mut text = String::new();
     let _ = write_table(&mut text, found);
     text
 }
 
-fn write_table(text: &mut String, found: &[Found]) -> std::fmt::Result {
+fn write_table(text: &mut String, found: &[Comparison]) -> std::fmt::Result {
     writeln!(
         text,
         "  {:<32}{:>14}{:>9}{:>10}{:>10}{:>10}{:>9}  {:<16}{:<24}source",

@@ -8,10 +8,10 @@ use remora_node::{Pointer, TableId};
 use remora_record::{FetchedRecord, INCARNATION_MASK, Life, Version};
 
 use super::Ford;
-use super::words::{Seen, check, is_nobodys, unstable};
+use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::HOPS_MAX;
-use crate::sets::{Fetch, Found, Intent, Item, Sets, registered};
+use crate::sets::{Fetch, LocationSource, Intent, Item, Sets, registered};
 use crate::tx::Tx;
 
 /// A bucket of a chain that was read, in the arena: place of the one before + 1, shard, bucket,
@@ -52,7 +52,7 @@ pub(super) fn bucket_arrived(
     bucket: BucketRef,
     words: &[u64],
     ford: Ford,
-) -> Result<Seen, Stop> {
+) -> Result<Outcome, Stop> {
     let sets = &tx.state.sets;
     let item = &sets.items[index];
     let table = sets.table(item.table);
@@ -69,7 +69,7 @@ pub(super) fn bucket_arrived(
 
 /// Keeps the header of a chain's main bucket, which has arrived with its lock: an insert changes
 /// its version.
-fn chain_locked(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64], ford: Ford) -> Result<Seen, Stop> {
+fn chain_locked(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64], ford: Ford) -> Result<Outcome, Stop> {
     let sets = &mut tx.state.sets;
     let item = sets.items[index];
     let Some(fstore) = sets.table(item.table).fstore().copied() else { return Err(Abort::Changed.into()) };
@@ -99,7 +99,7 @@ fn search_bucket(
     words: &[u64],
     next: u64,
     ford: Ford,
-) -> Result<Seen, Stop> {
+) -> Result<Outcome, Stop> {
     let released = tx.state.released.holder;
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
@@ -140,12 +140,12 @@ fn search_bucket(
             }
             if ford.hitchhike && matches!(item.intent, Intent::Update | Intent::Delete) {
                 // The CAS could not name it: the record is read once more, under its lock.
-                item.fetch = Fetch::Record(Found::Probed(bucket, slot as usize));
+                item.fetch = Fetch::Record(LocationSource::Probed(bucket, slot as usize));
             } else {
                 item.keep(arena, &record);
                 item.current = item.at_primary && is_nobodys(record.lock(), released);
             }
-            return Ok(Seen::Done);
+            return Ok(Outcome::Done);
         }
         (None, Some(why)) => {
             arena.truncate(entry);
@@ -168,7 +168,7 @@ fn search_bucket(
         item.fetch = Fetch::Absent;
         item.seen = true;
     }
-    Ok(Seen::Done)
+    Ok(Outcome::Done)
 }
 
 /// Handles a key that is nowhere in its chain, which is locked: the key will be in the first vacant
@@ -229,7 +229,7 @@ fn read_structural(sets: &mut Sets, table: TableId, shard: u16, offset: u64) -> 
     let record = sets.structural(table, shard, offset);
     let is_read = !sets.items[record].before(&sets.arena).is_empty();
     if !is_read {
-        sets.items[record].fetch = Fetch::Record(Found::Cached);
+        sets.items[record].fetch = Fetch::Record(LocationSource::Cached);
         sets.fetched = sets.fetched.min(record);
     }
     (record, is_read)
@@ -279,7 +279,7 @@ pub(super) fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
 }
 
 /// The vacant slot for a key to be inserted has arrived, locked.
-pub(super) fn slot_arrived(item: &mut Item, floor: Version, life: Option<Life>) -> Result<Seen, Stop> {
+pub(super) fn slot_arrived(item: &mut Item, floor: Version, life: Option<Life>) -> Result<Outcome, Stop> {
     let incarnation = match life {
         None => 1,
         // Never used, but for an insert that recovery has undone.
@@ -290,5 +290,5 @@ pub(super) fn slot_arrived(item: &mut Item, floor: Version, life: Option<Life>) 
     item.version = floor;
     item.fetch = Fetch::Here;
     item.seen = true;
-    Ok(Seen::Done)
+    Ok(Outcome::Done)
 }

@@ -7,7 +7,7 @@ use remora_record::{FetchedRecord, LockWord, StableRecord, Swap, Version};
 
 use super::Ford;
 use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
-use super::words::{Seen, check, is_nobodys, unstable};
+use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
 use crate::limits::LOOKUP_ATTEMPTS;
 use crate::sets::{Fetch, Intent, Lock, Sets, registered, shape};
@@ -42,7 +42,7 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
                 Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, words, ford)?,
                 _ => record_arrived(tx, index, words)?,
             };
-            if let Seen::Unstable(why) = seen {
+            if let Outcome::Unstable(why) = seen {
                 tx.state.sets.note(index, why.into());
                 unstable = Some(why);
             }
@@ -184,7 +184,7 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
 }
 
 /// A record has arrived: keeps it, if it is whole, visible, and its key's.
-fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, Stop> {
+fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcome, Stop> {
     let released = tx.state.released.holder;
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
@@ -215,13 +215,13 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, 
     if item.lock == Lock::Held || mutant!(LogWithoutLocks) {
         item.keep_before(arena, &record);
     }
-    Ok(Seen::Done)
+    Ok(Outcome::Done)
 }
 
 /// The record at the location that the cache gave is another's, or gone: looks into the index. A
 /// lock that was taken for nothing goes back at once.
 #[cold]
-fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Seen, Stop> {
+fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
     let item = tx.state.sets.items[index];
     if item.lock == Lock::Held {
         let mut round = tx.lane.round();
@@ -235,7 +235,7 @@ fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Seen, Stop> {
     item.fetch = Fetch::Probe(item.home, 0);
     item.chain = 0;
     item.lookups += 1;
-    if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Seen::Done) }
+    if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Outcome::Done) }
 }
 
 /// Locks what is written and was only named to be read, and sees in the same round trip whether it

@@ -121,7 +121,7 @@ mod release;
 mod validate;
 mod words;
 
-use remora_fabric::{Execute as Posted, probes};
+use remora_fabric::{Execute, probes};
 use remora_node::{Discipline, IndexKind};
 
 use commit::{prepare_entry, touch_chains, write_entry, write_replicas};
@@ -131,7 +131,7 @@ use validate::{consult, validate, validate_read_only};
 
 use crate::error::{Limit, Stop};
 use crate::limits::LOG_PAUSE_NS;
-use crate::protocol::spec::{Execute, ProtocolSpec, Validation};
+use crate::protocol::spec::{FirstRead, ProtocolSpec, Validation};
 use crate::protocol::{Protocol, Steps};
 use crate::sets::Item;
 use crate::state::Needed;
@@ -239,7 +239,7 @@ impl Steps for Ford {
             // What no version cache vouches for is validated at its primary.
             accepts: &[Discipline::IN_PLACE],
             index: IndexKind::FStore,
-            execute: Execute::OneSided { cached: self.address_cache },
+            execute: FirstRead::OneSided { cached: self.address_cache },
             validation: self.validation,
             needs_atomic_writes: self.lean,
             is_serializable: self.corrections,
@@ -312,7 +312,7 @@ impl Steps for Ford {
         validate_read_only(tx, self).await
     }
 
-    fn leave<'s>(self, tx: &mut Tx<'s>, log: Posted<'s>) {
+    fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
         let mut rounds = std::mem::take(&mut tx.unsent);
         rounds.extend(Release::of(tx, self).rounds());
         tx.state.undo_written(tx.undo_words, Needed::Meanwhile);

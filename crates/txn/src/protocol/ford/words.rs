@@ -6,15 +6,15 @@ use remora_record::{FetchedRecord, LockWord, StableRecord, Unstable};
 use crate::error::Abort;
 
 /// What a record's words turned out to be.
-pub(super) enum Seen {
+pub(super) enum Outcome {
     /// The step that asked for these words is done.
     Done,
     /// The words cannot be used now.
     Unstable(Abort),
 }
 
-pub(super) fn unstable(why: Unstable) -> Seen {
-    Seen::Unstable(match why {
+pub(super) fn unstable(why: Unstable) -> Outcome {
+    Outcome::Unstable(match why {
         Unstable::Locked(lock) | Unstable::Invisible(lock) => Abort::Locked(lock),
         Unstable::Torn => Abort::Torn,
     })

@@ -6,8 +6,8 @@ use remora_record::{LockWord, Swap};
 
 use crate::error::{Abort, Stop};
 use crate::limits::READ_ATTEMPTS;
-use crate::protocol::lookup::{Seen, ask_host, hear};
-use crate::sets::{Fetch, Found, Intent, Lock, Sets, registered};
+use crate::protocol::lookup::{Examined, ask_host, hear};
+use crate::sets::{Fetch, LocationSource, Intent, Lock, Sets, registered};
 use crate::shared::Next;
 use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
@@ -98,19 +98,19 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> Result<()
 }
 
 /// What an item has asked for has arrived.
-fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Seen, Stop> {
+fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examined, Stop> {
     let item = tx.state.sets.items[index];
     match item.fetch {
         Fetch::Probe(bucket, from_slot) => {
-            tx.found_bucket(index, bucket, from_slot, done.words(item.read)).map(|()| Seen::Kept)
+            tx.found_bucket(index, bucket, from_slot, done.words(item.read)).map(|()| Examined::Kept)
         }
         Fetch::Record(found) => match locked(tx, index, done)? {
             Locked::Held => record_arrived(tx, index, found, done.words(item.read)),
             Locked::ByAnotherItem => beside_another(tx, index, found, done.words(item.read)),
-            Locked::Again => Ok(Seen::Another),
+            Locked::Again => Ok(Examined::Another),
         },
         Fetch::Ask | Fetch::Place(_) => place_arrived(tx, index, done.reply(item.call)),
-        Fetch::Here | Fetch::Absent | Fetch::Grow(_) => Ok(Seen::Kept),
+        Fetch::Here | Fetch::Absent | Fetch::Grow(_) => Ok(Examined::Kept),
     }
 }
 
@@ -174,18 +174,18 @@ fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked,
 }
 
 /// A record has arrived that is locked for this item.
-fn record_arrived(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) -> Result<Seen, Stop> {
+fn record_arrived(tx: &mut Tx<'_>, index: usize, found: LocationSource, words: &[u64]) -> Result<Examined, Stop> {
     let before = tx.state.sets.items[index];
     let header = tx.state.sets.shape(&before).validated(words);
     let is_prepared = header.is_some_and(|header| header.version.is_rolled_back());
     let seen = tx.examine(index, words);
-    if is_prepared && !matches!(seen, Seen::Unstable(_)) {
+    if is_prepared && !matches!(seen, Examined::Unstable(_)) {
         // Its inserter cannot take it back while it is locked (invariant 6).
         tx.state.sets.items[index].prepared = true;
         tx.preparing = true;
     }
     match seen {
-        Seen::Kept => {
+        Examined::Kept => {
             let item = &mut tx.state.sets.items[index];
             let is_same = match before.fetched_before() {
                 None => true,
@@ -200,10 +200,10 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) ->
             if mutant!(UnlockReadsEarly) && item.lock == Lock::Shared {
                 release(tx, index);
             }
-            if is_same { Ok(Seen::Kept) } else { Err(Abort::Changed.into()) }
+            if is_same { Ok(Examined::Kept) } else { Err(Abort::Changed.into()) }
         }
-        Seen::Another if is_prepared => Err(Abort::Changed.into()),
-        Seen::Another => {
+        Examined::Another if is_prepared => Err(Abort::Changed.into()),
+        Examined::Another => {
             release(tx, index);
             tx.state.sets.items[index].prepared = false;
             look_elsewhere(tx, index, found)
@@ -214,31 +214,31 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) ->
 
 /// A record has arrived that this transaction has locked for another item: it is not both, and one
 /// of the two has to look elsewhere.
-fn beside_another(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) -> Result<Seen, Stop> {
+fn beside_another(tx: &mut Tx<'_>, index: usize, found: LocationSource, words: &[u64]) -> Result<Examined, Stop> {
     let before = tx.state.sets.items[index];
     match tx.examine(index, words) {
-        Seen::Another => look_elsewhere(tx, index, found),
+        Examined::Another => look_elsewhere(tx, index, found),
         _ => {
             tx.state.sets.items[index] = before;
-            Ok(Seen::Unstable(Abort::Changed))
+            Ok(Examined::Unstable(Abort::Changed))
         }
     }
 }
 
 /// The record at an item's location is another's: searches on in the index, or asks the primary's
 /// CPU again, if that has named the location.
-fn look_elsewhere(tx: &mut Tx<'_>, index: usize, found: Found) -> Result<Seen, Stop> {
+fn look_elsewhere(tx: &mut Tx<'_>, index: usize, found: LocationSource) -> Result<Examined, Stop> {
     tx.look_up_again(index, found)?;
     let item = &mut tx.state.sets.items[index];
     if item.place.take().is_some() {
         item.fetch = Fetch::Place(item.intent);
     }
-    Ok(Seen::Another)
+    Ok(Examined::Another)
 }
 
 /// The primary's CPU has found the key's place, or linked one. The record is locked next, and what
 /// holds is what is read under that lock.
-fn place_arrived(tx: &mut Tx<'_>, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
+fn place_arrived(tx: &mut Tx<'_>, index: usize, reply: &[u64]) -> Result<Examined, Stop> {
     let before = tx.state.sets.items[index];
     let seen = tx.host_answered(index, reply)?;
     let item = &mut tx.state.sets.items[index];
@@ -248,10 +248,10 @@ fn place_arrived(tx: &mut Tx<'_>, index: usize, reply: &[u64]) -> Result<Seen, S
         return Err(Abort::Changed.into());
     }
     if matches!(item.fetch, Fetch::Here) && item.lock == Lock::No {
-        item.fetch = Fetch::Record(Found::Cached);
+        item.fetch = Fetch::Record(LocationSource::Cached);
         (item.seen, item.existed, item.present) = (before.seen, before.existed, before.present);
         item.version = before.version;
-        return Ok(Seen::Another);
+        return Ok(Examined::Another);
     }
     Ok(seen)
 }

@@ -54,7 +54,7 @@
 mod execute;
 mod upgrade;
 
-use remora_fabric::{Execute as Posted, probes};
+use remora_fabric::{Execute, probes};
 use remora_node::Discipline;
 
 use crate::error::Stop;
@@ -123,7 +123,7 @@ impl Steps for NoWait {
         Ok(())
     }
 
-    fn leave<'s>(self, tx: &mut Tx<'s>, log: Posted<'s>) {
+    fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
         redo::leave(tx, log);
         keep_others(tx);
     }

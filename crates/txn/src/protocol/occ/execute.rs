@@ -4,7 +4,7 @@ use remora_fabric::{Completed, Round};
 use remora_index::cluster_hash::BUCKET_BYTES;
 
 use crate::error::Stop;
-use crate::protocol::lookup::{Seen, ask_host, hear};
+use crate::protocol::lookup::{Examined, ask_host, hear};
 use crate::sets::{Fetch, Intent};
 use crate::tx::{Tx, Waiting};
 
@@ -33,18 +33,18 @@ pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
 
 /// What an item has asked for has arrived.
 #[inline]
-fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Seen, Stop> {
+fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examined, Stop> {
     let item = tx.state.sets.items[index];
     match item.fetch {
         Fetch::Probe(bucket, from_slot) => {
-            tx.found_bucket(index, bucket, from_slot, done.words(item.read)).map(|()| Seen::Kept)
+            tx.found_bucket(index, bucket, from_slot, done.words(item.read)).map(|()| Examined::Kept)
         }
         Fetch::Record(found) => match tx.examine(index, done.words(item.read)) {
-            Seen::Another => tx.look_up_again(index, found).map(|()| Seen::Another),
+            Examined::Another => tx.look_up_again(index, found).map(|()| Examined::Another),
             seen => Ok(seen),
         },
         Fetch::Ask | Fetch::Place(_) => tx.host_answered(index, done.reply(item.call)),
-        Fetch::Here | Fetch::Absent | Fetch::Grow(_) => Ok(Seen::Kept),
+        Fetch::Here | Fetch::Absent | Fetch::Grow(_) => Ok(Examined::Kept),
     }
 }
 

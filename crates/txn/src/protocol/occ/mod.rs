@@ -76,7 +76,7 @@ mod validate;
 
 use std::fmt;
 
-use remora_fabric::{Execute as Posted, probes};
+use remora_fabric::{Execute, probes};
 use remora_node::Discipline;
 
 pub(super) use execute::execute;
@@ -86,7 +86,7 @@ use validate::{lock_and_validate, validate, validate_read_only};
 
 use crate::error::Stop;
 use crate::protocol::redo::{self, prepare_log, write_log};
-use crate::protocol::spec::{Execute, Primitive, ProtocolSpec};
+use crate::protocol::spec::{FirstRead, Primitive, ProtocolSpec};
 use crate::protocol::{Protocol, Steps};
 use crate::tx::Tx;
 
@@ -109,7 +109,7 @@ impl Protocol {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Primitives {
     /// How a record is read the first time.
-    pub execute: Execute,
+    pub execute: FirstRead,
     /// What takes and frees the locks of the records to be written, on tables that the protocol
     /// creates. On other tables, their discipline says it.
     pub locks: Locks,
@@ -148,7 +148,7 @@ pub enum Locks {
 impl Primitives {
     /// [`Protocol::FARM`].
     pub const FARM: Primitives = Primitives {
-        execute: Execute::OneSided { cached: false },
+        execute: FirstRead::OneSided { cached: false },
         locks: Locks::Cpu { install: Primitive::Call },
         validate: Primitive::OneSided,
         log: Primitive::OneSided,
@@ -158,7 +158,7 @@ impl Primitives {
     };
     /// [`Protocol::FASST`].
     pub const FASST: Primitives = Primitives {
-        execute: Execute::Call,
+        execute: FirstRead::Call,
         locks: Locks::Cpu { install: Primitive::Call },
         validate: Primitive::Call,
         log: Primitive::Call,
@@ -168,7 +168,7 @@ impl Primitives {
     };
     /// [`Protocol::DRTM_R`].
     pub const DRTM_R: Primitives = Primitives {
-        execute: Execute::OneSided { cached: true },
+        execute: FirstRead::OneSided { cached: true },
         locks: Locks::Nic,
         validate: Primitive::OneSided,
         log: Primitive::OneSided,
@@ -177,7 +177,7 @@ impl Primitives {
         flush: false,
     };
     /// [`Protocol::DRTM_H`].
-    pub const DRTM_H: Primitives = Primitives { execute: Execute::Hybrid, ..Primitives::DRTM_R };
+    pub const DRTM_H: Primitives = Primitives { execute: FirstRead::Hybrid, ..Primitives::DRTM_R };
     /// DrTM+H by one-sided verbs alone, as FORD is compared with it (FORD, section 6): four round
     /// trips, each awaited.
     pub const DRTM_H_ONE_SIDED: Primitives = Primitives { passive: false, flush: true, ..Primitives::DRTM_R };
@@ -188,7 +188,7 @@ impl Primitives {
     /// Returns these primitives without a cache of locations.
     #[must_use]
     pub const fn uncached(self) -> Primitives {
-        Primitives { execute: Execute::OneSided { cached: false }, ..self }
+        Primitives { execute: FirstRead::OneSided { cached: false }, ..self }
     }
 }
 
@@ -196,10 +196,10 @@ impl fmt::Display for Primitives {
     /// As in `e=read,v=cas,l=write,c=write,pa`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let execute = match self.execute {
-            Execute::OneSided { cached: true } => "read",
-            Execute::OneSided { cached: false } => "uncached",
-            Execute::Call => "call",
-            Execute::Hybrid => "hybrid",
+            FirstRead::OneSided { cached: true } => "read",
+            FirstRead::OneSided { cached: false } => "uncached",
+            FirstRead::Call => "call",
+            FirstRead::Hybrid => "hybrid",
         };
         let (lock, install) = match self.locks {
             Locks::Nic => ("cas", "write"),
@@ -275,7 +275,7 @@ impl Steps for Primitives {
         validate_read_only(tx, self).await
     }
 
-    fn leave<'s>(self, tx: &mut Tx<'s>, log: Posted<'s>) {
+    fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
         redo::leave(tx, log);
     }
 }

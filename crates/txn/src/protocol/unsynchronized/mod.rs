@@ -3,7 +3,7 @@
 //! One round brings the records, unchecked; one writes the changed ones to all their replicas.
 //! Neither atomic nor isolated: concurrent runs lose updates. It is here to be measured against.
 
-use remora_fabric::Execute as Posted;
+use remora_fabric::Execute;
 use remora_node::Discipline;
 use zerocopy::IntoBytes;
 
@@ -40,7 +40,7 @@ impl Steps for Unsynchronized {
         Ok(())
     }
 
-    fn leave<'s>(self, _: &mut Tx<'s>, _: Posted<'s>) {
+    fn leave<'s>(self, _: &mut Tx<'s>, _: Execute<'s>) {
         unreachable!("it has no log")
     }
 }
