@@ -4,7 +4,7 @@
 use std::iter::successors;
 
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
-use remora_fabric::{LINE_BYTES, Lane, WORD_BYTES};
+use remora_fabric::{LINE_BYTES, Lane, Outlined, WORD_BYTES, outline};
 use remora_index::Table;
 use remora_index::cluster_hash::{
     BUCKET_BYTES, BUCKET_SLOTS, BUCKET_WORDS, HEADER_BYTES, LINK_WORD, is_entry, linked_bucket,
@@ -39,7 +39,16 @@ const CHUNK_BYTES: u64 = 4096;
 
 /// Reads a whole table. Gives every record of its primaries to `visit`, and compares every line of
 /// its backups.
-pub async fn inspect(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRecord<'_>)) -> Result<Inspection, Stop> {
+#[inline(never)]
+pub fn inspect(
+    lane: &Lane,
+    table: &Table,
+    visit: &mut dyn FnMut(&StableRecord<'_>),
+) -> Outlined<impl Future<Output = Result<Inspection, Stop>>> {
+    outline(inspect_all(lane, table, visit))
+}
+
+async fn inspect_all(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRecord<'_>)) -> Result<Inspection, Stop> {
     let mut found = Inspection::default();
     let (index, shape) = (table.index(), table.shape());
     let slot_bytes = u64::from(table.entry().spec.layout.slot_bytes);
