@@ -13,9 +13,10 @@
 //! begin       the next epoch: clients come back as new incarnations         (`remora_membership`)
 //! ```
 //!
-//! An epoch ends every incarnation, as if all clients had died at once. So fail-over needs all that
-//! is true of the recovery of clients ([`recovery`](super)), and one more thing for each of its
-//! rules:
+//! An epoch ends every incarnation, as if all clients had died at once. Controllers go on, but for
+//! one that has a dead client to repair: the conductor decides that client now, and must find the
+//! rings still. So fail-over needs all that is true of the recovery of clients
+//! ([`recovery`](super)), and one more thing for each of its rules:
 //!
 //! 1. *Revoke* cannot reach a node that is lost. That node may be alive, and answer clients that do
 //!    not know of the loss: what they read there may be stale. Hence the wait. A transaction does
