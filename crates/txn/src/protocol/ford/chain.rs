@@ -11,7 +11,7 @@ use super::Ford;
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::HOPS_MAX;
-use crate::sets::{Fetch, LocationSource, Intent, Item, Sets, registered};
+use crate::sets::{Fetch, Intent, Item, LocationSource, Sets, registered};
 use crate::tx::Tx;
 
 /// A bucket of a chain that was read, in the arena: place of the one before + 1, shard, bucket,

@@ -7,7 +7,7 @@ use remora_record::{LockWord, Swap};
 use crate::error::{Abort, Stop};
 use crate::limits::READ_ATTEMPTS;
 use crate::protocol::lookup::{Examined, ask_host, hear};
-use crate::sets::{Fetch, LocationSource, Intent, Lock, Sets, registered};
+use crate::sets::{Fetch, Intent, LocationSource, Lock, Sets, registered};
 use crate::shared::Next;
 use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
