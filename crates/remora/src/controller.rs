@@ -455,9 +455,7 @@ impl Watcher<'_> {
         }
         let began = lane.now();
         while let Some(conducting) = configuration.look(|membership| membership.conducting(me))? {
-            // Its repairs of a dead client, begun before the change, fail at a lost node or end.
-            conducting.lost.iter().for_each(|node| cluster.fabric().abandon(node));
-            if !self.keeper.is_idle() || lane.now() < began.saturating_add(conducting.wait) {
+            if lane.now() < began.saturating_add(conducting.wait) {
                 lane.sleep(LOOK_PAUSE_NS).await;
                 continue;
             }
