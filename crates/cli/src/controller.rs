@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -51,8 +50,8 @@ pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure
     let cluster = HistoryTo::told_of_rollbacks(history.as_ref(), cluster);
     let cluster = cluster.with_lease(Some(Duration::from_millis(options.lease_ms)));
     let rate = options.copy_mb.map(|megabytes| megabytes * 1_000_000);
-    let begin = || cluster.controller().map(|controller| controller.with_copy_rate(rate));
-    let mut controller = begin().map_err(|error| Failure::new("--connect", error))?;
+    let controller = cluster.controller().map_err(|error| Failure::new("--connect", error))?;
+    let mut controller = controller.with_copy_rate(rate);
     output::show(&format!("remora controller ready: client {}\n", controller.incarnation()))?;
     let has_said = Cell::new(false);
     let over = || {
@@ -63,20 +62,6 @@ pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure
         stop.load(Ordering::Relaxed)
     };
     controller.run(over);
-    // One that was taken for dead, because it was kept from running, takes its place again.
-    while controller.is_fenced() && !over() {
-        match begin() {
-            Ok(another) => {
-                output::complain(&format!("taken for dead: begins anew as client {}", another.incarnation()));
-                controller = another;
-                controller.run(over);
-            }
-            Err(error) => {
-                output::complain(&format!("taken for dead, and cannot begin anew yet: {error}"));
-                thread::sleep(Duration::from_millis(options.lease_ms));
-            }
-        }
-    }
     history.map_or(Ok(()), |history| history.finish())?;
     Ok(Verdict::Sound)
 }

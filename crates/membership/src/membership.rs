@@ -71,16 +71,6 @@ struct Member {
     verdicts: Verdicts,
 }
 
-impl Member {
-    /// The client that recovers this one, if one does.
-    fn recoverer(&self) -> Option<u32> {
-        match self.standing {
-            Standing::Suspected { by } | Standing::Recovered { by } => Some(by),
-            Standing::Alive | Standing::Forgotten => None,
-        }
-    }
-}
-
 /// A change of the epoch that is under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Change {

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use remora_fabric::{ClientId, FabricError, Lane, Nanos, NodeId, NodeSet, Outlined, outline};
+use remora_fabric::{ClientId, Endpoint, FabricError, Lane, Nanos, NodeId, NodeSet, Outlined, outline};
 use remora_membership::{Configuration, ConfigurationError, Membership, RecoveredClients};
 use remora_node::metadata::{self, Wanted};
 use remora_node::{GivenUp, Identity, MemoryError, Metadata, identity, next_incarnation};
@@ -27,13 +27,22 @@ use crate::keeper::{Keeper, RecoveryError};
 
 /// The controller of a cluster. It finds memory nodes that are lost, and leads the cluster into the
 /// next epoch without them. Not `Send`: it runs on the thread that made it.
+///
+/// A controller that cannot renew its lease is taken for dead, and an epoch ends one that repairs
+/// what a dead client left. It goes on as another client, as soon as it can: so a cluster keeps the
+/// number of controllers that it was given.
 pub struct Controller {
     cluster: Cluster,
     worker: remora_fabric::Worker,
-    client: u32,
     lane: Lane,
-    keeper: Rc<Keeper>,
+    life: Life,
     copy_rate: Option<u64>,
+}
+
+/// One incarnation of a controller.
+struct Life {
+    client: u32,
+    keeper: Rc<Keeper>,
 }
 
 impl Cluster {
@@ -57,23 +66,14 @@ impl Cluster {
 
 impl Controller {
     fn new(cluster: &Cluster) -> Result<Controller, OpenError> {
-        let none = || MemoryError::Configuration("there is no configuration, or no lease".to_owned());
         cluster.follow_epoch()?;
-        let configuration = cluster.configuration().ok_or_else(none)?;
-        let lease = cluster.lease_ns().ok_or_else(none)?;
-        let leader = cluster.live_nodes().leader();
-        let client = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
-            next_incarnation(lane, leader).await
+        let life = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |guest: &Lane| {
+            Life::begin(cluster, guest).await
         })??;
-        let process = configuration.process();
-        let joined = configuration.change(|membership| membership.join_controller(client, lease, process));
-        joined.map_err(|error| MemoryError::Configuration(error.to_string()))?;
         let worker = remora_fabric::Worker::new();
-        let endpoint = worker.connect(cluster.fabric(), ClientId(client))?;
-        let lane = worker.lane(&endpoint, client.into()).expect("the first lane");
-        let keeper = Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), Rc::default());
-        let keeper = Rc::new(keeper.watchful());
-        Ok(Controller { cluster: cluster.clone(), worker, client, lane, keeper, copy_rate: None })
+        let endpoint = life.connect(cluster, &worker)?;
+        let lane = worker.lane(&endpoint, life.client.into()).expect("the first lane");
+        Ok(Controller { cluster: cluster.clone(), worker, lane, life, copy_rate: None })
     }
 
     /// Limits copying to at most `copy_rate` bytes per second.
@@ -83,58 +83,51 @@ impl Controller {
         self
     }
 
-    /// The controller's incarnation.
+    /// The controller's incarnation. Another one follows when it is taken for dead.
     #[must_use]
     pub fn incarnation(&self) -> u32 {
-        self.client
-    }
-
-    /// Whether it was taken for dead, as one is that cannot renew its lease. Another one can be
-    /// made in its place.
-    #[must_use]
-    pub fn is_fenced(&self) -> bool {
-        self.keeper.is_over()
+        self.life.client
     }
 
     /// Begins the controller's work, for a caller that drives it turn by turn, such as a simulator.
-    /// The work ends when `over` returns true or when the controller was taken for dead. It calls
-    /// `over` several times in a lease.
+    /// The work ends when `over` returns true. It calls `over` several times in a lease.
     pub fn start<'c>(&'c mut self, over: impl Fn() -> bool + 'c) -> remora_fabric::Run<'c, ()> {
-        let Controller { cluster, worker, lane, keeper, client, copy_rate } = self;
-        keeper.wake(lane);
-        let watcher = Watcher {
-            cluster,
-            worker: worker.clone(),
-            keeper,
-            me: *client,
-            copy_rate: *copy_rate,
-            reached: Cell::new(cluster.live_nodes()),
-            epoch: Cell::new(cluster.epoch()),
-            shut: Cell::default(),
-        };
-        let (id, keeper) = (lane.id(), watcher.keeper);
+        let Controller { cluster, worker, lane, life, copy_rate } = self;
+        let (worker, id) = (&*worker, lane.id());
+        life.keeper.wake(lane);
         let work = async move {
-            while !watcher.shut.get() {
-                let reach = watcher.watch_on(lane, &over).await;
-                if watcher.shut.get() {
+            loop {
+                let watcher = Watcher {
+                    cluster,
+                    worker,
+                    keeper: &life.keeper,
+                    me: life.client,
+                    copy_rate: *copy_rate,
+                    reached: Cell::new(cluster.live_nodes()),
+                    epoch: Cell::new(cluster.epoch()),
+                    shut: Cell::default(),
+                };
+                watcher.watch_all(lane, &over).await;
+                if over() {
                     break;
                 }
-                // Connected once more: memory nodes have come that this connection does not reach.
-                match watcher.worker.connect(watcher.cluster.fabric(), ClientId(watcher.me)) {
-                    Ok(endpoint) => {
-                        *lane = lane.on(&endpoint);
-                        watcher.reached.set(reach);
+                match life.reincarnate(cluster, worker, lane).await {
+                    Ok(()) => tracing::warn!(
+                        client = life.client,
+                        "a controller that was taken for dead goes on as a new incarnation"
+                    ),
+                    Err(error) => {
+                        tracing::warn!(%error, "a controller that was taken for dead cannot come back yet");
+                        life.keeper.pause(lane).await;
                     }
-                    Err(error) => watcher.lose_in_the_way(lane, error).await,
                 }
             }
-            keeper.rest(lane).await;
+            life.keeper.rest(lane).await;
         };
         worker.start([(id, work)])
     }
 
-    /// Works until `over` says that it is to end, or until it was taken for dead: see
-    /// [`Controller::is_fenced`].
+    /// Works until `over` says that it is to end.
     pub fn run(&mut self, over: impl Fn() -> bool) {
         self.start(over).to_end();
     }
@@ -142,13 +135,51 @@ impl Controller {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        self.keeper.leave();
+        self.life.keeper.leave();
+    }
+}
+
+impl Life {
+    /// Begins an incarnation. `guest` is a lane of client id 0. The configuration knows the
+    /// incarnation before it connects.
+    async fn begin(cluster: &Cluster, guest: &Lane) -> Result<Life, OpenError> {
+        let none = || MemoryError::Configuration("there is no configuration, or no lease".to_owned());
+        let configuration = cluster.configuration().ok_or_else(none)?;
+        let lease = cluster.lease_ns().ok_or_else(none)?;
+        let client = next_incarnation(guest, cluster.live_nodes().leader()).await?;
+        let process = configuration.process();
+        let joined = configuration.change(|membership| membership.join_controller(client, lease, process));
+        joined.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        let keeper = Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), Rc::default());
+        Ok(Life { client, keeper: Rc::new(keeper.watchful()) })
+    }
+
+    /// Connects it. It leaves again if it cannot: one that never works must not lead the others.
+    fn connect(&self, cluster: &Cluster, worker: &remora_fabric::Worker) -> Result<Rc<Endpoint>, FabricError> {
+        worker.connect(cluster.fabric(), ClientId(self.client)).inspect_err(|_| self.keeper.leave())
+    }
+
+    /// Becomes another incarnation. The former one was taken for dead, and has nothing under way.
+    async fn reincarnate(
+        &mut self,
+        cluster: &Cluster,
+        worker: &remora_fabric::Worker,
+        lane: &mut Lane,
+    ) -> Result<(), OpenError> {
+        cluster.follow_nodes()?;
+        let guest = lane.on(&worker.connect(cluster.fabric(), ClientId(0))?);
+        cluster.enter_epoch(&guest).await?;
+        let life = Life::begin(cluster, &guest).await?;
+        *lane = lane.on(&life.connect(cluster, worker)?);
+        life.keeper.wake(lane);
+        *self = life;
+        Ok(())
     }
 }
 
 struct Watcher<'c> {
     cluster: &'c Cluster,
-    worker: remora_fabric::Worker,
+    worker: &'c remora_fabric::Worker,
     keeper: &'c Keeper,
     me: u32,
     copy_rate: Option<u64>,
@@ -167,6 +198,24 @@ impl Watcher<'_> {
     fn configuration(&self) -> Result<&Arc<dyn Configuration>, RecoveryError> {
         let none = || MemoryError::Configuration("there is none".to_owned());
         Ok(self.cluster.configuration().ok_or_else(none)?)
+    }
+
+    /// Works until it is to end, or is taken for dead. Connects once more when memory nodes have
+    /// come that `lane` does not reach.
+    async fn watch_all(&self, lane: &mut Lane, over: &dyn Fn() -> bool) {
+        loop {
+            let reach = self.watch_on(lane, over).await;
+            if self.shut.get() {
+                return;
+            }
+            match self.worker.connect(self.cluster.fabric(), ClientId(self.me)) {
+                Ok(endpoint) => {
+                    *lane = lane.on(&endpoint);
+                    self.reached.set(reach);
+                }
+                Err(error) => self.lose_in_the_way(lane, error).await,
+            }
+        }
     }
 
     /// Works with one connection. Returns when some memory nodes need another connection, or may
@@ -528,7 +577,7 @@ impl Watcher<'_> {
             return Ok(());
         }
         let failed = |error: OpenError| MemoryError::Configuration(error.to_string());
-        let client = Client::come(self.cluster, &self.worker, lane).await.map_err(failed)?;
+        let client = Client::come(self.cluster, self.worker, lane).await.map_err(failed)?;
         let life = client.life();
         let Some(keeper) = life.keeper.clone() else { return Ok(()) };
         keeper.wake(&life.admin);
@@ -637,7 +686,7 @@ const LOOK_PAUSE_NS: Nanos = 50_000;
 
 impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Controller").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("Controller").field("client", &self.life.client).finish_non_exhaustive()
     }
 }
 

@@ -185,13 +185,7 @@ impl<'c> Memory<'c> {
         }
         let looked =
             configuration.look(|membership| (membership.has_controller(), membership.is_changing(), membership.lost()));
-        let lost = match looked {
-            // No controller is left: one has died, and the other was taken for dead. A run starts
-            // no new ones.
-            Ok((false, ..)) => return true,
-            Ok((true, false, lost)) => lost,
-            _ => return false,
-        };
+        let Ok((true, false, lost)) = looked else { return false };
         let all = NodeSet::first(self.nodes.count);
         // A node that has come back has nothing until it is readmitted, even if no client had
         // missed it yet.

@@ -8,7 +8,7 @@ use remora_fabric::{NodeId, NodeSet};
 use remora_node::ShardId;
 use remora_txn::recovery::Verdicts;
 
-use super::{Change, Conducting, Fenced, MARGIN, Member, Membership, Standing};
+use super::{Change, Conducting, Fenced, MARGIN, Membership, Standing};
 
 impl Membership {
     /// Grows when memory nodes are lost or come.
@@ -71,7 +71,14 @@ impl Membership {
     /// Whether a controller is alive, as far as this membership knows.
     #[must_use]
     pub fn has_controller(&self) -> bool {
-        self.members.values().any(|member| member.is_controller && member.standing == Standing::Alive)
+        self.controllers().next().is_some()
+    }
+
+    /// The controllers that are taken for alive, the oldest first.
+    pub fn controllers(&self) -> impl Iterator<Item = u32> + '_ {
+        let alive =
+            self.members.iter().filter(|(_, member)| member.is_controller && member.standing == Standing::Alive);
+        alive.map(|(client, _)| *client)
     }
 
     /// `by` has found that memory nodes do not answer: the epoch ends, and with it every client but
@@ -194,9 +201,7 @@ impl Membership {
     /// Whether this is the one of those who look after the memory nodes that sees to what has time.
     #[must_use]
     pub fn leads(&self, client: u32) -> bool {
-        let mut controllers =
-            self.members.iter().filter(|(_, member)| member.is_controller && member.standing == Standing::Alive);
-        controllers.next().is_some_and(|(first, _)| *first == client)
+        self.controllers().next() == Some(client)
     }
 
     fn begin_change(&mut self, by: u32, what: impl FnOnce(&mut Change)) -> Result<(), Fenced> {
@@ -207,11 +212,11 @@ impl Membership {
         what(change);
         let conductor = change.conductor;
         // Their repairs may be under way, and nothing but a revocation ends them.
-        let is_undecided = |member: &&Member| matches!(member.standing, Standing::Suspected { .. });
-        let recoverers: BTreeSet<u32> =
-            self.members.values().filter(is_undecided).filter_map(Member::recoverer).collect();
+        let repairing: BTreeSet<u32> = (self.members.values())
+            .filter_map(|member| if let Standing::Suspected { by } = member.standing { Some(by) } else { None })
+            .collect();
         for (client, member) in &mut self.members {
-            let goes_on = member.is_controller && (*client == conductor || !recoverers.contains(client));
+            let goes_on = member.is_controller && (*client == conductor || !repairing.contains(client));
             member.standing = match member.standing {
                 Standing::Alive if goes_on => Standing::Alive,
                 Standing::Alive | Standing::Suspected { .. } => Standing::Suspected { by: conductor },

@@ -140,7 +140,10 @@ impl Membership {
     /// alive. When such a client is suspected, all that it was to do passes on, so that its
     /// successor revokes it together with its charges.
     pub(super) fn assert_recoverers_are_alive(&self) {
-        let recoverers = self.members.values().filter_map(Member::recoverer);
+        let recoverers = self.members.values().filter_map(|member| match member.standing {
+            Standing::Suspected { by } | Standing::Recovered { by } => Some(by),
+            Standing::Alive | Standing::Forgotten => None,
+        });
         let conductor = self.change.map(|change| change.conductor);
         let is_alive = |by| by == 0 || self.standing(by) == Some(Standing::Alive);
         debug_assert!(
