@@ -110,7 +110,9 @@ impl Bench {
                 MemoryError::OutOfMemory { .. } | MemoryError::TooSmall { .. } | MemoryError::Region(_),
             ) => &self.sized_by,
             index::IndexError::Memory(MemoryError::TooManyReplicas { .. }) => "--replicas",
-            index::IndexError::Memory(MemoryError::Limit { what: "connected clients", .. }) => "--threads",
+            index::IndexError::Memory(
+                MemoryError::Limit { what: "connected clients", .. } | MemoryError::Thread(_),
+            ) => "--threads",
             index::IndexError::Memory(MemoryError::Fabric(error)) => return self.lost(error),
             index::IndexError::Memory(MemoryError::Interrupted) => {
                 return Failure(format!("{error}; nothing was measured"));

@@ -45,7 +45,7 @@ impl Bench {
             }
         };
         let recorded = self.history.as_ref().map_or(Ok(()), |history| history.finish());
-        let (measured, simulated) = match ran {
+        let (mut measured, simulated) = match ran {
             Ok(ran) => ran,
             Err(failure) => return output::all([Err(failure), recorded]).map(|()| Verdict::Unsound),
         };
@@ -68,7 +68,8 @@ impl Bench {
             run.seed
         );
         let written = self.report_to.write(&report, || output::table(&report, &setting));
-        let told = output::all([written, recorded]);
+        let looked = measured.failure.take().map_or(Ok(()), |error| Err(self.failure(error)));
+        let told = output::all([written, recorded, looked]);
         let broken: Vec<&str> = report
             .invariants
             .iter()

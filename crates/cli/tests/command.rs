@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use remora::Protocol;
 use serde_json::Value;
 
 fn remora(arguments: &[&str]) -> Output {
@@ -102,7 +103,7 @@ fn a_run_reports_as_json() {
 
 #[test]
 fn tatp_reports_for_every_protocol() {
-    for protocol in ["farm", "fasst", "drtm-r", "drtm-h", "unsynchronized"] {
+    for protocol in Protocol::ALL.map(Protocol::name) {
         let line = "bench tatp --threads 2 --coroutines 4 --subscribers 500 --transactions 3000 --report -";
         let output = remora(&[&words(line)[..], &["--protocol", protocol]].concat());
         assert_eq!(output.status.code(), Some(0), "{protocol}: {}", text(&output.stderr));
@@ -124,10 +125,14 @@ fn tatp_reports_for_every_protocol() {
 }
 
 #[test]
-fn tpcc_reports_for_every_protocol() {
-    for (workload, protocol) in
-        [("tpcc", "drtm-r"), ("tpcc", "fasst"), ("tpcc", "ford"), ("tpcc-no", "drtm-h"), ("tpcc", "unsynchronized")]
-    {
+fn tpcc_reports_for_protocols_of_every_kind() {
+    for (workload, protocol) in [
+        ("tpcc", "drtm-r"),
+        ("tpcc", "fasst"),
+        ("tpcc", "ford"),
+        ("tpcc-no", "no-wait-2pl"),
+        ("tpcc", "unsynchronized"),
+    ] {
         let line = format!("bench {workload} --threads 2 --coroutines 4 --replicas 2 --transactions 2000 --report -");
         let output = remora(&[&words(&line)[..], &["--protocol", protocol]].concat());
         assert_eq!(output.status.code(), Some(0), "{protocol}: {}", text(&output.stderr));
@@ -155,15 +160,7 @@ fn tpcc_reports_for_every_protocol() {
 
 #[test]
 fn ycsb_reports_for_every_mix_and_protocol() {
-    for (mix, protocol) in [
-        ("a", "drtm-r"),
-        ("b", "farm"),
-        ("c", "drtm-h"),
-        ("d", "fasst"),
-        ("e", "ford"),
-        ("f", "ford"),
-        ("d", "unsynchronized"),
-    ] {
+    for (mix, protocol) in ["a", "b", "c", "d", "e", "f"].into_iter().cycle().zip(Protocol::ALL.map(Protocol::name)) {
         let line =
             "bench ycsb --threads 2 --records 500 --value-size 128 --operations 2 --transactions 2000 --report -";
         let (order, asked) = match mix {

@@ -83,6 +83,10 @@ pub const TURNED_AWAY_NS: u64 = 1_000_000_000;
 /// Time without an answer after which a node is down.
 pub const PATIENCE_NS: u64 = 900_000_000;
 
+/// The longest patience of a client with a memory node: the system keeps a connection alive for no
+/// longer pauses than some hours.
+pub const PATIENCE_MAX_NS: u64 = 86_400_000_000_000;
+
 /// Endpoints that one shared-memory node serves at a time: each has a channel there.
 pub const CHANNELS_MAX: usize = 512;
 

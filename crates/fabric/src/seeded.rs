@@ -58,6 +58,8 @@ pub struct Seeded {
 
 struct State {
     schedule: Schedule,
+    /// A client whose rounds run to their end when they are posted.
+    undisturbed: Option<ClientId>,
     /// A NIC's CAS or FETCH_ADD loads in one step and stores in another.
     split_atomics: bool,
     /// What the run that is explored has changed in memory.
@@ -73,6 +75,9 @@ struct State {
     /// The connections with rounds in flight, and some that had, by their numbers in order. A run
     /// makes hundreds of connections, few of which do something.
     posting: Vec<usize>,
+    /// What can take the next step, unless something has begun, ended or failed since it was asked.
+    candidates: Vec<Candidate>,
+    are_candidates_known: bool,
     services: Vec<Serving>,
     revoked: Vec<ClientId>,
     /// Clients to revoke, each with the number of steps after which it is revoked.
@@ -157,6 +162,7 @@ impl Seeded {
     pub fn with_tearing(nodes: &[Vec<usize>], seed: u64, tearing: Tearing) -> Result<Seeded, RegionError> {
         let state = State {
             schedule: Schedule::Random,
+            undisturbed: None,
             split_atomics: false,
             journal: None,
             handlers: vec![0; nodes.len()],
@@ -167,6 +173,8 @@ impl Seeded {
             idle_polls: 0,
             connections: Vec::new(),
             posting: Vec::new(),
+            candidates: Vec::new(),
+            are_candidates_known: false,
             services: Vec::new(),
             revoked: Vec::new(),
             revocations: Vec::new(),
@@ -200,6 +208,13 @@ impl Seeded {
         let mut state = self.state();
         let at = state.steps + steps;
         state.revocations.push((at, client));
+    }
+
+    /// Has a client's rounds run to their end when they are posted, from now on: of one that loads
+    /// or looks through tables while nobody else takes a step, so that no order of its verbs shows
+    /// anything. Each of them would take a step for every line that it reads.
+    pub fn undisturbed(&self, client: ClientId) {
+        self.state().undisturbed = Some(client);
     }
 
     /// A client says something to others beside what it does in memory: for [`explore`], of
@@ -312,10 +327,15 @@ impl State {
 
     /// One step of one verb, or the completion of one round. False if nothing is in flight.
     fn step(&mut self, memory: &Memory) -> bool {
-        let connections = &self.connections;
-        self.posting.retain(|posting| !connections[*posting].in_flight.is_empty());
-        let candidates = self.candidates();
-        if candidates.is_empty() {
+        if !self.are_candidates_known {
+            let connections = &self.connections;
+            self.posting.retain(|posting| !connections[*posting].in_flight.is_empty());
+            let mut candidates = std::mem::take(&mut self.candidates);
+            candidates.clear();
+            self.add_candidates(&mut candidates);
+            self.candidates = candidates;
+        }
+        if self.candidates.is_empty() {
             return false;
         }
         self.steps += 1;
@@ -329,44 +349,38 @@ impl State {
             }
             !due
         });
-        let chosen = candidates[self.prng.below(candidates.len() as u64) as usize];
+        let chosen = self.candidates[self.prng.below(self.candidates.len() as u64) as usize];
+        self.are_candidates_known = false;
         let connection = &mut self.connections[chosen.connection];
         let Some(verb_index) = chosen.verb else {
             connection.complete(chosen.round);
             return true;
         };
-        let client_revoked = self.revoked.contains(&connection.client);
+        let client = connection.client;
         let round = &mut connection.in_flight[chosen.round];
         let verb = round.buffer.verbs()[verb_index];
-        let refusal = verb.node().and_then(|node| {
-            let fault = if client_revoked {
-                Fault::Revoked
-            } else if self.down.contains(&node) {
-                Fault::Unreachable
-            } else {
-                return None;
-            };
-            Some(FabricError { node, fault })
-        });
-        let result = match refusal {
+        let result = match refusal(&self.revoked, &self.down, client, &verb) {
             Some(error) => Err(error),
             None if self.split_atomics && verb.is_atomic() => step_atomic(memory, round, verb_index, &verb),
-            None => step_verb(memory, &mut self.prng, self.tearing, round, verb_index, &verb, connection.client),
+            None => step_verb(memory, &mut self.prng, self.tearing, round, verb_index, &verb, client),
         };
-        if let Err(error) = result {
-            round.fail(error);
+        match result {
+            Ok(()) => {
+                let is_done = matches!(round.verbs[verb_index], Running::Done);
+                self.are_candidates_known = !is_done && !self.split_atomics;
+            }
+            Err(error) => round.fail(error),
         }
         true
     }
 
-    /// Everything that can take the next step.
-    fn candidates(&self) -> Vec<Candidate> {
-        let mut candidates = Vec::new();
+    /// Adds everything that can take the next step.
+    fn add_candidates(&self, candidates: &mut Vec<Candidate>) {
         // Nodes (a bit each) whose NIC is in the middle of an atomic: it does no other meanwhile.
         let mut busy = 0u64;
         for &index in &self.posting {
             let connection = &self.connections[index];
-            connection.runnable(index, &mut candidates);
+            connection.runnable(index, candidates);
             if self.split_atomics {
                 busy |= connection.loaded().fold(0, |busy, node| busy | 1 << node.0);
             }
@@ -380,8 +394,16 @@ impl State {
                 !waits || matches!(round.verbs[index], Running::Loaded { .. })
             });
         }
-        candidates
     }
+}
+
+/// Why a client may not execute a verb, if it may not.
+fn refusal(revoked: &[ClientId], down: &[NodeId], client: ClientId, verb: &Verb) -> Option<FabricError> {
+    let node = verb.node()?;
+    if revoked.contains(&client) {
+        return Some(FabricError { node, fault: Fault::Revoked });
+    }
+    down.contains(&node).then_some(FabricError { node, fault: Fault::Unreachable })
 }
 
 /// Something that can take the next step: a verb, or a whole round that can complete.
@@ -628,7 +650,8 @@ impl Transport for SeededTransport {
     fn post(&self, round: Box<RoundBuffer>) -> Posted {
         let mut state = self.fabric.state();
         let state = &mut *state;
-        if state.schedule == Schedule::Instant {
+        let client = state.connections[self.index].client;
+        if state.schedule == Schedule::Instant || state.undisturbed == Some(client) {
             return Posted::Done(state.execute_now(&self.fabric.memory, self.index, round));
         }
         let connection = &mut state.connections[self.index];
@@ -642,6 +665,7 @@ impl Transport for SeededTransport {
             round.cut_off();
         }
         connection.in_flight.push_back(round);
+        state.are_candidates_known = false;
         if let Err(place) = state.posting.binary_search(&self.index) {
             state.posting.insert(place, self.index);
         }

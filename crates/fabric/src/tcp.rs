@@ -43,12 +43,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal};
 use crate::ids::ClientId;
-use crate::limits::NODES_MAX;
+use crate::limits::{NODES_MAX, PATIENCE_MAX_NS};
 use crate::rdma::Domain;
 use crate::region::Region;
 use crate::transport::{Capabilities, Fabric, Transport};
@@ -103,6 +103,8 @@ impl Tcp {
     /// list. Names are looked up when a connection is made; see [`Names`].
     #[must_use]
     pub fn new(addresses: Vec<String>, options: TcpOptions) -> Tcp {
+        let patience = options.patience.min(Duration::from_nanos(PATIENCE_MAX_NS));
+        let options = TcpOptions { patience, ..options };
         assert!(addresses.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
         let addresses = RwLock::new(addresses);
         let (down, bells, inquiries) = (AtomicU64::new(0), Mutex::default(), Mutex::default());

@@ -54,6 +54,18 @@ fn a_node_that_is_stopped_is_named() {
     block_on(&fabric, ClientId(2), node_1_is_lost).unwrap();
 }
 
+#[test]
+fn limits_without_bounds_are_limits() {
+    for patience in [Duration::MAX, Duration::from_secs(1 << 40), Duration::from_secs(100_000)] {
+        let (_handle, address) = serve(ServerOptions { connections_max: usize::MAX, ..ServerOptions::default() });
+        let fabric = tcp(&[&address], TcpOptions { patience, connect_timeout: patience, ..TcpOptions::default() });
+        fabric.status(NodeId(0)).expect("an answer");
+        for client in 1..20 {
+            block_on(&fabric, ClientId(client), async |lane| touch(lane, &[0]).await).unwrap().expect("an answer");
+        }
+    }
+}
+
 /// Others may have been told of it, and count on it.
 #[test]
 fn a_node_that_came_later_cannot_be_reached() {

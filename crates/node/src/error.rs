@@ -3,7 +3,7 @@
 use std::fmt;
 
 use remora_fabric::tcp::LoopbackError;
-use remora_fabric::{FabricError, NodeId, RegionError};
+use remora_fabric::{FabricError, NodeId, RegionError, SystemError};
 
 use crate::id::ShardId;
 use crate::limits;
@@ -32,6 +32,9 @@ pub enum MemoryError {
     /// A round failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// The system gives no thread for a worker.
+    #[error("the system gives no thread: {0}")]
+    Thread(SystemError),
     /// The system gives no memory for a region.
     #[error(transparent)]
     Region(#[from] RegionError),

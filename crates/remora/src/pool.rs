@@ -64,11 +64,12 @@ impl Cluster {
 impl Db {
     fn new(cluster: &Cluster, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
         options.check()?;
-        let limit = |max: usize| MemoryError::limit("threads", threads as u64, max as u64);
         match threads {
             0 => return Err(MemoryError::empty("the number of threads").into()),
             // Each of them is a client.
-            _ if threads > CLIENTS_MAX => return Err(limit(CLIENTS_MAX).into()),
+            _ if threads > CLIENTS_MAX => {
+                return Err(MemoryError::limit("threads", threads as u64, CLIENTS_MAX as u64).into());
+            }
             _ => {}
         }
         let coroutines = threads * options.coroutines;
@@ -89,8 +90,7 @@ impl Db {
                 Err(error) => drop(ready.try_send(Err(error))),
             };
             let thread = thread::Builder::new().name(format!("remora-{index}")).spawn(run);
-            let Ok(thread) = thread else { return Err(limit(index).into()) };
-            pool.threads.push(thread);
+            pool.threads.push(thread.map_err(|error| MemoryError::Thread(error.into()))?);
             opened.recv_blocking().unwrap_or(Err(MemoryError::empty("the worker").into()))?;
         }
         Ok(Db { pool: Arc::new(pool), options: TransactionOptions::default() })

@@ -21,8 +21,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use support::rig::{self, Rig};
 use support::{
-    NODES, Words, add, at_one_node, crash, cut_off, embedded, is_logged, look, on_every_fabric, options, others_run,
-    participants, quiet, replicas_of, rest, seeded, seeds, shard_of, table, turns, worker,
+    NODES, Words, add, at_one_node, crash, cut_off, embedded, is_logged, is_long, look, on_every_fabric, options,
+    others_run, participants, quiet, replicas_of, rest, seeded, seeds, shard_of, table, turns, worker,
 };
 
 /// No passive ACK, and flushed logs.
@@ -921,9 +921,10 @@ fn never_torn<const N: usize>(cluster: &Cluster, scheme: ReadScheme) {
     }
     let options = TableOptions { read_scheme: Some(scheme), ..TableOptions::for_rows(3) };
     let rows = table(cluster, &format!("{scheme:?} {N}"), options, Words::<N>::all(0));
+    let many = if is_long() { 1_500 } else { 500 };
     threads(cluster, |thread, worker| {
         worker.run(async |coroutine, session| {
-            for turn in 0..turns(1_500) {
+            for turn in 0..turns(many) {
                 let key = session.lane().random() % 3;
                 let run = session.transact(async |tx| {
                     let row = tx.read(&rows, key).await?.unwrap();

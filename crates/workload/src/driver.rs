@@ -20,6 +20,7 @@ use remora_fabric::Fault;
 use remora_fabric::thread_cpu_ns;
 
 use crate::gaps::Pauses;
+use crate::guestbook::unknown;
 use crate::machine::Machine;
 use crate::report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport, ratio};
 use crate::statistics::{Statistics, TypeStatistics};
@@ -92,6 +93,8 @@ pub struct Measured {
     pub cpu: CpuSeconds,
     /// What must hold, looked at when all was still.
     pub invariants: Vec<Invariant>,
+    /// Why it could not be looked at, if it could not: what was measured is here all the same.
+    pub failure: Option<RunError>,
 }
 
 /// How often `look` is called.
@@ -113,7 +116,8 @@ pub fn run<W: Workload>(
 }
 
 /// Runs a workload. `look` is called now and then, and may end the run early. `conclude` finds out
-/// what must hold, when all threads have ended.
+/// what must hold, when all threads have ended. If it fails, what was measured is returned with its
+/// error.
 pub fn run_then<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -177,11 +181,14 @@ pub fn run_then<W: Workload>(
         let elapsed = sum.ended.map_or(Duration::ZERO, |ended| ended.saturating_duration_since(began));
         let appliers = cluster.memory_node_cpu_ns().saturating_sub(appliers_began) as f64 / 1e9;
         let after = After { ledgers: &sum.ledgers, settled: sum.settled, unknown: sum.statistics.unknown };
-        let invariants = conclude(after)?;
+        let (invariants, failure) = match conclude(after) {
+            Ok(invariants) => (invariants, None),
+            Err(error) => (unknown::<W>(&format!("it could not be looked at: {error}")), Some(error)),
+        };
         let cpu = CpuSeconds { workers: sum.cpu_seconds, appliers };
         let longest_gap = Duration::from_nanos(sum.pauses.map_or(0, |pauses| pauses.longest()));
         let Ran { statistics, given_up, fenced, table_full, .. } = sum;
-        Ok(Measured { statistics, given_up, fenced, table_full, elapsed, longest_gap, cpu, invariants })
+        Ok(Measured { statistics, given_up, fenced, table_full, elapsed, longest_gap, cpu, invariants, failure })
     })
 }
 
@@ -548,6 +555,7 @@ impl Measured {
             longest_gap: none,
             cpu,
             invariants,
+            failure: None,
         }
     }
 

@@ -408,6 +408,6 @@ fn turning() -> TransactionOptions {
 }
 
 /// A workload's invariants when they cannot be told.
-fn unknown<W: Workload>(reason: &str) -> Vec<Invariant> {
+pub(crate) fn unknown<W: Workload>(reason: &str) -> Vec<Invariant> {
     W::INVARIANTS.iter().map(|name| Invariant { name, holds: None, detail: reason.to_owned() }).collect()
 }

@@ -188,6 +188,7 @@ pub fn simulate<W: Workload>(
         longest_gap: Duration::from_nanos(pauses.longest()),
         cpu,
         invariants,
+        failure: None,
     };
     let statistics = sim.statistics().since(&before);
     Ok(Simulated { measured, ended, prepared_in, simulated_in, statistics })

@@ -3,10 +3,12 @@
 
 mod support;
 
+use std::ops::ControlFlow;
+
 use remora::{Cluster, ClusterOptions, Protocol, WorkerOptions};
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::smallbank::{Customers, Kind, SmallBank};
-use remora_workload::{Invariant, Statistics, Workload};
+use remora_workload::{Invariant, RunError, Statistics, Workload};
 
 use support::assert_sound;
 
@@ -46,6 +48,24 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
         assert!(report.is_sound() && report.throughput_tps > 0.0 && report.latency_us.p50 > 0.0);
         assert_eq!(report.by_type.values().map(|one| one.committed).sum::<u64>(), report.committed);
     }
+}
+
+/// What was measured is told, even if what must hold cannot be looked at: a memory node may have
+/// died at the end.
+#[test]
+fn a_run_that_cannot_be_checked_is_told() {
+    let cluster = Cluster::embedded(options(1)).unwrap();
+    let bank = SmallBank::load(&cluster, Customers::standard(1_000)).unwrap();
+    let length = Length::Transactions(500);
+    let run = RunOptions { threads: 1, coroutines: 2, length, seed: 1, yield_after_rounds: false, rate: None };
+    let lost = || RunError::Thread(std::io::Error::other("it is lost"));
+    let go_on = |_| ControlFlow::Continue(());
+    let measured = driver::run_then(&cluster, &bank, &run, &|| None, go_on, |_| Err(lost())).unwrap();
+    assert_eq!(ended(&measured.statistics) + measured.given_up, 500);
+    assert_eq!(measured.failure.unwrap().to_string(), lost().to_string());
+    assert_eq!(measured.invariants.len(), NAMES.len());
+    let is_told = |one: &Invariant| one.holds.is_none() && one.detail.contains("it is lost");
+    assert!(measured.invariants.iter().all(is_told), "{:?}", measured.invariants);
 }
 
 #[test]

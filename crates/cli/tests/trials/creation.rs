@@ -221,8 +221,11 @@ fn an_addition_whose_command_was_killed_is_finished_by_the_next() {
 fn a_killed_keygen_does_not_keep_the_next_from_its_step() {
     let (key, beside) = (new_file("creation.key"), new_file("creation.key.new"));
     let keygen = |step: &[&str]| remora("creation-keygen", &[&["keygen", key.to_str().unwrap()], step].concat());
+    // What a killed one has left of a first key is replaced, too: the key is there as a whole.
+    fs::write(&beside, "remora-key-1 4").unwrap();
     assert_eq!(keygen(&[]).code, Some(0));
     let first = fs::read_to_string(&key).unwrap();
+    assert!(first.len() == 78 && !beside.exists(), "{first:?}");
     let living = File::create(&beside).unwrap();
     living.lock().unwrap();
     let refused = keygen(&["--add"]);

@@ -65,7 +65,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::journal::{Journal, fold};
-use super::{Connection, InFlight, Running, Schedule, Seeded, State};
+use super::{Connection, InFlight, Running, Schedule, Seeded, State, refusal};
 use crate::address::{Address, NodeId, RegionId, WORD_BYTES};
 use crate::endpoint::Endpoint;
 use crate::executor::Worker;
@@ -765,7 +765,10 @@ impl State {
         let verbs = round.verbs().to_vec();
         let mut outcome = Ok(());
         for verb in &verbs {
-            if let Err(error) = execute_verb(memory, verb, round.parts().1, &Cell::new(false), client) {
+            let refused = refusal(&self.revoked, &self.down, client, verb).map_or(Ok(()), Err);
+            let executed =
+                refused.and_then(|()| execute_verb(memory, verb, round.parts().1, &Cell::new(false), client));
+            if let Err(error) = executed {
                 outcome = Err(error);
                 break;
             }

@@ -63,7 +63,11 @@ impl Cluster {
         // Whatever goes wrong now, the node has not confirmed what it was asked.
         match exchange(&mut stream, self.options.patience, kind, contents) {
             Ok((frame::DONE, answer)) => answer.try_into().map_err(|_| error(Fault::Unreachable)),
-            _ => Err(error(Fault::Unreachable)),
+            Ok(_) => Err(error(Fault::Unreachable)),
+            Err(why) => {
+                tracing::warn!(%node, error = %why, "a memory node does not answer what it was asked");
+                Err(error(Fault::Unreachable))
+            }
         }
     }
 }

@@ -33,7 +33,8 @@ pub struct TcpOptions {
     /// The device to reach the nodes' memory with: what makes it [RDMA](crate::rdma). They must
     /// have one too.
     pub rdma: Option<Device>,
-    /// Time without an answer after which a node is down.
+    /// Time without an answer after which a node is down. More than a day counts as one
+    /// day.
     pub patience: Duration,
     /// Time for a connection to be made, the handshakes not counted.
     pub connect_timeout: Duration,

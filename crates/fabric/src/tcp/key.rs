@@ -122,9 +122,23 @@ impl Key {
         random().map(Key).map_err(KeyError::NoRandom)
     }
 
-    /// Writes the key to a new file that only its owner may read. Never overwrites one.
+    /// Writes the key to a new file that only its owner may read. Never overwrites one. The file
+    /// is there as a whole or not at all, even if the process is killed: it is written beside, as
+    /// `FILE.new`, like the file of a step ([`Keys::step`]). Not where the file system has no hard
+    /// links.
     pub fn write_new(&self, path: &Path) -> Result<(), KeyError> {
-        Pair::from(*self).write(&create(path).map_err(failed)?)
+        let (pair, beside) = (Pair::from(*self), beside(path));
+        let new = claim(&beside)?;
+        let linked = pair.write(&new).map(|()| fs::hard_link(&beside, path));
+        if is_at(&new, &beside) {
+            let _ = fs::remove_file(&beside); // the next key that is made would replace it
+        }
+        match linked? {
+            Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
+                pair.write(&create(path).map_err(failed)?)
+            }
+            linked => linked.map_err(failed),
+        }
     }
 
     /// A keyed hash of all parts, one after the other.
@@ -152,14 +166,12 @@ impl Keys {
     /// ([`ErrorKind::AlreadyExists`]).
     pub fn step(path: &Path, step: KeyStep) -> Result<(), KeyError> {
         let path = fs::canonicalize(path).map_err(failed)?;
-        let mut beside = OsString::from(&path);
-        beside.push(".new");
-        let beside = Path::new(&beside);
-        let new = claim(beside)?;
-        let stepped = replace(&path, step, &new, beside);
+        let beside = beside(&path);
+        let new = claim(&beside)?;
+        let stepped = replace(&path, step, &new, &beside);
         // The new file may be in its place already, and another process may have made the next.
-        if stepped.is_err() && is_at(&new, beside) {
-            let _ = fs::remove_file(beside); // the next step would replace it
+        if stepped.is_err() && is_at(&new, &beside) {
+            let _ = fs::remove_file(&beside); // the next step would replace it
         }
         stepped
     }
@@ -252,13 +264,21 @@ impl From<Key> for Pair {
     }
 }
 
+/// Where a file is prepared that is to be at `path`.
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = OsString::from(path);
+    beside.push(".new");
+    beside.into()
+}
+
 /// A new file that only its owner may read.
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Makes the file in which a step is prepared, and locks it for as long as it is open. Each process
-/// does the same, and uses or deletes the file at this path only while it holds the file's lock:
+/// Makes the file in which a key file is prepared, and locks it for as long as it is open. Each
+/// process does the same, and uses or deletes the file at this path only while it holds the file's
+/// lock:
 ///
 /// 1. It creates the file, or opens the one that is there.
 /// 2. It locks the file. Another process that holds the lock is alive, and at work.

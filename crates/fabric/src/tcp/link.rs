@@ -2,6 +2,7 @@
 //! for an answer. With a queue pair, frames are for calls, and the other verbs are posted.
 
 use std::collections::VecDeque;
+use std::io;
 
 use crate::address::NodeId;
 use crate::error::Fault;
@@ -170,7 +171,10 @@ impl Link {
     pub(crate) fn read(&mut self, receiver: &mut Receiver) -> Option<Received> {
         receiver.resume(&mut self.rest);
         match &mut self.stream {
-            Ok(stream) => receiver.read(stream).ok(),
+            Ok(stream) => {
+                let broken = |error: &io::Error| tracing::info!(node = %self.node, %error, "a connection broke");
+                receiver.read(stream).inspect_err(broken).ok()
+            }
             Err(_) => None,
         }
     }

@@ -388,7 +388,7 @@ impl Server {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
                     let open = self.connections.len() - self.free.len();
-                    if open >= self.node.connections_max() + SPARE_CONNECTIONS {
+                    if open >= self.node.connections_max().saturating_add(SPARE_CONNECTIONS) {
                         self.node.turned_away.note(Some(peer), &format_args!("{open} are open already"));
                         continue;
                     }

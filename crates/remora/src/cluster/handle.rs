@@ -104,12 +104,15 @@ impl Cluster {
     }
 
     /// Makes a cluster on one thread under a hostile scheduler, for tests: see
-    /// `remora_fabric::seeded`. Clients of this cluster have no leases, unless
-    /// [`Cluster::with_lease`] gives them one.
+    /// `remora_fabric::seeded`. What is no transaction, such as [`load`](Cluster::load) and
+    /// [`inspect`](Cluster::inspect), is not disturbed. Clients of this cluster have no leases,
+    /// unless [`Cluster::with_lease`] gives them one.
     pub fn seeded(options: ClusterOptions, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
         options.check()?;
         let seeded = Seeded::new(&options.regions(), seed).map_err(MemoryError::from)?;
-        Ok((Cluster::format(Arc::new(seeded.clone()), None, options)?, seeded))
+        let cluster = Cluster::format(Arc::new(seeded.clone()), None, options)?;
+        seeded.undisturbed(ClientId(cluster.admin()));
+        Ok((cluster, seeded))
     }
 
     /// A cluster in virtual time, on the hardware of a profile: see `remora_fabric::sim`. Nothing

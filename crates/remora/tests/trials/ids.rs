@@ -33,7 +33,7 @@ impl Observer for Listener {
 }
 
 fn a_client_goes_on_as_another_one(protocol: Protocol) {
-    const IDS: u64 = 500;
+    const IDS: u64 = 100;
     const TURNS: u64 = 400;
     let cluster = support::embedded(protocol, 3).with_lease(Some(Duration::from_millis(60)));
     let cluster = cluster.with_transaction_ids(IDS);

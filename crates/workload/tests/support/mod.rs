@@ -9,6 +9,12 @@ pub fn serializable() -> impl Iterator<Item = Protocol> {
     Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable())
 }
 
+/// Whether there is time for everything, as in `.ci/long`: the environment variable `REMORA_LONG`
+/// is set.
+pub fn is_long() -> bool {
+    std::env::var_os("REMORA_LONG").is_some()
+}
+
 /// These invariants were looked at, and hold.
 #[track_caller]
 pub fn assert_sound(invariants: &[Invariant], names: &[&str]) {

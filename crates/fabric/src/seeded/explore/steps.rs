@@ -95,7 +95,9 @@ impl State {
     /// Every step that can be taken, in an order that depends on the state only.
     pub(super) fn enabled(&self, options: &ExploreOptions) -> Vec<Step> {
         let mut steps = Vec::new();
-        for Candidate { connection, round, verb } in self.candidates() {
+        let mut candidates = Vec::new();
+        self.add_candidates(&mut candidates);
+        for Candidate { connection, round, verb } in candidates {
             let round = &self.connections[connection].in_flight[round];
             let InFlight { ticket, .. } = round;
             match verb {

@@ -85,6 +85,10 @@ fn steps_lead_to_the_new_key_and_keep_the_file_whole() {
     let old = Key::generate().unwrap();
     old.write_new(&path).unwrap();
     let step = |step| Keys::step(&path, step);
+    // A key that is there stays, and nothing is left of the one that was to be.
+    let again = Key::generate().unwrap().write_new(&path);
+    assert!(matches!(again, Err(KeyError::File(error)) if error.kind() == io::ErrorKind::AlreadyExists), "{again:?}");
+    assert_eq!(folder.names(), ["cluster.key"]);
     assert_eq!([KeyStep::Swap, KeyStep::Drop].map(step), [Err(KeyError::One); 2]);
     assert_eq!(held(), old.into());
     step(KeyStep::Add).unwrap();
