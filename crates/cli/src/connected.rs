@@ -45,16 +45,14 @@ impl Bench {
         &mut self,
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<Opened<W>, Failure> {
-        // Before anything is changed: from here on, no signal may leave anything half-done. The
-        // first signal ends a simulation at once: nothing of it lasts, and half of its time would
-        // make no report.
-        let stop = if self.run.is_simulated() { Arc::default() } else { stop_on_signals()? };
+        // Before anything is changed: from here on, no signal may leave anything half-done.
+        let stop = stop_on_signals()?;
         self.open_files()?;
         let Some(nodes) = self.run.connect.clone() else {
             let began = Instant::now();
             let (cluster, sim) = if self.run.is_simulated() {
                 let (cluster, sim) = self.simulated()?;
-                (cluster, Some(sim))
+                (cluster.with_interrupt(stop.clone()), Some(sim))
             } else {
                 (self.embedded()?.with_interrupt(stop.clone()), None)
             };

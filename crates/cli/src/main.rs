@@ -105,8 +105,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(status) => return status,
     };
-    // A command that waits says here what for.
-    remora_command::log(LevelFilter::WARN);
+    // What a failing benchmark has to say is its one line; a server has nobody else to tell.
+    let serves = matches!(cli.command, Command::Memnode(_) | Command::Controller(_));
+    remora_command::log(if serves { LevelFilter::WARN } else { LevelFilter::ERROR });
     let result = match cli.command {
         Command::Bench { workload: Workload::Smallbank(options) } => smallbank::smallbank(&options),
         Command::Bench { workload: Workload::Tatp(options) } => tatp::tatp(&options),

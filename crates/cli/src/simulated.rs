@@ -1,5 +1,6 @@
 //! Benchmarks on simulated clusters: `remora bench WORKLOAD --fabric sim`.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use remora::{Cluster, ClusterOptions, Observer, SimulatedError};
@@ -55,7 +56,8 @@ impl Bench {
             transaction: args.hardware()?.cpu.transaction_ns as u64,
             seed: run.seed,
         };
-        let done = simulate(&opened.cluster, sim, &opened.workload, &options, observers)
+        let is_over = || opened.stop.load(Ordering::Relaxed);
+        let done = simulate(&opened.cluster, sim, &opened.workload, &options, observers, &is_over)
             .map_err(|error| self.failure(error))?;
         let spent = SimulatedIn::of(&done, opened.loaded_in);
         Ok((done.measured, spent))

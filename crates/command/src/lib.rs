@@ -80,9 +80,13 @@ pub fn begin<C: Parser>(program: &'static str) -> Result<C, ExitCode> {
     C::try_parse().map_err(|error| refuse(&error))
 }
 
-/// Lets the library log as much as `REMORA_LOG` says, or this much if it says nothing.
+/// Lets the library log as much as `REMORA_LOG` says. If it says nothing, this much, and what the
+/// library waits for.
 pub fn log(usual: LevelFilter) {
-    output::log(wanted_log().unwrap_or(usual));
+    match wanted_log() {
+        Some(wanted) => output::log(wanted, wanted),
+        None => output::log(usual, usual.max(LevelFilter::WARN)),
+    }
 }
 
 /// The exit status of a command.

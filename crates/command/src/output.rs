@@ -15,7 +15,10 @@ use std::path::Path;
 
 use remora_workload::{LatencyUs, Report};
 use serde::Serialize;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::{Failure, Verdict};
 
@@ -70,9 +73,15 @@ fn escaped<'t>(text: &'t str, kept: &[char]) -> Cow<'t, str> {
     Cow::Owned(shown)
 }
 
-/// Lets what the library logs go to standard error, in plain lines.
-pub fn log(least: LevelFilter) {
-    tracing_subscriber::fmt().with_max_level(least).with_writer(io::stderr).with_ansi(false).with_target(false).init();
+/// The target of what the library logs of its waits.
+const WAITS: &str = "remora::wait";
+
+/// Lets what the library logs go to standard error, in plain lines: up to one level, and of its
+/// waits up to another.
+pub fn log(usual: LevelFilter, of_waits: LevelFilter) {
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).with_target(false);
+    let shown = Targets::new().with_default(usual).with_target(WAITS, of_waits);
+    tracing_subscriber::registry().with(lines.with_filter(shown)).init();
 }
 
 /// The first failure of several places that a result was to go to; the others are said at once.

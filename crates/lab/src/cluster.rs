@@ -108,6 +108,6 @@ impl Bench {
         workload: &W,
         observers: &dyn Fn() -> Option<Box<dyn Observer>>,
     ) -> Result<Simulated, LabError> {
-        Ok(simulate(cluster, sim, workload, &self.simulation(), observers)?)
+        Ok(simulate(cluster, sim, workload, &self.simulation(), observers, &|| false)?)
     }
 }

@@ -59,6 +59,17 @@ fn protocols_survive_what_they_are_to_survive() {
     }
 }
 
+/// An epoch ends a controller that repairs a dead client. If it did not come back, nobody would
+/// declare the next node lost, and this run would not end.
+#[test]
+fn a_controller_that_an_epoch_ends_comes_back() {
+    let names = ["fail", "isolate", "crash", "pause", "delay", "partition", "drain"];
+    let case = Case { transactions: 300, ..case(Load::Registers, Protocol::FORD_LOCAL, &names) };
+    let summary = campaign(&case, 79..80, 1, &|| {});
+    assert_eq!(summary.violating, 0, "{:?}", summary.violations);
+    assert!(summary.total.faults["fail"].0 >= 2, "{:?}", summary.total.faults);
+}
+
 #[test]
 fn a_client_that_dies_blocks_only_what_it_held() {
     let case = Case::new(0, Load::Registers, Protocol::DRTM_R, &faults(&["crash"]));

@@ -99,7 +99,9 @@ impl Db {
     /// A handle to this pool whose transactions give up after a time, counted from the call. The
     /// deadline bounds the wait for a worker, all attempts, and the wait for the answer. Once it
     /// has passed the transaction will not commit, unless its commit had begun: then the answer to
-    /// that is awaited. What [`Db::run`] runs is bounded until a worker begins it.
+    /// that is awaited. What [`Db::run`] runs is bounded until a worker begins it. A closure that
+    /// blocks its thread, which several coroutines share, holds up the answers of the others: no
+    /// deadline bounds that.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Db {
         Db { pool: self.pool.clone(), options: TransactionOptions { deadline: Some(patience), ..self.options } }
@@ -212,7 +214,8 @@ impl Db {
         let answered = match before(&mut alarm, answer.as_mut()).await {
             Some(answered) => answered,
             None if gate.is_some_and(|gate| gate.close()) => return Err(Limit::Deadline.into()),
-            // It is committing: no longer than memory nodes are waited for.
+            // It is committing: no longer than memory nodes are waited for, or than something else
+            // keeps the worker's thread from running.
             None => answer.await,
         };
         match answered {

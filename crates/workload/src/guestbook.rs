@@ -303,7 +303,7 @@ impl GuestBook {
                     return Ok::<bool, ConfigurationError>(!others && dead.is_empty());
                 }
                 if !is_told {
-                    tracing::warn!(clients = ?dead, "waiting until nothing is left of dead clients");
+                    tracing::warn!(target: "remora::wait", clients = ?dead, "waiting until nothing is left of dead clients");
                     is_told = true;
                 }
                 session.lane().sleep(SETTLE.as_nanos() as u64).await;

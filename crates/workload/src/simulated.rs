@@ -106,13 +106,15 @@ impl Observer for Watch {
 }
 
 /// Runs a workload on a cluster that lives in `sim`; tables are loaded. Looks at what must hold
-/// when all is still.
+/// when all is still. The run ends early when `is_over` says so, and the virtual time until then is
+/// what was measured.
 pub fn simulate<W: Workload>(
     cluster: &Cluster,
     sim: &Sim,
     workload: &W,
     options: &Simulation,
     observers: &dyn Fn() -> Option<Box<dyn Observer>>,
+    is_over: &dyn Fn() -> bool,
 ) -> Result<Simulated, RunError> {
     let preparing = Instant::now();
     sim.instant(true);
@@ -136,12 +138,20 @@ pub fn simulate<W: Workload>(
     let simulating = Instant::now();
     let bodies: Vec<_> = (0..workers.len())
         .map(|worker| {
-            let first = (worker * options.coroutines) as u64;
+            let (first, watched) = ((worker * options.coroutines) as u64, &watched);
             async move |coroutine: usize, session: &mut remora::Session| {
                 let mut random = Prng::derive(options.seed, first + coroutine as u64);
                 let mut ledger = W::Ledger::default();
                 let mut given_up = 0u64;
-                while session.lane().now() < until {
+                loop {
+                    let now = session.lane().now();
+                    if is_over() {
+                        let mut watched = watched.borrow_mut();
+                        watched.until = watched.until.min(now);
+                    }
+                    if now >= watched.borrow().until {
+                        break;
+                    }
                     session.lane().endpoint().charge(options.transaction);
                     match workload.transact(session, &mut random, &mut ledger).await {
                         Ok(()) | Err(Error::User(_) | Error::Unknown(_)) => {}
@@ -174,17 +184,18 @@ pub fn simulate<W: Workload>(
     let given_up = results.iter().map(|(_, given_up)| given_up).sum();
     let ledgers: Vec<_> = results.into_iter().map(|(ledger, _)| ledger).collect();
     let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
-    let Watched { statistics, pauses, .. } = watched.into_inner();
+    let Watched { statistics, pauses, until, .. } = watched.into_inner();
     let unknown = statistics.unknown;
     let invariants = workload.invariants(cluster, After { ledgers: &ledgers, settled, unknown })?;
-    let seconds = options.measure as f64 / 1e9;
+    let measured = until.saturating_sub(from);
+    let seconds = measured as f64 / 1e9;
     let cpu = CpuSeconds { workers: seconds * (options.machines * options.threads) as f64, appliers: 0.0 };
     let measured = Measured {
         statistics,
         given_up,
         fenced: 0,
         table_full: false,
-        elapsed: Duration::from_nanos(options.measure),
+        elapsed: Duration::from_nanos(measured),
         longest_gap: Duration::from_nanos(pauses.longest()),
         cpu,
         invariants,

@@ -215,6 +215,22 @@ fn an_addition_whose_command_was_killed_is_finished_by_the_next() {
     slow.checked();
 }
 
+/// A command says what it waits for, though nobody looks at a terminal.
+#[test]
+fn a_check_says_that_it_waits_for_dead_clients() {
+    let (_nodes, connect) = listen("creation-waits", 1);
+    let (configuration, history) = (new_file("creation-waits.configuration"), new_file("creation-waits.jsonl"));
+    let meet = format!("bench smallbank --connect {connect} --configuration {}", configuration.display());
+    let run = format!("{meet} --accounts 100 --threads 1 --seconds 600 --history {}", history.display());
+    let mut dies = Process::start("creation-dies", &words(&run));
+    dies.wait_until("it runs", |_| fs::metadata(&history).is_ok_and(|file| file.len() > 0));
+    dies.signal(Signal::KILL);
+    dies.wait();
+    let checked = remora("creation-check", &words(&format!("{meet} --check")));
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert!(checked.errors.contains("waiting until nothing is left of dead clients"), "{checked:?}");
+}
+
 /// A step to another key prepares the new file beside the old one. The process that does so locks
 /// it, so the next one knows whether the process lives.
 #[test]

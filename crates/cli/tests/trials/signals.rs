@@ -4,6 +4,7 @@
 use std::fs;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::support::{Node, Process, listen, new_file, remora, words};
 
@@ -29,6 +30,23 @@ fn a_hangup_ends_a_client_in_order() {
     let ended = client.wait();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.output.contains("✓ money is conserved"), "it has left, and so it can be checked: {ended:?}");
+}
+
+#[test]
+fn an_interrupted_simulation_reports_what_it_has_measured() {
+    let (history, report) = (new_file("signals-simulation.jsonl"), new_file("signals-simulation.json"));
+    let run = "bench smallbank --fabric sim --threads 1 --coroutines 2 --accounts 100 --measure-ms 3600000";
+    let files = ["--history", history.to_str().unwrap(), "--report", report.to_str().unwrap()];
+    let mut simulation = Process::start("signals-simulation", &[&words(run)[..], &files].concat());
+    simulation.wait_until("it runs", |_| fs::metadata(&history).is_ok_and(|file| file.len() > 1 << 16));
+    simulation.signal(Signal::INT);
+    let ended = simulation.wait();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    let (committed, seconds) = (report["committed"].as_f64().unwrap(), report["seconds"].as_f64().unwrap());
+    assert!(committed > 0.0 && seconds > 0.0 && seconds < 3_600.0, "{report}");
+    let checked = remora("signals-check", &["check", history.to_str().unwrap()]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl Cluster {
             } else if began.elapsed() > CATALOG_PATIENCE || self.is_interrupted() {
                 return Err(MemoryError::CatalogLocked(holder.into()).into());
             } else {
-                tracing::warn!(holder, "waiting for a client that changes the catalog");
+                tracing::warn!(target: "remora::wait", holder, "waiting for a client that changes the catalog");
             }
         }
     }

@@ -104,7 +104,7 @@ impl Cluster {
             options.unless_interrupted()?;
             if !is_told {
                 let names: Vec<_> = met.missing.keys().filter_map(|node| met.nodes.name(*node)).collect();
-                tracing::warn!(nodes = %names.join(","), "memory nodes do not answer: waiting until the cluster goes on without them");
+                tracing::warn!(target: "remora::wait", nodes = %names.join(","), "memory nodes do not answer: waiting until the cluster goes on without them");
                 is_told = true;
             }
             std::thread::sleep(LOSS_PAUSE);
@@ -356,7 +356,7 @@ fn still_connected(fabric: &dyn Fabric, clients: &[u32], options: &ConnectOption
         }
         options.unless_interrupted()?;
         if !is_told {
-            tracing::warn!(clients = %numbers(&left), "waiting for clients to end that the configuration does not know");
+            tracing::warn!(target: "remora::wait", clients = %numbers(&left), "waiting for clients to end that the configuration does not know");
             is_told = true;
         }
         std::thread::sleep(LOSS_PAUSE);

@@ -108,7 +108,7 @@ pub(crate) fn in_one_epoch<T, E>(
             return done;
         }
         if !is_told {
-            tracing::info!("the epoch is changing: waiting for the next one");
+            tracing::warn!(target: "remora::wait", "the epoch is changing: waiting for the next one");
             is_told = true;
         }
         std::thread::sleep(PAUSE);
