@@ -52,10 +52,11 @@ impl Bench {
             let began = Instant::now();
             let (cluster, sim) = if self.run.is_simulated() {
                 let (cluster, sim) = self.simulated()?;
-                (cluster.with_interrupt(stop.clone()), Some(sim))
+                (cluster, Some(sim))
             } else {
-                (self.embedded()?.with_interrupt(stop.clone()), None)
+                (self.embedded()?, None)
             };
+            let cluster = cluster.with_interrupt(stop.clone());
             let workload = load(&cluster).map_err(|error| self.blame(&error))?;
             return Ok(Opened { cluster, workload, guests: None, stop, sim, loaded_in: began.elapsed() });
         };

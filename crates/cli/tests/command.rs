@@ -130,6 +130,7 @@ fn tpcc_reports_for_protocols_of_every_kind() {
         ("tpcc", "drtm-r"),
         ("tpcc", "fasst"),
         ("tpcc", "ford"),
+        ("tpcc-no", "drtm-h"),
         ("tpcc-no", "no-wait-2pl"),
         ("tpcc", "unsynchronized"),
     ] {

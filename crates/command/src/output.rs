@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use remora::WAITS;
 use remora_workload::{LatencyUs, Report};
 use serde::Serialize;
 use tracing_subscriber::Layer;
@@ -72,9 +73,6 @@ fn escaped<'t>(text: &'t str, kept: &[char]) -> Cow<'t, str> {
     }
     Cow::Owned(shown)
 }
-
-/// The target of what the library logs of its waits.
-const WAITS: &str = "remora::wait";
 
 /// Lets what the library logs go to standard error, in plain lines: up to one level, and of its
 /// waits up to another.

@@ -187,6 +187,10 @@ pub use remora_txn::{
     VersionCache, WriteKind,
 };
 
+/// The target (`tracing`) of what the library says of its waits: once for each, at level `WARN`.
+/// For programs that show these lines, and no other warnings.
+pub const WAITS: &str = "remora::wait";
+
 /// The floors below, for tools and tests that need them.
 pub mod floors {
     pub use {

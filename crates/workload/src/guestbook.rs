@@ -27,7 +27,7 @@ use remora::floors::index::IndexError;
 use remora::floors::node::MemoryError;
 use remora::{
     Cluster, Configuration, ConfigurationError, Error, OpenError, Session, Standing, Table, TableOptions,
-    TransactionOptions, Worker, WorkerOptions,
+    TransactionOptions, WAITS, Worker, WorkerOptions,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -303,7 +303,7 @@ impl GuestBook {
                     return Ok::<bool, ConfigurationError>(!others && dead.is_empty());
                 }
                 if !is_told {
-                    tracing::warn!(target: "remora::wait", clients = ?dead, "waiting until nothing is left of dead clients");
+                    tracing::warn!(target: WAITS, clients = ?dead, "waiting until nothing is left of dead clients");
                     is_told = true;
                 }
                 session.lane().sleep(SETTLE.as_nanos() as u64).await;

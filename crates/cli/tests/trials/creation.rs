@@ -3,6 +3,7 @@
 //! or undoes it.
 
 use std::fs::{self, File};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -231,17 +232,35 @@ fn a_check_says_that_it_waits_for_dead_clients() {
     assert!(checked.errors.contains("waiting until nothing is left of dead clients"), "{checked:?}");
 }
 
+/// A first key is there as a whole or not at all, and touches no file but its own.
+#[test]
+fn a_keygen_that_fails_leaves_nothing() {
+    let (key, beside) = (new_file("creation-half.key"), new_file("creation-half.key.new"));
+    let keygen = |limit: &str| {
+        let line = format!("{limit} exec \"$0\" keygen \"$1\"");
+        let program = env!("CARGO_BIN_EXE_remora");
+        Command::new("sh").args(["-c", &line, program]).arg(&key).output().unwrap()
+    };
+    fs::write(&beside, "another's").unwrap();
+    let failed = keygen("ulimit -f 0;");
+    assert_eq!(failed.status.code(), Some(2), "{failed:?}");
+    assert!(!key.exists(), "{:?}", fs::read(&key));
+    for expected in [0, 2] {
+        let made = keygen("");
+        assert_eq!(made.status.code(), Some(expected), "{made:?}");
+        assert_eq!(fs::metadata(&key).unwrap().len(), 78);
+        assert_eq!(fs::read_to_string(&beside).unwrap(), "another's");
+    }
+}
+
 /// A step to another key prepares the new file beside the old one. The process that does so locks
 /// it, so the next one knows whether the process lives.
 #[test]
 fn a_killed_keygen_does_not_keep_the_next_from_its_step() {
     let (key, beside) = (new_file("creation.key"), new_file("creation.key.new"));
     let keygen = |step: &[&str]| remora("creation-keygen", &[&["keygen", key.to_str().unwrap()], step].concat());
-    // What a killed one has left of a first key is replaced, too: the key is there as a whole.
-    fs::write(&beside, "remora-key-1 4").unwrap();
     assert_eq!(keygen(&[]).code, Some(0));
     let first = fs::read_to_string(&key).unwrap();
-    assert!(first.len() == 78 && !beside.exists(), "{first:?}");
     let living = File::create(&beside).unwrap();
     living.lock().unwrap();
     let refused = keygen(&["--add"]);

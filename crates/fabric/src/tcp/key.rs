@@ -13,12 +13,13 @@ use std::ffi::OsString;
 use std::fmt::{self, Write as _};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hmac::{Hmac, KeyInit, Mac};
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use sha2::Sha256;
 
 use crate::entropy::random;
@@ -123,22 +124,18 @@ impl Key {
     }
 
     /// Writes the key to a new file that only its owner may read. Never overwrites one. The file
-    /// is there as a whole or not at all, even if the process is killed: it is written beside, as
-    /// `FILE.new`, like the file of a step ([`Keys::step`]). Not where the file system has no hard
-    /// links.
+    /// gets its name when it is written: it is there as a whole or not at all, even if the process
+    /// is killed. Not on a file system that has no files without names.
     pub fn write_new(&self, path: &Path) -> Result<(), KeyError> {
-        let (pair, beside) = (Pair::from(*self), beside(path));
-        let new = claim(&beside)?;
-        let linked = pair.write(&new).map(|()| fs::hard_link(&beside, path));
-        if is_at(&new, &beside) {
-            let _ = fs::remove_file(&beside); // the next key that is made would replace it
-        }
-        match linked? {
-            Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
-                pair.write(&create(path).map_err(failed)?)
+        let pair = Pair::from(*self);
+        if let Ok(file) = create_nameless(path) {
+            pair.write(&file)?;
+            let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+            if linkat(CWD, itself, CWD, path, AtFlags::SYMLINK_FOLLOW).is_ok() {
+                return Ok(());
             }
-            linked => linked.map_err(failed),
         }
+        pair.write(&create(path).map_err(failed)?)
     }
 
     /// A keyed hash of all parts, one after the other.
@@ -166,12 +163,14 @@ impl Keys {
     /// ([`ErrorKind::AlreadyExists`]).
     pub fn step(path: &Path, step: KeyStep) -> Result<(), KeyError> {
         let path = fs::canonicalize(path).map_err(failed)?;
-        let beside = beside(&path);
-        let new = claim(&beside)?;
-        let stepped = replace(&path, step, &new, &beside);
+        let mut beside = OsString::from(&path);
+        beside.push(".new");
+        let beside = Path::new(&beside);
+        let new = claim(beside)?;
+        let stepped = replace(&path, step, &new, beside);
         // The new file may be in its place already, and another process may have made the next.
-        if stepped.is_err() && is_at(&new, &beside) {
-            let _ = fs::remove_file(&beside); // the next step would replace it
+        if stepped.is_err() && is_at(&new, beside) {
+            let _ = fs::remove_file(beside); // the next step would replace it
         }
         stepped
     }
@@ -264,11 +263,11 @@ impl From<Key> for Pair {
     }
 }
 
-/// Where a file is prepared that is to be at `path`.
-fn beside(path: &Path) -> PathBuf {
-    let mut beside = OsString::from(path);
-    beside.push(".new");
-    beside.into()
+/// A new file without a name, in the folder of `path`, that only its owner may read.
+fn create_nameless(path: &Path) -> io::Result<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::TMPFILE.bits() as i32;
+    OpenOptions::new().write(true).custom_flags(flags).mode(0o600).open(folder)
 }
 
 /// A new file that only its owner may read.
@@ -276,9 +275,8 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Makes the file in which a key file is prepared, and locks it for as long as it is open. Each
-/// process does the same, and uses or deletes the file at this path only while it holds the file's
-/// lock:
+/// Makes the file in which a step is prepared, and locks it for as long as it is open. Each process
+/// does the same, and uses or deletes the file at this path only while it holds the file's lock:
 ///
 /// 1. It creates the file, or opens the one that is there.
 /// 2. It locks the file. Another process that holds the lock is alive, and at work.

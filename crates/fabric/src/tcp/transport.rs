@@ -123,7 +123,7 @@ impl TcpTransport {
         poller: Poller,
     ) -> TcpTransport {
         let links = (0..).zip(streams).map(|(node, stream)| Link::new(NodeId(node), stream)).collect();
-        let patience = u64::try_from(cluster.options.patience.as_nanos()).unwrap_or(u64::MAX / 2);
+        let patience = cluster.options.patience.as_nanos() as Nanos; // PATIENCE_MAX_NS at most
         let state = State {
             cluster: cluster.clone(),
             links,

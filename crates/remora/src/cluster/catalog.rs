@@ -8,6 +8,7 @@ use remora_index::IndexError;
 use remora_node::{MemoryError, Metadata, metadata};
 
 use super::handle::Cluster;
+use crate::WAITS;
 use crate::error::OpenError;
 use crate::table::Handle;
 
@@ -87,7 +88,7 @@ impl Cluster {
     /// Makes a change of the catalog. Waits while another client changes it, and frees the
     /// catalog's lock if its holder has died.
     pub(super) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
-        let began = Instant::now();
+        let (began, mut is_told) = (Instant::now(), false);
         loop {
             let holder = match change() {
                 Err(IndexError::Memory(MemoryError::CatalogLocked(holder))) => holder as u32,
@@ -100,8 +101,9 @@ impl Cluster {
                 tracing::warn!(holder, "the catalog's lock is freed, whose holder died");
             } else if began.elapsed() > CATALOG_PATIENCE || self.is_interrupted() {
                 return Err(MemoryError::CatalogLocked(holder.into()).into());
-            } else {
-                tracing::warn!(target: "remora::wait", holder, "waiting for a client that changes the catalog");
+            } else if !is_told {
+                is_told = true;
+                tracing::warn!(target: WAITS, holder, "waiting for a client that changes the catalog");
             }
         }
     }

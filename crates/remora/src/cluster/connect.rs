@@ -23,6 +23,7 @@ use super::handle::Cluster;
 use super::interrupt;
 use super::nodes::{Nodes, Remote, are_named, is_silence};
 use super::options::ClusterOptions;
+use crate::WAITS;
 use crate::error::{ConnectError, OpenError, numbers};
 
 /// How to connect.
@@ -104,7 +105,7 @@ impl Cluster {
             options.unless_interrupted()?;
             if !is_told {
                 let names: Vec<_> = met.missing.keys().filter_map(|node| met.nodes.name(*node)).collect();
-                tracing::warn!(target: "remora::wait", nodes = %names.join(","), "memory nodes do not answer: waiting until the cluster goes on without them");
+                tracing::warn!(target: WAITS, nodes = %names.join(","), "memory nodes do not answer: waiting until the cluster goes on without them");
                 is_told = true;
             }
             std::thread::sleep(LOSS_PAUSE);
@@ -356,7 +357,7 @@ fn still_connected(fabric: &dyn Fabric, clients: &[u32], options: &ConnectOption
         }
         options.unless_interrupted()?;
         if !is_told {
-            tracing::warn!(target: "remora::wait", clients = %numbers(&left), "waiting for clients to end that the configuration does not know");
+            tracing::warn!(target: WAITS, clients = %numbers(&left), "waiting for clients to end that the configuration does not know");
             is_told = true;
         }
         std::thread::sleep(LOSS_PAUSE);

@@ -14,6 +14,7 @@ use super::handle::Cluster;
 use super::interrupt;
 use super::nodes::are_named;
 use super::opened::announce_lines;
+use crate::WAITS;
 use crate::error::OpenError;
 use crate::mutex::lock;
 
@@ -108,7 +109,7 @@ pub(crate) fn in_one_epoch<T, E>(
             return done;
         }
         if !is_told {
-            tracing::warn!(target: "remora::wait", "the epoch is changing: waiting for the next one");
+            tracing::warn!(target: WAITS, "the epoch is changing: waiting for the next one");
             is_told = true;
         }
         std::thread::sleep(PAUSE);
