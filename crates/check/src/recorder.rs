@@ -9,7 +9,7 @@ use std::io::{self, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remora::{Observer, Outcome as Ended, Rollback, TransactionEvent, WriteKind as Change};
+use remora::observe::{Observer, Outcome as Ended, Rollback, TransactionEvent, WriteKind as Change};
 
 use crate::history::marks::Mark;
 use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use remora::floors::fabric::catch_panic;
-use remora::{Cluster, ClusterOptions, Error, Protocol, Session, WorkerOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, Error, Session, WorkerOptions};
 use remora_check::{Counts, HistoryFile, HistoryReader, ReadOptions, Status, check};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::{Prng, Workload};
@@ -47,8 +48,8 @@ impl Write for Writes {
 }
 
 fn cluster(protocol: Protocol, seed: u64) -> Cluster {
-    let options = ClusterOptions { node_bytes: 8 << 20, protocol, ..ClusterOptions::default() };
-    Cluster::seeded(options, seed).unwrap().0
+    let options = Cluster::embedded().node_bytes(8 << 20).protocol(protocol);
+    options.open_seeded(seed).unwrap().0
 }
 
 async fn transactions(bank: &SmallBank, session: &mut Session, mut random: Prng, count: usize) -> Result<(), Error> {
@@ -68,7 +69,7 @@ fn what_is_about_to_commit_is_written_down_first() {
     for protocol in Protocol::ALL {
         let cluster = cluster(protocol, 1);
         let bank = SmallBank::load(&cluster, Customers::new(ACCOUNTS, 0.5, 0.5)).unwrap();
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         let writes = Writes::until(usize::MAX);
         let file = HistoryFile::durable(writes.clone());
         worker.block_on(async |session| {
@@ -106,7 +107,7 @@ fn what_is_about_to_commit_is_written_down_first() {
 fn with_a_death(protocol: Protocol, seed: u64, death: usize) -> (Counts, bool) {
     let cluster = cluster(protocol, seed);
     let bank = SmallBank::load(&cluster, Customers::new(ACCOUNTS, 0.5, 0.5)).unwrap();
-    let options = WorkerOptions { coroutines: 4, clients: 4, seed, yield_after_rounds: true };
+    let options = WorkerOptions::default().coroutines(4).clients(4).seed(seed).yield_after_rounds(true);
     let mut worker = cluster.worker(options).unwrap();
     let writes: Vec<Writes> = [1 + death, usize::MAX, usize::MAX, usize::MAX].map(Writes::until).to_vec();
     for (session, writes) in worker.sessions().iter_mut().zip(&writes) {

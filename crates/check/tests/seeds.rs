@@ -10,7 +10,8 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 
 use remora::floors::txn::mutant::{self, Mutant};
-use remora::{Cluster, ClusterOptions, Error, Protocol, Session, WorkerOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, Error, Session, WorkerOptions};
 use remora_check::{Counts, HistoryFile, HistoryReader, ReadOptions, check};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{Kind, Subscribers, Tatp};
@@ -69,10 +70,12 @@ fn run<W: Workload>(
     // All of one worker's coroutines on one connection, one each, and in between.
     let (coroutines, clients) = [(4, 4), (6, 3), (4, 1), (8, 8)][seed as usize % 4];
     let replicas = [3, 1, 2][seed as usize % 3];
-    let options = ClusterOptions { replicas, node_bytes: 8 << 20, protocol, ..ClusterOptions::default() };
-    let (cluster, _) = Cluster::seeded(options, seed).unwrap();
+    let options = Cluster::embedded().replicas(replicas).node_bytes(8 << 20).protocol(protocol);
+    let (cluster, _) = options.open_seeded(seed).unwrap();
     let workload = load(&cluster);
-    let mut worker = cluster.worker(WorkerOptions { coroutines, clients, seed, yield_after_rounds: true }).unwrap();
+    let mut worker = cluster
+        .worker(WorkerOptions::default().coroutines(coroutines).clients(clients).seed(seed).yield_after_rounds(true))
+        .unwrap();
     let lines = Shared::default();
     let file = HistoryFile::new(lines.clone());
     for session in worker.sessions() {

@@ -8,7 +8,9 @@
 use std::fs::File;
 use std::time::Duration;
 
-use remora::{Cluster, ClusterOptions, Observer, Protocol};
+use remora::Cluster;
+use remora::observe::Observer;
+use remora::protocol::Protocol;
 use remora_check::HistoryFile;
 use remora_workload::Setting;
 use remora_workload::driver::{self, Length, RunOptions};
@@ -39,8 +41,8 @@ fn run(protocol: Protocol, replicas: u8, recorded: bool, seconds: f64, threads: 
     let accounts = Customers::ACCOUNTS_PER_THREAD * threads as u64;
     let setting = Setting { memory_nodes: 3, replicas, workers: threads as u64, coroutines: 8 };
     let node_bytes = SmallBank::node_bytes(accounts, &setting) as usize;
-    let options = ClusterOptions { replicas, protocol, node_bytes, ..ClusterOptions::default() };
-    let cluster = Cluster::embedded(options).expect("memory for three nodes");
+    let options = Cluster::embedded().replicas(replicas).protocol(protocol).node_bytes(node_bytes);
+    let cluster = options.open().expect("memory for three nodes");
     let bank = SmallBank::load(&cluster, Customers::standard(accounts)).expect("room for the accounts");
     let length = Length::Time(Duration::from_secs_f64(seconds));
     let options = RunOptions { threads, coroutines: 8, length, seed: 1, yield_after_rounds: false, rate: None };

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use remora::Cluster;
+use remora::admin::{Configuration, NodeId};
 use remora::floors::membership::Membership;
 use remora::floors::node::Metadata;
-use remora::{Cluster, Configuration, NodeId};
 
 use crate::drain::{LOOKED_AFTER, PAUSE, Progress, Stall, extent, failure, room};
 use crate::meet::MeetArgs;

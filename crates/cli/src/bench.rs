@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use remora::connect::Nodes;
 use remora::floors::fabric::{FabricError, Headroom};
-use remora::floors::index;
 use remora::floors::node::MemoryError;
-use remora::{Cluster, ClusterOptions, Error, Nodes, OpenError};
+use remora::{Cluster, Error, OpenError};
 use remora_fabric::sim::Sim;
 use remora_workload::RunError;
 use remora_workload::guestbook::{GuestBook, GuestError};
@@ -79,16 +79,15 @@ impl Bench {
     /// A cluster of this process.
     pub(crate) fn embedded(&self) -> Result<Cluster, Failure> {
         let run = &self.run;
-        let options = ClusterOptions {
-            memory_nodes: run.memory_nodes(),
-            replicas: run.replicas(),
-            node_bytes: self.node_bytes()?,
-            protocol: run.protocol(),
-            spares: self.run.spares,
-        };
+        let options = Cluster::embedded()
+            .nodes(run.memory_nodes())
+            .replicas(run.replicas())
+            .node_bytes(self.node_bytes()?)
+            .protocol(run.protocol())
+            .spares(self.run.spares);
         let cluster = match run.rdma.open(run.is_rdma())? {
-            None => Cluster::embedded(options),
-            rdma => Cluster::embedded_servers(rdma, options),
+            None => options.open(),
+            rdma => options.open_servers(rdma),
         };
         run.leased(cluster.map_err(|error| self.blame(&error))?)
     }
@@ -105,16 +104,14 @@ impl Bench {
 
     /// Which option to change, when memory cannot be laid out.
     pub(crate) fn blame(&self, error: &OpenError) -> Failure {
-        let option = match error {
-            index::IndexError::Memory(
-                MemoryError::OutOfMemory { .. } | MemoryError::TooSmall { .. } | MemoryError::Region(_),
-            ) => &self.sized_by,
-            index::IndexError::Memory(MemoryError::TooManyReplicas { .. }) => "--replicas",
-            index::IndexError::Memory(
-                MemoryError::Limit { what: "connected clients", .. } | MemoryError::Thread(_),
-            ) => "--threads",
-            index::IndexError::Memory(MemoryError::Fabric(error)) => return self.lost(error),
-            index::IndexError::Memory(MemoryError::Interrupted) => {
+        let option = match error.memory() {
+            Some(MemoryError::OutOfMemory { .. } | MemoryError::TooSmall { .. } | MemoryError::Region(_)) => {
+                &self.sized_by
+            }
+            Some(MemoryError::TooManyReplicas { .. }) => "--replicas",
+            Some(MemoryError::Limit { what: "connected clients", .. } | MemoryError::Thread(_)) => "--threads",
+            Some(MemoryError::Fabric(error)) => return self.lost(error),
+            Some(MemoryError::Interrupted) => {
                 return Failure(format!("{error}; nothing was measured"));
             }
             _ => return Failure(error.to_string()),

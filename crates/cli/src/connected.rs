@@ -10,9 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use remora::floors::index::IndexError;
+use remora::connect::{ConnectError, Nodes};
 use remora::floors::node::{MemoryError, Metadata, TableEntry};
-use remora::{Cluster, ConnectError, ConnectOptions, Nodes, OpenError, Protocol};
+use remora::protocol::Protocol;
+use remora::{Cluster, OpenError};
 use remora_workload::driver::{self, Measured, Observers, Progress, RunOptions};
 use remora_workload::guestbook::{Farewell, GuestBook};
 use remora_workload::{RunError, Workload};
@@ -108,23 +109,23 @@ impl Bench {
         };
         let (replicas, configuration) = (self.run.replicas, self.run.etcd.complete(self.run.configuration.clone())?);
         let rdma = self.run.rdma.open(self.run.is_rdma())?;
-        let options = ConnectOptions {
-            protocol,
-            replicas,
-            spares: self.run.spares,
-            keys,
-            tls,
-            rdma,
-            configuration,
-            interrupt: Some(stop.clone()),
-            ..ConnectOptions::default()
-        };
+        let mut options = Cluster::connect(nodes)
+            .protocol(protocol)
+            .spares(self.run.spares)
+            .keys(keys)
+            .tls(tls)
+            .rdma(rdma)
+            .configuration(configuration)
+            .interrupt(stop.clone());
+        options.replicas = replicas;
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match Cluster::connect(nodes, &options) {
-                Err(ConnectError::Open(IndexError::Memory(MemoryError::Founding)))
-                    if attempts < ATTEMPTS && !stop.load(Ordering::Relaxed) =>
+            match options.open() {
+                Err(ConnectError::Open(error))
+                    if error.memory() == Some(&MemoryError::Founding)
+                        && attempts < ATTEMPTS
+                        && !stop.load(Ordering::Relaxed) =>
                 {
                     thread::sleep(PAUSE);
                 }

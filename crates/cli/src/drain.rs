@@ -8,10 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use remora::Cluster;
+use remora::admin::{Configuration, ConfigurationError, NodeId};
 use remora::floors::fabric::{ClientId, Lane, NodeSet, block_on};
 use remora::floors::membership::Membership;
 use remora::floors::node::{Metadata, ShardId, ShardPlacement, metadata, node};
-use remora::{Cluster, Configuration, ConfigurationError, NodeId};
 
 use crate::meet::MeetArgs;
 use crate::signals::stop_on_signals;

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use remora::{Place, Protocol};
+use remora::connect::Place;
+use remora::protocol::Protocol;
 use remora_check::{HistoryReader, ReadOptions};
 use remora_command::inputs::Inputs;
 use remora_workload::smallbank::{Customers, SmallBank};

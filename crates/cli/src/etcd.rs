@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use remora::{EtcdTls, EtcdUser, Nodes, Place};
+use remora::connect::{EtcdTls, EtcdUser, Nodes, Place};
 use remora_command::inputs::Inputs;
 use serde::Serialize;
 

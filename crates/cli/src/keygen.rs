@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use clap::Args;
-use remora::{KeyError, KeyStep, NodeKey, NodeKeys};
+use remora::connect::{KeyError, KeyStep, NodeKey, NodeKeys};
 
 use crate::{Failure, Verdict, output};
 

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use remora::{Cluster, ConnectError, ConnectOptions, Nodes, Place};
+use remora::Cluster;
+use remora::connect::{ConnectError, ConnectOptions, Nodes, Place};
 use remora_command::inputs::Inputs;
 
 use crate::etcd::EtcdArgs;
@@ -47,21 +48,20 @@ impl MeetArgs {
     /// Connects to look after the memory nodes, and takes one for dead that does not answer for so
     /// long.
     pub(crate) fn control(&self, stop: &Arc<AtomicBool>, patience: Duration) -> Result<Cluster, Failure> {
-        self.connect_as(stop, ConnectOptions { patience: Some(patience), controls: true, ..ConnectOptions::default() })
+        self.connect_as(stop, ConnectOptions::default().patience(patience).controls(true))
     }
 
     fn connect_as(&self, stop: &Arc<AtomicBool>, options: ConnectOptions) -> Result<Cluster, Failure> {
         if self.configuration.is_none() && matches!(self.connect, Nodes::Tcp(_)) {
             return Err(Failure::new("--configuration", "is needed: controllers and clients meet there"));
         }
-        let connect = ConnectOptions {
-            keys: self.key_file.as_deref().map(read_keys).transpose()?,
-            tls: self.tls_ca.as_deref().map(read_client_tls).transpose()?,
-            configuration: self.etcd.complete(self.configuration.clone())?,
-            interrupt: Some(stop.clone()),
-            ..options
-        };
-        Cluster::connect(&self.connect, &connect).map_err(|error| blame(&error))
+        let connect = options
+            .nodes(&self.connect)
+            .keys(self.key_file.as_deref().map(read_keys).transpose()?)
+            .tls(self.tls_ca.as_deref().map(read_client_tls).transpose()?)
+            .configuration(self.etcd.complete(self.configuration.clone())?)
+            .interrupt(stop.clone());
+        connect.open().map_err(|error| blame(&error))
     }
 }
 

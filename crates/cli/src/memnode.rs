@@ -5,11 +5,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use remora::connect::{ClientTls, NodeKeys, TlsError};
 use remora::floors::fabric::shm::file::OpenError;
 use remora::floors::fabric::tcp::ServerError;
 use remora::floors::fabric::{Headroom, LINE_BYTES, RegionError};
 use remora::floors::node::MemoryError;
-use remora::{ClientTls, MemoryNode, NodeError, NodeKeys, PriorMemory, ServerOptions, ServerTls, TlsError};
+use remora::node::{MemoryNode, NodeError, PriorMemory, ServerOptions, ServerTls};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -97,13 +98,12 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
     let bytes = options.size.unwrap_or_default();
     let size = || format!("--size {bytes}");
     let defaults = ServerOptions::default();
-    let server = ServerOptions {
-        keys: options.key_file.as_deref().map(read_keys).transpose()?,
-        tls: options.tls_cert.as_deref().zip(options.tls_key.as_deref()).map(read_server_tls).transpose()?,
-        insecure: options.insecure,
-        rdma: options.rdma.open(options.fabric.as_deref() == Some("verbs"))?,
-        connections_max: options.max_connections.map_or(defaults.connections_max, |connections| connections as usize),
-    };
+    let server = ServerOptions::default()
+        .keys(options.key_file.as_deref().map(read_keys).transpose()?)
+        .tls(options.tls_cert.as_deref().zip(options.tls_key.as_deref()).map(read_server_tls).transpose()?)
+        .insecure(options.insecure)
+        .rdma(options.rdma.open(options.fabric.as_deref() == Some("verbs"))?)
+        .connections_max(options.max_connections.map_or(defaults.connections_max, |connections| connections as usize));
     if bytes >= LONG_TO_TAKE && Headroom::now().bytes >= bytes {
         output::note(&format!("takes {} of memory, which lasts a while", value::show_bytes(bytes)));
     }

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use remora::Cluster;
+use remora::connect::{Nodes, Place};
 use remora::floors::fabric;
 use remora::floors::node::limits::{CLIENTS_MAX, REPLICAS_MAX};
-use remora::{Cluster, Nodes, Place, Protocol};
+use remora::protocol::Protocol;
 use remora_command::inputs::Inputs;
 use remora_fabric::sim::Profile;
 use remora_workload::Setting;
@@ -25,8 +27,8 @@ const REPLICAS: u8 = 3;
 /// Options of every workload that runs transactions.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct RunArgs {
-    /// Backend: shm, everything in this process; verbs, an RDMA device, to running memory nodes
-    /// with --connect; sim, a simulated cluster [default: shm, or what --connect names].
+    /// Backend: shm, everything in this process; tcp or verbs (an RDMA device), to running memory
+    /// nodes with --connect; sim, a simulated cluster [default: shm, or what --connect names].
     #[arg(long, value_name = "NAME", value_parser = value::fabric)]
     #[serde(skip)] // a field of the report already, as is the protocol
     pub(crate) fabric: Option<String>,
@@ -136,11 +138,22 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     /// With what nobody said filled in.
     pub(crate) fn settled(&self) -> Result<RunArgs, Failure> {
-        if let (Some(fabric), Some(nodes)) = (&self.fabric, &self.connect)
-            && !(self.is_rdma() && matches!(nodes, Nodes::Tcp(_)))
-        {
-            let why = format!("--connect {nodes} says it already: of memory nodes over TCP, verbs reaches the memory");
-            return Err(Failure::new(format!("--fabric {fabric}"), why));
+        if let Some(fabric) = self.fabric.as_deref() {
+            let refused = |why| Err(Failure::new(format!("--fabric {fabric}"), why));
+            match &self.connect {
+                None if fabric == "tcp" => {
+                    let why = "its memory nodes are processes of their own: start them with remora memnode, and name them \
+                               with --connect";
+                    return refused(why.to_owned());
+                }
+                Some(nodes) if fabric != nodes.fabric() && !(self.is_rdma() && matches!(nodes, Nodes::Tcp(_))) => {
+                    return refused(format!(
+                        "--connect {nodes} names memory nodes that are reached by {}",
+                        nodes.fabric()
+                    ));
+                }
+                _ => {}
+            }
         }
         let connected = self.connect.as_ref().map(|nodes| nodes.count() as u16);
         let memory_nodes = connected.or(self.memory_nodes).unwrap_or(MEMORY_NODES);

@@ -1,8 +1,8 @@
 //! Options of the RDMA device.
 
 use clap::{Args, ValueEnum};
+use remora::connect::{Device, DeviceOptions};
 use remora::floors::fabric::rdma::Calls;
-use remora::{Device, DeviceOptions};
 use serde::Serialize;
 
 use crate::Failure;
@@ -69,7 +69,8 @@ impl RdmaArgs {
             Some(RdmaCalls::Rc) => Calls::Connection,
             None => Calls::default(),
         };
-        let options = DeviceOptions { name, port, gid_index, calls, ..DeviceOptions::default() };
+        let mut options = DeviceOptions::default().name(name).calls(calls);
+        (options.port, options.gid_index) = (port, gid_index);
         Device::open(&options).map(Some).map_err(|error| Failure::new("--fabric verbs", error))
     }
 }

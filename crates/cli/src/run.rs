@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use remora::Observer;
+use remora::observe::Observer;
 use remora_workload::driver::{Length, Progress, RunOptions};
 use remora_workload::{Report, Workload};
 use serde::Serialize;

@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use remora::{Cluster, ClusterOptions, Observer, SimulatedError};
+use remora::Cluster;
+use remora::observe::Observer;
+use remora::simulate::SimulatedError;
 use remora_fabric::sim::{self, Sim, SimOptions};
 use remora_workload::simulated::{Simulation, simulate};
 use remora_workload::{SimulatedIn, Workload};
@@ -25,14 +27,12 @@ impl Bench {
             ddio: !args.no_ddio,
             ..SimOptions::new(args.hardware()?, run.seed)
         };
-        let cluster = ClusterOptions {
-            memory_nodes: run.memory_nodes(),
-            replicas: run.replicas(),
-            node_bytes: self.node_bytes()?,
-            protocol: run.protocol(),
-            ..ClusterOptions::default()
-        };
-        Cluster::simulated(cluster, &options).map_err(|error| match error {
+        let cluster = Cluster::embedded()
+            .nodes(run.memory_nodes())
+            .replicas(run.replicas())
+            .node_bytes(self.node_bytes()?)
+            .protocol(run.protocol());
+        cluster.open_simulated(&options).map_err(|error| match error {
             SimulatedError::Sim(error) => Failure::new("--fabric sim", error),
             SimulatedError::Open(error) => self.blame(&error),
         })

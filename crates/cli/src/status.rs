@@ -10,11 +10,13 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use clap::Args;
+use remora::admin::NodeId;
+use remora::connect::{Nodes, Place};
 use remora::floors::fabric::shm::file::ShmFiles;
 use remora::floors::fabric::tcp::{Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, NodeSet, block_on};
 use remora::floors::node::{Identity, MemoryError, Metadata, TableId, connected, identity, metadata, node};
-use remora::{NodeId, NodeStatus, Nodes, Place};
+use remora::observe::NodeStatus;
 use remora_command::inputs::Inputs;
 use serde::Serialize;
 

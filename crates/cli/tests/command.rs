@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use remora::Protocol;
+use remora::protocol::Protocol;
 use serde_json::Value;
 
 fn remora(arguments: &[&str]) -> Output {

@@ -96,7 +96,8 @@ fn two_clients_at_once_are_serializable_together() {
 fn options_that_contradict_what_is_there_are_refused() {
     let (_nodes, connect) = listen("contradict", 2);
     assert_refused(&remora("contradict-check", &bank(&connect, "--check")), &["--check", "no workload"]);
-    let loaded = report(&remora("contradict-load", &bank(&connect, "--accounts 100 --transactions 10")));
+    let options = "--fabric tcp --accounts 100 --transactions 10"; // what --connect says, too
+    let loaded = report(&remora("contradict-load", &bank(&connect, options)));
     assert_eq!(holds(&loaded), [Some(true); 4]);
     for (options, names) in [
         ("--accounts 200", &["--accounts 200", "100"][..]),

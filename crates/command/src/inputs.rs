@@ -7,8 +7,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use remora::connect::{Nodes, Place};
 use remora::floors::membership::LockedFile;
-use remora::{Nodes, Place};
 use remora_fabric::sim::Profile;
 
 use crate::Failure;

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use remora::WAITS;
+use remora::observe::WAITS;
 use remora_workload::{LatencyUs, Report};
 use serde::Serialize;
 use tracing_subscriber::Layer;

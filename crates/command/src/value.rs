@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use remora::{Ford, Nodes, Place, Protocol};
+use remora::connect::{Nodes, Place};
+use remora::protocol::{Ford, Protocol};
 use serde::{Serialize, Serializer};
 
 /// A number of bytes: `4096`, `64KiB`, `256M`, `2g`.
@@ -96,11 +97,8 @@ pub fn protocol(text: &str) -> Result<String, String> {
 /// A backend.
 pub fn fabric(text: &str) -> Result<String, String> {
     match text {
-        "shm" | "verbs" | "sim" => Ok(text.to_owned()),
-        "tcp" => Err("its memory nodes are processes of their own: start them with remora memnode, and name them \
-             with --connect"
-            .to_owned()),
-        _ => Err("no such fabric; there are shm, verbs and sim".to_owned()),
+        "shm" | "tcp" | "verbs" | "sim" => Ok(text.to_owned()),
+        _ => Err("no such fabric; there are shm, tcp, verbs and sim".to_owned()),
     }
 }
 

@@ -97,7 +97,7 @@ fn secret() -> Option<Rounds> {
     #[cfg(feature = "tls")]
     {
         let issued = certificates::Issued::signed("127.0.0.1");
-        let servers = ServerOptions { tls: Some(issued.server()), ..ServerOptions::default() };
+        let servers = ServerOptions::default().tls(issued.server());
         let options = TcpOptions { tls: Some(issued.client()), ..TcpOptions::default() };
         Some(Rounds::new("tls", &servers, options))
     }

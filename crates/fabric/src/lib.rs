@@ -80,6 +80,7 @@ mod region;
 mod round;
 pub mod seeded;
 mod service;
+mod setters;
 pub mod shm;
 pub mod sim;
 pub mod tcp;

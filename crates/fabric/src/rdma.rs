@@ -54,6 +54,7 @@ pub(crate) use backend::{Domain, Exports, Fetched, Queue};
 
 /// Which device to use, and how.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct DeviceOptions {
     /// Name of the device, as `rdma link` or `ibv_devices` shows it; the first device that has an
     /// active port, if `None`.
@@ -70,6 +71,15 @@ pub struct DeviceOptions {
     /// For tests: one in this number of datagrams that come is taken for lost.
     pub lose_every: Option<NonZeroU32>,
 }
+
+crate::setters!(DeviceOptions {
+    name: impl Into<Option<String>>,
+    port: u8,
+    gid_index: u8,
+    messages_only: bool,
+    calls: Calls,
+    lose_every: NonZeroU32,
+});
 
 /// How calls travel, and with them all that memory nodes' CPUs do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

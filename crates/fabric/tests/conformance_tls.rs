@@ -16,7 +16,7 @@ impl Bed for TlsBed {
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Box<dyn Host> {
         let issued = Issued::self_signed("127.0.0.1");
         let keys = (seed % 2 == 1).then(|| Keys::from(Key::generate().expect("random bytes")));
-        let servers = ServerOptions { keys: keys.clone(), tls: Some(issued.server()), ..ServerOptions::default() };
+        let servers = ServerOptions::default().keys(keys.clone()).tls(issued.server());
         let options =
             TcpOptions { keys, tls: Some(issued.client()), patience: Duration::from_secs(30), ..TcpOptions::default() };
         Box::new(Loopback::with_servers(nodes, &servers, options).expect("a test's servers"))

@@ -18,15 +18,13 @@ fn open(options: DeviceOptions) -> Device {
 /// NICs execute the verbs.
 static ONE_SIDED: LazyLock<Device> = LazyLock::new(|| open(DeviceOptions::default()));
 /// Verbs travel in messages, as where a device has no atomics.
-static MESSAGES: LazyLock<Device> =
-    LazyLock::new(|| open(DeviceOptions { messages_only: true, ..DeviceOptions::default() }));
+static MESSAGES: LazyLock<Device> = LazyLock::new(|| open(DeviceOptions::default().messages_only(true)));
 /// Calls travel in datagrams.
-static DATAGRAMS: LazyLock<Device> =
-    LazyLock::new(|| open(DeviceOptions { calls: Calls::Datagrams, ..DeviceOptions::default() }));
+static DATAGRAMS: LazyLock<Device> = LazyLock::new(|| open(DeviceOptions::default().calls(Calls::Datagrams)));
 /// All verbs travel in datagrams, of which some are lost.
 static LOSSY: LazyLock<Device> = LazyLock::new(|| {
     let (calls, lose_every) = (Calls::Datagrams, NonZeroU32::new(7));
-    open(DeviceOptions { messages_only: true, calls, lose_every, ..DeviceOptions::default() })
+    open(DeviceOptions::default().messages_only(true).calls(calls).lose_every(lose_every))
 });
 
 struct VerbsBed {

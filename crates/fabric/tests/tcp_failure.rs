@@ -57,7 +57,7 @@ fn a_node_that_is_stopped_is_named() {
 #[test]
 fn limits_without_bounds_are_limits() {
     for patience in [Duration::MAX, Duration::from_secs(1 << 40), Duration::from_secs(100_000)] {
-        let (_handle, address) = serve(ServerOptions { connections_max: usize::MAX, ..ServerOptions::default() });
+        let (_handle, address) = serve(ServerOptions::default().connections_max(usize::MAX));
         let fabric = tcp(&[&address], TcpOptions { patience, connect_timeout: patience, ..TcpOptions::default() });
         fabric.status(NodeId(0)).expect("an answer");
         for client in 1..20 {

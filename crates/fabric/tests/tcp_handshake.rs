@@ -23,7 +23,7 @@ fn with_key(key: Option<&Key>) -> TcpOptions {
 }
 
 fn locked_by(key: impl Into<Keys>) -> ServerOptions {
-    ServerOptions { keys: Some(key.into()), ..ServerOptions::default() }
+    ServerOptions::default().keys(key.into())
 }
 
 fn refusal(address: &str, key: Option<&Key>) -> Option<Fault> {
@@ -153,7 +153,7 @@ fn the_slow_are_cut_off_and_hold_up_nobody() {
 
 #[test]
 fn a_full_server_says_so_and_still_takes_orders() {
-    let (server, address) = serve(ServerOptions { connections_max: 3, ..ServerOptions::default() });
+    let (server, address) = serve(ServerOptions::default().connections_max(3));
     let tcp = tcp(&[&address], TcpOptions::default());
     let mut open: Vec<_> = (1..=3).map(|client| tcp.connect(ClientId(client)).expect("there is room")).collect();
     let full = FabricError { node: NodeId(0), fault: Fault::Refused(Refusal::Full) };
@@ -176,7 +176,7 @@ fn nobody_is_served_by_accident() {
     let memory = Arc::new(Memory::map(&[vec![REGION]]).unwrap());
     let everywhere = |options| Server::bind("0.0.0.0:0", options, memory.clone()).map(drop);
     assert!(matches!(everywhere(ServerOptions::default()), Err(ServerError::NoKey(_))));
-    assert_eq!(everywhere(ServerOptions { insecure: true, ..ServerOptions::default() }), Ok(()));
+    assert_eq!(everywhere(ServerOptions::default().insecure(true)), Ok(()));
     assert_eq!(everywhere(locked_by(Key::generate().unwrap())), Ok(()));
 }
 

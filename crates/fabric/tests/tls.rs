@@ -25,7 +25,7 @@ use tcp_support::*;
 const HOST: &str = "127.0.0.1";
 
 fn served_by(issued: &Issued) -> ServerOptions {
-    ServerOptions { tls: Some(issued.server()), ..ServerOptions::default() }
+    ServerOptions::default().tls(issued.server())
 }
 
 fn trusting(issued: &Issued) -> TcpOptions {
@@ -108,7 +108,7 @@ fn with_tls_and_without_refuse_each_other_at_once() {
 fn the_key_is_proved_inside() {
     let issued = Issued::signed(HOST);
     let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
-    let (_, address) = serve(ServerOptions { keys: Some(key.into()), ..served_by(&issued) });
+    let (_, address) = serve(served_by(&issued).keys(Keys::from(key)));
     let found = |key: Option<Key>| refusal(&address, TcpOptions { keys: key.map(Keys::from), ..trusting(&issued) });
     assert_eq!(found(Some(key)), None);
     assert_eq!(found(Some(other)), Some(Fault::Refused(Refusal::WrongKey)));
@@ -394,7 +394,7 @@ fn certificates_of_openssl_do() {
         .output();
     let Ok(made) = made else { return eprintln!("skipped: no openssl here") };
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let (_, address) = serve(ServerOptions { tls: Some(issued.server()), ..ServerOptions::default() });
+    let (_, address) = serve(ServerOptions::default().tls(issued.server()));
     let trusted = ClientTls::read(&issued.certificate()).unwrap();
     assert_eq!(refusal(&address, TcpOptions { tls: Some(trusted), ..TcpOptions::default() }), None);
 }

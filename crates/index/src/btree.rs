@@ -308,6 +308,13 @@ impl<'b> Node<&'b mut [u8]> {
         node.end(None, 0);
         node
     }
+
+    /// Returns the value of an entry of a leaf, to be changed.
+    #[must_use]
+    pub fn into_value(self, at: usize) -> &'b mut [u8] {
+        let place = self.payloads(at..at + 1);
+        &mut self.bytes[place]
+    }
 }
 
 impl<B: DerefMut<Target = [u8]>> Node<B> {
@@ -337,12 +344,6 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         self.bytes.copy_within(keys.start + self.shape.key_bytes..keys.end, keys.start);
         self.bytes.copy_within(payloads.start + payload_bytes..payloads.end, payloads.start);
         self.truncate(count - 1);
-    }
-
-    /// Replaces a value.
-    pub fn set_value(&mut self, at: usize, value: &[u8]) {
-        let place = self.payloads(at..at + 1);
-        self.bytes[place].copy_from_slice(value);
     }
 
     /// Gives everything from an entry on to a new node to its right, which it links.
@@ -445,7 +446,7 @@ mod tests {
                 let index = nodes.binary_search_by(|image| of(image).reverse()).unwrap();
                 let mut node = Node::new(shape(), &mut nodes[index][..]).unwrap();
                 match (node.find(&key), inserts) {
-                    (Ok(at), true) => node.set_value(at, &value),
+                    (Ok(at), true) => node.into_value(at).copy_from_slice(&value),
                     (Ok(at), false) => node.remove(at),
                     (Err(at), true) if !node.is_full() => node.insert(at, &key, &value),
                     (Err(_), true) => {

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, ClusterOptions, Observer, OpenError, Protocol, SimulatedError, Validation};
+use remora::observe::Observer;
+use remora::protocol::{Protocol, Validation};
+use remora::simulate::SimulatedError;
+use remora::{Cluster, OpenError};
 use remora_fabric::sim::{Deployment, Sim, SimOptions};
 use remora_workload::simulated::{Simulated, Simulation, simulate};
 use remora_workload::{RunError, Workload};
@@ -74,14 +77,13 @@ impl Bench {
         let began = Instant::now();
         // The cluster's version cache is on a machine of its own, which has nothing else.
         let spares = u16::from(self.protocol.validation() == Validation::Global);
-        let options = ClusterOptions {
-            memory_nodes: self.memory_nodes + spares,
-            spares,
-            replicas: self.replicas,
-            node_bytes: self.node_bytes,
-            protocol: self.protocol,
-        };
-        let (cluster, sim) = Cluster::simulated(options, &self.sim)?;
+        let options = Cluster::embedded()
+            .nodes(self.memory_nodes + spares)
+            .spares(spares)
+            .replicas(self.replicas)
+            .node_bytes(self.node_bytes)
+            .protocol(self.protocol);
+        let (cluster, sim) = options.open_simulated(&self.sim)?;
         let workload = load(&cluster)?;
         Ok((sim, cluster, workload, began.elapsed()))
     }

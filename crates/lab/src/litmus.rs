@@ -12,9 +12,9 @@ mod stage;
 
 use std::time::{Duration, Instant};
 
-use remora::Protocol;
 use remora::floors::fabric::seeded::explore::{Counts, Exploration};
 use remora::floors::txn::mutant::{self, Mutant};
+use remora::protocol::Protocol;
 use serde::Serialize;
 
 /// A litmus test.

@@ -1,8 +1,8 @@
 //! Fault campaigns are deterministic, reach what they should reach, find nothing wrong in the
 //! protocols, and find published errors that are put back.
 
-use remora::Protocol;
 use remora::floors::txn::mutant::{self, Mutant};
+use remora::protocol::Protocol;
 use remora_lab::campaign::{Case, FAULTS, Load, campaign, mutation_score, run, shrink};
 
 fn faults(names: &[&str]) -> Vec<String> {

@@ -4,7 +4,7 @@
 use std::fs::OpenOptions;
 use std::process::{Command, Output, Stdio};
 
-use remora::Protocol;
+use remora::protocol::Protocol;
 
 fn lab(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remora-lab"));

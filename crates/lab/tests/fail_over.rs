@@ -4,23 +4,22 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use remora::admin::Standing;
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::node::{MemoryError, Metadata, node};
 use remora::floors::txn::mutant::Mutant;
 use remora::floors::txn::recovery::{Loss, Tell, fail_over};
-use remora::{Cluster, ClusterOptions, Error, Protocol, Record, Session, Standing, Table, TableOptions, WorkerOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, Error, Session, Table, TableOptions, WorkerOptions};
 use remora_fabric::sim::{Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
 use remora_fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, block_on, probes};
 use remora_lab::campaign::{Case, Load, mutation_score, run};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "account")]
 #[repr(transparent)]
 struct Account(i64);
-
-impl Record for Account {
-    const SCHEMA: &'static str = "account";
-}
 
 const ROWS: u64 = 64;
 const MONEY: i64 = 1_000;
@@ -59,9 +58,14 @@ fn cluster_with(
     table: TableOptions,
 ) -> (Cluster, Sim, Table<u64, Account>) {
     let Shape { nodes: memory_nodes, spares, replicas, .. } = shape;
-    let options = ClusterOptions { memory_nodes, spares, replicas, node_bytes: 16 << 20, protocol };
+    let options = Cluster::embedded()
+        .nodes(memory_nodes)
+        .spares(spares)
+        .replicas(replicas)
+        .node_bytes(16 << 20)
+        .protocol(protocol);
     let profile = Profile::named("connectx4").expect("a profile");
-    let (cluster, sim) = Cluster::simulated(options, &SimOptions::new(profile, seed)).expect("a cluster");
+    let (cluster, sim) = options.open_simulated(&SimOptions::new(profile, seed)).expect("a cluster");
     let cluster = cluster.with_lease(Some(LEASE));
     let accounts = cluster.create_table("accounts", table).expect("a table");
     cluster.load(&accounts, (0..ROWS).map(|key| (key, Account(MONEY)))).expect("rows");
@@ -72,8 +76,8 @@ async fn transfer(session: &mut Session, accounts: &Table<u64, Account>, from: u
     let moved = session.transact(async |tx| {
         let (from, to) = (tx.want(accounts, from), tx.want(accounts, to));
         tx.fetch().await?;
-        tx.get_mut(from)?.0 -= 1;
-        tx.get_mut(to)?.0 += 1;
+        from.get_mut(tx)?.0 -= 1;
+        to.get_mut(tx)?.0 += 1;
         Ok(())
     });
     moved.await
@@ -83,7 +87,7 @@ async fn total(session: &mut Session, accounts: &Table<u64, Account>) -> Result<
     let sum = session.transact(async |tx| {
         let all: Vec<_> = (0..ROWS).map(|key| tx.want(accounts, key)).collect();
         tx.fetch().await?;
-        all.into_iter().map(|row| Ok(tx.get(row)?.0)).sum()
+        all.into_iter().map(|row| Ok(row.require(tx)?.0)).sum()
     });
     sum.await
 }
@@ -98,7 +102,7 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
     let mut workers: Vec<_> = (0..3)
         .map(|client| {
             sim.place(client);
-            let options = WorkerOptions { coroutines: 4, seed: client as u64, ..WorkerOptions::default() };
+            let options = WorkerOptions::default().coroutines(4).seed(client as u64);
             cluster.worker(options).expect("a worker")
         })
         .collect();
@@ -270,7 +274,7 @@ fn a_cluster_goes_on_without_its_leader() {
 fn copied_within(protocol: Protocol, rate: Option<u64>, look: impl Fn(&Metadata, &[AtomicU64])) -> u64 {
     let shape = Shape { nodes: 4, spares: 1, ..SHAPE };
     // Full, so that chains of the index have grown.
-    let table = TableOptions { shards: Some(1), ..TableOptions::for_rows(ROWS) };
+    let table = TableOptions::for_rows(ROWS).shards(1);
     let (cluster, sim, accounts) = cluster_with(protocol, shape, 7, table);
     sim.place(1);
     let mut controller = cluster.controller().expect("a controller").with_copy_rate(rate);
@@ -350,7 +354,7 @@ fn a_begun_transaction_ends_with_its_epoch() {
         let shape = SHAPE;
         let (cluster, sim, accounts) = cluster(protocol, shape, 7);
         sim.place(0);
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).expect("a worker");
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).expect("a worker");
         sim.place(1);
         let mut controller = cluster.controller().expect("a controller");
         sim.instant(false);
@@ -362,8 +366,8 @@ fn a_begun_transaction_ends_with_its_epoch() {
             let mut tx = begun.transaction();
             let (from, to) = (tx.want(&accounts, 0), tx.want(&accounts, 1));
             tx.fetch().await?;
-            tx.get_mut(from)?.0 -= 1;
-            tx.get_mut(to)?.0 += 1;
+            from.get_mut(&mut tx)?.0 -= 1;
+            to.get_mut(&mut tx)?.0 += 1;
             if loss {
                 sim.fail(shape.lost);
                 tx.lane().sleep(END_AT / 2).await;
@@ -375,7 +379,7 @@ fn a_begun_transaction_ends_with_its_epoch() {
             let ended = move_one(session, true).await;
             assert!(matches!(ended, Err(Error::Fenced | Error::Unavailable(_))), "{protocol:?}: {ended:?}");
             move_one(session, false).await.expect("the next epoch");
-            let moved = session.transact(async |tx| tx.read(&accounts, 1).await).await;
+            let moved = session.transact(async |tx| accounts.get(tx, 1).await).await;
             assert_eq!(moved.expect("the next epoch").map(|account| account.0), Some(MONEY + 2), "{protocol:?}");
             assert_eq!(total(session, &accounts).await.expect("all rows"), ROWS as i64 * MONEY);
             done.set(true);
@@ -433,7 +437,7 @@ fn a_client_that_alone_has_lost_a_node_connects_again() {
         let mut workers: Vec<_> = (0..2)
             .map(|client| {
                 sim.place(client);
-                cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).expect("a worker")
+                cluster.worker(WorkerOptions::default().coroutines(2)).expect("a worker")
             })
             .collect();
         sim.place(2);

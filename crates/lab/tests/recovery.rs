@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use remora::{Cluster, ClusterOptions, Error, Observer, Outcome, Protocol, Session, TransactionEvent, WorkerOptions};
+use remora::observe::{Observer, Outcome, TransactionEvent};
+use remora::protocol::Protocol;
+use remora::{Cluster, Error, Session, WorkerOptions};
 use remora_fabric::sim::{Driven, FaultKind, Planned, Profile, Sim, SimOptions};
 use remora_fabric::{ClientId, Nanos, probes};
 use remora_workload::smallbank::{Customers, SmallBank};
@@ -48,16 +50,15 @@ fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> 
     let profile = Profile::named("connectx5").unwrap();
     let sim = Sim::new(&vec![vec![BYTES]; NODES.into()], &SimOptions::new(profile, seed)).unwrap();
     sim.instant(true);
-    let options =
-        ClusterOptions { memory_nodes: NODES, replicas: 3, node_bytes: BYTES, protocol, ..ClusterOptions::default() };
-    let cluster = Cluster::on(Arc::new(sim.clone()), options).unwrap().with_lease(Some(Duration::from_millis(5)));
+    let options = Cluster::embedded().nodes(NODES).replicas(3).node_bytes(BYTES).protocol(protocol);
+    let cluster = options.open_on(Arc::new(sim.clone())).unwrap().with_lease(Some(Duration::from_millis(5)));
     // Few customers, so that survivors do meet locks of the dead client.
     let bank = SmallBank::load(&cluster, Customers::new(2_000, 0.01, 0.9)).unwrap();
     let mut commits = Vec::new();
     let mut workers: Vec<_> = (0..CLIENTS)
         .map(|client| {
             sim.place(client);
-            let options = WorkerOptions { coroutines: COROUTINES, seed, ..WorkerOptions::default() };
+            let options = WorkerOptions::default().coroutines(COROUTINES).seed(seed);
             let mut worker = cluster.worker(options).unwrap();
             let times = Rc::new(RefCell::new(Vec::new()));
             for session in worker.sessions() {

@@ -123,7 +123,7 @@ fn what_is_something_else_is_refused_untouched() {
 fn clusters_and_folders_are_apart() {
     let server = Server::start();
     let here = open(&options(&server)).unwrap();
-    let elsewhere = EtcdOptions { prefix: "/team/remora".to_owned(), ..options(&server) };
+    let elsewhere = options(&server).prefix("/team/remora".to_owned());
     let another = Etcd::open(&options(&server), CLUSTER + 1).unwrap();
     let another: &dyn Configuration = &another;
     let apart = open(&elsewhere).unwrap();
@@ -140,7 +140,7 @@ fn clusters_and_folders_are_apart() {
 fn a_change_whose_answer_is_lost_is_made_once() {
     let server = Server::start();
     let wire = Wire::to(server.address());
-    let patient = |address| EtcdOptions { patience: PATIENCE, ..EtcdOptions::of(vec![address]) };
+    let patient = |address| EtcdOptions::of(vec![address]).patience(PATIENCE);
     let (here, there) = (open(&patient(wire.address())).unwrap(), open(&options(&server)).unwrap());
     for others in [0, 1, 5] {
         let before = newest(&there, Membership::generation);
@@ -167,7 +167,7 @@ fn a_change_whose_answer_is_lost_is_made_once() {
 fn an_answer_that_is_lost_for_good_is_not_made_up() {
     let server = Server::start();
     let wire = Wire::to(server.address());
-    let patient = EtcdOptions { patience: PATIENCE, ..EtcdOptions::of(vec![wire.address()]) };
+    let patient = EtcdOptions::of(vec![wire.address()]).patience(PATIENCE);
     let (here, there) = (open(&patient).unwrap(), open(&options(&server)).unwrap());
     join(&here, 1);
     wire.cut();
@@ -214,7 +214,7 @@ fn a_server_that_is_killed_and_started_again_goes_on() {
 fn any_majority_of_servers_will_do() {
     let mut servers = Server::start_cluster(3, &[]);
     let endpoints: Vec<String> = servers.iter().map(Server::address).collect();
-    let of_all = EtcdOptions { endpoints, ..options(&servers[0]) };
+    let of_all = options(&servers[0]).endpoints(endpoints);
     let (here, there) = (open(&of_all).unwrap(), open(&of_all).unwrap());
     let mut clients = 0;
     // One server leads, and either configuration may watch or ask any of them.
@@ -239,7 +239,7 @@ fn a_server_that_is_silent_is_not_waited_for() {
     const CHANGES: u32 = 10;
     let servers = Server::start_cluster(3, &[]);
     let endpoints: Vec<String> = servers.iter().map(Server::address).collect();
-    let here = open(&EtcdOptions { endpoints, patience: Duration::from_secs(4), ..options(&servers[0]) }).unwrap();
+    let here = open(&options(&servers[0]).endpoints(endpoints).patience(Duration::from_secs(4))).unwrap();
     // Changes that failed after a wait, and clients.
     let (mut failures, mut clients) = (0, 0);
     for silent in &servers {
@@ -271,7 +271,7 @@ fn works_again(here: &Arc<dyn Configuration>, client: u32) {
 fn while_it_is_away_calls_say_so_and_nobody_waits() {
     let mut server = Server::start();
     let patience = Duration::from_millis(1500);
-    let here = open(&EtcdOptions { patience, ..options(&server) }).unwrap();
+    let here = open(&options(&server).patience(patience)).unwrap();
     join(&here, 1);
     let away = || {
         let began = Instant::now();
@@ -301,7 +301,7 @@ fn while_it_is_away_calls_say_so_and_nobody_waits() {
     works_again(&here, 1);
     // Who comes then is told.
     server.kill();
-    let late = open(&EtcdOptions { patience, ..options(&server) });
+    let late = open(&options(&server).patience(patience));
     assert!(matches!(fault(late), EtcdFault::Away { .. }));
 }
 
@@ -340,7 +340,7 @@ fn a_process_that_was_not_heard_of_for_too_long_signs_again() {
 #[test]
 fn a_process_that_goes_is_known_at_once() {
     let server = Server::start();
-    let long = EtcdOptions { ttl: 100 * PATIENCE, ..options(&server) };
+    let long = options(&server).ttl(100 * PATIENCE);
     let (here, there) = (open(&long).unwrap(), open(&long).unwrap());
     join(&there, 1);
     let process = there.process().unwrap();
@@ -354,8 +354,7 @@ fn a_process_that_goes_is_known_at_once() {
 fn who_is_always_overtaken_gives_up() {
     let server = Server::start();
     let patience = Duration::from_secs(1);
-    let (here, there) =
-        (open(&EtcdOptions { patience, ..options(&server) }).unwrap(), open(&options(&server)).unwrap());
+    let (here, there) = (open(&options(&server).patience(patience)).unwrap(), open(&options(&server)).unwrap());
     let mut times = 0;
     let overtaken = here.update(&mut |membership| {
         times += 1;
@@ -429,10 +428,10 @@ fn with_a_minority_nothing_is_changed() {
     let servers = Server::start_cluster(3, &[]);
     let alone = leader(&servers);
     let (minority, majority): (Vec<_>, Vec<_>) = (0..3).partition(|server| *server == alone);
-    let at = |members: &[usize], patience| EtcdOptions {
-        endpoints: members.iter().map(|member| servers[*member].address()).collect(),
-        patience,
-        ..options(&servers[0])
+    let at = |members: &[usize], patience| {
+        options(&servers[0])
+            .endpoints(members.iter().map(|member| servers[*member].address()).collect())
+            .patience(patience)
     };
     let here = open(&at(&minority, Duration::from_secs(1))).unwrap();
     let there = open(&at(&majority, PATIENCE)).unwrap();
@@ -585,7 +584,7 @@ fn users_and_their_passwords() {
     });
     let by = |name: &str, password: &str| {
         let user = EtcdUser { name: name.to_owned(), password: password.to_owned() };
-        EtcdOptions { user: Some(user), ..options(&server) }
+        options(&server).user(user)
     };
     let good = by("remora", "secret of many");
     assert!(!format!("{good:?}").contains("secret"), "{good:?}");
@@ -596,7 +595,7 @@ fn users_and_their_passwords() {
     assert!(refused(&by("remora", "secret of few")).contains("authentication failed"));
     assert!(refused(&by("guest", "secret of many")).contains("permission denied"));
     assert!(refused(&options(&server)).contains("user name is empty"));
-    let elsewhere = EtcdOptions { prefix: "/elsewhere".to_owned(), ..good.clone() };
+    let elsewhere = good.clone().prefix("/elsewhere".to_owned());
     assert!(refused(&elsewhere).contains("permission denied"));
 
     let (here, there) = (open(&good).unwrap(), open(&good).unwrap());
@@ -632,8 +631,8 @@ fn tls_on_both_sides() {
     let (issued, others) = (Issued::new("issued"), Issued::new("others"));
     let server = Server::start_with(&issued.arguments());
     let patience = Duration::from_millis(800);
-    let with = |tls: Option<EtcdTls>| open(&EtcdOptions { tls, ..options(&server) });
-    let hasty = |tls: Option<EtcdTls>| match fault(open(&EtcdOptions { tls, patience, ..options(&server) })) {
+    let with = |tls: Option<EtcdTls>| open(&options(&server).tls(tls));
+    let hasty = |tls: Option<EtcdTls>| match fault(open(&options(&server).tls(tls).patience(patience))) {
         EtcdFault::Away { why, .. } => why,
         other => panic!("{other}"),
     };
@@ -688,7 +687,7 @@ fn what_another_process_does() {
     let Ok(address) = std::env::var("REMORA_ETCD") else { return };
     let client = std::env::var("REMORA_CLIENT").unwrap().parse().unwrap();
     let ttl = Duration::from_secs(2);
-    let here = open(&EtcdOptions { ttl, ..EtcdOptions::of(vec![address]) }).unwrap();
+    let here = open(&EtcdOptions::of(vec![address]).ttl(ttl)).unwrap();
     join(&here, client);
     println!("resting");
     thread::sleep(PATIENCE);

@@ -164,7 +164,7 @@ pub enum MemoryError {
     #[error(
         "table {table:?} was made for other types: it has keys of {} bytes, values of {} bytes and schema fingerprint \
          {found:#x}, and this program's types have {} bytes, {} bytes and {wanted:#x}: open it with the types, and the \
-         `SCHEMA`, that it was created with",
+         schema, that it was created with",
         found_sizes.0, found_sizes.1, wanted_sizes.0, wanted_sizes.1
     )]
     Fingerprint {

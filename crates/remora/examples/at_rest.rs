@@ -13,7 +13,8 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, ConnectOptions, Nodes, Place, WorkerOptions};
+use remora::connect::{Nodes, Place};
+use remora::{Cluster, WorkerOptions};
 
 const THREADS: usize = 8;
 const REST: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::temp_dir().join(format!("remora-at-rest-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let configuration = Some(Place::File(folder.join("configuration")));
-    let cluster = Cluster::connect(&Nodes::Tcp(nodes), &ConnectOptions { configuration, ..ConnectOptions::default() })?;
+    let cluster = Cluster::connect(Nodes::Tcp(nodes)).configuration(configuration).open()?;
     let db = cluster.db(THREADS, WorkerOptions::default())?;
     thread::sleep(Duration::from_secs(1));
     let (before, began) = (ran_ns()?, Instant::now());

@@ -2,19 +2,15 @@
 //!
 //! `cargo run --release -p remora --example bank`
 
-use remora::{Cluster, ClusterOptions, Error, Table, TableOptions, Transaction, WorkerOptions};
+use remora::{Cluster, Error, Table, TableOptions, Transaction, WorkerOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A record is plain bytes: fixed size, no pointers. The derives let the compiler check that.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "account: balance i64")]
 #[repr(C)]
 struct Account {
     balance: i64,
-}
-
-impl remora::Record for Account {
-    /// Programs that describe a table differently cannot open it.
-    const SCHEMA: &'static str = "account: balance i64";
 }
 
 const ACCOUNTS: u64 = 1_000;
@@ -34,11 +30,11 @@ async fn transfer(
     // Name what you need, then fetch it: one round trip for everything.
     let (source, target) = (tx.want(accounts, from), tx.want(accounts, to));
     tx.fetch().await?;
-    if tx.get(source)?.balance < amount {
+    if source.require(tx)?.balance < amount {
         return Err(Error::user(NotEnough(from))); // nothing is written
     }
-    tx.get_mut(source)?.balance -= amount;
-    tx.get_mut(target)?.balance += amount;
+    source.get_mut(tx)?.balance -= amount;
+    target.get_mut(tx)?.balance += amount;
     Ok(())
 }
 
@@ -56,7 +52,7 @@ fn total(cluster: &Cluster, accounts: &Table<u64, Account>) -> Result<i64, Error
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Three memory nodes in this process; every record is on all of them.
-    let cluster = Cluster::embedded(ClusterOptions::default())?;
+    let cluster = Cluster::embedded().open()?;
     let accounts = cluster.create_table::<u64, Account>("accounts", TableOptions::for_rows(ACCOUNTS))?;
     cluster.load(&accounts, (0..ACCOUNTS).map(|id| (id, Account { balance: 100 })))?;
 

@@ -17,16 +17,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, ClusterOptions, Error, Intent, Protocol, Session, Table, TableOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, Error, Intent, Session, Table, TableOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "counter")]
 #[repr(C)]
 struct Counter(u64);
-
-impl remora::Record for Counter {
-    const SCHEMA: &'static str = "counter";
-}
 
 const TURNS: u64 = 400;
 const UPDATES: u64 = 2_000;
@@ -36,7 +34,7 @@ async fn update(session: &mut Session, rows: &Table<u64, Counter>, key: u64) -> 
         .transact(async |tx| {
             let slot = tx.want_for(rows, key, Intent::Update);
             tx.fetch().await?;
-            tx.get_mut(slot)?.0 += 1;
+            slot.get_mut(tx)?.0 += 1;
             Ok(())
         })
         .await
@@ -65,7 +63,7 @@ fn waits(cluster: &Cluster, rows: &Table<u64, Counter>, is_busy: bool) -> Result
         let waits = worker.block_on(async |session| {
             let mut waits = Vec::new();
             // It knows where the record is.
-            session.transact(async |tx| tx.read(rows, 0).await).await?;
+            session.transact(async |tx| rows.get(tx, 0).await).await?;
             for turn in 1..=TURNS {
                 while begun.load(Ordering::Acquire) < turn {
                     std::thread::yield_now();
@@ -101,9 +99,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:<12} {:>21} {:>21} {:>26}", "", "busy: p50, p99 (us)", "idle: p50, p99 (us)", "one record, nine (/s)");
     let protocols = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
     for protocol in protocols {
-        let options = ClusterOptions { node_bytes: 32 << 20, protocol, ..ClusterOptions::default() };
+        let options = Cluster::embedded().node_bytes(32 << 20).protocol(protocol);
         // Leases so long that a client which computes is not taken for dead.
-        let cluster = Cluster::embedded_servers(None, options)?.with_lease(Some(Duration::from_secs(100)));
+        let cluster = options.open_servers(None)?.with_lease(Some(Duration::from_secs(100)));
         let rows = cluster.create_table::<u64, Counter>("rows", TableOptions::for_rows(9))?;
         cluster.load(&rows, (0..9).map(|key| (key, Counter(0))))?;
         let percentiles = |is_busy| {

@@ -13,17 +13,14 @@ use std::sync::RwLock;
 use std::time::Instant;
 
 use crossbeam_skiplist::SkipMap;
-use remora::{Cluster, ClusterOptions, Error, Intent, OrderedOptions, WorkerOptions};
+use remora::{Cluster, Error, Intent, OrderedOptions, WorkerOptions};
 use remora_fabric::Prng;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "number")]
 #[repr(transparent)]
 struct Number(u64);
-
-impl remora::Record for Number {
-    const SCHEMA: &'static str = "number";
-}
 
 const ROUNDS: usize = 7;
 const GETS: u64 = 200_000;
@@ -33,12 +30,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Half of the keys that are drawn are there.
     let numbers = || (0..keys).map(|number| (2 * number, number));
     let node_bytes = 64 * keys as usize + (64 << 20);
-    let cluster = Cluster::embedded(ClusterOptions { memory_nodes: 1, replicas: 1, node_bytes, ..Default::default() })?;
+    let cluster = Cluster::embedded().nodes(1).replicas(1).node_bytes(node_bytes).open()?;
     let rows = numbers().map(|(key, number)| (key, Number(number)));
     let ordered = cluster.load_ordered("ordered", OrderedOptions::for_rows(keys), rows)?;
     let skip_list: SkipMap<u64, u64> = numbers().collect();
     let tree: RwLock<BTreeMap<u64, u64>> = RwLock::new(numbers().collect());
-    let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() })?;
+    let mut worker = cluster.worker(WorkerOptions::default().coroutines(1))?;
     worker.block_on(async |session| {
         let mut from = 0;
         while from < 2 * keys {
@@ -67,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let began = Instant::now();
         worker.block_on(async |session| {
             for key in &drawn {
-                black_box(session.transact(async |tx| ordered.get(tx, key).await).await?);
+                black_box(session.transact(async |tx| ordered.get(tx, *key).await).await?);
             }
             Ok::<_, Error>(())
         })?;
@@ -76,10 +73,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         worker.block_on(async |session| {
             for some in drawn.chunks(16) {
                 let read = session.transact(async |tx| {
-                    some.iter().for_each(|key| ordered.want(tx, key, Intent::Read));
+                    some.iter().for_each(|key| ordered.prefetch(tx, *key, Intent::Read));
                     tx.fetch().await?;
                     for key in some {
-                        black_box(ordered.get(tx, key).await?);
+                        black_box(ordered.get(tx, *key).await?);
                     }
                     Ok(())
                 });

@@ -183,9 +183,8 @@ impl Client {
                 }
                 keeper.until_next_epoch(&life.admin).await;
                 while let Err(error) = self.reincarnate(&life).await {
-                    match error {
-                        OpenError::Memory(MemoryError::EpochChanging) => {}
-                        error => tracing::warn!(%error, "a client cannot come back yet"),
+                    if error.memory() != Some(&MemoryError::EpochChanging) {
+                        tracing::warn!(%error, "a client cannot come back yet");
                     }
                     keeper.pause(&life.admin).await;
                 }

@@ -13,8 +13,7 @@ use remora_node::MemoryError;
 use remora_record::TransactionId;
 use remora_txn::{Abort, Decision, Limit, Stop, Tried, Tx};
 
-/// Why a cluster, table or worker could not be made or opened.
-pub type OpenError = remora_index::IndexError;
+pub use crate::open_error::{OpenError, OpenErrorKind};
 
 /// Why a cluster could not be connected to.
 #[derive(Debug, thiserror::Error)]
@@ -250,6 +249,18 @@ pub enum Misuse {
          `Intent::Delete`, and fetch it then"
     )]
     NotNamed(Named),
+    /// One record is to be changed in two places at once: see
+    /// [`Transaction::get_many_mut`](crate::Transaction::get_many_mut).
+    #[error("a record is named twice, to be changed in both places at once: name it once")]
+    Twice,
+    /// A value is to be changed in place that is not kept in one piece.
+    #[error(
+        "values of table {table:?} have different lengths, or are too long to be changed in place: `update` replaces them"
+    )]
+    NotInPlace {
+        /// The table.
+        table: String,
+    },
     /// A large value is linked or discarded by a table that has not stored it.
     #[error("a large value that was uploaded to another table is used with table {table:?}: upload it to this one")]
     OtherLargeTable {
@@ -308,6 +319,13 @@ pub enum Error {
         /// The client that was to link it.
         client: u32,
     },
+    /// A thread of the pool has died: what it ran has panicked where no panic can be handed to the
+    /// caller, in a destructor, say. The other threads of the pool go on.
+    WorkerDied {
+        /// Whether the transaction may have committed. Otherwise it has not: no thread is left that
+        /// could have begun it.
+        may_have_committed: bool,
+    },
     /// A node of an ordered table makes no sense: the memory that it is in was damaged.
     Damaged {
         /// The table.
@@ -359,9 +377,12 @@ impl Error {
             Error::Fenced => Some(Stop::Fenced),
             Error::Limit(reason) => Some(Stop::Limit(reason.cause)),
             Error::Misuse(misuse) => Some(Stop::Misuse(misuse.kind())),
-            Error::NotFound(_) | Error::Exists(_) | Error::Foreign { .. } | Error::Damaged { .. } | Error::User(_) => {
-                None
-            }
+            Error::NotFound(_)
+            | Error::Exists(_)
+            | Error::Foreign { .. }
+            | Error::WorkerDied { .. }
+            | Error::Damaged { .. }
+            | Error::User(_) => None,
         }
     }
 
@@ -389,6 +410,7 @@ impl Error {
             Stop::Misuse(remora_txn::Misuse::OtherRun) => Error::Misuse(Misuse::OtherRun),
             Stop::Misuse(remora_txn::Misuse::NotFetched) => Error::Misuse(Misuse::NotFetched(record)),
             Stop::Misuse(remora_txn::Misuse::NotNamed) => Error::Misuse(Misuse::NotNamed(record)),
+            Stop::Misuse(remora_txn::Misuse::Twice) => Error::Misuse(Misuse::Twice),
             Stop::Absent => Error::NotFound(record),
             Stop::Exists => Error::Exists(record),
         }
@@ -411,6 +433,7 @@ impl Misuse {
         match self {
             Misuse::NotFetched(_) => remora_txn::Misuse::NotFetched,
             Misuse::NotNamed(_) => remora_txn::Misuse::NotNamed,
+            Misuse::Twice => remora_txn::Misuse::Twice,
             _ => remora_txn::Misuse::OtherRun,
         }
     }
@@ -450,11 +473,11 @@ impl From<Misuse> for Error {
 /// no mistake of the program.
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Error {
-        match error {
-            OpenError::Memory(MemoryError::Fabric(error)) => error.into(),
-            OpenError::Memory(MemoryError::EpochChanging) => Abort::Changed.into(),
-            OpenError::Memory(MemoryError::Dropped { table }) => Error::Misuse(Misuse::Dropped { table }),
-            error => Error::Misuse(Misuse::Table(Box::new(error))),
+        match error.memory() {
+            Some(MemoryError::Fabric(error)) => (*error).into(),
+            Some(MemoryError::EpochChanging) => Abort::Changed.into(),
+            Some(MemoryError::Dropped { table }) => Error::Misuse(Misuse::Dropped { table: table.clone() }),
+            _ => Error::Misuse(Misuse::Table(Box::new(error))),
         }
     }
 }
@@ -497,6 +520,14 @@ impl fmt::Display for Error {
                 "a large value of table {table:?} was uploaded by client {by}, and client {client} was to link it: only the \
                  client can that has uploaded it"
             ),
+            Error::WorkerDied { may_have_committed: true } => f.write_str(
+                "the thread of the pool that ran the transaction has died (its panic is on standard error), and the \
+                 transaction may or may not have committed: look at what it was to change before you repeat it",
+            ),
+            Error::WorkerDied { may_have_committed: false } => f.write_str(
+                "the transaction did not commit: all threads of the pool have died (their panics are on standard error); \
+                 make a new pool",
+            ),
             Error::Damaged { table, what } => write!(f, "ordered table {table:?}: {what}"),
             Error::User(error) => error.fmt(f),
         }
@@ -512,7 +543,12 @@ impl StdError for Error {
             Error::Misuse(misuse) => Some(misuse),
             Error::Damaged { what, .. } => Some(what),
             Error::User(error) => error.source(),
-            Error::Unknown(_) | Error::Fenced | Error::NotFound(_) | Error::Exists(_) | Error::Foreign { .. } => None,
+            Error::Unknown(_)
+            | Error::Fenced
+            | Error::NotFound(_)
+            | Error::Exists(_)
+            | Error::Foreign { .. }
+            | Error::WorkerDied { .. } => None,
         }
     }
 }

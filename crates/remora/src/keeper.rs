@@ -783,7 +783,7 @@ mod tests {
     fn a_client_that_stirs_ends_the_doze() {
         const HOUR: Nanos = 3_600_000_000_000;
         let options = crate::cluster::ClusterOptions { node_bytes: 4 << 20, ..Default::default() };
-        let cluster = Cluster::embedded(options).unwrap();
+        let cluster = options.open().unwrap();
         let configuration = cluster.configuration().expect("it has one in memory").clone();
         let keeper = Keeper::new(&cluster, configuration, 1, cluster.epoch(), Rc::default());
         let worker = remora_fabric::Worker::new();

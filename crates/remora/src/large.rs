@@ -71,9 +71,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::cluster::{Cluster, Freed, TableOptions};
 use crate::error::{Error, Misuse, Named, OpenError, Reason};
-use crate::table::{ClusterNumber, Key, Record, Table};
+use crate::key::Key;
+use crate::record::Record;
+use crate::table::{ClusterNumber, Table};
 use crate::transaction::Transaction;
 use crate::worker::Session;
+use remora_fabric::setters;
 
 /// Bytes of a chunk: its slot is 121 lines, 40 of whose bytes are header and key.
 const CHUNK_BYTES: usize = SLOT_BYTES - HEADER_BYTES - ID_BYTES.next_multiple_of(8);
@@ -102,24 +105,17 @@ const CHUNKS_MAX: usize = SET_MAX - 96;
 pub const LARGE_BYTES_MAX: usize = CHUNKS_MAX * CHUNK_BYTES;
 
 /// What a key has.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
+#[derive(Clone, Copy, Record)]
+#[record(schema = "head of a large value: id u64, length u64")]
 struct Head {
     id: u64,
     length: u64,
 }
 
-impl Record for Head {
-    const SCHEMA: &'static str = "head of a large value: id u64, length u64";
-}
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Record)]
+#[record(schema = "chunk of a large value")]
 #[repr(transparent)]
 struct Chunk([u8; CHUNK_BYTES]);
-
-impl Record for Chunk {
-    const SCHEMA: &'static str = "chunk of a large value";
-}
 
 impl Chunk {
     fn of(bytes: &[u8]) -> Chunk {
@@ -168,6 +164,7 @@ fn owner(id: u64) -> Option<u32> {
 
 /// How to create a table of large values.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct LargeOptions {
     /// Keys that it can hold.
     pub rows: u64,
@@ -179,6 +176,8 @@ pub struct LargeOptions {
     /// Parts that it is spread over; one for each memory node if `None`.
     pub shards: Option<u16>,
 }
+
+setters!(LargeOptions { replicas: u8, shards: u16 });
 
 impl LargeOptions {
     /// A table of at most `rows` keys, whose values have at most `bytes` bytes together. Otherwise
@@ -212,22 +211,17 @@ impl LargeOptions {
 ///
 /// ```
 /// use remora::{Cluster, Error, LargeOptions, TableOptions};
-/// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
-/// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
-/// # #[repr(C)]
-/// # struct Page { views: u64 }
-/// # impl remora::Record for Page { const SCHEMA: &'static str = "page: views u64"; }
-/// # let cluster = Cluster::embedded(Default::default())?;
-/// # let pages = cluster.create_table::<u64, Page>("pages", TableOptions::for_rows(100))?;
+/// # let cluster = Cluster::embedded().open()?;
+/// # let views = cluster.create_table::<u64, u64>("views", TableOptions::for_rows(100))?;
 /// let pictures = cluster.create_large::<u64>("pictures", LargeOptions::for_values(100, 1 << 20))?;
 /// let mut worker = cluster.worker(Default::default())?;
 /// worker.block_on(async |session| {
-///     // Picture and page become visible together.
+///     // The picture and the number of its views become visible together.
 ///     let picture = pictures.upload(session, &[7; 100_000]).await?;
 ///     let linked = session
 ///         .transact(async |tx| {
-///             tx.insert(&pages, 1, Page { views: 0 }).await?;
-///             pictures.put(tx, &1, &picture).await
+///             views.insert(tx, 1, 0).await?;
+///             pictures.put(tx, 1, &picture).await
 ///         })
 ///         .await;
 ///     match linked {
@@ -239,7 +233,7 @@ impl LargeOptions {
 ///             return Err(error);
 ///         }
 ///     }
-///     let found = session.transact(async |tx| pictures.get(tx, &1).await).await?;
+///     let found = session.transact(async |tx| pictures.get(tx, 1).await).await?;
 ///     assert_eq!(found.map(|picture| picture.len()), Some(100_000));
 ///     Ok::<_, Error>(())
 /// })?;
@@ -266,6 +260,12 @@ impl Cluster {
     /// Opens a table of large values that exists.
     pub fn open_large<K: Key>(&self, name: &str) -> Result<Large<K>, OpenError> {
         Ok(Large { heads: self.open_table(name)?, chunks: self.open_table(&chunks_of(name))? })
+    }
+
+    /// Opens a table of large values, or creates it, empty: see
+    /// [`open_or_create_table`](Cluster::open_or_create_table).
+    pub fn open_or_create_large<K: Key>(&self, name: &str, options: LargeOptions) -> Result<Large<K>, OpenError> {
+        self.open_or_create(|| self.open_large(name), || self.create_large(name, options))
     }
 
     /// Drops a table of large values, with all the tables that it consists of, in one change of the
@@ -309,14 +309,14 @@ impl<K: Key> Large<K> {
     }
 
     /// Reads a value and writes nothing: [`Large::get`] in a transaction of its own.
-    pub async fn read(&self, session: &mut Session, key: &K) -> Result<Option<Vec<u8>>, Error> {
+    pub async fn read(&self, session: &mut Session, key: K) -> Result<Option<Vec<u8>>, Error> {
         session.transact(async |tx| self.get(tx, key).await).await
     }
 
     /// Inserts or replaces a value: upload, put and discard. After an [`Error::Unknown`] the key
     /// has the new value or the old one, and the other's chunks stay until they are collected;
     /// after any other error it has the old one.
-    pub async fn write(&self, session: &mut Session, key: &K, bytes: &[u8]) -> Result<(), Error> {
+    pub async fn write(&self, session: &mut Session, key: K, bytes: &[u8]) -> Result<(), Error> {
         loop {
             let stored = self.upload(session, bytes).await?;
             match session.transact(async |tx| self.put(tx, key, &stored).await).await {
@@ -339,7 +339,7 @@ impl<K: Key> Large<K> {
 
     /// Deletes a value, and says whether there was one: remove and discard. After an
     /// [`Error::Unknown`] it is there or not; after any other error it is there still.
-    pub async fn delete(&self, session: &mut Session, key: &K) -> Result<bool, Error> {
+    pub async fn delete(&self, session: &mut Session, key: K) -> Result<bool, Error> {
         let removed = session.transact(async |tx| self.remove(tx, key).await).await?;
         self.try_discard(session, removed).await;
         Ok(removed.is_some())
@@ -382,7 +382,7 @@ impl<K: Key> Large<K> {
                 .collect();
             tx.fetch().await?;
             for (slot, bytes) in slots {
-                tx.put(slot, Chunk::of(bytes))?;
+                slot.insert(tx, Chunk::of(bytes))?;
             }
             Ok(id)
         });
@@ -396,34 +396,27 @@ impl<K: Key> Large<K> {
     /// ([`Error::Foreign`]), because a client that has gone links nothing any more, which
     /// [`Large::collect`] goes by. The sessions of a worker are one client (unless it was made with
     /// several), those of a [`Db`](crate::Db) are several: see [`Db::run`](crate::Db::run).
-    pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: &K, stored: &Stored) -> Result<Option<Stored>, Error> {
+    pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: K, stored: &Stored) -> Result<Option<Stored>, Error> {
         self.check(stored)?;
         let client = tx.id().owner();
         if let Some(by) = owner(stored.id).filter(|owner| *owner != client) {
             return Err(Error::Foreign { table: self.heads.name().to_owned(), by, client });
         }
-        let slot = tx.want_borrowed(&self.heads, key, Intent::Insert);
+        let slot = tx.want_for(&self.heads, key, Intent::Insert);
         tx.fetch().await?;
-        let Some(found) = tx.find(slot)?.copied() else {
-            tx.put(slot, stored.head())?;
-            return Ok(None);
-        };
-        *tx.get_mut(slot)? = stored.head();
-        Ok(Some(self.stored(found)))
+        Ok(slot.put(tx, stored.head())?.map(|before| self.stored(before)))
     }
 
     /// Deletes a key. Gives the value that it had, if it was there, to be discarded when this has
     /// committed.
-    pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<Stored>, Error> {
-        let slot = tx.want_borrowed(&self.heads, key, Intent::Delete);
+    pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<Option<Stored>, Error> {
+        let slot = tx.want_for(&self.heads, key, Intent::Delete);
         tx.fetch().await?;
-        let Some(found) = tx.find(slot)?.copied() else { return Ok(None) };
-        tx.remove(slot)?;
-        Ok(Some(self.stored(found)))
+        Ok(slot.remove(tx)?.map(|before| self.stored(before)))
     }
 
     /// The value of a key.
-    pub async fn get(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<Vec<u8>>, Error> {
+    pub async fn get(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<Option<Vec<u8>>, Error> {
         let Some(stored) = self.find(tx, key).await? else { return Ok(None) };
         let length = usize::try_from(stored.length).unwrap_or(usize::MAX);
         if length > LARGE_BYTES_MAX {
@@ -433,17 +426,17 @@ impl<K: Key> Large<K> {
         tx.fetch().await?;
         let mut bytes = Vec::with_capacity(length);
         for slot in slots {
-            let Chunk(chunk) = tx.find(slot)?.ok_or(Error::from(Abort::Changed))?;
+            let Chunk(chunk) = slot.get(tx)?.ok_or(Error::from(Abort::Changed))?;
             bytes.extend_from_slice(&chunk[..CHUNK_BYTES.min(length - bytes.len())]);
         }
         Ok(Some(bytes))
     }
 
     /// What a key has, without its bytes: for its length.
-    pub async fn find(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<Stored>, Error> {
-        let slot = tx.want_borrowed(&self.heads, key, Intent::Read);
+    pub async fn find(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<Option<Stored>, Error> {
+        let slot = tx.want_for(&self.heads, key, Intent::Read);
         tx.fetch().await?;
-        Ok(tx.find(slot)?.map(|head| self.stored(*head)))
+        Ok(slot.value(tx)?.map(|head| self.stored(head)))
     }
 
     /// Deletes the chunks of a value that no key has: one that was replaced or removed by a
@@ -473,10 +466,7 @@ impl<K: Key> Large<K> {
                 tx.fetch().await?;
                 let mut any = false;
                 for slot in slots {
-                    if tx.find(slot)?.is_some() {
-                        tx.remove(slot)?;
-                        any = true;
-                    }
+                    any |= slot.remove(tx)?.is_some();
                 }
                 Ok(any)
             });

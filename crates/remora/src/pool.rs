@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
@@ -74,6 +74,7 @@ impl Db {
         }
         let coroutines = threads * options.coroutines;
         let (jobs, queue) = async_channel::bounded(coroutines * QUEUED_PER_COROUTINE);
+        let alive = Arc::new(AtomicUsize::new(threads));
         let waits = Arc::new(Waits { calls: Mutex::new(vec![0; coroutines]) });
         let mut pool = Pool { jobs, threads: Vec::with_capacity(threads), waits };
         for index in 0..threads {
@@ -81,9 +82,11 @@ impl Db {
             let (cluster, queue, waits) = (cluster.clone(), queue.clone(), pool.waits.clone());
             let first = index * options.coroutines;
             let options = WorkerOptions { seed: options.seed.wrapping_add(index as u64), ..options };
+            let alive = alive.clone();
             let run = move || match cluster.worker(options) {
                 Ok(mut worker) => {
                     let _ = ready.try_send(Ok(()));
+                    let _last = Last { alive, queue: queue.clone() };
                     OF_POOL.set(Some(waits));
                     worker.run(async |number, session| serve(session, &queue, first + number).await);
                 }
@@ -209,7 +212,9 @@ impl Db {
         };
         let sent = before(&mut alarm, self.pool.jobs.send(job)).await;
         let Some(sent) = sent else { return Err(Limit::Deadline.into()) };
-        assert!(sent.is_ok(), "workers run as long as there is a handle");
+        if sent.is_err() {
+            return Err(Error::WorkerDied { may_have_committed: false }); // all of them have
+        }
         let mut answer = pin!(answer.recv());
         let answered = match before(&mut alarm, answer.as_mut()).await {
             Some(answered) => answered,
@@ -221,7 +226,7 @@ impl Db {
         match answered {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(panic)) => resume_unwind(panic),
-            Err(_) => panic!("a worker of the pool has died"),
+            Err(_) => Err(Error::WorkerDied { may_have_committed: true }),
         }
     }
 
@@ -248,6 +253,23 @@ impl Db {
         F: AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error> + Send + 'static,
     {
         self.block_on(self.transact(body))
+    }
+}
+
+/// Ends the queue with the pool's last thread. If that thread has died, no thread is left to answer
+/// what was sent. Then it is dropped, and its senders are told ([`Error::WorkerDied`]).
+struct Last {
+    /// Threads of the pool that run.
+    alive: Arc<AtomicUsize>,
+    queue: Receiver<Job>,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if self.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.queue.close();
+            while self.queue.try_recv().is_ok() {}
+        }
     }
 }
 

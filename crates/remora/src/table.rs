@@ -1,4 +1,4 @@
-//! Typed tables over plain-old-data records.
+//! Handles of open tables.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,109 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_node::Fingerprint;
 use remora_node::limits::KEY_BYTES_MAX;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::{Error, Named};
-
-/// A record: bytes without pointers, the same on every machine of a cluster.
-pub trait Record: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static {
-    /// The record's fields and their meaning, in words of yours. Programs whose descriptions differ
-    /// cannot open the same table. Change the description when you change the type.
-    const SCHEMA: &'static str;
-}
-
-/// The value of a set of keys: an [`Ordered`](crate::Ordered) table of nothing but its keys.
-impl Record for () {
-    const SCHEMA: &'static str = "nothing";
-}
-
-/// A key: fixed width, encoded so that bytes compare as the keys do.
-pub trait Key: 'static {
-    /// Bytes of the encoding.
-    const BYTES: usize;
-    /// Writes the encoding to exactly [`Key::BYTES`] bytes.
-    fn encode(&self, bytes: &mut [u8]);
-}
-
-/// A key of an [`Ordered`](crate::Ordered) table, whose order is that of its encodings. Every byte
-/// string of that length is the encoding of one key.
-pub trait OrderedKey: Key + Ord + Copy + Send + Sync {
-    /// The key that has been encoded as these [`Key::BYTES`] bytes.
-    fn decode(bytes: &[u8]) -> Self;
-}
-
-/// `flip` is the sign bit, so that negative numbers come first.
-macro_rules! integer_keys {
-    ($($integer:ty, $flip:expr;)*) => {$(
-        impl Key for $integer {
-            const BYTES: usize = size_of::<$integer>();
-            #[inline]
-            fn encode(&self, bytes: &mut [u8]) {
-                bytes.copy_from_slice(&(self ^ $flip).to_be_bytes());
-            }
-        }
-        impl OrderedKey for $integer {
-            #[inline]
-            fn decode(bytes: &[u8]) -> $integer {
-                let mut array = [0; size_of::<$integer>()];
-                array.copy_from_slice(bytes);
-                <$integer>::from_be_bytes(array) ^ $flip
-            }
-        }
-    )*};
-}
-integer_keys! {
-    u8, 0; u16, 0; u32, 0; u64, 0; u128, 0;
-    i8, i8::MIN; i16, i16::MIN; i32, i32::MIN; i64, i64::MIN; i128, i128::MIN;
-}
-
-impl<const N: usize> Key for [u8; N] {
-    const BYTES: usize = N;
-    fn encode(&self, bytes: &mut [u8]) {
-        bytes.copy_from_slice(self);
-    }
-}
-
-impl<const N: usize> OrderedKey for [u8; N] {
-    fn decode(bytes: &[u8]) -> [u8; N] {
-        let mut array = [0; N];
-        array.copy_from_slice(bytes);
-        array
-    }
-}
-
-macro_rules! tuple_key {
-    ($($name:ident),*) => {
-        impl<$($name: Key),*> Key for ($($name,)*) {
-            const BYTES: usize = 0 $(+ $name::BYTES)*;
-            #[allow(non_snake_case, reason = "the type's letter names its component")]
-            fn encode(&self, bytes: &mut [u8]) {
-                let ($($name,)*) = self;
-                let rest = bytes;
-                $(
-                    let (now, rest) = rest.split_at_mut($name::BYTES);
-                    $name.encode(now);
-                )*
-                debug_assert!(rest.is_empty());
-            }
-        }
-        impl<$($name: OrderedKey),*> OrderedKey for ($($name,)*) {
-            #[allow(non_snake_case, reason = "the type's letter names its component")]
-            fn decode(bytes: &[u8]) -> ($($name,)*) {
-                let rest = bytes;
-                $(
-                    let (now, rest) = rest.split_at($name::BYTES);
-                    let $name = $name::decode(now);
-                )*
-                debug_assert!(rest.is_empty());
-                ($($name,)*)
-            }
-        }
-    };
-}
-tuple_key!(A, B);
-tuple_key!(A, B, C);
-tuple_key!(A, B, C, D);
+use crate::key::Key;
+use crate::record::Record;
 
 /// The schema of a table.
 #[derive(Clone, Copy, Debug)]
@@ -121,8 +22,12 @@ pub(crate) struct Schema {
 
 impl Schema {
     /// The schema of this description, with the sizes of these types.
-    pub(crate) fn of<K: Key, V>(schema: &str) -> Schema {
-        let (key_bytes, value_bytes) = (K::BYTES, size_of::<V>());
+    pub(crate) fn of<K: Key, V: Record>(schema: &str) -> Schema {
+        Schema::new(schema, K::BYTES, V::BYTES)
+    }
+
+    /// The schema of this description, with these sizes.
+    pub(crate) fn new(schema: &str, key_bytes: usize, value_bytes: usize) -> Schema {
         Schema { fingerprint: Fingerprint::of(schema, key_bytes, value_bytes), key_bytes, value_bytes }
     }
 }
@@ -153,6 +58,27 @@ pub(crate) struct Handle<'t> {
     pub(crate) cluster: ClusterNumber,
 }
 
+/// An open table without types.
+#[derive(Clone)]
+pub(crate) struct RawTable {
+    inner: Arc<remora_index::Table>,
+    cluster: ClusterNumber,
+}
+
+impl RawTable {
+    pub(crate) fn new(inner: Arc<remora_index::Table>, cluster: ClusterNumber) -> RawTable {
+        RawTable { inner, cluster }
+    }
+
+    pub(crate) fn handle(&self) -> Handle<'_> {
+        Handle { inner: &self.inner, cluster: self.cluster }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.inner.name()
+    }
+}
+
 /// An open table. Clones are cheap and share the location cache.
 ///
 /// It can be used with the cluster that has opened it, with its clones, and with every other
@@ -166,13 +92,10 @@ pub struct Table<K, V> {
 }
 
 impl<K: Key, V: Record> Table<K, V> {
-    pub(crate) const FITS: () = {
-        assert!(align_of::<V>() <= 8, "records are kept at multiples of 8 bytes");
-        assert!(K::BYTES <= KEY_BYTES_MAX, "a key has at most 64 bytes");
-    };
+    pub(crate) const FITS: () = assert!(K::BYTES <= KEY_BYTES_MAX, "a key has at most 64 bytes");
 
     pub(crate) fn schema() -> Schema {
-        Schema::of::<K, V>(V::SCHEMA)
+        Schema::of::<K, V>(&V::schema())
     }
 
     pub(crate) fn new(inner: Arc<remora_index::Table>, cluster: ClusterNumber) -> Table<K, V> {
@@ -191,8 +114,8 @@ impl<K: Key, V: Record> Table<K, V> {
 
     /// The error of a transaction that needs a record of this table which is not there.
     #[must_use]
-    pub fn missing(&self, key: &K) -> Error {
-        Error::NotFound(Named::new(self.name(), Self::key(key).bytes()))
+    pub fn missing(&self, key: K) -> Error {
+        Error::NotFound(Named::new(self.name(), Self::key(&key).bytes()))
     }
 }
 
@@ -223,39 +146,5 @@ impl<K, V> Clone for Table<K, V> {
 impl<K, V> fmt::Debug for Table<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("name", &self.name()).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn encoded<K: Key>(key: &K) -> Vec<u8> {
-        let mut bytes = vec![0; K::BYTES];
-        key.encode(&mut bytes);
-        bytes
-    }
-
-    fn is_kept_in_order<K: OrderedKey + std::fmt::Debug>(a: K, b: K) {
-        assert_eq!(encoded(&a).cmp(&encoded(&b)), a.cmp(&b), "{a:?} {b:?}");
-        assert_eq!((K::decode(&encoded(&a)), encoded(&a).len()), (a, K::BYTES));
-    }
-
-    proptest! {
-        #[test]
-        fn encodings_compare_as_keys_do(
-            a in any::<(u16, u64, u8, i64)>(), b in any::<(u16, u64, u8, i64)>(), bytes in any::<[[u8; 5]; 2]>(),
-        ) {
-            is_kept_in_order(a, b);
-            is_kept_in_order((a.0, a.2, a.3), (a.0, b.2, b.3));
-            is_kept_in_order((a.3 as i32, a.1 as u128), (a.3 as i32, b.1 as u128));
-            is_kept_in_order(a.3, b.3);
-            is_kept_in_order(a.3 as i8, b.3 as i8);
-            is_kept_in_order(a.3 as i16, b.3 as i16);
-            is_kept_in_order(a.1 as u32, b.1 as u32);
-            is_kept_in_order(i128::from(a.3) << 40, i128::from(b.3) << 40);
-            is_kept_in_order(bytes[0], bytes[1]);
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! The handle that a transaction's closure works on.
 
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 
 use remora_fabric::Lane;
@@ -9,11 +10,32 @@ use remora_txn::{Intent, Limit, Located, Stop, Tx};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Misuse, Named, Reason};
-use crate::table::{ClusterNumber, Key, Record, Table};
+use crate::key::Key;
+use crate::record::{Plain, Record};
+use crate::table::{ClusterNumber, Handle, Table};
 use crate::usage::InUse;
 
-/// A record of a transaction, named by [`Transaction::want`]. Good for the run of the closure that
-/// made it; every other run and every other transaction refuses it ([`Misuse::OtherRun`]).
+/// A record of a transaction: the way to records that costs the processor least.
+///
+/// [`Transaction::want`] names a record, [`Transaction::fetch`] brings all that were named, and a
+/// slot's methods read and change its record. A slot is good for the run of the closure that made
+/// it. Every other run and every other transaction refuses it ([`Misuse::OtherRun`]).
+///
+/// ```
+/// # use remora::{Cluster, TableOptions};
+/// # let cluster = Cluster::embedded().open()?;
+/// # let accounts = cluster.create_table::<u64, i64>("accounts", TableOptions::for_rows(10))?;
+/// # cluster.load(&accounts, [(1, 100), (2, 0)])?;
+/// # let mut worker = cluster.worker(Default::default())?;
+/// # worker.block_on(async |session| session.transact(async |tx| {
+/// let (from, to) = (tx.want(&accounts, 1), tx.want(&accounts, 2));
+/// tx.fetch().await?; // one round trip for both
+/// *from.get_mut(tx)? -= 10;
+/// *to.get_mut(tx)? += 10;
+/// # Ok(())
+/// # }).await)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Slot<V> {
     slot: Option<remora_txn::Slot>,
     types: PhantomData<fn() -> V>,
@@ -32,6 +54,11 @@ impl<V> Slot<V> {
     pub(crate) fn is(self, other: Slot<V>) -> bool {
         self.slot == other.slot
     }
+
+    /// The slot without its type; `None` if the record could not be named.
+    pub(crate) fn untyped(self) -> RawSlot {
+        self.slot
+    }
 }
 
 impl<V> std::fmt::Debug for Slot<V> {
@@ -40,8 +67,8 @@ impl<V> std::fmt::Debug for Slot<V> {
     }
 }
 
-/// A transaction under way, as its closure sees it: name records, fetch them, look at them, change
-/// them. See the crate's first page for what a closure must know.
+/// A transaction under way, as its closure sees it. Tables read and change records through it; see
+/// the crate's first page for what a closure must know.
 #[derive(Debug)]
 pub struct Transaction<'t, 's> {
     tx: &'t mut Tx<'s>,
@@ -60,16 +87,16 @@ impl<'t, 's> Transaction<'t, 's> {
 
     /// Makes a table known to the session, if it is not yet.
     #[inline]
-    fn register<K, V>(&mut self, table: &Table<K, V>) -> Result<(), Error> {
-        if table.cluster == self.number && self.tx.knows(&table.inner) {
+    fn register(&mut self, table: Handle<'_>) -> Result<(), Error> {
+        if table.cluster == self.number && self.tx.knows(table.inner) {
             return Ok(());
         }
         self.introduce(table)
     }
 
     #[cold]
-    fn introduce<K, V>(&mut self, table: &Table<K, V>) -> Result<(), Error> {
-        let own = self.cluster.own(table.handle())?;
+    fn introduce(&mut self, table: Handle<'_>) -> Result<(), Error> {
+        let own = self.cluster.own(table)?;
         self.cluster.accept(&own)?;
         self.tx.register(&own);
         Ok(())
@@ -107,29 +134,60 @@ impl<'t, 's> Transaction<'t, 's> {
         self.want_for(table, key, Intent::Read)
     }
 
-    /// Names a record for more than to be looked at: to be changed ([`Intent::Update`]: protocols
-    /// that lock early lock it when it is fetched, which saves a round trip), inserted
-    /// ([`Transaction::put`]) or deleted ([`Transaction::remove`]). For an insert a slot is found
-    /// that nobody sees before the commit, by the key's memory node or, where clients work alone,
-    /// by this one.
+    /// Names a record, and says what it is wanted for: to be read, changed, inserted or deleted.
+    ///
+    /// Protocols that lock early lock a record when they fetch it, if it is named to be changed.
+    /// That saves a round trip. For an insert, the key's memory node finds a place that no other
+    /// transaction sees before the commit. Where clients work without memory nodes' CPUs, this
+    /// client finds it.
     pub fn want_for<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, intent: Intent) -> Slot<V> {
-        self.want_borrowed(table, &key, intent)
+        self.name(table, &key, intent)
     }
 
-    pub(crate) fn want_borrowed<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: &K, intent: Intent) -> Slot<V> {
+    pub(crate) fn name<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: &K, intent: Intent) -> Slot<V> {
         let key = Table::<K, V>::key(key);
+        Slot { slot: self.name_raw(table.handle(), &key, intent), types: PhantomData }
+    }
+
+    /// Names a record of a table without types.
+    #[inline]
+    pub(crate) fn name_raw(&mut self, table: Handle<'_>, key: &remora_record::Key, intent: Intent) -> RawSlot {
         let named = self.register(table).and_then(|()| {
-            let named = self.tx.want_for(table.inner.id(), &key, intent);
-            named.map_err(|stop| Error::of(stop, Named::new(table.name(), key.bytes())))
+            let named = self.tx.want_for(table.inner.id(), key, intent);
+            named.map_err(|stop| Error::of(stop, Named::new(table.inner.name(), key.bytes())))
         });
-        let slot = match named {
+        match named {
             Ok(slot) => Some(slot),
             Err(error) => {
                 self.refused.get_or_insert(error);
                 None
             }
-        };
-        Slot { slot, types: PhantomData }
+        }
+    }
+
+    /// The bytes of a record that has been fetched.
+    #[inline]
+    pub(crate) fn raw(&self, slot: RawSlot) -> Result<Option<&[u8]>, Error> {
+        let slot = named(slot)?;
+        self.tx.value(slot).map_err(|stop| self.stopped(stop, slot))
+    }
+
+    /// The bytes of a record that has been fetched and is there, to be changed.
+    pub(crate) fn raw_mut(&mut self, slot: RawSlot) -> Result<&mut [u8], Error> {
+        Ok(self.tx.value_mut(named(slot)?)?.unwrap_or_default())
+    }
+
+    /// Replaces the bytes of a record that has been fetched and is there, or inserts it.
+    pub(crate) fn put_raw(&mut self, slot: RawSlot, bytes: &[u8], is_there: bool) -> Result<(), Error> {
+        let slot = named(slot)?;
+        let put = if is_there { self.tx.write(slot, bytes) } else { self.tx.insert(slot, bytes) };
+        put.map_err(|stop| self.stopped(stop, slot))
+    }
+
+    /// Deletes a record that has been fetched and is there.
+    pub(crate) fn delete_raw(&mut self, slot: RawSlot) -> Result<(), Error> {
+        let slot = named(slot)?;
+        self.tx.delete(slot).map_err(|stop| self.stopped(stop, slot))
     }
 
     /// Asks the memory node that has the inner nodes of an ordered table, if there is one, for the
@@ -142,8 +200,8 @@ impl<'t, 's> Transaction<'t, 's> {
         parent: bool,
         intent: Intent,
     ) -> Result<Option<Located>, Error> {
-        self.register(inner)?;
-        self.register(leaves)?;
+        self.register(inner.handle())?;
+        self.register(leaves.handle())?;
         Ok(self.tx.locate_in_tree(inner.inner.id(), leaves.inner.id(), key, parent, intent).await?)
     }
 
@@ -155,7 +213,7 @@ impl<'t, 's> Transaction<'t, 's> {
         last: &K,
     ) -> Result<(), Error> {
         // Nothing may have been found.
-        self.register(table)?;
+        self.register(table.handle())?;
         let mut behind = Table::<K, V>::key(last).bytes().to_vec();
         behind.push(0);
         self.tx.note_scan(table.inner.id(), Table::<K, V>::key(first).bytes(), behind);
@@ -177,92 +235,171 @@ impl<'t, 's> Transaction<'t, 's> {
             Err(stop) => Err(Error::of(stop, Named::of(self.tx.culprit(stop)))),
         }
     }
+}
 
-    /// A record that has been fetched; `None` if its key is not there. Own writes are seen.
-    /// [`Misuse::NotFetched`] before it has been.
+impl<V: Record> Slot<V> {
+    /// Returns a copy of the record, which has been fetched; `None` if its key is not there. The
+    /// transaction sees its own writes.
+    ///
+    /// Fails with [`Misuse::NotFetched`] before [`Transaction::fetch`].
     #[inline]
-    pub fn find<V: Record>(&self, slot: Slot<V>) -> Result<Option<&V>, Error> {
-        let slot = of_this(slot)?;
-        match self.tx.value(slot) {
-            Ok(Some(bytes)) => V::ref_from_bytes(bytes).map(Some).map_err(|_| wrong_size::<V>(bytes.len())),
-            Ok(None) => Ok(None),
-            Err(stop) => Err(self.stopped(stop, slot)),
+    pub fn value(self, tx: &Transaction<'_, '_>) -> Result<Option<V>, Error> {
+        Ok(tx.bytes(self)?.map(V::decode))
+    }
+
+    /// Returns the record, to be changed in place. The commit then writes it. Fails with
+    /// [`Error::NotFound`] if its key is not there.
+    #[inline]
+    pub fn value_mut<'t>(self, tx: &'t mut Transaction<'_, '_>) -> Result<ValueMut<'t, V>, Error> {
+        Ok(ValueMut::new(tx.bytes_mut(self)?))
+    }
+
+    /// Inserts the record, which was named with [`Intent::Insert`] and has been fetched. Fails with
+    /// [`Error::Exists`] if its key is there.
+    pub fn insert(self, tx: &mut Transaction<'_, '_>, value: V) -> Result<(), Error> {
+        let slot = named(self.slot)?;
+        match tx.tx.insert_sized(slot, V::BYTES) {
+            Ok(bytes) => value.encode(bytes),
+            Err(stop) => return Err(tx.stopped(stop, slot)),
         }
+        Ok(())
     }
 
-    /// A record that has been fetched, or [`Error::NotFound`].
-    #[inline]
-    pub fn get<V: Record>(&self, slot: Slot<V>) -> Result<&V, Error> {
-        self.find(slot)?.ok_or_else(|| self.absent(slot))
-    }
-
-    #[cold]
-    fn absent<V: Record>(&self, slot: Slot<V>) -> Error {
-        slot.slot.map_or(Error::NotFound(Named::default()), |slot| self.stopped(Stop::Absent, slot))
-    }
-
-    /// A record that has been fetched, to be changed: it will be written by the commit. Or
-    /// [`Error::NotFound`].
-    #[inline]
-    pub fn get_mut<V: Record>(&mut self, slot: Slot<V>) -> Result<&mut V, Error> {
-        let slot = of_this(slot)?;
-        match self.tx.value(slot) {
-            Ok(Some(_)) => {}
-            Ok(None) => return Err(self.stopped(Stop::Absent, slot)),
-            Err(stop) => return Err(self.stopped(stop, slot)),
+    /// Inserts the record, which was named with [`Intent::Insert`] and has been fetched, or
+    /// replaces it. Returns the value that it had.
+    pub fn put(self, tx: &mut Transaction<'_, '_>, value: V) -> Result<Option<V>, Error> {
+        let before = self.value(tx)?;
+        match before {
+            Some(_) => self.update(tx, value)?,
+            None => self.insert(tx, value)?,
         }
-        let bytes = self.tx.value_mut(slot)?.unwrap_or_default();
+        Ok(before)
+    }
+
+    /// Replaces the record, which has been fetched. Fails with [`Error::NotFound`] if its key is
+    /// not there.
+    #[inline]
+    pub fn update(self, tx: &mut Transaction<'_, '_>, value: V) -> Result<(), Error> {
+        value.encode(tx.bytes_mut(self)?);
+        Ok(())
+    }
+
+    /// Deletes the record, which was named with [`Intent::Delete`] or [`Intent::Insert`] and has
+    /// been fetched. Returns the value that it had; `None` if its key was not there.
+    pub fn remove(self, tx: &mut Transaction<'_, '_>) -> Result<Option<V>, Error> {
+        let before = self.value(tx)?;
+        if before.is_some() {
+            let slot = named(self.slot)?;
+            tx.tx.delete(slot).map_err(|stop| tx.stopped(stop, slot))?;
+        }
+        Ok(before)
+    }
+}
+
+impl<V: Plain> Slot<V> {
+    /// Returns the record, which has been fetched, without a copy; `None` if its key is not there.
+    /// The transaction sees its own writes.
+    ///
+    /// Fails with [`Misuse::NotFetched`] before [`Transaction::fetch`].
+    #[inline]
+    pub fn get<'t>(self, tx: &'t Transaction<'_, '_>) -> Result<Option<&'t V>, Error> {
+        let bytes = tx.bytes(self)?;
+        bytes.map(|bytes| V::ref_from_bytes(bytes).map_err(|_| wrong_size::<V>(bytes.len()))).transpose()
+    }
+
+    /// Returns the record, which has been fetched, without a copy. Fails with [`Error::NotFound`]
+    /// if its key is not there.
+    #[inline]
+    pub fn require<'t>(self, tx: &'t Transaction<'_, '_>) -> Result<&'t V, Error> {
+        self.get(tx)?.ok_or_else(|| tx.absent(self))
+    }
+
+    /// Returns the record, to be changed in place, without a copy. The commit then writes it. Fails
+    /// with [`Error::NotFound`] if its key is not there.
+    #[inline]
+    pub fn get_mut<'t>(self, tx: &'t mut Transaction<'_, '_>) -> Result<&'t mut V, Error> {
+        let bytes = tx.bytes_mut(self)?;
         let found = bytes.len();
         V::mut_from_bytes(bytes).map_err(|_| wrong_size::<V>(found))
     }
+}
 
-    /// Inserts a record that was named with [`Intent::Insert`] and has been fetched, or
-    /// [`Error::Exists`].
-    pub fn put<V: Record>(&mut self, slot: Slot<V>, value: V) -> Result<(), Error> {
-        let slot = of_this(slot)?;
-        self.tx.insert(slot, value.as_bytes()).map_err(|stop| self.stopped(stop, slot))
+impl Transaction<'_, '_> {
+    /// The bytes of a record that has been fetched.
+    #[inline]
+    fn bytes<V: Record>(&self, slot: Slot<V>) -> Result<Option<&[u8]>, Error> {
+        match self.raw(slot.slot)? {
+            Some(bytes) if bytes.len() != V::BYTES => Err(wrong_size::<V>(bytes.len())),
+            bytes => Ok(bytes),
+        }
     }
 
-    /// Deletes a record that was named with [`Intent::Delete`] or [`Intent::Insert`] and has been
-    /// fetched, or [`Error::NotFound`].
-    pub fn remove<V: Record>(&mut self, slot: Slot<V>) -> Result<(), Error> {
-        let slot = of_this(slot)?;
-        self.tx.delete(slot).map_err(|stop| self.stopped(stop, slot))
+    /// The bytes of a record that has been fetched, to be changed.
+    #[inline]
+    fn bytes_mut<V: Record>(&mut self, slot: Slot<V>) -> Result<&mut [u8], Error> {
+        if self.bytes(slot)?.is_none() {
+            return Err(self.absent(slot));
+        }
+        Ok(self.tx.value_mut(named(slot.slot)?)?.unwrap_or_default())
     }
 
-    /// Inserts a record, or [`Error::Exists`].
-    pub async fn insert<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, value: V) -> Result<(), Error> {
-        let slot = self.want_for(table, key, Intent::Insert);
-        self.fetch().await?;
-        self.put(slot, value)
+    /// The bytes of several records that have been fetched, to be changed.
+    pub(crate) fn all_bytes_mut<const N: usize>(&mut self, slots: [RawSlot; N]) -> Result<[&mut [u8]; N], Error> {
+        let mut there = [None; N];
+        for (there, slot) in there.iter_mut().zip(slots) {
+            let slot = named(slot)?;
+            match self.tx.value(slot) {
+                Ok(Some(_)) => *there = Some(slot),
+                Ok(None) => return Err(self.stopped(Stop::Absent, slot)),
+                Err(stop) => return Err(self.stopped(stop, slot)),
+            }
+        }
+        let all = self.tx.values_mut(there.map(|slot| slot.expect("every slot was looked at")))?;
+        Ok(all.map(Option::unwrap_or_default))
     }
 
-    /// Deletes a record, or [`Error::NotFound`].
-    pub async fn delete<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<(), Error> {
-        let slot = self.want_for(table, key, Intent::Delete);
-        self.fetch().await?;
-        self.remove(slot)
+    #[cold]
+    fn absent<V>(&self, slot: Slot<V>) -> Error {
+        slot.slot.map_or(Error::NotFound(Named::default()), |slot| self.stopped(Stop::Absent, slot))
     }
+}
 
-    /// Names, fetches and copies one record. For several records, [`Transaction::want`] them all
-    /// and fetch once.
-    pub async fn read<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<Option<V>, Error> {
-        let slot = self.want(table, key);
-        self.fetch().await?;
-        Ok(self.find(slot)?.copied())
+/// A value of a transaction, to be changed in place through [`DerefMut`]. When this guard is
+/// dropped, the transaction has the new value.
+#[derive(Debug)]
+pub struct ValueMut<'t, V: Record> {
+    value: V,
+    bytes: &'t mut [u8],
+}
+
+impl<'t, V: Record> ValueMut<'t, V> {
+    /// The value that these bytes, [`Record::BYTES`] of them, encode.
+    #[inline]
+    pub(crate) fn new(bytes: &'t mut [u8]) -> ValueMut<'t, V> {
+        ValueMut { value: V::decode(bytes), bytes }
     }
+}
 
-    /// Reads a record that will be written, to be changed in place, or returns [`Error::NotFound`].
-    pub async fn read_for_update<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<&mut V, Error> {
-        let slot = self.want_for(table, key, Intent::Update);
-        self.fetch().await?;
-        self.get_mut(slot)
+impl<V: Record> Deref for ValueMut<'_, V> {
+    type Target = V;
+
+    #[inline]
+    fn deref(&self) -> &V {
+        &self.value
     }
+}
 
-    /// Replaces a record, whose key must be there.
-    pub async fn write<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, value: V) -> Result<(), Error> {
-        *self.read_for_update(table, key).await? = value;
-        Ok(())
+impl<V: Record> DerefMut for ValueMut<'_, V> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut V {
+        &mut self.value
+    }
+}
+
+impl<V: Record> Drop for ValueMut<'_, V> {
+    #[inline]
+    fn drop(&mut self) {
+        self.value.encode(self.bytes);
     }
 }
 
@@ -308,13 +445,16 @@ impl<'s> Begun<'s> {
     }
 }
 
+/// A record of a transaction, without a type; `None` if it could not be named.
+pub(crate) type RawSlot = Option<remora_txn::Slot>;
+
 /// The slot of a record, if it could be named. If not, the next fetch says why.
 #[inline]
-fn of_this<V>(slot: Slot<V>) -> Result<remora_txn::Slot, Error> {
-    slot.slot.ok_or(Error::Misuse(Misuse::NotFetched(Named::default())))
+fn named(slot: RawSlot) -> Result<remora_txn::Slot, Error> {
+    slot.ok_or(Error::Misuse(Misuse::NotFetched(Named::default())))
 }
 
 #[cold]
-fn wrong_size<V>(found: usize) -> Error {
-    Error::Limit(Reason::new(Limit::Value { found, max: size_of::<V>() }))
+fn wrong_size<V: Record>(found: usize) -> Error {
+    Error::Limit(Reason::new(Limit::Value { found, max: V::BYTES }))
 }

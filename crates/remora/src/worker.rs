@@ -20,9 +20,11 @@ use crate::keeper::quiet;
 use crate::table::Table;
 use crate::transaction::{Begun, Transaction};
 use crate::usage::Usage;
+use remora_fabric::setters;
 
 /// Settings of a worker: its coroutines, its clients, and the seed of its random numbers.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct WorkerOptions {
     /// Number of coroutines that share the thread, each with a transaction in flight. 1 to 63.
     pub coroutines: usize,
@@ -35,6 +37,8 @@ pub struct WorkerOptions {
     /// Lets the other coroutines run after every round, also where it completes at once.
     pub yield_after_rounds: bool,
 }
+
+setters!(WorkerOptions { coroutines: usize, clients: usize, seed: u64, yield_after_rounds: bool });
 
 impl Default for WorkerOptions {
     fn default() -> WorkerOptions {
@@ -61,6 +65,7 @@ impl WorkerOptions {
 
 /// Of one transaction.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct TransactionOptions {
     /// A number for its type, for observers.
     pub label: u16,
@@ -74,6 +79,8 @@ pub struct TransactionOptions {
     /// [`Db`](crate::Db): from the call).
     pub deadline: Option<Duration>,
 }
+
+setters!(TransactionOptions { label: u16, attempts: u32, patience: impl Into<Option<Duration>>, deadline: impl Into<Option<Duration>> });
 
 impl Default for TransactionOptions {
     fn default() -> TransactionOptions {
@@ -426,29 +433,22 @@ impl Session {
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
-    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
-    /// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
-    /// # #[repr(C)]
-    /// # struct Counter(u64);
-    /// # impl remora::Record for Counter {
-    /// #     const SCHEMA: &'static str = "counter";
-    /// # }
-    /// # let cluster = Cluster::embedded(Default::default())?;
+    /// # let cluster = Cluster::embedded().open()?;
     /// # let options = TableOptions::for_rows(1);
-    /// # let counters = cluster.create_table::<u64, Counter>("counters", options)?;
-    /// # cluster.load(&counters, [(1, Counter(41))].into_iter())?;
+    /// # let counters = cluster.create_table::<u64, u64>("counters", options)?;
+    /// # cluster.load(&counters, [(1, 41)])?;
     /// # let mut worker = cluster.worker(Default::default())?;
     /// worker.block_on(async |session| {
     ///     let mut begun = session.begin()?;
-    ///     begun.transaction().read_for_update(&counters, 1).await?.0 += 1;
+    ///     *counters.get_mut(&mut begun.transaction(), 1).await? += 1;
     ///     begun.commit().await?;
     ///
     ///     let mut begun = session.begin()?;
-    ///     begun.transaction().write(&counters, 1, Counter(0)).await?;
+    ///     counters.update(&mut begun.transaction(), 1, 0).await?;
     ///     begun.abort().await;
     ///
-    ///     let counter = session.transact(async |tx| tx.read(&counters, 1).await).await?;
-    ///     assert_eq!(counter.map(|counter| counter.0), Some(42));
+    ///     let counter = session.transact(async |tx| counters.get(tx, 1).await).await?;
+    ///     assert_eq!(counter, Some(42));
     ///     Ok::<_, remora::Error>(())
     /// })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

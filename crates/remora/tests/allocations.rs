@@ -6,7 +6,8 @@ mod counting_allocator;
 mod support;
 
 use counting_allocator::allocations;
-use remora::{Protocol, TableOptions, WorkerOptions};
+use remora::protocol::Protocol;
+use remora::{TableOptions, WorkerOptions};
 
 use support::{Words, embedded, table};
 
@@ -19,7 +20,7 @@ fn none_in_a_committed_transaction() {
     for (protocol, replicas) in Protocol::ALL.into_iter().flat_map(|protocol| [(protocol, 1), (protocol, 3)]) {
         let cluster = embedded(protocol, replicas);
         let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words::<3>::all(1));
-        let options = WorkerOptions { coroutines: 4, yield_after_rounds: true, ..WorkerOptions::default() };
+        let options = WorkerOptions::default().coroutines(4).yield_after_rounds(true);
         let mut worker = cluster.worker(options).unwrap();
         let allocated = worker.run(async |_, session| {
             let mut before = 0;
@@ -39,7 +40,7 @@ fn none_in_a_committed_transaction() {
                 let run = session.transact(async |tx| {
                     let both = [tx.want(&rows, one), tx.want(&rows, two)];
                     tx.fetch().await?;
-                    both.into_iter().try_for_each(|slot| tx.get_mut(slot).map(|row| row.0[0] += 1))
+                    both.into_iter().try_for_each(|slot| slot.get_mut(tx).map(|row| row.0[0] += 1))
                 });
                 run.await.unwrap();
             }

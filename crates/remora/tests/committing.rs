@@ -7,7 +7,9 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use remora::{Observer, Outcome, Protocol, TableOptions, TransactionEvent, TransactionId};
+use remora::observe::{Observer, Outcome, TransactionEvent};
+use remora::protocol::Protocol;
+use remora::{TableOptions, TransactionId};
 
 use support::{Words, look, on_every_fabric, quiet, table, worker};
 
@@ -25,7 +27,7 @@ struct Hears {
 }
 
 fn versions(event: &TransactionEvent<'_>) -> Versions {
-    let bits = |access: remora::Access<'_>| {
+    let bits = |access: remora::observe::Access<'_>| {
         (access.read.map(|read| read.to_bits()), access.written.map(|(_, installed)| installed.to_bits()))
     };
     event.accesses().map(bits).collect()
@@ -62,14 +64,14 @@ fn who_wants_to_is_told_once_before_a_commit_that_writes() {
             let hears = Hears { wants_committing, ..Hears::default() };
             worker.block_on(async |session| {
                 session.observe(Some(Box::new(hears.clone())));
-                session.transact(async |tx| Ok(tx.read(&rows, 1).await?.map(drop))).await.unwrap();
+                session.transact(async |tx| Ok(rows.get(tx, 1).await?.map(drop))).await.unwrap();
                 let read_and_write = session.transact(async |tx| {
-                    tx.read(&rows, 1).await?;
-                    tx.write(&rows, 2, Words([7])).await
+                    rows.get(tx, 1).await?;
+                    rows.update(tx, 2, Words([7])).await
                 });
                 read_and_write.await.unwrap();
                 let given_up = session.transact(async |tx| {
-                    tx.write(&rows, 3, Words([7])).await?;
+                    rows.update(tx, 3, Words([7])).await?;
                     Err::<(), _>(remora::Error::User("no".into()))
                 });
                 given_up.await.unwrap_err();
@@ -102,7 +104,7 @@ fn nothing_can_be_seen_while_it_is_told() {
                 worker.block_on(async |session| {
                     let dies = Hears { wants_committing: true, dies: true, ..Hears::default() };
                     session.observe(Some(Box::new(dies)));
-                    session.transact(async |tx| tx.write(&rows, 2, Words([7])).await).await
+                    session.transact(async |tx| rows.update(tx, 2, Words([7])).await).await
                 })
             }));
             assert!(died.is_err());

@@ -14,15 +14,16 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::admin::{NodeId, Standing};
+use remora::connect::{ConnectError, ConnectOptions, NodeKey, NodeKeys, Nodes, Place};
 use remora::floors::fabric::tcp::{Names, Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Lane, NodeSet, block_on};
 use remora::floors::membership::Membership;
-use remora::floors::node::{MemoryError, identity};
+use remora::floors::node::identity;
 use remora::floors::record::Swap;
-use remora::{
-    Cluster, ConnectError, ConnectOptions, MemoryNode, NodeId, NodeKey, Nodes, OpenError, Place, PriorMemory, Protocol,
-    ServerOptions, Standing, Table, TableOptions, TransactionId,
-};
+use remora::node::{MemoryNode, PriorMemory, ServerOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, OpenErrorKind, Table, TableOptions, TransactionId};
 
 use support::{Words, cut_off};
 use wire::Wire;
@@ -38,7 +39,7 @@ fn address(node: &MemoryNode) -> String {
 }
 
 fn connect(addresses: &[String]) -> Result<Cluster, ConnectError> {
-    Cluster::connect(&Nodes::Tcp(addresses.to_vec()), &ConnectOptions::default())
+    Cluster::connect(Nodes::Tcp(addresses.to_vec())).open()
 }
 
 /// A folder of a test's own, with the configurations of clusters.
@@ -53,7 +54,7 @@ impl Folder {
 
     fn options(&self, configuration: &str) -> ConnectOptions {
         let configuration = Some(Place::File(self.0.join(configuration)));
-        ConnectOptions { configuration, patience: Some(Duration::from_millis(300)), ..ConnectOptions::default() }
+        ConnectOptions::default().configuration(configuration).patience(Duration::from_millis(300))
     }
 }
 
@@ -76,7 +77,7 @@ fn controlled(nodes: &Nodes, options: &ConnectOptions, what: impl FnOnce()) {
         }
     }
     let over = AtomicBool::new(false);
-    let cluster = Cluster::connect(nodes, &ConnectOptions { controls: true, ..options.clone() }).unwrap();
+    let cluster = options.clone().controls(true).nodes(nodes).open().unwrap();
     let cluster = cluster.with_lease(Some(Duration::from_millis(500)));
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
@@ -110,7 +111,7 @@ fn add_to_all(cluster: &Cluster) -> u64 {
             let slots: Vec<_> = (0..20).map(|key| tx.want(&rows, key)).collect();
             tx.fetch().await?;
             slots.into_iter().try_fold(0, |sum, slot| {
-                let row = tx.get_mut(slot)?;
+                let row = slot.get_mut(tx)?;
                 row.0[0] += 1;
                 Ok(sum + row.0[0])
             })
@@ -167,12 +168,10 @@ fn exactly_the_nodes_of_one_cluster_must_be_named() {
 #[test]
 fn a_node_asks_for_its_key() {
     let (right, wrong) = (NodeKey::generate().unwrap(), NodeKey::generate().unwrap());
-    let options = ServerOptions { keys: Some(right.into()), ..ServerOptions::default() };
+    let options = ServerOptions::default().keys(NodeKeys::from(right));
     let node = MemoryNode::listen("127.0.0.1:0", BYTES, options).unwrap();
     let nodes = Nodes::Tcp(vec![address(&node)]);
-    let connect = |key: Option<NodeKey>| {
-        Cluster::connect(&nodes, &ConnectOptions { keys: key.map(NodeKey::into), ..ConnectOptions::default() })
-    };
+    let connect = |key: Option<NodeKey>| Cluster::connect(&nodes).keys(key.map(NodeKey::into)).open();
     assert!(connect(Some(right)).is_ok());
     for (key, word) in [(None, "--key-file"), (Some(wrong), "another key")] {
         let error = connect(key).unwrap_err().to_string();
@@ -188,7 +187,7 @@ fn files_keep_what_they_hold() {
     let paths: Vec<PathBuf> =
         (0..2).map(|n| folder.join(format!("remora-connect-{}-{n}", std::process::id()))).collect();
     let nodes = Nodes::Shm(paths.clone());
-    let options = ConnectOptions { replicas: Some(2), protocol: Protocol::DRTM_H, ..ConnectOptions::default() };
+    let options = ConnectOptions::default().replicas(2).protocol(Protocol::DRTM_H);
     let mut sum = 0;
     for start in 0..3 {
         let served: Vec<_> =
@@ -197,14 +196,14 @@ fn files_keep_what_they_hold() {
         assert!(served.iter().all(|node| node.found() == expected));
         let again = MemoryNode::map(&paths[0], None).unwrap_err().to_string();
         assert!(again.contains("serve") && again.contains(&std::process::id().to_string()), "{again}");
-        let cluster = Cluster::connect(&nodes, &options).unwrap();
+        let cluster = options.clone().nodes(&nodes).open().unwrap();
         if start == 0 {
             support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
         }
         sum += 20;
         assert_eq!(add_to_all(&cluster), sum);
     }
-    let gone = Cluster::connect(&nodes, &options).unwrap_err().to_string();
+    let gone = options.clone().nodes(&nodes).open().unwrap_err().to_string();
     assert!(gone.contains(&paths[0].display().to_string()), "{gone}");
     paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
 }
@@ -218,7 +217,7 @@ fn a_node_that_was_lost_and_lives_is_not_used_without_a_configuration() {
     let all = Nodes::Tcp(vec![a.clone(), b.clone(), wire.address()]);
     let folder = Folder::new("behind");
     let options = folder.options("configuration");
-    let cluster = Cluster::connect(&all, &options).unwrap();
+    let cluster = options.clone().nodes(&all).open().unwrap();
     support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
     assert_eq!(add_to_all(&connect(&[a.clone(), b.clone(), c.clone()]).unwrap()), 20, "nothing is lost yet");
     controlled(&all, &options, || {
@@ -235,7 +234,7 @@ fn a_node_that_was_lost_and_lives_is_not_used_without_a_configuration() {
         assert!(error.contains("--configuration"), "{error}");
     }
     wire.mend();
-    assert_eq!(add_to_all(&Cluster::connect(&all, &options).unwrap()), 60);
+    assert_eq!(add_to_all(&options.clone().nodes(&all).open().unwrap()), 60);
 }
 
 /// Who has come by the configuration alone is not sent to where a node was that has left.
@@ -246,7 +245,7 @@ fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
     let founders = Nodes::Tcp(vec![a, b, c]);
     let folder = Folder::new("left");
     let options = folder.options("configuration");
-    let cluster = Cluster::connect(&founders, &options).unwrap();
+    let cluster = options.clone().nodes(&founders).open().unwrap();
     support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
     let local = d.replace("127.0.0.1", "localhost");
     let added = cluster.add_node(&d).unwrap();
@@ -258,7 +257,7 @@ fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
     assert_eq!(configuration.change(|all| all.add(3, &local)).unwrap(), Some(NodeId(4)));
     controlled(&founders, &options, || {
         wait_until("it is taken in", || look(&cluster, |all| !all.lost().has(added) && !all.is_changing()));
-        assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 20, "once, by the name that counts");
+        assert_eq!(add_to_all(&options.clone().nodes(&founders).open().unwrap()), 20, "once, by the name that counts");
         configuration.change(|all| all.drain(NodeSet::default().with(added))).unwrap();
         wait_until("it has left", || look(&cluster, |all| all.lost().has(added) && !all.is_changing()));
     });
@@ -266,12 +265,11 @@ fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
     drop(fourth);
     let anew = MemoryNode::listen(&d, BYTES, ServerOptions::default()).unwrap();
     connect(std::slice::from_ref(&d)).unwrap();
-    assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 40);
+    assert_eq!(add_to_all(&options.clone().nodes(&founders).open().unwrap()), 40);
     drop(anew);
-    let options_of_others =
-        ServerOptions { keys: Some(NodeKey::generate().unwrap().into()), ..ServerOptions::default() };
+    let options_of_others = ServerOptions::default().keys(NodeKeys::from(NodeKey::generate().unwrap()));
     let _others = MemoryNode::listen(&d, BYTES, options_of_others).unwrap();
-    assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 60);
+    assert_eq!(add_to_all(&options.clone().nodes(&founders).open().unwrap()), 60);
 }
 
 /// Has a controller end the first epoch of a cluster.
@@ -289,7 +287,7 @@ fn begin_second_epoch(cluster: &Cluster, nodes: &Nodes, options: &ConnectOptions
 /// A client names a configuration that does not exist, by mistake, while another client is at work.
 fn a_mistyped_configuration_is_refused(all: &Nodes, folder: &Folder) {
     let (right, typo) = (folder.options("right"), folder.options("typo"));
-    let first = Cluster::connect(all, &right).unwrap();
+    let first = right.clone().nodes(all).open().unwrap();
     begin_second_epoch(&first, all, &right);
     let rows: Table<u64, Words<1>> = support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
     let mut worker = first.worker(Default::default()).unwrap();
@@ -297,7 +295,7 @@ fn a_mistyped_configuration_is_refused(all: &Nodes, folder: &Folder) {
     let mut goes_on = |wanted| {
         let add = worker.block_on(async |session| {
             let add = session.transact(async |tx| {
-                let row = tx.read_for_update(&rows, 7).await?;
+                let mut row = rows.get_mut(tx, 7).await?;
                 row.0[0] += 1;
                 Ok(row.0[0])
             });
@@ -307,19 +305,22 @@ fn a_mistyped_configuration_is_refused(all: &Nodes, folder: &Folder) {
         assert_eq!(look(&first, |all| all.standing(client)), Some(Standing::Alive));
     };
     goes_on(1);
-    let refused = Cluster::connect(all, &typo).unwrap_err();
+    let refused = typo.clone().nodes(all).open().unwrap_err();
     let text = refused.to_string();
     let ConnectError::OtherConfiguration { configuration, clients } = refused else { panic!("{text}") };
     assert!(configuration.ends_with("/typo") && clients == [client], "{text}");
     assert!(text.contains(&configuration) && text.contains(&client.to_string()), "{text}");
     goes_on(2);
     let interrupt = Some(Arc::new(AtomicBool::new(true)));
-    let interrupted = Cluster::connect(all, &ConnectOptions { interrupt, ..typo.clone() }).unwrap_err();
-    assert!(matches!(interrupted, ConnectError::Open(OpenError::Memory(MemoryError::Interrupted))), "{interrupted}");
+    let interrupted = typo.clone().interrupt(interrupt).nodes(all).open().unwrap_err();
+    assert!(
+        matches!(&interrupted, ConnectError::Open(why) if why.kind() == OpenErrorKind::Interrupted),
+        "{interrupted}"
+    );
     goes_on(3);
     // The configuration is lost, and its clients have ended.
     drop((worker, rows, first));
-    let cluster = Cluster::connect(all, &typo).unwrap();
+    let cluster = typo.clone().nodes(all).open().unwrap();
     assert_eq!((look(&cluster, |all| all.epoch()), add_to_all(&cluster)), (2, 23));
 }
 
@@ -373,7 +374,7 @@ fn a_program_can_interrupt_a_client_that_waits_for_the_next_epoch() {
     let all = Nodes::Tcp(nodes.iter().map(address).collect());
     let folder = Folder::new("waits");
     let options = folder.options("configuration");
-    let first = Cluster::connect(&all, &options).unwrap();
+    let first = options.clone().nodes(&all).open().unwrap();
     first.configuration().unwrap().change(|all| all.join_controller(9_999, u64::MAX / 4, None)).unwrap();
     let [_alive, _alive_too, dies] = nodes;
     drop(dies);
@@ -384,10 +385,10 @@ fn a_program_can_interrupt_a_client_that_waits_for_the_next_epoch() {
             thread::sleep(Duration::from_millis(300));
             interrupt.store(true, Ordering::Relaxed);
         });
-        Cluster::connect(&all, &ConnectOptions { interrupt: Some(interrupt.clone()), ..options.clone() })
+        options.clone().interrupt(interrupt.clone()).nodes(&all).open()
     });
     let error = waits.unwrap_err();
-    assert!(matches!(error, ConnectError::Open(OpenError::Memory(MemoryError::Interrupted))), "{error}");
+    assert!(matches!(&error, ConnectError::Open(why) if why.kind() == OpenErrorKind::Interrupted), "{error}");
     assert!(began.elapsed() >= Duration::from_millis(300), "it has waited for the controller");
     assert!(began.elapsed() < Duration::from_secs(8), "it was interrupted late");
 }
@@ -409,8 +410,8 @@ fn an_epoch_begins_while_the_name_server_is_silent() {
     };
     let all = Nodes::Tcp(names.to_vec());
     let folder = Folder::new("silent");
-    let options = ConnectOptions { names: Names::asking(resolve), ..folder.options("configuration") };
-    let cluster = Cluster::connect(&all, &options).unwrap();
+    let options = folder.options("configuration").names(Names::asking(resolve));
+    let cluster = options.clone().nodes(&all).open().unwrap();
     support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
     controlled(&all, &options, || {
         assert_eq!(add_to_all(&cluster), 20);
@@ -423,7 +424,7 @@ fn an_epoch_begins_while_the_name_server_is_silent() {
         wait_until("the node is lost", || look(&cluster, |all| all.lost().has(NodeId(2))));
         wait_until("the next epoch has begun", || look(&cluster, |all| !all.is_changing()));
         assert_eq!(add_to_all(&cluster), 40);
-        assert_eq!(add_to_all(&Cluster::connect(&all, &options).unwrap()), 60, "and a client comes");
+        assert_eq!(add_to_all(&options.clone().nodes(&all).open().unwrap()), 60, "and a client comes");
         // A lookup is given six seconds if nothing is known of the name.
         assert!(began.elapsed() < Duration::from_secs(6), "something waits for names: {:?}", began.elapsed());
         is_silent.store(false, Ordering::Relaxed);
@@ -437,11 +438,11 @@ fn clients_that_a_new_configuration_does_not_know_are_recovered() {
     let nodes = [listen(), listen(), listen()];
     let all = Nodes::Tcp(nodes.iter().map(address).collect());
     let folder = Folder::new("unknown");
-    let first = Cluster::connect(&all, &folder.options("lost")).unwrap();
+    let first = folder.options("lost").nodes(&all).open().unwrap();
     begin_second_epoch(&first, &all, &folder.options("lost"));
     let rows: Table<u64, Words<1>> = support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
     let mut worker = first.worker(Default::default()).unwrap();
-    worker.block_on(async |session| session.transact(async |tx| tx.read(&rows, 7).await).await.unwrap());
+    worker.block_on(async |session| session.transact(async |tx| rows.get(tx, 7).await).await.unwrap());
     let client = worker.incarnations().next().unwrap();
     let pointer = support::pointer_of(&rows, 7);
     let record = rows.untyped().replicas(pointer)[0].address(pointer.offset());
@@ -454,7 +455,7 @@ fn clients_that_a_new_configuration_does_not_know_are_recovered() {
     assert!(locked.unwrap());
     worker.abandon();
 
-    let cluster = Cluster::connect(&all, &folder.options("new")).unwrap();
+    let cluster = folder.options("new").nodes(&all).open().unwrap();
     assert_eq!(add_to_all(&cluster), 20);
     let mut lives = cluster.worker(Default::default()).unwrap();
     lives.block_on(async |session| {
@@ -466,7 +467,7 @@ fn clients_that_a_new_configuration_does_not_know_are_recovered() {
     });
     // Nobody is taken for dead by one that others go by.
     let client = lives.incarnations().next().unwrap();
-    let another = Cluster::connect(&all, &folder.options("new")).unwrap();
+    let another = folder.options("new").nodes(&all).open().unwrap();
     assert_eq!(look(&another, |all| all.standing(client)), Some(Standing::Alive));
 }
 

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use remora::floors::fabric::NodeId;
 use remora::floors::node::{clients, node};
-use remora::{Cluster, Db, Error, Limit, Protocol, Reason, Table, TableOptions, Verdict, WorkerOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, Db, Error, Limit, Reason, Table, TableOptions, Verdict, WorkerOptions};
 
 use support::{Words, look, table};
 
@@ -20,7 +21,7 @@ const ACCOUNTS: u64 = 16;
 fn bank() -> (Cluster, Table<u64, Words<1>>, Db) {
     let cluster = support::embedded(Protocol::default(), 3);
     let accounts = table(&cluster, "accounts", TableOptions::for_rows(ACCOUNTS), Words([100]));
-    let db = cluster.db(2, WorkerOptions { coroutines: 4, ..WorkerOptions::default() }).unwrap();
+    let db = cluster.db(2, WorkerOptions::default().coroutines(4)).unwrap();
     (cluster, accounts, db)
 }
 
@@ -29,9 +30,9 @@ async fn transfer(db: &Db, accounts: &Table<u64, Words<1>>, from: u64, to: u64) 
     let run = db.transact(async move |tx| {
         let (from, to) = (tx.want(&accounts, from % ACCOUNTS), tx.want(&accounts, to % ACCOUNTS));
         tx.fetch().await?;
-        tx.get_mut(from)?.0[0] -= 1;
-        tx.get_mut(to)?.0[0] += 1;
-        Ok(tx.get(to)?.0[0])
+        from.get_mut(tx)?.0[0] -= 1;
+        to.get_mut(tx)?.0[0] += 1;
+        Ok(to.require(tx)?.0[0])
     });
     run.await
 }
@@ -73,8 +74,8 @@ fn blocking_from_plain_threads() {
                     let rows = accounts.clone();
                     let (from, to) = ((thread + turn) % ACCOUNTS, (thread * 5 + 1) % ACCOUNTS);
                     let run = db.transact_blocking(async move |tx| {
-                        tx.read_for_update(&rows, from).await?.0[0] -= 1;
-                        tx.read_for_update(&rows, to).await?.0[0] += 1;
+                        rows.get_mut(tx, from).await?.0[0] -= 1;
+                        rows.get_mut(tx, to).await?.0[0] += 1;
                         Ok(())
                     });
                     run.unwrap();
@@ -94,8 +95,8 @@ async fn a_future_that_is_dropped_early_or_late_breaks_nothing() {
         let (accounts, runs) = (accounts.clone(), runs.clone());
         db.transact(async move |tx| {
             runs.fetch_add(1, Ordering::SeqCst);
-            tx.read_for_update(&accounts, from % ACCOUNTS).await?.0[0] -= 1;
-            tx.read_for_update(&accounts, (from + 1) % ACCOUNTS).await?.0[0] += 1;
+            accounts.get_mut(tx, from % ACCOUNTS).await?.0[0] -= 1;
+            accounts.get_mut(tx, (from + 1) % ACCOUNTS).await?.0[0] += 1;
             Ok(())
         })
     };
@@ -121,7 +122,7 @@ async fn a_panic_arrives_at_the_caller_and_the_pool_goes_on() {
         let (db, rows) = (db.clone(), accounts.clone());
         let task = tokio::spawn(async move {
             db.transact(async move |tx| -> Result<(), Error> {
-                tx.read_for_update(&rows, number % ACCOUNTS).await?.0[0] = 0;
+                rows.get_mut(tx, number % ACCOUNTS).await?.0[0] = 0;
                 panic!("number {number}");
             })
             .await
@@ -147,28 +148,28 @@ fn errors_keep_their_types() {
     let (_cluster, accounts, db) = bank();
     let rows = accounts.clone();
     let poor = db.transact_blocking(async move |tx| {
-        let row = tx.read_for_update(&rows, 1).await?;
+        let row = rows.get_mut(tx, 1).await?;
         if row.0[0] < 1_000 { Err(Error::user(NoMoney)) } else { Ok(()) }
     });
     let error = poor.unwrap_err();
     assert!(error.downcast_user::<NoMoney>().is_some() && error.downcast_user::<std::fmt::Error>().is_none());
     let rows = accounts.clone();
-    let absent = db.transact_blocking(async move |tx| tx.write(&rows, 10_000, Words([1])).await);
+    let absent = db.transact_blocking(async move |tx| rows.update(tx, 10_000, Words([1])).await);
     assert!(matches!(absent, Err(Error::NotFound(_))));
     let late = db.with_deadline(Duration::ZERO);
     let rows = accounts.clone();
-    let late = late.transact_blocking(async move |tx| tx.read(&rows, 1).await);
+    let late = late.transact_blocking(async move |tx| rows.get(tx, 1).await);
     assert!(matches!(late, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
     // The deadline is the other handle's only.
     let rows = accounts.clone();
-    assert!(db.transact_blocking(async move |tx| tx.read(&rows, 1).await).is_ok());
+    assert!(db.transact_blocking(async move |tx| rows.get(tx, 1).await).is_ok());
 }
 
 #[test]
 fn what_became_of_a_transaction_can_be_asked_of_the_pool() {
     let (cluster, accounts, db) = bank();
     let rows = accounts.clone();
-    let id = db.transact_blocking(async move |tx| tx.write(&rows, 0, Words([100])).await.map(|()| tx.id())).unwrap();
+    let id = db.transact_blocking(async move |tx| rows.update(tx, 0, Words([100])).await.map(|()| tx.id())).unwrap();
     assert_eq!(db.resolve_blocking(id, Duration::from_secs(5)).unwrap(), Verdict::Committed);
     drop(db);
     at_rest(&cluster, &accounts);
@@ -180,7 +181,7 @@ fn the_pool_ends_with_its_last_handle_wherever_that_is() {
     let second = db.clone();
     drop(db);
     let rows = accounts.clone();
-    second.transact_blocking(async move |tx| tx.write(&rows, 0, Words([100])).await).unwrap();
+    second.transact_blocking(async move |tx| rows.update(tx, 0, Words([100])).await).unwrap();
     // The last one goes on a worker of the pool itself, in a closure that outlives all others.
     let (go, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(()));
     let (their_go, their_gone, handle) = (go.clone(), gone.clone(), second.clone());
@@ -209,11 +210,45 @@ fn the_pool_ends_with_its_last_handle_wherever_that_is() {
     // Client slots come back: more pools one after the other than a cluster has slots for at one
     // time.
     for _ in 0..5 {
-        let db = cluster.db(2, WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let db = cluster.db(2, WorkerOptions::default().coroutines(1)).unwrap();
         let rows = accounts.clone();
-        assert!(db.transact_blocking(async move |tx| tx.read(&rows, 0).await).unwrap().is_some());
+        assert!(db.transact_blocking(async move |tx| rows.get(tx, 0).await).unwrap().is_some());
     }
     assert!(cluster.db(0, WorkerOptions::default()).is_err());
-    assert!(cluster.db(1, WorkerOptions { coroutines: 0, ..WorkerOptions::default() }).is_err());
-    assert!(cluster.db(1, WorkerOptions { coroutines: 64, ..WorkerOptions::default() }).is_err());
+    assert!(cluster.db(1, WorkerOptions::default().coroutines(0)).is_err());
+    assert!(cluster.db(1, WorkerOptions::default().coroutines(64)).is_err());
+}
+
+/// What a closure returns is dropped by its worker if the caller has gone, and may panic then.
+#[test]
+fn a_thread_that_dies_is_an_error() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("a destructor that panics");
+        }
+    }
+
+    let (cluster, accounts, _) = bank();
+    let db = cluster.db(1, WorkerOptions::default().coroutines(1)).unwrap();
+    let mut call = Box::pin(db.transact(async move |_| Ok(Bomb)));
+    let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    drop(call); // it was sent, and nobody awaits the answer
+    let read = || {
+        let accounts = accounts.clone();
+        db.transact_blocking(async move |tx| accounts.get(tx, 1).await)
+    };
+    let died = loop {
+        match read() {
+            Ok(_) => thread::yield_now(),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(died, Error::WorkerDied { .. }), "{died}");
+    let after = read().unwrap_err();
+    assert!(matches!(after, Error::WorkerDied { may_have_committed: false }), "{after}");
+    assert!(after.to_string().contains("make a new pool"), "{after}");
+    // Another pool works.
+    let another = cluster.db(1, WorkerOptions::default()).unwrap();
+    assert!(another.transact_blocking(async move |tx| accounts.get(tx, 1).await).unwrap().is_some());
 }

@@ -12,23 +12,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::admin::{Configuration, NodeId, Standing};
+use remora::connect::{EtcdOptions, Place};
 use remora::floors::fabric::NodeSet;
 use remora::floors::fabric::tcp::{Loopback, TcpOptions};
-use remora::{
-    Abort, Cluster, ClusterOptions, Configuration, Error, EtcdOptions, NodeId, Place, Reason, Record, Session,
-    Standing, Table, TableOptions, TransactionOptions, Worker, WorkerOptions,
-};
+use remora::{Abort, Cluster, Error, Reason, Session, Table, TableOptions, TransactionOptions, Worker, WorkerOptions};
 use server::Server;
 use wire::Wire;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "account")]
 #[repr(transparent)]
 struct Account(i64);
-
-impl Record for Account {
-    const SCHEMA: &'static str = "account";
-}
 
 const ROWS: u64 = 16;
 const MONEY: i64 = 1_000;
@@ -36,10 +32,10 @@ const NODES: u16 = 3;
 
 /// Three memory nodes with servers of their own, and money at each.
 fn cluster() -> (Arc<Loopback>, Cluster, Table<u64, Account>) {
-    let options = ClusterOptions { memory_nodes: NODES, replicas: 2, node_bytes: 8 << 20, ..ClusterOptions::default() };
+    let options = Cluster::embedded().nodes(NODES).replicas(2).node_bytes(8 << 20);
     let patient = TcpOptions { patience: Duration::from_secs(5), ..TcpOptions::default() };
     let servers = Arc::new(Loopback::new(&vec![vec![options.node_bytes]; NODES.into()], patient).unwrap());
-    let cluster = Cluster::on(servers.clone(), options).unwrap();
+    let cluster = options.open_on(servers.clone()).unwrap();
     let accounts = cluster.create_table("accounts", TableOptions::for_rows(2 * ROWS)).unwrap();
     cluster.load(&accounts, (0..ROWS).map(|key| (key, Account(MONEY)))).unwrap();
     (servers, cluster, accounts)
@@ -56,7 +52,7 @@ fn over_etcd(cluster: &Cluster, etcd: String, lease: Duration) -> Cluster {
 }
 
 fn worker(cluster: &Cluster) -> Worker {
-    cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap()
+    cluster.worker(WorkerOptions::default().coroutines(2)).unwrap()
 }
 
 async fn transfer(session: &mut Session, accounts: &Table<u64, Account>) -> Result<(), Error> {
@@ -64,8 +60,8 @@ async fn transfer(session: &mut Session, accounts: &Table<u64, Account>) -> Resu
     let moved = session.transact(async |tx| {
         let from = tx.want(accounts, from);
         tx.fetch().await?;
-        tx.get_mut(from)?.0 -= 1;
-        tx.read_for_update(accounts, to).await?.0 += 1;
+        from.get_mut(tx)?.0 -= 1;
+        accounts.get_mut(tx, to).await?.0 += 1;
         Ok(())
     });
     moved.await
@@ -73,11 +69,11 @@ async fn transfer(session: &mut Session, accounts: &Table<u64, Account>) -> Resu
 
 /// Adds up, once.
 async fn total(session: &mut Session, accounts: &Table<u64, Account>) -> Result<i64, Error> {
-    let once = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
+    let once = TransactionOptions::default().attempts(1);
     let sum = session.transact_with(once, async |tx| {
         let all: Vec<_> = (0..ROWS).map(|key| tx.want(accounts, key)).collect();
         tx.fetch().await?;
-        all.into_iter().map(|row| Ok(tx.get(row)?.0)).sum()
+        all.into_iter().map(|row| Ok(row.require(tx)?.0)).sum()
     });
     sum.await
 }

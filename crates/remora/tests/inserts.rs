@@ -13,10 +13,9 @@ use remora::floors::fabric::shm::Shm;
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::floors::txn::{self, Stop, TransactOptions};
-use remora::{
-    Cluster, Cost, Error, Intent, Observer, Outcome, Protocol, ReadScheme, Reason, Session, Table, TableOptions,
-    TransactionEvent, TransactionOptions, Validation, WriteKind,
-};
+use remora::observe::{Cost, Observer, Outcome, TransactionEvent, WriteKind};
+use remora::protocol::{Protocol, ReadScheme, Validation};
+use remora::{Cluster, Error, Intent, Reason, Session, Table, TableOptions, TransactionOptions};
 
 use support::rig::{self, Rig};
 use support::{
@@ -35,6 +34,7 @@ every_protocol! {
     slots_are_reused_and_versions_never_restart,
     an_insert_given_up_anywhere_leaves_no_trace,
     a_full_table_says_so,
+    what_was_locked_keeps_no_place,
     one_transaction_fills_a_long_chain,
 }
 
@@ -46,7 +46,7 @@ fn rows(cluster: &Cluster, loaded: u64, room: u64) -> Rows {
 }
 
 async fn present(session: &mut Session, rows: &Rows, key: u64) -> Option<u64> {
-    let read = session.transact(async |tx| Ok(tx.read(rows, key).await?.map(|row| row.0[0])));
+    let read = session.transact(async |tx| Ok(rows.get(tx, key).await?.map(|row| row.0[0])));
     read.await.unwrap()
 }
 
@@ -61,6 +61,35 @@ fn settled(cluster: &Cluster, worker: &mut remora::Worker, rows: &Rows) -> Vec<u
     values
 }
 
+/// One transaction deletes a key. Another asks for the key meanwhile, is told where it is and that
+/// it is locked, asks again, is told that it is not there, and inserts it. The place that it was
+/// told of first may be another key's by then.
+fn what_was_locked_keeps_no_place(protocol: Protocol) {
+    for seed in seeds(0..20) {
+        let (cluster, _) = seeded(protocol, 2, seed);
+        let rows = rows(&cluster, 2, 40);
+        let mut worker = worker(&cluster, 2, seed);
+        worker.run(async |client, session| {
+            for turn in 0..6 {
+                let turn = session.transact(async |tx| {
+                    let removed = rows.remove(tx, 0).await?;
+                    if client == 0 {
+                        return rows.put(tx, 2 + turn, Words([turn])).await.map(|_| ()); // in the slot that is free
+                    }
+                    rows.insert(tx, 0, removed.unwrap_or(Words([turn]))).await
+                });
+                turn.await.unwrap();
+            }
+        });
+        let own: Vec<_> = worker.block_on(async |session| {
+            let read = session.transact(async |tx| rows.get_many(tx, [1, 2, 3, 4, 5, 6, 7]).await);
+            read.await.unwrap().into_iter().map(|row| row.map(|row| row.0[0])).collect()
+        });
+        assert_eq!(own, [1, 0, 1, 2, 3, 4, 5].map(Some), "seed {seed}");
+        settled(&cluster, &mut worker, &rows);
+    }
+}
+
 fn what_is_inserted_is_there_until_it_is_deleted(protocol: Protocol) {
     for cluster in [1, 3].into_iter().flat_map(|replicas| on_every_fabric(protocol, replicas)) {
         let rows = rows(&cluster, 4, 40);
@@ -69,19 +98,18 @@ fn what_is_inserted_is_there_until_it_is_deleted(protocol: Protocol) {
             for life in 0..3 {
                 let value = 100 + life;
                 assert_eq!(present(session, &rows, 9).await, None);
-                let gone = session.transact(async |tx| tx.delete(&rows, 9).await).await;
-                assert!(matches!(gone, Err(Error::NotFound(_))), "{gone:?}");
-                session.transact(async |tx| tx.insert(&rows, 9, Words([value])).await).await.unwrap();
+                assert_eq!(session.transact(async |tx| rows.remove(tx, 9).await).await.unwrap(), None);
+                session.transact(async |tx| rows.insert(tx, 9, Words([value])).await).await.unwrap();
                 assert_eq!(present(session, &rows, 9).await, Some(value));
-                let again = session.transact(async |tx| tx.insert(&rows, 9, Words([1])).await).await;
+                let again = session.transact(async |tx| rows.insert(tx, 9, Words([1])).await).await;
                 assert!(matches!(again, Err(Error::Exists(_))), "{again:?}");
-                session.transact(async |tx| tx.write(&rows, 9, Words([value + 50])).await).await.unwrap();
+                session.transact(async |tx| rows.update(tx, 9, Words([value + 50])).await).await.unwrap();
                 assert_eq!(present(session, &rows, 9).await, Some(value + 50));
-                let loaded = session.transact(async |tx| tx.insert(&rows, 2, Words([1])).await).await;
+                let loaded = session.transact(async |tx| rows.insert(tx, 2, Words([1])).await).await;
                 assert!(matches!(loaded, Err(Error::Exists(_))), "{loaded:?}");
-                session.transact(async |tx| tx.delete(&rows, 9).await).await.unwrap();
+                session.transact(async |tx| rows.remove(tx, 9).await).await.unwrap();
             }
-            session.transact(async |tx| tx.delete(&rows, 0).await).await.unwrap();
+            session.transact(async |tx| rows.remove(tx, 0).await).await.unwrap();
             assert_eq!(present(session, &rows, 0).await, None);
         });
         assert_eq!(settled(&cluster, &mut worker, &rows), [1, 2, 3]);
@@ -106,7 +134,7 @@ fn one_transaction_fills_a_long_chain(protocol: Protocol) {
         session
             .transact(async |tx| {
                 for key in &keys {
-                    tx.insert(&rows, *key, Words([*key])).await?;
+                    rows.insert(tx, *key, Words([*key])).await?;
                 }
                 Ok(())
             })
@@ -127,24 +155,24 @@ fn own_inserts_and_deletes_are_seen(protocol: Protocol) {
         let mut worker = worker(&cluster, 1, 1);
         worker.block_on(async |session| {
             let mixed = session.transact(async |tx| {
-                assert_eq!(tx.read(&rows, 7).await?, None);
-                tx.insert(&rows, 7, Words([70])).await?;
-                assert_eq!(tx.read(&rows, 7).await?, Some(Words([70])));
-                tx.write(&rows, 7, Words([71])).await?;
-                assert!(matches!(tx.insert(&rows, 7, Words([0])).await, Err(Error::Exists(_))));
+                assert_eq!(rows.get(tx, 7).await?, None);
+                rows.insert(tx, 7, Words([70])).await?;
+                assert_eq!(rows.get(tx, 7).await?, Some(Words([70])));
+                rows.update(tx, 7, Words([71])).await?;
+                assert!(matches!(rows.insert(tx, 7, Words([0])).await, Err(Error::Exists(_))));
                 // Deleted and there again: an update.
-                tx.delete(&rows, 1).await?;
-                assert_eq!(tx.read(&rows, 1).await?, None);
-                assert!(matches!(tx.delete(&rows, 1).await, Err(Error::NotFound(_))));
-                assert!(matches!(tx.write(&rows, 1, Words([0])).await, Err(Error::NotFound(_))));
-                tx.insert(&rows, 1, Words([11])).await?;
+                assert_eq!(rows.remove(tx, 1).await?, Some(Words([1])));
+                assert_eq!(rows.get(tx, 1).await?, None);
+                assert_eq!(rows.remove(tx, 1).await?, None);
+                assert!(matches!(rows.update(tx, 1, Words([0])).await, Err(Error::NotFound(_))));
+                rows.insert(tx, 1, Words([11])).await?;
                 // There and gone again: nothing.
-                tx.insert(&rows, 8, Words([80])).await?;
-                tx.delete(&rows, 8).await?;
-                assert_eq!(tx.read(&rows, 8).await?, None);
+                rows.insert(tx, 8, Words([80])).await?;
+                rows.remove(tx, 8).await?;
+                assert_eq!(rows.get(tx, 8).await?, None);
                 // Changed, and then gone.
-                tx.write(&rows, 2, Words([22])).await?;
-                tx.delete(&rows, 2).await
+                rows.update(tx, 2, Words([22])).await?;
+                rows.remove(tx, 2).await
             });
             mixed.await.unwrap();
             let mut seen = Vec::new();
@@ -153,9 +181,9 @@ fn own_inserts_and_deletes_are_seen(protocol: Protocol) {
             }
             assert_eq!(seen, [Some(11), None, Some(3), Some(71), None]);
             let gave_up = session.transact(async |tx| {
-                tx.insert(&rows, 20, Words([1])).await?;
-                tx.delete(&rows, 3).await?;
-                Err::<(), _>(rows.missing(&0))
+                rows.insert(tx, 20, Words([1])).await?;
+                rows.remove(tx, 3).await?;
+                Err::<(), _>(rows.missing(0))
             });
             assert!(matches!(gave_up.await, Err(Error::NotFound(_))));
             rest(session).await;
@@ -192,7 +220,7 @@ fn round_trips_are_exact(protocol: Protocol) {
             let insert = session.transact(async |tx| {
                 let slots = [10, 11, 12].map(|key| tx.want_for(&rows, key, Intent::Insert));
                 tx.fetch().await?;
-                slots.into_iter().try_for_each(|slot| tx.put(slot, Words([1])))
+                slots.into_iter().try_for_each(|slot| slot.insert(tx, Words([1])))
             });
             insert.await.unwrap();
             // The primary's CPU is asked, the slot is locked, the log is written; deletes likewise.
@@ -205,7 +233,7 @@ fn round_trips_are_exact(protocol: Protocol) {
             let delete = session.transact(async |tx| {
                 let slots = [10, 11, 12].map(|key| tx.want_for(&rows, key, Intent::Delete));
                 tx.fetch().await?;
-                slots.into_iter().try_for_each(|slot| tx.remove(slot))
+                slots.into_iter().try_for_each(|slot| slot.remove(tx).map(|_| ()))
             });
             delete.await.unwrap();
             assert_eq!(round_trips(), Some(if matches!(protocol, Protocol::Ford(_)) { 2 + told } else { 3 }));
@@ -222,7 +250,7 @@ fn round_trips_are_exact(protocol: Protocol) {
                 let miss = session.transact(async |tx| {
                     let slots: Vec<_> = keys.clone().map(|key| tx.want(&rows, key)).collect();
                     tx.fetch().await?;
-                    assert!(slots.into_iter().all(|slot| tx.find(slot).unwrap().is_none()));
+                    assert!(slots.into_iter().all(|slot| slot.get(tx).unwrap().is_none()));
                     Ok(())
                 });
                 miss.await.unwrap();
@@ -240,7 +268,7 @@ fn one_inserter_of_a_key_wins(protocol: Protocol) {
         let mut worker = worker(&cluster, CLIENTS, seed);
         for key in 0..6 {
             let won = worker.run(async |client, session| {
-                let insert = session.transact(async |tx| tx.insert(&rows, key, Words([client as u64])).await);
+                let insert = session.transact(async |tx| rows.insert(tx, key, Words([client as u64])).await);
                 match insert.await {
                     Ok(()) => true,
                     Err(Error::Exists(_)) => false,
@@ -267,17 +295,17 @@ fn both_inserted(protocol: Protocol, seed: u64) -> bool {
     for turn in 0..4 {
         let keys = [2 * turn, 2 * turn + 1];
         let inserted = worker(&cluster, 2, seed).run(async |client, session| {
-            let options = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
+            let options = TransactionOptions::default().attempts(1);
             let insert = session.transact_with(options, async |tx| {
                 let (own, other) = (keys[client], keys[1 - client]);
                 let own = tx.want_for(&rows, own, Intent::Insert);
                 let other = tx.want(&rows, other);
                 tx.fetch().await?;
                 others_run().await;
-                if tx.find(other)?.is_some() {
+                if other.get(tx)?.is_some() {
                     return Ok(false);
                 }
-                tx.put(own, Words([1]))?;
+                own.insert(tx, Words([1]))?;
                 Ok(true)
             });
             matches!(insert.await, Ok(true))
@@ -319,7 +347,7 @@ fn rows_that_move_are_never_seen_twice_or_not_at_all(protocol: Protocol) {
                         tx.fetch().await?;
                         Ok(slots
                             .into_iter()
-                            .filter_map(|slot| tx.find(slot).unwrap())
+                            .filter_map(|slot| slot.get(tx).unwrap())
                             .map(|row| row.0[0])
                             .collect::<Vec<_>>())
                     });
@@ -331,12 +359,12 @@ fn rows_that_move_are_never_seen_twice_or_not_at_all(protocol: Protocol) {
                 let random = session.lane().random();
                 let (from, to) = (random % KEYS, (random >> 32) % KEYS);
                 let step = session.transact(async |tx| {
-                    let Some(row) = tx.read(&rows, from).await? else { return Ok(false) };
-                    if from == to || tx.read(&rows, to).await?.is_some() {
+                    let Some(row) = rows.get(tx, from).await? else { return Ok(false) };
+                    if from == to || rows.get(tx, to).await?.is_some() {
                         return Ok(false);
                     }
-                    tx.delete(&rows, from).await?;
-                    tx.insert(&rows, to, row).await?;
+                    rows.remove(tx, from).await?;
+                    rows.insert(tx, to, row).await?;
                     Ok(true)
                 });
                 match step.await {
@@ -365,10 +393,10 @@ fn slots_are_reused_and_versions_never_restart(protocol: Protocol) {
                 let random = session.lane().random();
                 let key = random % 40;
                 if live.contains_key(&key) {
-                    session.transact(async |tx| tx.delete(&rows, key).await).await.unwrap();
+                    session.transact(async |tx| rows.remove(tx, key).await).await.unwrap();
                     live.remove(&key);
                 } else if live.len() < 9 {
-                    session.transact(async |tx| tx.insert(&rows, key, Words([turn])).await).await.unwrap();
+                    session.transact(async |tx| rows.insert(tx, key, Words([turn])).await).await.unwrap();
                     live.insert(key, turn);
                 }
                 // A deleted record's slot is given back in the background.
@@ -401,14 +429,14 @@ fn an_insert_given_up_anywhere_leaves_no_trace(protocol: Protocol) {
                     let random = session.lane().random();
                     let (from, to) = (random % 8, (random >> 32) % 8);
                     let run = session.transact(async |tx| {
-                        let Some(row) = tx.read(&rows, from).await? else { return Ok(()) };
+                        let Some(row) = rows.get(tx, from).await? else { return Ok(()) };
                         let slot = tx.want_for(&rows, to, Intent::Insert);
                         tx.fetch().await?;
-                        if tx.find(slot)?.is_some() {
+                        if slot.get(tx)?.is_some() {
                             return Ok(()); // what was prepared for nothing is taken back
                         }
-                        tx.put(slot, row)?;
-                        tx.delete(&rows, from).await
+                        slot.insert(tx, row)?;
+                        rows.remove(tx, from).await.map(|_| ())
                     });
                     run.await
                 };
@@ -437,13 +465,13 @@ fn a_full_table_says_so(protocol: Protocol) {
     let mut worker = worker(&cluster, 1, 1);
     worker.block_on(async |session| {
         for key in 0..5 {
-            session.transact(async |tx| tx.insert(&rows, key, Words([key])).await).await.unwrap();
+            session.transact(async |tx| rows.insert(tx, key, Words([key])).await).await.unwrap();
         }
-        let full = session.transact(async |tx| tx.insert(&rows, 5, Words([5])).await).await;
+        let full = session.transact(async |tx| rows.insert(tx, 5, Words([5])).await).await;
         assert!(matches!(full, Err(Error::Limit(Reason { cause: remora::Limit::TableFull { .. }, .. }))), "{full:?}");
-        session.transact(async |tx| tx.delete(&rows, 3).await).await.unwrap();
+        session.transact(async |tx| rows.remove(tx, 3).await).await.unwrap();
         rest(session).await;
-        session.transact(async |tx| tx.insert(&rows, 5, Words([5])).await).await.unwrap();
+        session.transact(async |tx| rows.insert(tx, 5, Words([5])).await).await.unwrap();
     });
     assert_eq!(settled(&cluster, &mut worker, &rows), [0, 1, 2, 4, 5]);
 }
@@ -462,7 +490,7 @@ fn chains_grow_until_the_reserved_space_is_used() {
                 let insert = session.transact(async |tx| {
                     let slots = keys.map(|key| tx.want_for(&rows, key, Intent::Insert));
                     tx.fetch().await?;
-                    slots.into_iter().zip(keys).try_for_each(|(slot, key)| tx.put(slot, Words([key])))
+                    slots.into_iter().zip(keys).try_for_each(|(slot, key)| slot.insert(tx, Words([key])))
                 });
                 match insert.await {
                     Ok(()) => inserted += 3,
@@ -474,9 +502,9 @@ fn chains_grow_until_the_reserved_space_is_used() {
         assert!(inserted > room * 3 / 4 && inserted <= room, "{inserted} of {room}");
         // What was refused has left no lock, and a deleted record makes room again.
         workers.block_on(async |session| {
-            session.transact(async |tx| tx.delete(&rows, 1).await).await.unwrap();
+            session.transact(async |tx| rows.remove(tx, 1).await).await.unwrap();
             rest(session).await;
-            session.transact(async |tx| tx.insert(&rows, 1, Words([1])).await).await.unwrap();
+            session.transact(async |tx| rows.insert(tx, 1, Words([1])).await).await.unwrap();
             rest(session).await;
         });
         // A client that has nothing cached finds all of them.
@@ -485,7 +513,7 @@ fn chains_grow_until_the_reserved_space_is_used() {
                 .transact(async |tx| {
                     let slots: Vec<_> = (0..inserted).map(|key| tx.want(&rows, key)).collect();
                     tx.fetch().await?;
-                    slots.into_iter().map(|slot| Ok(tx.get(slot)?.0[0])).collect::<Result<Vec<_>, Error>>()
+                    slots.into_iter().map(|slot| Ok(slot.require(tx)?.0[0])).collect::<Result<Vec<_>, Error>>()
                 })
                 .await
         });
@@ -553,8 +581,8 @@ fn presets_of_one_discipline_run_together() {
                 let random = session.lane().random();
                 let (from, to) = (random % 8, (random >> 32) % 8);
                 let run = session.transact(async |tx| {
-                    tx.read_for_update(rows, from).await?.0[0] -= 1;
-                    tx.read_for_update(rows, to).await?.0[0] += 1;
+                    rows.get_mut(tx, from).await?.0[0] -= 1;
+                    rows.get_mut(tx, to).await?.0[0] += 1;
                     Ok(())
                 });
                 run.await.unwrap();
@@ -595,10 +623,10 @@ fn presets_of_one_discipline_run_at_the_same_time() {
                             let random = session.lane().random();
                             let (from, to) = (random % 8, (random >> 32) % 8);
                             // A holder may have to wait for its turn on a busy machine for long.
-                            let options = TransactionOptions { attempts: u32::MAX, ..Default::default() };
+                            let options = TransactionOptions::default().attempts(u32::MAX);
                             let run = session.transact_with(options, async |tx| {
-                                tx.read_for_update(&rows, from).await?.0[0] -= 1;
-                                tx.read_for_update(&rows, to).await?.0[0] += 1;
+                                rows.get_mut(tx, from).await?.0[0] -= 1;
+                                rows.get_mut(tx, to).await?.0[0] += 1;
                                 Ok(())
                             });
                             run.await.unwrap();

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Fabric};
+use remora::observe::{Observer, Outcome, TransactionEvent};
+use remora::protocol::Protocol;
 use remora::{
-    Cluster, ClusterOptions, Error, Intent, LARGE_BYTES_MAX, Large, LargeOptions, Limit, Observer, OpenError, Outcome,
-    Protocol, Reason, Session, Stored, Table, TableOptions, TransactionEvent, Verdict, WorkerOptions,
+    Cluster, Error, Intent, LARGE_BYTES_MAX, Large, LargeOptions, Limit, OpenError, Reason, Session, Stored, Table,
+    TableOptions, Verdict, WorkerOptions,
 };
 
 use support::{Words, cut_off, embedded, look, on_every_fabric, options, seeds, table, worker};
@@ -20,11 +22,11 @@ macro_rules! presets {
     ($($test:ident),* $(,)?) => { $(
         mod $test {
             #[test]
-            fn drtm_r() { super::$test(remora::Protocol::DRTM_R); }
+            fn drtm_r() { super::$test(remora::protocol::Protocol::DRTM_R); }
             #[test]
-            fn fasst() { super::$test(remora::Protocol::FASST); }
+            fn fasst() { super::$test(remora::protocol::Protocol::FASST); }
             #[test]
-            fn ford() { super::$test(remora::Protocol::FORD); }
+            fn ford() { super::$test(remora::protocol::Protocol::FORD); }
         }
     )* };
 }
@@ -48,8 +50,8 @@ presets! {
 const CHUNK: usize = 7704;
 
 fn seeded(protocol: Protocol, seed: u64) -> (Cluster, Seeded, Large<u64>) {
-    let options = ClusterOptions { node_bytes: 16 << 20, ..options(protocol, 3) };
-    let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+    let options = options(protocol, 3).node_bytes(16 << 20);
+    let (cluster, fabric) = options.open_seeded(seed).unwrap();
     let large = cluster.create_large("large", LargeOptions::for_values(16, 40 * CHUNK as u64)).unwrap();
     (cluster, fabric, large)
 }
@@ -81,7 +83,7 @@ fn whole(value: &[u8]) -> (u64, u64) {
 
 fn values_of_any_length_come_and_go(protocol: Protocol) {
     for cluster in on_every_fabric(protocol, 3) {
-        let options = LargeOptions { shards: Some(1), ..LargeOptions::for_values(2, 600_000) };
+        let options = LargeOptions::for_values(2, 600_000).shards(1);
         let large = cluster.create_large::<u64>("large", options).unwrap();
         let opened = cluster.open_large::<u64>("large").unwrap();
         let mut worker = worker(&cluster, 1, 1);
@@ -89,21 +91,21 @@ fn values_of_any_length_come_and_go(protocol: Protocol) {
         for (turn, length) in lengths.into_iter().enumerate() {
             let value = pattern(length, turn as u8);
             worker.block_on(async |session| {
-                large.write(session, &7, &value).await.unwrap();
-                large.write(session, &8, &value).await.unwrap();
-                assert_eq!(opened.read(session, &7).await.unwrap().as_ref(), Some(&value), "{length}");
-                let found = session.transact(async |tx| opened.find(tx, &7).await).await.unwrap();
+                large.write(session, 7, &value).await.unwrap();
+                large.write(session, 8, &value).await.unwrap();
+                assert_eq!(opened.read(session, 7).await.unwrap().as_ref(), Some(&value), "{length}");
+                let found = session.transact(async |tx| opened.find(tx, 7).await).await.unwrap();
                 assert_eq!(found.map(|found| found.length()), Some(length as u64));
             });
             assert!(worker.drain().unwrap());
             assert_eq!(counts(&cluster, &large), [2, 2 * chunks(length)], "{length}");
         }
         worker.block_on(async |session| {
-            large.write(session, &7, &pattern(50_000, 1)).await.unwrap();
-            assert!(large.delete(session, &7).await.unwrap());
-            assert!(!large.delete(session, &7).await.unwrap());
-            assert_eq!(large.read(session, &7).await.unwrap(), None);
-            assert_eq!(large.read(session, &8).await.unwrap(), Some(Vec::new()));
+            large.write(session, 7, &pattern(50_000, 1)).await.unwrap();
+            assert!(large.delete(session, 7).await.unwrap());
+            assert!(!large.delete(session, 7).await.unwrap());
+            assert_eq!(large.read(session, 7).await.unwrap(), None);
+            assert_eq!(large.read(session, 8).await.unwrap(), Some(Vec::new()));
         });
         assert!(worker.drain().unwrap());
         assert_eq!(counts(&cluster, &large), [1, 0]);
@@ -130,11 +132,11 @@ fn round_trips_are_exact(protocol: Protocol) {
     worker.sessions()[0].observe(Some(Box::new(seen.clone())));
     // 8 chunks a round trip; the head's before, the validation's behind.
     for (count, expected) in [(0, 1), (1, 3), (8, 3), (9, 4), (24, 5)] {
-        worker.block_on(async |session| large.write(session, &1, &pattern(count * CHUNK, 1)).await.unwrap());
+        worker.block_on(async |session| large.write(session, 1, &pattern(count * CHUNK, 1)).await.unwrap());
         // Else it waits for room in the log.
         assert!(worker.drain().unwrap());
         for _ in 0..2 {
-            worker.block_on(async |session| large.read(session, &1).await.unwrap());
+            worker.block_on(async |session| large.read(session, 1).await.unwrap());
         }
         assert_eq!(seen.0.get(), expected, "{count} chunks");
     }
@@ -142,7 +144,7 @@ fn round_trips_are_exact(protocol: Protocol) {
         let stored = worker.block_on(async |session| large.upload(session, &pattern(4 * CHUNK, 1)).await.unwrap());
         assert_eq!(seen.0.get(), 3, "all four chunks in one transaction");
         assert!(worker.drain().unwrap());
-        let put = async |session: &mut Session| session.transact(async |tx| large.put(tx, &key, &stored).await).await;
+        let put = async |session: &mut Session| session.transact(async |tx| large.put(tx, key, &stored).await).await;
         let replaced = worker.block_on(put).unwrap();
         assert_eq!(seen.0.get(), 3, "as many as an insert, also where one is replaced");
         assert!(worker.drain().unwrap());
@@ -165,18 +167,18 @@ fn a_value_is_put_together_with_other_records(protocol: Protocol) {
     worker.block_on(async |session| {
         let link = async |session: &mut Session, stored: &[Stored; 2], give_up: bool| {
             let linked = session.transact(async |tx| {
-                tx.read_for_update(&rows, 1).await?.0[0] += 1;
-                let replaced = [large.put(tx, &1, &stored[0]).await?, large.put(tx, &2, &stored[1]).await?];
+                rows.get_mut(tx, 1).await?.0[0] += 1;
+                let replaced = [large.put(tx, 1, &stored[0]).await?, large.put(tx, 2, &stored[1]).await?];
                 // It sees what it has put.
-                assert_eq!(large.get(tx, &2).await?.map(|value| whole(&value)), Some((9, 60_000)));
+                assert_eq!(large.get(tx, 2).await?.map(|value| whole(&value)), Some((9, 60_000)));
                 if give_up { Err(Error::user(GivenUp)) } else { Ok(replaced) }
             });
             linked.await
         };
         let seen = async |session: &mut Session| {
             let seen = session.transact(async |tx| {
-                let row = tx.read(&rows, 1).await?.map_or(0, |row| row.0[0]);
-                Ok((row, large.get(tx, &1).await?.map(|value| whole(&value))))
+                let row = rows.get(tx, 1).await?.map_or(0, |row| row.0[0]);
+                Ok((row, large.get(tx, 1).await?.map(|value| whole(&value))))
             });
             seen.await.unwrap()
         };
@@ -190,13 +192,13 @@ fn a_value_is_put_together_with_other_records(protocol: Protocol) {
         assert_eq!(seen(session).await, (1, Some((5, 10_000))));
         // Moved to another key, and gone with its row.
         let moved = session.transact(async |tx| {
-            let stored = large.remove(tx, &1).await?.ok_or_else(|| rows.missing(&1))?;
-            tx.delete(&rows, 1).await?;
-            large.put(tx, &3, &stored).await
+            let stored = large.remove(tx, 1).await?.ok_or_else(|| rows.missing(1))?;
+            rows.remove(tx, 1).await?;
+            large.put(tx, 3, &stored).await
         });
         assert_eq!(moved.await.unwrap(), None);
         assert_eq!(seen(session).await, (0, None));
-        assert_eq!(large.read(session, &3).await.unwrap().map(|value| whole(&value)), Some((5, 10_000)));
+        assert_eq!(large.read(session, 3).await.unwrap().map(|value| whole(&value)), Some((5, 10_000)));
     });
     assert!(worker.drain().unwrap());
     assert_eq!(counts(&cluster, &large), [2, chunks(10_000) + chunks(60_000)]);
@@ -210,8 +212,8 @@ async fn replace(session: &mut Session, (large, rows): (&Large<u64>, &Table<u64,
     let stored = large.upload(session, &value).await.unwrap();
     let linked = session.transact(async |tx| {
         let row = tx.want_for(rows, key, Intent::Update);
-        let replaced = large.put(tx, &key, &stored).await?;
-        tx.get_mut(row)?.0 = if value.is_empty() { [0, 0] } else { [byte.into(), value.len() as u64] };
+        let replaced = large.put(tx, key, &stored).await?;
+        row.get_mut(tx)?.0 = if value.is_empty() { [0, 0] } else { [byte.into(), value.len() as u64] };
         Ok(replaced)
     });
     if let Some(replaced) = linked.await.unwrap() {
@@ -222,8 +224,8 @@ async fn replace(session: &mut Session, (large, rows): (&Large<u64>, &Table<u64,
 /// Reads both, which say the same.
 async fn check(session: &mut Session, (large, rows): (&Large<u64>, &Table<u64, Words<2>>), key: u64) {
     let read = session.transact(async |tx| {
-        let value = large.get(tx, &key).await?;
-        Ok((value, tx.read(rows, key).await?))
+        let value = large.get(tx, key).await?;
+        Ok((value, rows.get(tx, key).await?))
     });
     let (value, row) = read.await.unwrap();
     let (byte, length) = whole(&value.unwrap_or_default());
@@ -256,7 +258,7 @@ fn readers_see_one_whole_value(protocol: Protocol) {
             let mut chunks_left = 0;
             for key in 0..2 {
                 check(session, (&large, &rows), key).await;
-                chunks_left += chunks(large.read(session, &key).await.unwrap().unwrap().len());
+                chunks_left += chunks(large.read(session, key).await.unwrap().unwrap().len());
             }
             chunks_left
         });
@@ -273,7 +275,7 @@ fn readers_on_other_threads_see_one_whole_value(protocol: Protocol) {
     let part = |thread: usize| {
         let (cluster, large, rows) = (cluster.clone(), large.clone(), rows.clone());
         move || {
-            let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
+            let mut worker = cluster.worker(WorkerOptions::default().coroutines(2)).unwrap();
             worker.run(async |number, session| {
                 for turn in 0..100 {
                     if number == 0 {
@@ -289,7 +291,7 @@ fn readers_on_other_threads_see_one_whole_value(protocol: Protocol) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let mut worker = worker(&cluster, 1, 1);
     let left = worker.block_on(async |session| {
-        let (first, second) = (large.read(session, &0).await.unwrap(), large.read(session, &1).await.unwrap());
+        let (first, second) = (large.read(session, 0).await.unwrap(), large.read(session, 1).await.unwrap());
         [first, second].into_iter().map(|value| chunks(value.unwrap().len())).sum::<u64>()
     });
     assert!(worker.drain().unwrap());
@@ -300,11 +302,11 @@ fn what_is_given_up_leaves_nothing(protocol: Protocol) {
     let (cluster, _, large) = seeded(protocol, 1);
     let mut worker = worker(&cluster, 1, 1);
     worker.block_on(async |session| {
-        large.write(session, &1, &[1; 20_000]).await.unwrap();
+        large.write(session, 1, &[1; 20_000]).await.unwrap();
         let stored = large.upload(session, &[2; 100_000]).await.unwrap();
         let given_up: Result<(), _> = session
             .transact(async |tx| {
-                large.put(tx, &1, &stored).await?;
+                large.put(tx, 1, &stored).await?;
                 Err(Error::user(GivenUp))
             })
             .await;
@@ -314,12 +316,12 @@ fn what_is_given_up_leaves_nothing(protocol: Protocol) {
             large.discard(session, &stored).await.unwrap();
         }
         // There is no room for it: what of it was stored goes.
-        let full = large.write(session, &1, &vec![3; 3 << 20]).await;
+        let full = large.write(session, 1, &vec![3; 3 << 20]).await;
         assert!(matches!(full, Err(Error::Limit(Reason { cause: Limit::TableFull { .. }, .. }))), "{full:?}");
-        let too_long = large.write(session, &1, &vec![3; LARGE_BYTES_MAX + 1]).await;
+        let too_long = large.write(session, 1, &vec![3; LARGE_BYTES_MAX + 1]).await;
         let limit = Limit::Value { found: LARGE_BYTES_MAX + 1, max: LARGE_BYTES_MAX };
         assert!(matches!(too_long, Err(Error::Limit(ref found)) if found.cause == limit), "{too_long:?}");
-        assert_eq!(large.read(session, &1).await.unwrap().map(|value| whole(&value)), Some((1, 20_000)));
+        assert_eq!(large.read(session, 1).await.unwrap().map(|value| whole(&value)), Some((1, 20_000)));
     });
     assert!(worker.drain().unwrap());
     assert_eq!(counts(&cluster, &large), [1, chunks(20_000)]);
@@ -333,7 +335,7 @@ fn what_clients_leave_is_collected(protocol: Protocol) {
     // One that ends, one that dies, one that goes on: each has a value that it has linked, and one
     // that it has not.
     let leave = async |session: &mut Session, key: u64| {
-        large.write(session, &key, &[key as u8; 30_000]).await.unwrap();
+        large.write(session, key, &[key as u8; 30_000]).await.unwrap();
         large.upload(session, &[0; 20_000]).await.unwrap()
     };
     let _unlinked = worker(&cluster, 1, 2).block_on(async |session| leave(session, 1).await);
@@ -365,15 +367,15 @@ fn what_clients_leave_is_collected(protocol: Protocol) {
         assert_eq!(collect(session).await, 2, "of the one that has died");
         assert_eq!(collect(session).await, 0);
         // What others have uploaded is theirs alone to link.
-        let foreign = session.transact(async |tx| large.put(tx, &4, &of_the_dead).await).await;
+        let foreign = session.transact(async |tx| large.put(tx, 4, &of_the_dead).await).await;
         let names = matches!(&foreign, Err(Error::Foreign { table, by, client }) if table == "large" && (*by, *client) == (dead, me));
         assert!(names, "{foreign:?}");
-        session.transact(async |tx| large.put(tx, &4, &stored).await).await.unwrap();
+        session.transact(async |tx| large.put(tx, 4, &stored).await).await.unwrap();
         for key in 1..4 {
-            let found = large.read(session, &key).await.unwrap();
+            let found = large.read(session, key).await.unwrap();
             assert_eq!(found.map(|value| whole(&value)), Some((key, 30_000)));
         }
-        assert_eq!(large.read(session, &4).await.unwrap().map(|value| whole(&value)), Some((0, 20_000)));
+        assert_eq!(large.read(session, 4).await.unwrap().map(|value| whole(&value)), Some((0, 20_000)));
     });
     assert!(alive.drain().unwrap());
     fabric.settle_services();
@@ -389,12 +391,12 @@ const TURNS: u64 = 24;
 /// stays.
 fn a_writer_dies_at_every_step(protocol: Protocol) {
     let (mut collected, mut unknown) = (0, 0);
-    let options = ClusterOptions { node_bytes: 8 << 20, ..options(protocol, 2) };
-    let (cluster, fabric) = Cluster::seeded(options, 1).unwrap();
+    let options = options(protocol, 2).node_bytes(8 << 20);
+    let (cluster, fabric) = options.open_seeded(1).unwrap();
     let large = cluster.create_large("large", LargeOptions::for_values(1, 12 * CHUNK as u64)).unwrap();
     let write = async |session: &mut Session, byte: u8| {
         let value = vec![byte; if byte.is_multiple_of(2) { CHUNK } else { 5 * CHUNK }];
-        large.write(session, &1, &value).await
+        large.write(session, 1, &value).await
     };
     let mut survivor = worker(&cluster, 1, 1);
     let mut steps = 0;
@@ -417,7 +419,7 @@ fn a_writer_dies_at_every_step(protocol: Protocol) {
         survivor.recover(dead).unwrap();
         let (freed, found) = survivor.block_on(async |session| {
             let freed = large.collect(session).await.unwrap();
-            (freed, large.read(session, &1).await.unwrap().unwrap())
+            (freed, large.read(session, 1).await.unwrap().unwrap())
         });
         assert!(survivor.drain().unwrap());
         fabric.settle_services();
@@ -453,7 +455,7 @@ fn collecting_takes_nothing_that_is_needed(protocol: Protocol) {
         let (cluster, fabric, large) = seeded(protocol, seed);
         worker(&cluster, 1, seed).block_on(async |session| {
             for key in 0..6 {
-                large.write(session, &key, &[key as u8; CHUNK + 1]).await.unwrap();
+                large.write(session, key, &[key as u8; CHUNK + 1]).await.unwrap();
                 let _unlinked = large.upload(session, &[9; CHUNK + 1]).await.unwrap();
             }
         });
@@ -468,11 +470,11 @@ fn collecting_takes_nothing_that_is_needed(protocol: Protocol) {
             }
             for key in (0..6).filter(|key| key % 2 + 1 == client as u64) {
                 match key / 2 {
-                    0 => large.write(session, &key, &[key as u8; 3 * CHUNK]).await.unwrap(),
-                    1 => assert!(large.delete(session, &key).await.unwrap()),
+                    0 => large.write(session, key, &[key as u8; 3 * CHUNK]).await.unwrap(),
+                    1 => assert!(large.delete(session, key).await.unwrap()),
                     _ => {}
                 }
-                let found = large.read(session, &key).await.unwrap();
+                let found = large.read(session, key).await.unwrap();
                 let length = [3 * CHUNK as u64, 0, CHUNK as u64 + 1][key as usize / 2];
                 assert_eq!(found.map(|value| whole(&value)), (length > 0).then_some((key, length)), "seed {seed}");
             }
@@ -501,11 +503,11 @@ fn who_comes_while_it_is_collected_is_alive(protocol: Protocol) {
             came += 1;
             let collected = if over.is_none() { Some(collect.await.unwrap()) } else { None };
             newcomer.block_on(async |session| {
-                let replaced = session.transact(async |tx| large.put(tx, &1, &stored).await).await.unwrap();
+                let replaced = session.transact(async |tx| large.put(tx, 1, &stored).await).await.unwrap();
                 if let Some(replaced) = replaced {
                     large.discard(session, &replaced).await.unwrap();
                 }
-                let found = large.read(session, &1).await.unwrap();
+                let found = large.read(session, 1).await.unwrap();
                 assert_eq!(found.map(|value| whole(&value)), Some((1, 2 * CHUNK as u64)), "{polls} polls");
             });
             collected
@@ -520,16 +522,15 @@ fn who_comes_while_it_is_collected_is_alive(protocol: Protocol) {
 
 /// It is read in one transaction.
 fn the_longest_value_comes_back(protocol: Protocol) {
-    let options =
-        ClusterOptions { memory_nodes: 1, replicas: 1, node_bytes: 160 << 20, protocol, ..ClusterOptions::default() };
-    let cluster = Cluster::embedded(options).unwrap();
+    let options = Cluster::embedded().nodes(1).replicas(1).node_bytes(160 << 20).protocol(protocol);
+    let cluster = options.open().unwrap();
     let large = cluster.create_large::<u64>("large", LargeOptions::for_values(1, LARGE_BYTES_MAX as u64)).unwrap();
     let mut worker = worker(&cluster, 1, 1);
     let value = pattern(LARGE_BYTES_MAX, 3);
     worker.block_on(async |session| {
-        large.write(session, &1, &value).await.unwrap();
-        assert!(large.read(session, &1).await.unwrap().is_some_and(|found| found == value));
-        assert!(large.delete(session, &1).await.unwrap());
+        large.write(session, 1, &value).await.unwrap();
+        assert!(large.read(session, 1).await.unwrap().is_some_and(|found| found == value));
+        assert!(large.delete(session, 1).await.unwrap());
     });
     assert!(worker.drain().unwrap());
     assert_eq!(counts(&cluster, &large), [0, 0]);
@@ -538,13 +539,13 @@ fn the_longest_value_comes_back(protocol: Protocol) {
 fn a_head_that_stays_locked_stops_the_collection(protocol: Protocol) {
     let (cluster, fabric, large) = seeded(protocol, 1);
     worker(&cluster, 1, 1).block_on(async |session| {
-        large.write(session, &1, &[1; 100]).await.unwrap();
+        large.write(session, 1, &[1; 100]).await.unwrap();
         let _unlinked = large.upload(session, &[2; 100]).await.unwrap();
     });
     let mut dies = worker(&cluster, 1, 2);
     let dead = dies.incarnations().next().unwrap();
     dies.block_on(async |session| {
-        let mut delete = std::pin::pin!(large.delete(session, &1));
+        let mut delete = std::pin::pin!(large.delete(session, 1));
         while cluster.inspect_large(&large).unwrap()[0].locked == 0 {
             assert!(cut_off(&mut delete, 1).await.is_none());
         }
@@ -559,7 +560,7 @@ fn a_head_that_stays_locked_stops_the_collection(protocol: Protocol) {
     survivor.recover(dead).unwrap();
     survivor.block_on(async |session| {
         assert_eq!(large.collect(session).await.unwrap(), 1);
-        assert_eq!(large.read(session, &1).await.unwrap().map(|value| whole(&value)), Some((1, 100)));
+        assert_eq!(large.read(session, 1).await.unwrap().map(|value| whole(&value)), Some((1, 100)));
     });
     assert!(survivor.drain().unwrap());
     fabric.settle_services();
@@ -573,8 +574,8 @@ fn a_pool_writes_and_reads_them() {
     let large = cluster.create_large::<u64>("large", LargeOptions::for_values(3, 600_000)).unwrap();
     let db = cluster.db(2, WorkerOptions::default()).unwrap();
     let writer = large.clone();
-    db.run_blocking(async move |session: &mut Session| writer.write(session, &1, &[7; 50_000]).await).unwrap();
-    let found = db.transact_blocking(async move |tx| large.get(tx, &1).await).unwrap();
+    db.run_blocking(async move |session: &mut Session| writer.write(session, 1, &[7; 50_000]).await).unwrap();
+    let found = db.transact_blocking(async move |tx| large.get(tx, 1).await).unwrap();
     assert_eq!(found.map(|value| whole(&value)), Some((7, 50_000)));
 }
 

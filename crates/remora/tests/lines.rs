@@ -12,7 +12,8 @@ use remora::floors::fabric::{
     Transport,
 };
 use remora::floors::node::MemoryError;
-use remora::{Cluster, ClusterOptions, OpenError, Protocol, ReadScheme, Table, TableOptions};
+use remora::protocol::{Protocol, ReadScheme};
+use remora::{Cluster, OpenError, Table, TableOptions};
 
 use support::Words;
 
@@ -26,8 +27,8 @@ impl Lines {
     fn cluster(protocol: Protocol, atomic: bool) -> (Arc<Lines>, Cluster) {
         let shm = Shm::new(&[vec![1 << 20], vec![1 << 20]]).unwrap();
         let lines = Arc::new(Lines { shm, atomic: atomic.into() });
-        let options = ClusterOptions { memory_nodes: 2, replicas: 2, protocol, ..ClusterOptions::default() };
-        let cluster = Cluster::on(lines.clone(), options).unwrap();
+        let options = Cluster::embedded().nodes(2).replicas(2).protocol(protocol);
+        let cluster = options.open_on(lines.clone()).unwrap();
         (lines, cluster)
     }
 }
@@ -79,7 +80,7 @@ const SCHEMES: [(Option<ReadScheme>, bool); 4] = [
 type Rows = Table<u64, Words<2>>;
 
 fn create(cluster: &Cluster, name: &str, read_scheme: Option<ReadScheme>) -> Result<Rows, OpenError> {
-    cluster.create_table(name, TableOptions { read_scheme, ..TableOptions::for_rows(8) })
+    cluster.create_table(name, TableOptions::for_rows(8).read_scheme(read_scheme))
 }
 
 /// Whether it was refused because of its lines, and for no other reason.

@@ -14,7 +14,8 @@ use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, FabricError, Fault};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::floors::txn::{Stop, TransactOptions};
-use remora::{Cluster, ClusterOptions, Error, Protocol, ReadScheme, TableOptions, TransactionOptions};
+use remora::protocol::{Protocol, ReadScheme};
+use remora::{Cluster, Error, TableOptions, TransactionOptions};
 
 use support::rig::{self, Rig};
 use support::{Words, at_one_node, crash, cut_off, is_logged, look, others_run, quiet, seeds, table, worker};
@@ -76,9 +77,9 @@ fn write_skew(seed: u64) -> Verdict {
             let sum = session.transact(async |tx| {
                 let both = [tx.want(&halves, pair * 2), tx.want(&halves, pair * 2 + 1)];
                 tx.fetch().await?;
-                let sum = (tx.get(both[0])?.0[0] as i64).wrapping_add(tx.get(both[1])?.0[0] as i64);
+                let sum = (both[0].require(tx)?.0[0] as i64).wrapping_add(both[1].require(tx)?.0[0] as i64);
                 let change = if sum > 0 { -1i64 } else { 1 };
-                let mine = tx.get_mut(both[half])?;
+                let mine = both[half].get_mut(tx)?;
                 mine.0[0] = mine.0[0].wrapping_add_signed(change);
                 Ok(sum)
             });
@@ -116,7 +117,7 @@ fn lost_update(seed: u64) -> Verdict {
                 let two = [tx.want(&counters, first), tx.want(&counters, (first + 1) % COUNTERS)];
                 tx.fetch().await?;
                 for counter in two {
-                    tx.get_mut(counter)?.0[0] += 1;
+                    counter.get_mut(tx)?.0[0] += 1;
                 }
                 Ok(())
             });
@@ -146,7 +147,7 @@ fn lost_update_by_an_abort_that_releases_the_locks_of_others() {
 
 fn torn<const N: usize>(seed: u64, scheme: ReadScheme) -> Verdict {
     let (cluster, fabric) = seeded(seed, 1);
-    let options = TableOptions { read_scheme: Some(scheme), ..TableOptions::for_rows(2) };
+    let options = TableOptions::for_rows(2).read_scheme(scheme);
     let records = table(&cluster, "records", options, Words::<N>::all(0));
     let mut worker = worker(&cluster, 4, seed);
     let torn = RefCell::new(None);
@@ -157,11 +158,11 @@ fn torn<const N: usize>(seed: u64, scheme: ReadScheme) -> Verdict {
                 let record = tx.want(&records, key);
                 tx.fetch().await?;
                 // Also what will not commit must be whole.
-                if !tx.get(record)?.is_whole() {
-                    torn.replace(Some(*tx.get(record)?));
+                if !record.require(tx)?.is_whole() {
+                    torn.replace(Some(*record.require(tx)?));
                 }
                 if client % 2 == 0 {
-                    *tx.get_mut(record)? = Words::all(client as u64 * 100 + turn);
+                    *record.get_mut(tx)? = Words::all(client as u64 * 100 + turn);
                 }
                 Ok(())
             });
@@ -203,7 +204,7 @@ const LARGE: usize = 300;
 fn recency(seed: u64) -> Verdict {
     const TURNS: u64 = 6;
     let (cluster, fabric) = seeded(seed, 1);
-    let checksum = TableOptions { read_scheme: Some(ReadScheme::Checksum), ..at_one_node(1) };
+    let checksum = at_one_node(1).read_scheme(ReadScheme::Checksum);
     let small = table(&cluster, "small", checksum, Words([0]));
     let large = table(&cluster, "large", at_one_node(1), Words::<LARGE>::all(0));
     let mut worker = worker(&cluster, 3, seed);
@@ -214,8 +215,8 @@ fn recency(seed: u64) -> Verdict {
                 let write = session.transact(async |tx| {
                     let both = (tx.want(&large, 0), tx.want(&small, 0));
                     tx.fetch().await?;
-                    *tx.get_mut(both.0)? = Words::all(turn);
-                    *tx.get_mut(both.1)? = Words([turn]);
+                    *both.0.get_mut(tx)? = Words::all(turn);
+                    *both.1.get_mut(tx)? = Words([turn]);
                     Ok(())
                 });
                 write.await.unwrap();
@@ -225,7 +226,7 @@ fn recency(seed: u64) -> Verdict {
         }
         while reported.get() < TURNS {
             let floor = reported.get();
-            let seen = session.transact(async |tx| tx.read(&small, 0).await);
+            let seen = session.transact(async |tx| small.get(tx, 0).await);
             if let Some(Some(seen)) = committed(seen.await)
                 && seen.0[0] < floor
             {
@@ -261,8 +262,8 @@ fn reported_before(seed: u64) -> Verdict {
                     let write = session.transact(async |tx| {
                         let both = (tx.want(&large, 0), tx.want(&small, y));
                         tx.fetch().await?;
-                        *tx.get_mut(both.0)? = Words::all(turn);
-                        *tx.get_mut(both.1)? = Words([turn]);
+                        *both.0.get_mut(tx)? = Words::all(turn);
+                        *both.1.get_mut(tx)? = Words([turn]);
                         Ok(())
                     });
                     write.await.unwrap();
@@ -275,20 +276,20 @@ fn reported_before(seed: u64) -> Verdict {
                     while first.get() < turn {
                         session.lane().sleep(10).await;
                     }
-                    session.transact(async |tx| tx.write(&small, x, Words([turn])).await).await.unwrap();
+                    session.transact(async |tx| small.update(tx, x, Words([turn])).await).await.unwrap();
                     second.set(turn);
                 }
                 _ => {
                     while second.get() < TURNS {
                         let before = second.get();
                         let seen = session.transact(async |tx| {
-                            let y = tx.read(&small, y).await?;
+                            let y = small.get(tx, y).await?;
                             for _ in 0..1000 {
                                 if second.get() == before {
                                     others_run().await;
                                 }
                             }
-                            Ok((tx.read(&small, x).await?, y))
+                            Ok((small.get(tx, x).await?, y))
                         });
                         if let Some((Some(x), Some(y))) = committed(seen.await)
                             && x.0 > y.0
@@ -314,8 +315,8 @@ fn read_only_transaction_that_ignores_a_lock() {
 
 fn commit_is_logged(seed: u64, replicas: u8) -> Verdict {
     const ROWS: u64 = 500;
-    let options = ClusterOptions { node_bytes: 16 << 20, ..support::options(PROTOCOL, replicas) };
-    let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+    let options = support::options(PROTOCOL, replicas).node_bytes(16 << 20);
+    let (cluster, fabric) = options.open_seeded(seed).unwrap();
     let records = table(&cluster, "records", TableOptions::for_rows(ROWS), Words([0]));
     // Two records of different shards, so that several nodes take part; others for every step.
     let table = &records;
@@ -330,7 +331,7 @@ fn commit_is_logged(seed: u64, replicas: u8) -> Verdict {
                 let both = [tx.want(&records, one), tx.want(&records, two)];
                 tx.fetch().await?;
                 for record in both {
-                    *tx.get_mut(record)? = Words([1]);
+                    *record.get_mut(tx)? = Words([1]);
                 }
                 Ok(tx.id())
             });
@@ -382,12 +383,12 @@ fn transfers_cut_off(seed: u64) -> Verdict {
             }
             let random = session.lane().random();
             let (from, to) = (random % ACCOUNTS, (random + 1) % ACCOUNTS);
-            let once = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
+            let once = TransactionOptions::default().attempts(1);
             let transfer = session.transact_with(once, async |tx| {
                 let both = [tx.want(&accounts, from), tx.want(&accounts, to)];
                 tx.fetch().await?;
-                tx.get_mut(both[0])?.0[0] -= 1;
-                tx.get_mut(both[1])?.0[0] += 1;
+                both[0].get_mut(tx)?.0[0] -= 1;
+                both[1].get_mut(tx)?.0[0] += 1;
                 Ok(())
             });
             cut_off(transfer, (random >> 16) as usize % 100).await.map(committed);
@@ -415,7 +416,7 @@ fn backups_follow(seed: u64) -> Verdict {
     worker.run(async |client, session| {
         for turn in 0..8 {
             let value = Words([client as u64 * 100 + turn]);
-            committed(session.transact(async |tx| tx.write(&records, turn % 2, value).await).await);
+            committed(session.transact(async |tx| records.update(tx, turn % 2, value).await).await);
         }
     });
     quiet(&mut worker);

@@ -4,8 +4,10 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
+use remora::admin::NodeId;
 use remora::floors::index::IndexError;
-use remora::{Cluster, ClusterOptions, NodeId, Protocol, TableOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, OpenError, TableOptions};
 use support::Words;
 
 const PARTS: u64 = 7;
@@ -18,8 +20,7 @@ fn part(number: u64) -> Vec<((u32, u64), Words<3>)> {
 }
 
 fn cluster(protocol: Protocol) -> Cluster {
-    Cluster::embedded(ClusterOptions { node_bytes: 4 << 20, replicas: 2, protocol, ..ClusterOptions::default() })
-        .unwrap()
+    Cluster::embedded().node_bytes(4 << 20).replicas(2).protocol(protocol).open().unwrap()
 }
 
 /// All bytes of all memory nodes.
@@ -51,7 +52,7 @@ fn parts_make_the_same_table() {
         let inspected = in_parts.inspect(&other, |row| found += u64::from(row.0[1] == row.0[0] * row.0[0])).unwrap();
         assert_eq!((inspected.records, found, inspected.differing_lines), (ROWS, ROWS, 0));
         let again = in_parts.load_parts(&other, 1, part, |_| ());
-        assert!(matches!(again, Err(IndexError::NotEmpty(_))), "{again:?}");
+        assert!(matches!(again.as_ref().map_err(OpenError::cause), Err(IndexError::NotEmpty(_))), "{again:?}");
     }
 }
 
@@ -61,8 +62,8 @@ fn what_a_part_does_wrong_is_said() {
     let table = |name, rows| cluster.create_table::<u64, Words<3>>(name, TableOptions::for_rows(rows)).unwrap();
     let same = |_| vec![(1, Words([0; 3]))];
     let twice = cluster.load_parts(&table("twice", 10), 5, same, |_| ());
-    assert!(matches!(twice, Err(IndexError::Duplicate { .. })), "{twice:?}");
+    assert!(matches!(twice.as_ref().map_err(OpenError::cause), Err(IndexError::Duplicate { .. })), "{twice:?}");
     let many = |part| (0..100).map(|row| (part * 100 + row, Words([0; 3]))).collect();
     let full = cluster.load_parts(&table("full", 100), 5, many, |_| ());
-    assert!(matches!(full, Err(IndexError::Full { .. })), "{full:?}");
+    assert!(matches!(full.as_ref().map_err(OpenError::cause), Err(IndexError::Full { .. })), "{full:?}");
 }

@@ -7,11 +7,12 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::thread;
 
+use remora::connect::Nodes;
 use remora::floors::record::Version;
-use remora::{
-    Cluster, ConnectOptions, Cost, Error, Intent, MemoryNode, Nodes, Observer, Outcome, Protocol, ServerOptions, Table,
-    TableOptions, Transaction, TransactionEvent, TransactionOptions, VersionCache, WorkerOptions,
-};
+use remora::node::{MemoryNode, ServerOptions};
+use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
+use remora::protocol::{Protocol, VersionCache};
+use remora::{Cluster, Error, Intent, Table, TableOptions, Transaction, TransactionOptions, WorkerOptions};
 
 use support::{
     Words, add, embedded, look, on_every_fabric, pointer_of, quiet, rest, seeded, seeds, table, turns, worker,
@@ -44,7 +45,7 @@ impl Files {
     /// As a process of its own would.
     fn connect(&self, protocol: Protocol) -> Cluster {
         let nodes = Nodes::Shm(self.paths.clone());
-        Cluster::connect(&nodes, &ConnectOptions { protocol, ..ConnectOptions::default() }).unwrap()
+        Cluster::connect(nodes).protocol(protocol).open().unwrap()
     }
 
     /// Another process serves a node's memory.
@@ -165,18 +166,18 @@ fn commits_after(protocol: Protocol, seed: u64, change: &Change) -> bool {
         if client == 1 {
             until(1).await;
             let changed = session.transact(async |tx| match change {
-                Change::Update => tx.write(&rows, key, Words([2])).await,
-                Change::Insert => tx.insert(&rows, key, Words([2])).await,
-                Change::Delete => tx.delete(&rows, key).await,
+                Change::Update => rows.update(tx, key, Words([2])).await,
+                Change::Insert => rows.insert(tx, key, Words([2])).await,
+                Change::Delete => rows.remove(tx, key).await.map(|_| ()),
             });
             changed.await.unwrap();
             step.set(2);
             return false;
         }
         let mut begun = session.begin().unwrap();
-        let read = begun.transaction().read(&rows, key).await.unwrap();
+        let read = rows.get(&mut begun.transaction(), key).await.unwrap();
         assert_eq!(read.is_some(), key == READ);
-        begun.transaction().write(&rows, 0, Words([2])).await.unwrap();
+        rows.update(&mut begun.transaction(), 0, Words([2])).await.unwrap();
         step.set(1);
         until(2).await;
         begun.commit().await.is_ok()
@@ -202,7 +203,7 @@ fn do_not_skew(clusters: [&Cluster; 2]) {
     let (cluster, protocol) = (clusters[0], clusters[0].protocol());
     let rows = table(cluster, "rows", TableOptions::for_rows(2 * PAIRS), Words([1]));
     let take = |thread: u64| {
-        let options = WorkerOptions { coroutines: 2, seed: thread, ..WorkerOptions::default() };
+        let options = WorkerOptions::default().coroutines(2).seed(thread);
         let cluster = clusters[thread as usize % 2];
         let rows: Rows = cluster.open_table("rows").unwrap();
         cluster.worker(options).unwrap().run(async |_, session| {
@@ -210,15 +211,15 @@ fn do_not_skew(clusters: [&Cluster; 2]) {
             for _ in 0..turns(4_000) {
                 let random = session.lane().random();
                 let (pair, half) = (random % PAIRS, random >> 8 & 1);
-                let one = session.transact_with(TransactionOptions { attempts: 1, ..Default::default() }, async |tx| {
+                let one = session.transact_with(TransactionOptions::default().attempts(1), async |tx| {
                     let own = tx.want_for(&rows, 2 * pair + half, Intent::Update);
                     let other = tx.want(&rows, 2 * pair + 1 - half);
                     tx.fetch().await?;
-                    let (mine, others) = (tx.get(own)?.0[0], tx.get(other)?.0[0]);
+                    let (mine, others) = (own.require(tx)?.0[0], other.require(tx)?.0[0]);
                     assert!(mine <= 1 && others <= 1);
                     // Taken if both are there, given back if it is not.
                     let now = if mine == 0 { 1 } else { 1 - others };
-                    *tx.get_mut(own)? = Words([now]);
+                    *own.get_mut(tx)? = Words([now]);
                     Ok((mine + others, now == 0))
                 });
                 match one.await {
@@ -270,8 +271,8 @@ fn a_host_that_has_lost_the_cache_vouches_for_nothing_in_this_epoch() {
     before.block_on(async |session| {
         session.transact(async |tx| add(tx, &rows, 0..4, 1).await).await.unwrap();
         let mut begun = session.begin().unwrap();
-        begun.transaction().read(&rows, 3).await.unwrap();
-        begun.transaction().write(&rows, 0, Words([2])).await.unwrap();
+        rows.get(&mut begun.transaction(), 3).await.unwrap();
+        rows.update(&mut begun.transaction(), 0, Words([2])).await.unwrap();
         files.restart(1);
         assert!(begun.commit().await.is_err(), "it could not publish");
     });
@@ -325,7 +326,7 @@ fn tables_are_parted_between_compute_nodes() {
                     tables.zip(0..).map(|((rows, intent), n)| tx.want_for(rows, n % 3, intent)).collect();
                 tx.fetch().await?;
                 for slot in [slots[0], slots[3]] {
-                    tx.get_mut(slot)?.0[0] += 1;
+                    slot.get_mut(tx)?.0[0] += 1;
                 }
                 Ok(())
             };
@@ -360,7 +361,7 @@ fn tables_are_parted_between_compute_nodes() {
 fn where_nobody_says_who_is_there_it_is_refused() {
     let node = MemoryNode::listen("127.0.0.1:0", 8 << 20, ServerOptions::default()).unwrap();
     let nodes = Nodes::Tcp(vec![node.address().unwrap().to_string()]);
-    let cluster = Cluster::connect(&nodes, &ConnectOptions { protocol: LOCAL, ..ConnectOptions::default() }).unwrap();
+    let cluster = Cluster::connect(nodes).protocol(LOCAL).open().unwrap();
     table(&cluster, "rows", TableOptions::for_rows(4), Words([1]));
     let error = cluster.worker(WorkerOptions::default()).unwrap_err().to_string();
     assert!(error.contains("ford-local") && error.contains("configuration"), "{error}");

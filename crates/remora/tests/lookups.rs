@@ -10,11 +10,13 @@ use std::sync::atomic::Ordering;
 use remora::floors::fabric::shm::Shm;
 use remora::floors::fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, Worker, block_on};
 use remora::floors::index::cluster_hash::{BUCKET_WORDS, Geometry, entry_word, link_word};
-use remora::floors::index::{Location, Table};
+use remora::floors::index::{IndexError, Location, Table};
 use remora::floors::node::{Discipline, MemoryError, Metadata, Pointer, TableSpec, metadata, node};
 use remora::floors::record::{Key, KeyHash};
 use remora::floors::txn::{Intent, Session, Stop, TransactOptions};
-use remora::{Cluster, Observer, OpenError, Protocol, ReadScheme, TableOptions, TransactionEvent, TransactionOptions};
+use remora::observe::{Observer, TransactionEvent};
+use remora::protocol::{Protocol, ReadScheme};
+use remora::{OpenError, TableOptions, TransactionOptions};
 
 use support::rig::{self, Rig};
 use support::{NODES, Words, at_one_node, embedded, look, options, table, worker};
@@ -172,7 +174,7 @@ fn chains_are_followed_to_their_end() {
         (geometry.buckets, geometry.indirect) = (2, 1);
     };
     let error = rig.try_table("full", ReadScheme::SingleLine, 1, 8, &rows, none).unwrap_err();
-    assert!(matches!(error, OpenError::Full { what: "indirect buckets of a shard's index", .. }), "{error}");
+    assert!(matches!(&error, IndexError::Full { what: "indirect buckets of a shard's index", .. }), "{error}");
 }
 
 /// Two keys of 16 bytes with the same hash: the hash finds both, the key in the record decides.
@@ -198,8 +200,8 @@ fn keys_whose_hashes_collide() {
     worker.block_on(async |session| {
         for words in &colliding {
             let limit = remora::floors::txn::limits::LOOKUP_ATTEMPTS as u64;
-            let once = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
-            let found = session.transact_with(once, async |tx| tx.read(&rows, key(*words)).await).await;
+            let once = TransactionOptions::default().attempts(1);
+            let found = session.transact_with(once, async |tx| rows.get(tx, key(*words)).await).await;
             // Nobody has twenty 64-bit hashes that are all the same; a few are met, more are an
             // abort.
             match found {
@@ -211,7 +213,7 @@ fn keys_whose_hashes_collide() {
     let duplicate = present.iter().chain(&present[3..4]).map(|words| (key(*words), Words([0])));
     let again = cluster.create_table::<[u8; 16], Words<1>>("again", at_one_node(30)).unwrap();
     let error = cluster.load(&again, duplicate).unwrap_err();
-    assert!(matches!(error, OpenError::Duplicate { ref key, .. } if key.starts_with("0300")), "{error}");
+    assert!(matches!(error.cause(), IndexError::Duplicate { key, .. } if key.starts_with("0300")), "{error}");
 }
 
 /// What the cache says is checked: a location that names another record, or none, is looked up
@@ -225,7 +227,7 @@ fn a_wrong_location_in_the_cache_is_found_out() {
     let mut worker = worker(&cluster, 1, 1);
     worker.block_on(async |session| {
         for key in 0..ROWS {
-            session.transact(async |tx| tx.write(&rows, key, Words([key])).await).await.unwrap();
+            session.transact(async |tx| rows.update(tx, key, Words([key])).await).await.unwrap();
         }
         let locate = |key: u64| {
             let hash = rig::key(key).hash();
@@ -245,7 +247,7 @@ fn a_wrong_location_in_the_cache_is_found_out() {
                 let mut bucket = [0; BUCKET_WORDS];
                 bucket[..2].copy_from_slice(&[entry_word(forged), hash.word]);
                 let _ = untyped.probe(home, &bucket, hash, 0);
-                let read = session.transact(async |tx| tx.read(&rows, key).await);
+                let read = session.transact(async |tx| rows.get(tx, key).await);
                 assert_eq!(read.await.unwrap(), Some(Words([key])), "{forged:?}");
                 assert_eq!(locate(key).2, Some(location), "the cache has learned");
             }
@@ -255,7 +257,7 @@ fn a_wrong_location_in_the_cache_is_found_out() {
         let mut circle = [0; BUCKET_WORDS];
         circle[BUCKET_WORDS - 2] = link_word(untyped.cluster_hash().unwrap().bucket_at(home.bucket));
         let _ = untyped.probe(home, &circle, hash, 0);
-        let read = session.transact(async |tx| tx.read(&rows, 3).await);
+        let read = session.transact(async |tx| rows.get(tx, 3).await);
         assert_eq!(read.await.unwrap(), Some(Words([3])));
     });
 }
@@ -270,15 +272,15 @@ fn loads_that_are_refused() {
 
     let twice = make("twice", 20);
     let error = cluster.load(&twice, rows(0..10).chain(rows(9..12))).unwrap_err();
-    assert!(matches!(error, OpenError::Duplicate { ref key, .. } if key == "0000000000000009"), "{error}");
+    assert!(matches!(error.cause(), IndexError::Duplicate { key, .. } if key == "0000000000000009"), "{error}");
     assert_eq!(look(&cluster, &twice).1.records, 0, "nothing of it is there");
     assert_eq!(cluster.load(&twice, rows(0..20)).unwrap(), 20);
     let error = cluster.load(&twice, rows(50..51)).unwrap_err();
-    assert!(matches!(error, OpenError::NotEmpty(_)), "{error}");
+    assert!(matches!(error.cause(), IndexError::NotEmpty(_)), "{error}");
 
     let full = cluster.create_table::<u64, Words<1>>("full", at_one_node(20)).unwrap();
     let error = cluster.load(&full, rows(0..21)).unwrap_err();
-    assert!(matches!(error, OpenError::Full { what: "record slots of a shard", rows: 21, .. }), "{error}");
+    assert!(matches!(error.cause(), IndexError::Full { what: "record slots of a shard", rows: 21, .. }), "{error}");
 
     // Spread over shards, a table holds what it was made for, however its keys scatter.
     for (name, count) in [("a", 1), ("b", 3), ("c", 100), ("d", 5_000)] {
@@ -295,8 +297,8 @@ fn loads_that_are_refused() {
         let table = rig.table(name, ReadScheme::SingleLine, 1, 8, &[]);
         rig.load(&table, [(Key::new(key).unwrap(), value.to_vec())])
     };
-    assert!(matches!(load("a", &[1; 7], &[1; 8]), Err(OpenError::Size { what: "key", bytes: 7, expected: 8, .. })));
-    assert!(matches!(load("b", &[1; 8], &[1; 9]), Err(OpenError::Size { what: "value", bytes: 9, expected: 8, .. })));
+    assert!(matches!(load("a", &[1; 7], &[1; 8]), Err(IndexError::Size { what: "key", bytes: 7, expected: 8, .. })));
+    assert!(matches!(load("b", &[1; 8], &[1; 9]), Err(IndexError::Size { what: "value", bytes: 9, expected: 8, .. })));
     assert_eq!(load("c", &[1; 8], &[]), Ok(1));
 }
 
@@ -316,11 +318,11 @@ fn many_records_in_one_transaction() {
                 tx.fetch().await?;
                 for (row, slots) in first.iter().enumerate().rev() {
                     for (slot, (table, each)) in slots.iter().zip([(&debit, 0), (&credit, 1_000)]) {
-                        tx.get_mut(*slot)?.0[0] += row as u64;
+                        slot.get_mut(tx)?.0[0] += row as u64;
                         // Two records of one key would be in each other's way.
                         let again = tx.want(table, row as u64);
                         tx.fetch().await?;
-                        tx.get_mut(again)?.0[0] += each;
+                        again.get_mut(tx)?.0[0] += each;
                     }
                 }
                 Ok(())
@@ -344,20 +346,23 @@ fn many_records_in_one_transaction() {
 
 #[test]
 fn tables_of_others_are_not_opened() {
-    #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+    #[derive(
+        Clone,
+        Copy,
+        zerocopy::FromBytes,
+        zerocopy::IntoBytes,
+        zerocopy::Immutable,
+        zerocopy::KnownLayout,
+        remora::Record,
+    )]
+    #[record(schema = "other")]
     #[repr(C)]
     struct Other(u64);
-    impl remora::Record for Other {
-        const SCHEMA: &'static str = "other";
-    }
 
     let cluster = embedded(PROTOCOL, 2);
     let rows = cluster.create_table::<u64, Words<1>>("rows", TableOptions::for_rows(4)).unwrap();
     assert!(cluster.open_table::<u64, Words<1>>("rows").is_ok());
-    let memory = |error: OpenError| match error {
-        OpenError::Memory(error) => error,
-        other => panic!("{other}"),
-    };
+    let memory = |error: OpenError| error.memory().cloned().unwrap_or_else(|| panic!("{error}"));
     let error = memory(cluster.open_table::<u64, Other>("rows").unwrap_err());
     let MemoryError::Fingerprint { ref table, found, wanted, .. } = error else { panic!("{error}") };
     assert!(table == "rows" && found != wanted);
@@ -386,15 +391,15 @@ fn tables_of_others_are_not_opened() {
     assert!(error.to_string().contains("#9 locks") && error.to_string().contains("owner locks"), "{error}");
     let zero = cluster.create_table::<u64, Words<1>>("zero", TableOptions::for_rows(0)).unwrap_err();
     assert!(matches!(memory(zero), MemoryError::Empty { .. }));
-    let many = TableOptions { replicas: Some(4), ..TableOptions::for_rows(4) };
+    let many = TableOptions::for_rows(4).replicas(4);
     let error = memory(cluster.create_table::<u64, Words<1>>("many", many).unwrap_err());
     assert_eq!(error, MemoryError::too_many_replicas(4, 3).of_table("many"));
-    let error = Cluster::embedded(options(PROTOCOL, 4)).unwrap_err();
+    let error = options(PROTOCOL, 4).open().unwrap_err();
     assert_eq!(memory(error), MemoryError::too_many_replicas(4, 3));
-    let error = Cluster::embedded(remora::ClusterOptions { node_bytes: 4096, ..options(PROTOCOL, 1) }).unwrap_err();
+    let error = options(PROTOCOL, 1).node_bytes(4096).open().unwrap_err();
     assert!(matches!(memory(error), MemoryError::TooSmall { .. }));
-    assert!(Cluster::embedded(remora::ClusterOptions { memory_nodes: 0, ..options(PROTOCOL, 1) }).is_err());
-    assert!(Cluster::embedded(remora::ClusterOptions { memory_nodes: 65, ..options(PROTOCOL, 1) }).is_err());
+    assert!(options(PROTOCOL, 1).nodes(0).open().is_err());
+    assert!(options(PROTOCOL, 1).nodes(65).open().is_err());
 }
 
 /// Records that could never be logged, or not be read by one round, are refused when the table is
@@ -407,14 +412,14 @@ fn records_that_are_too_large() {
 
 fn too_large() {
     let cluster = embedded(PROTOCOL, 3);
-    let lines = TableOptions { read_scheme: Some(ReadScheme::LineVersions), ..TableOptions::for_rows(2) };
+    let lines = TableOptions::for_rows(2).read_scheme(ReadScheme::LineVersions);
     assert!(cluster.create_table::<u64, Words<4000>>("lines", lines).is_err(), "32,000 bytes with line versions");
     let options = TableOptions::for_rows(2);
     let largest = table(&cluster, "largest", options, Words::<4000>::all(1));
     let mut worker = worker(&cluster, 1, 1);
     worker.block_on(async |session| {
-        session.transact(async |tx| tx.write(&largest, 1, Words::all(2)).await).await.unwrap();
-        assert_eq!(session.transact(async |tx| tx.read(&largest, 1).await).await.unwrap(), Some(Words::all(2)));
+        session.transact(async |tx| largest.update(tx, 1, Words::all(2)).await).await.unwrap();
+        assert_eq!(session.transact(async |tx| largest.get(tx, 1).await).await.unwrap(), Some(Words::all(2)));
     });
     assert!(worker.drain().unwrap());
     let (_, found) = look(&cluster, &largest);

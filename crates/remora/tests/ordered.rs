@@ -10,12 +10,14 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
 
+use remora::admin::TreeInspection;
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Prng};
+use remora::observe::{Observer, Outcome, TransactionEvent};
+use remora::protocol::{Protocol, Validation};
 use remora::{
-    Cluster, ClusterOptions, Design, Error, Intent, Limit, Observer, OpenError, Ordered, OrderedOptions, Outcome,
-    Protocol, Reason, Session, Table, TableOptions, Transaction, TransactionEvent, TreeInspection, Validation, Verdict,
-    Worker, WorkerOptions,
+    Cluster, Design, Error, Intent, Limit, OpenError, Ordered, OrderedOptions, Reason, Session, Table, TableOptions,
+    Transaction, Verdict, Worker, WorkerOptions,
 };
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -51,11 +53,11 @@ fn seeded<const WORDS: usize>(
     seed: u64,
     rows: u64,
 ) -> (Cluster, Seeded, Ordered<Wide, Words<WORDS>>) {
-    let options = ClusterOptions { node_bytes: 8 << 20, ..options(protocol, 2) };
-    let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+    let options = options(protocol, 2).node_bytes(8 << 20);
+    let (cluster, fabric) = options.open_seeded(seed).unwrap();
     // Of every design in turn.
     let design = [Design::Fine, Design::Coarse(1), Design::Hybrid(0)][seed as usize % 3];
-    let options = OrderedOptions { design, ..OrderedOptions::for_rows(rows) };
+    let options = OrderedOptions::for_rows(rows).design(design);
     let ordered = cluster.create_ordered("ordered", options).unwrap();
     (cluster, fabric, as_of(seed, ordered))
 }
@@ -111,9 +113,9 @@ async fn step<const WORDS: usize>(
     let forgetful = ordered.without_memory();
     let ordered = if random.below(4) == 0 { &forgetful } else { ordered };
     match random.below(8) {
-        0 => ordered.want(tx, &key(other), Intent::Read),
-        1 => ordered.want(tx, &key(number), Intent::Insert),
-        2 => ordered.want(tx, &key(other), Intent::Delete),
+        0 => ordered.prefetch(tx, key(other), Intent::Read),
+        1 => ordered.prefetch(tx, key(number), Intent::Insert),
+        2 => ordered.prefetch(tx, key(other), Intent::Delete),
         _ => {}
     }
     let pairs = |found: Vec<(Wide, Words<WORDS>)>| found.into_iter().map(|((_, number), value)| (number, value.0[0]));
@@ -124,20 +126,20 @@ async fn step<const WORDS: usize>(
             Err(error) => return Err(error),
         },
         0..=6 => {
-            let removed = ordered.remove(tx, &key(number)).await?;
+            let removed = ordered.remove(tx, key(number)).await?;
             assert_eq!(removed.map(|value| value.0[0]), model.remove(&number));
         }
         7 | 8 => {
             let put = ordered.put(tx, key(number), value).await?;
             assert_eq!(put.map(|value| value.0[0]), model.insert(number, word));
         }
-        9 => match ordered.update(tx, &key(number), value).await {
+        9 => match ordered.update(tx, key(number), value).await {
             Ok(()) => assert!(model.insert(number, word).is_some()),
             Err(Error::NotFound(_)) => assert!(!model.contains_key(&number)),
             Err(error) => return Err(error),
         },
         10 | 11 => {
-            let found = ordered.get(tx, &key(number)).await?;
+            let found = ordered.get(tx, key(number)).await?;
             assert_eq!(found.map(|value| value.0[0]), model.get(&number).copied());
         }
         kind => {
@@ -231,8 +233,8 @@ fn a_scan_sees_every_key_once(protocol: Protocol) {
                         .transact(async |tx| {
                             // The next one behind, whichever that is, so that there is one mostly.
                             let Some((moved, value)) = ordered.first(tx, key(from)..).await? else { return Ok(()) };
-                            if ordered.get(tx, &key(to)).await?.is_none() {
-                                ordered.remove(tx, &moved).await?;
+                            if ordered.get(tx, key(to)).await?.is_none() {
+                                ordered.remove(tx, moved).await?;
                                 ordered.insert(tx, key(to), value).await?;
                             }
                             Ok(())
@@ -292,7 +294,7 @@ fn an_empty_range_is_filled_once(protocol: Protocol) {
         worker.block_on(async |session| {
             fill(session, &ordered, (0..30).map(|number| 10 * number)).await;
             for number in 5..=10 {
-                session.transact(async |tx| ordered.remove(tx, &key(10 * number)).await).await.unwrap();
+                session.transact(async |tx| ordered.remove(tx, key(10 * number)).await).await.unwrap();
             }
         });
         let inserted = worker.run(async |client, session| {
@@ -326,7 +328,7 @@ fn roots_are_split_side_by_side(protocol: Protocol) {
                 fill(session, &mine, (0..10).map(|number| 4 * number + client as u64)).await;
                 for number in 0..10 {
                     let number = 4 * number + client as u64;
-                    let found = session.transact(async |tx| mine.get(tx, &key(number)).await).await.unwrap();
+                    let found = session.transact(async |tx| mine.get(tx, key(number)).await).await.unwrap();
                     assert_eq!(found, Some(Value::all(number)), "seed {seed}");
                 }
             });
@@ -337,7 +339,7 @@ fn roots_are_split_side_by_side(protocol: Protocol) {
             worker.run(async |client, session| {
                 for number in 0..10 {
                     let number = 4 * number + client as u64;
-                    let gone = session.transact(async |tx| ordered.remove(tx, &key(number)).await).await.unwrap();
+                    let gone = session.transact(async |tx| ordered.remove(tx, key(number)).await).await.unwrap();
                     assert_eq!(gone, Some(Value::all(number)), "seed {seed}");
                 }
             });
@@ -363,7 +365,7 @@ fn threads_count_the_same(protocol: Protocol) {
     let part = |thread: u64| {
         let (cluster, ordered) = (cluster.clone(), ordered.clone());
         move || {
-            let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
+            let mut worker = cluster.worker(WorkerOptions::default().coroutines(2)).unwrap();
             worker.run(async |number, session| {
                 let mut random = Prng::new(thread * 2 + number as u64);
                 for _ in 0..support::turns(200) {
@@ -372,8 +374,8 @@ fn threads_count_the_same(protocol: Protocol) {
                         if number == 0 {
                             return Ok(ordered.scan(tx, .., usize::MAX).await?.len());
                         }
-                        let value = ordered.remove(tx, &from).await?;
-                        let there = ordered.get(tx, &to).await?;
+                        let value = ordered.remove(tx, from).await?;
+                        let there = ordered.get(tx, to).await?;
                         match (value, there) {
                             (Some(value), None) => ordered.insert(tx, to, value).await?,
                             (Some(value), Some(_)) => ordered.insert(tx, from, value).await?,
@@ -425,7 +427,7 @@ fn dies_at_every_step(
         let change = async |session: &mut Session| {
             session
                 .transact(async |tx| {
-                    tx.read_for_update(&row, 0).await?.0[0] = 1;
+                    row.get_mut(tx, 0).await?.0[0] = 1;
                     change(tx, &ordered).await
                 })
                 .await
@@ -450,7 +452,7 @@ fn dies_at_every_step(
         dies.abandon();
         survivor.recover(dead).unwrap();
         let (row, found) = survivor.block_on(async |session| {
-            let found = session.transact(async |tx| Ok((tx.read(&row, 0).await?, all(tx, &ordered).await?)));
+            let found = session.transact(async |tx| Ok((row.get(tx, 0).await?, all(tx, &ordered).await?)));
             found.await.unwrap()
         });
         let is_new = row == Some(Words([1]));
@@ -487,7 +489,7 @@ fn a_client_dies_at_every_step_of_a_split(protocol: Protocol) {
 fn a_client_dies_at_every_step_of_a_merge(protocol: Protocol) {
     dies_at_every_step(protocol, 2 * LEAF, (2, 2), async |tx, ordered| {
         for number in 0..LEAF {
-            ordered.remove(tx, &key(number)).await?;
+            ordered.remove(tx, key(number)).await?;
         }
         Ok(())
     });
@@ -503,7 +505,7 @@ fn who_remembers_something_wrong(protocol: Protocol, seed: u64) {
     let mut worker = worker(&cluster, 1, seed);
     let check = async |session: &mut Session, handle: &Ordered<Wide, Value>, there: &dyn Fn(u64) -> bool| {
         for number in 0..200 {
-            let found = session.transact(async |tx| handle.get(tx, &key(number)).await).await.unwrap();
+            let found = session.transact(async |tx| handle.get(tx, key(number)).await).await.unwrap();
             assert_eq!(found.is_some(), there(number), "{number}");
         }
         let found = session.transact(async |tx| all(tx, handle).await).await.unwrap();
@@ -521,7 +523,7 @@ fn who_remembers_something_wrong(protocol: Protocol, seed: u64) {
         check(session, &of_half, &|_| true).await;
         check(session, &scans, &|_| true).await;
         for number in (0..200).filter(|number| number / 20 % 2 == 0) {
-            session.transact(async |tx| ordered.remove(tx, &key(number)).await).await.unwrap();
+            session.transact(async |tx| ordered.remove(tx, key(number)).await).await.unwrap();
         }
         for handle in [&of_half, &scans, &open(), &ordered] {
             check(session, handle, &|number| number / 20 % 2 == 1).await;
@@ -529,12 +531,12 @@ fn who_remembers_something_wrong(protocol: Protocol, seed: u64) {
         // Writes by what is remembered.
         check(session, &changes, &|number| number / 20 % 2 == 1).await;
         for number in (0..200).filter(|number| number / 20 % 2 == 1) {
-            session.transact(async |tx| ordered.remove(tx, &key(number)).await).await.unwrap();
+            session.transact(async |tx| ordered.remove(tx, key(number)).await).await.unwrap();
         }
         fill(session, &changes, 0..200).await;
         check(session, &of_half, &|_| true).await;
         for number in 0..200 {
-            let removed = session.transact(async |tx| scans.remove(tx, &key(number)).await).await.unwrap();
+            let removed = session.transact(async |tx| scans.remove(tx, key(number)).await).await.unwrap();
             assert_eq!(removed, Some(Value::all(number)));
         }
         check(session, &of_the_root, &|_| false).await;
@@ -588,13 +590,13 @@ fn a_queue_leaves_nothing_behind(protocol: Protocol) {
             let turn = session.transact(async |tx| {
                 ordered.insert(tx, key(number), Value::all(number)).await?;
                 let Some((oldest, _)) = ordered.first(tx, ..).await? else {
-                    return Err(ordered.missing(&([0; 40], 0)));
+                    return Err(ordered.missing(([0; 40], 0)));
                 };
                 if number < 100 {
                     return Ok(());
                 }
                 assert_eq!(oldest, key(number - 100));
-                ordered.remove(tx, &oldest).await.map(drop)
+                ordered.remove(tx, oldest).await.map(drop)
             });
             turn.await.unwrap();
         }
@@ -618,13 +620,10 @@ impl Observer for RoundTrips {
 }
 
 /// A value of 8 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "number")]
 #[repr(C)]
 struct Number(u64);
-
-impl remora::Record for Number {
-    const SCHEMA: &'static str = "number";
-}
 
 /// A cluster with a loaded table: 42 keys a leaf, which are even; and its handle.
 fn loaded(protocol: Protocol, rows: u64) -> (Cluster, Ordered<u64, Number>) {
@@ -653,7 +652,7 @@ fn round_trips_are_exact() {
         };
         let get = |worker: &mut Worker, ordered: &Ordered<u64, Number>, number: u64| {
             let found =
-                worker.block_on(async |session| session.transact(async |tx| ordered.get(tx, &number).await).await);
+                worker.block_on(async |session| session.transact(async |tx| ordered.get(tx, number).await).await);
             assert_eq!(found.unwrap(), number.is_multiple_of(2).then_some(Number(number / 2)));
             take(worker)
         };
@@ -682,7 +681,7 @@ fn round_trips_are_exact() {
         // A change of one record.
         worker.block_on(async |session| {
             for _ in 0..2 {
-                session.transact(async |tx| tx.write(&records, 0, Words([1])).await).await.unwrap();
+                session.transact(async |tx| records.update(tx, 0, Words([1])).await).await.unwrap();
             }
         });
         let of_an_update = take(&mut worker);
@@ -690,7 +689,7 @@ fn round_trips_are_exact() {
             async |session: &mut Session| session.transact(async |tx| ordered.insert(tx, 1, Number(0)).await).await;
         worker.block_on(insert).unwrap();
         assert_eq!(take(&mut worker), of_an_update, "{protocol:?}");
-        let remove = async |session: &mut Session| session.transact(async |tx| ordered.remove(tx, &1).await).await;
+        let remove = async |session: &mut Session| session.transact(async |tx| ordered.remove(tx, 1).await).await;
         assert!(worker.block_on(remove).unwrap().is_some());
         assert_eq!(take(&mut worker), of_an_update, "{protocol:?}");
         // 18 more fit, and the next one splits the leaf.
@@ -735,20 +734,20 @@ fn what_is_named_together_comes_together() {
             assert_eq!(seen.0.get(), 3, "leaves, values, validation, {protocol:?}");
             let keys = [101, 150, 199];
             let read = session.transact(async |tx| {
-                for key in &keys {
-                    short.want(tx, key, Intent::Read);
-                    long.want(tx, key, Intent::Read);
+                for &key in &keys {
+                    short.prefetch(tx, key, Intent::Read);
+                    long.prefetch(tx, key, Intent::Read);
                 }
                 tx.fetch().await?;
-                for key in &keys {
-                    assert_eq!(short.get(tx, key).await?, Some(Number(*key)));
-                    assert_eq!(long.get(tx, key).await?, Some(Words::all(*key)));
+                for key in keys {
+                    assert_eq!(short.get(tx, key).await?, Some(Number(key)));
+                    assert_eq!(long.get(tx, key).await?, Some(Words::all(key)));
                 }
                 Ok(())
             });
             read.await.unwrap();
             assert_eq!(seen.0.get(), 2, "all of them, and validation, {protocol:?}");
-            session.transact(async |tx| long.get(tx, &150).await).await.unwrap();
+            session.transact(async |tx| long.get(tx, 150).await).await.unwrap();
             assert_eq!(seen.0.get(), 1, "{protocol:?}");
         });
     }
@@ -769,14 +768,14 @@ fn designs_cost_their_round_trips() {
         {
             let cluster = embedded(protocol, 3);
             let rows = (0..42 * 120).map(|number| (2 * number, Number(number)));
-            let options = OrderedOptions { design, ..OrderedOptions::for_rows(10_000) };
+            let options = OrderedOptions::for_rows(10_000).design(design);
             let ordered = cluster.load_ordered("ordered", options, rows).unwrap();
             let forgetful = ordered.without_memory();
             let mut worker = worker(&cluster, 1, 1);
             let seen = RoundTrips::default();
             worker.sessions()[0].observe(Some(Box::new(seen.clone())));
             let get = async |session: &mut Session, ordered: &Ordered<u64, Number>, number: u64| {
-                let found = session.transact(async |tx| ordered.get(tx, &number).await).await.unwrap();
+                let found = session.transact(async |tx| ordered.get(tx, number).await).await.unwrap();
                 assert_eq!(found, number.is_multiple_of(2).then_some(Number(number / 2)));
             };
             worker.block_on(async |session| {
@@ -843,8 +842,8 @@ fn a_set_of_keys_has_no_values() {
             assert!(found.is_sorted() && found.len() == 86, "{}", found.len());
             assert_eq!(found[0].0, (-1, 2));
             // An ordinary table of keys is one as well.
-            session.transact(async |tx| tx.insert(&keys, 1, ()).await).await.unwrap();
-            let there = session.transact(async |tx| Ok((tx.read(&keys, 1).await?, tx.read(&keys, 2).await?))).await;
+            session.transact(async |tx| keys.insert(tx, 1, ()).await).await.unwrap();
+            let there = session.transact(async |tx| Ok((keys.get(tx, 1).await?, keys.get(tx, 2).await?))).await;
             assert_eq!(there.unwrap(), (Some(()), None));
         });
         assert!(worker.drain().unwrap());
@@ -890,7 +889,7 @@ fn tables_that_cannot_be_are_refused_by_name() {
     assert!(gone.contains("unsorted"), "{gone}");
     let sorted = cluster.load_ordered("unsorted", of_rows(3), (1..=3).map(|key| (key, Number(key)))).unwrap();
     let mut worker = worker(&cluster, 1, 1);
-    let found = worker.block_on(async |session| session.transact(async |tx| sorted.get(tx, &2).await).await);
+    let found = worker.block_on(async |session| session.transact(async |tx| sorted.get(tx, 2).await).await);
     assert_eq!(found.unwrap(), Some(Number(2)));
 }
 
@@ -912,7 +911,7 @@ fn a_learned_handle_reads_leaves_alone() {
         let look = async |session: &mut Session, keys: &mut dyn Iterator<Item = u64>, are_there: bool| {
             let mut count = 0;
             for key in keys {
-                let found = session.transact(async |tx| learned.get(tx, &key).await).await.unwrap();
+                let found = session.transact(async |tx| learned.get(tx, key).await).await.unwrap();
                 assert_eq!(found.is_some(), are_there || key % 2 == 0, "{key}");
                 count += seen.0.get();
             }

@@ -13,9 +13,11 @@ use std::time::Duration;
 use remora::floors::fabric::{ClientId, Fault, NodeId, WORD_BYTES};
 use remora::floors::record::{LockWord, SharedLock, Version};
 use remora::floors::txn::{FirstRead, Ford, Locks, Misuse, Primitive, Primitives, Stop, TransactOptions};
+use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
+use remora::protocol::{Protocol, ReadScheme, Validation};
 use remora::{
-    Abort, Cluster, ClusterOptions, Cost, Error, Intent, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Reason,
-    Record, Session, TableOptions, TransactionEvent, TransactionId, TransactionOptions, Validation, WorkerOptions,
+    Abort, Cluster, Error, Intent, Key, Limit, Reason, Session, TableOptions, TransactionId, TransactionOptions,
+    WorkerOptions,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -54,7 +56,7 @@ macro_rules! suite {
     (@ $protocol:expr, { $($test:ident),* $(,)? }) => { $(#[test] fn $test() { super::$test($protocol); })* };
     ([$($PROTOCOL:ident)*] $tests:tt) => { $(
         #[allow(non_snake_case, reason = "a constant's name")]
-        mod $PROTOCOL { suite!(@ remora::Protocol::$PROTOCOL, $tests); }
+        mod $PROTOCOL { suite!(@ remora::protocol::Protocol::$PROTOCOL, $tests); }
     )* };
     ($($name:ident = $protocol:expr),* => $tests:tt) => {
         remora::floors::txn::each_protocol!(suite $tests);
@@ -293,7 +295,7 @@ fn assert_round_trips(protocol: Protocol) {
                 // Giving up is validated like a read.
                 let gave_up = session.transact(async |tx| {
                     add(tx, &rows, 0..4, 2).await?;
-                    Err::<(), _>(rows.missing(&0))
+                    Err::<(), _>(rows.missing(0))
                 });
                 assert!(matches!(gave_up.await, Err(Error::NotFound(_))));
                 assert_eq!(seen.cost().round_trips, expected.read_several);
@@ -310,7 +312,7 @@ async fn read(
 ) -> Result<u64, Error> {
     let slots: Vec<_> = keys.map(|key| tx.want(rows, key)).collect();
     tx.fetch().await?;
-    slots.into_iter().try_fold(0, |sum, slot| Ok(sum + tx.get(slot)?.0[0]))
+    slots.into_iter().try_fold(0, |sum, slot| Ok(sum + slot.require(tx)?.0[0]))
 }
 
 fn cost_of_a_transfer_is_exact(protocol: Protocol) {
@@ -349,8 +351,8 @@ async fn transfer(
 ) -> Result<(), Error> {
     let [from, to] = [from, to].map(|key| tx.want_for(rows, key, Intent::Update));
     tx.fetch().await?;
-    tx.get_mut(from)?.0[0] -= 1;
-    tx.get_mut(to)?.0[0] += 1;
+    from.get_mut(tx)?.0[0] -= 1;
+    to.get_mut(tx)?.0[0] += 1;
     Ok(())
 }
 
@@ -410,8 +412,8 @@ fn costs_of_shared_locks_are_exact() {
                     let both = session.transact(async |tx| {
                         let slots = (tx.want_for(&rows, one, Intent::Read), tx.want_for(&rows, other, Intent::Update));
                         tx.fetch().await?;
-                        let seen = tx.get(slots.0)?.0[0];
-                        tx.get_mut(slots.1)?.0[0] += seen;
+                        let seen = slots.0.require(tx)?.0[0];
+                        slots.1.get_mut(tx)?.0[0] += seen;
                         Ok(())
                     });
                     both.await.unwrap();
@@ -420,7 +422,7 @@ fn costs_of_shared_locks_are_exact() {
                     let same = session.transact(async |tx| {
                         let slot = tx.want_for(&rows, one, Intent::Read);
                         tx.fetch().await?;
-                        tx.get_mut(slot)?.0[0] += 1;
+                        slot.get_mut(tx)?.0[0] += 1;
                         Ok(())
                     });
                     same.await.unwrap();
@@ -456,7 +458,7 @@ fn lock_words_name_their_holders_until_the_transaction_ends() {
             let mut begun = session.begin().unwrap();
             if client == 1 {
                 until(1).await;
-                begun.transaction().read(&rows, 0).await.unwrap();
+                rows.get(&mut begun.transaction(), 0).await.unwrap();
                 assert_eq!(holders(0), Some(2), "both clients");
                 step.set(2);
                 until(3).await;
@@ -466,10 +468,10 @@ fn lock_words_name_their_holders_until_the_transaction_ends() {
                 return;
             }
             let id = begun.transaction().id();
-            begun.transaction().read(&rows, 0).await.unwrap();
-            begun.transaction().read(&rows, 0).await.unwrap();
+            rows.get(&mut begun.transaction(), 0).await.unwrap();
+            rows.get(&mut begun.transaction(), 0).await.unwrap();
             assert_eq!(holders(0), Some(1), "this client");
-            begun.transaction().read_for_update(&rows, 1).await.unwrap().0[0] += 1;
+            rows.get_mut(&mut begun.transaction(), 1).await.unwrap().0[0] += 1;
             assert!(word(1).is_held_by(id) && word(1).shared().is_none(), "{:?}", word(1));
             step.set(1);
             until(2).await;
@@ -514,15 +516,15 @@ fn own_writes_are_read(protocol: Protocol) {
                 let slot = tx.want(&rows, 1);
                 let again = tx.want(&rows, 1);
                 tx.fetch().await?;
-                tx.get_mut(slot)?.0[0] = 5;
-                assert_eq!(tx.get(again)?.0[0], 5, "a key named twice is one record");
-                tx.write(&rows, 1, Words([6])).await?;
-                assert_eq!(tx.read(&rows, 1).await?, Some(Words([6])));
-                tx.get_mut(again)?.0[0] += 1;
-                Ok(tx.get(slot)?.0[0])
+                slot.get_mut(tx)?.0[0] = 5;
+                assert_eq!(again.require(tx)?.0[0], 5, "a key named twice is one record");
+                rows.update(tx, 1, Words([6])).await?;
+                assert_eq!(rows.get(tx, 1).await?, Some(Words([6])));
+                again.get_mut(tx)?.0[0] += 1;
+                Ok(slot.require(tx)?.0[0])
             });
             assert_eq!(write.await.unwrap(), 7);
-            let read = session.transact(async |tx| tx.read(&rows, 1).await);
+            let read = session.transact(async |tx| rows.get(tx, 1).await);
             assert_eq!(read.await.unwrap(), Some(Words([7])));
         });
         assert!(worker.drain().unwrap());
@@ -547,7 +549,7 @@ fn transactions_by_hand(protocol: Protocol) {
         worker.run(async |client, session| {
             if client == 1 {
                 until(1).await;
-                let options = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
+                let options = TransactionOptions::default().attempts(1);
                 let other = session.transact_with(options, async |tx| add(tx, &rows, 0..1, 1).await).await;
                 assert_eq!(other.is_err(), locks_reads, "{other:?}");
                 step.set(2);
@@ -556,9 +558,9 @@ fn transactions_by_hand(protocol: Protocol) {
             let seen = Observed::by(session);
             let mut late = session.begin().unwrap();
             // Named to be read first: a protocol that locks early has not locked it.
-            late.transaction().read(&rows, 0).await.unwrap();
-            late.transaction().read_for_update(&rows, 0).await.unwrap().0[0] += 1;
-            let read = late.transaction().read(&rows, 0).await.unwrap();
+            rows.get(&mut late.transaction(), 0).await.unwrap();
+            rows.get_mut(&mut late.transaction(), 0).await.unwrap().0[0] += 1;
+            let read = rows.get(&mut late.transaction(), 0).await.unwrap();
             assert_eq!(read, Some(Words([1])), "its own writes, also through another handle");
             step.set(1);
             until(2).await;
@@ -566,13 +568,13 @@ fn transactions_by_hand(protocol: Protocol) {
             assert!(locks_reads || matches!(late, Err(Error::Aborted(_))), "it would lose the other's update");
             assert!(!locks_reads || late.is_ok(), "the other was kept out");
             let mut given_up = session.begin().unwrap();
-            given_up.transaction().write(&rows, 1, Words([9])).await.unwrap();
+            rows.update(&mut given_up.transaction(), 1, Words([9])).await.unwrap();
             given_up.abort().await;
             let mut dropped = session.begin().unwrap();
-            dropped.transaction().write(&rows, 2, Words([9])).await.unwrap();
+            rows.update(&mut dropped.transaction(), 2, Words([9])).await.unwrap();
             drop(dropped);
             let mut last = session.begin().unwrap();
-            last.transaction().read_for_update(&rows, 3).await.unwrap().0[0] += 1;
+            rows.get_mut(&mut last.transaction(), 3).await.unwrap().0[0] += 1;
             last.commit().await.unwrap();
             let told: Vec<Outcome> = seen.0.take().into_iter().map(|(_, outcome, _)| outcome).collect();
             let dropped = Outcome::Aborted(Abort::Dropped);
@@ -597,20 +599,20 @@ fn absent_keys(protocol: Protocol) {
             let find = session.transact(async |tx| {
                 let both = (tx.want(&rows, 0), tx.want(&rows, 1_000));
                 tx.fetch().await?;
-                assert!(matches!(tx.get(both.1), Err(Error::NotFound(_))));
-                assert!(matches!(tx.get_mut(both.1), Err(Error::NotFound(_))));
-                assert_eq!(tx.read(&rows, 1_001).await?, None);
-                Ok((tx.find(both.0)?.copied(), tx.find(both.1)?.copied()))
+                assert!(matches!(both.1.require(tx), Err(Error::NotFound(_))));
+                assert!(matches!(both.1.get_mut(tx), Err(Error::NotFound(_))));
+                assert_eq!(rows.get(tx, 1_001).await?, None);
+                Ok((both.0.get(tx)?.copied(), both.1.get(tx)?.copied()))
             });
             assert_eq!(find.await.unwrap(), (Some(Words([1])), None));
             let seen = Observed::by(session);
             let write = session.transact(async |tx| {
-                tx.write(&rows, 0, Words([2])).await?;
-                tx.write(&rows, 1_000, Words([2])).await
+                rows.update(tx, 0, Words([2])).await?;
+                rows.update(tx, 1_000, Words([2])).await
             });
             assert!(matches!(write.await, Err(Error::NotFound(_))));
             assert_eq!(seen.0.take()[0].1, Outcome::UserAbort, "giving up is a decision, and was validated");
-            let read = session.transact(async |tx| tx.read(&rows, 0).await);
+            let read = session.transact(async |tx| rows.get(tx, 0).await);
             assert_eq!(read.await.unwrap(), Some(Words([1])), "who gives up writes nothing");
         });
     }
@@ -633,9 +635,9 @@ fn user_errors_are_believed_only_after_validation(protocol: Protocol) {
                     if client == 0 {
                         return add(tx, &rows, 0..2, 2).await;
                     }
-                    let one = tx.read(&rows, 0).await?.unwrap().0[0];
+                    let one = rows.get(tx, 0).await?.unwrap().0[0];
                     others_run().await;
-                    let two = tx.read(&rows, 1).await?.unwrap().0[0];
+                    let two = rows.get(tx, 1).await?.unwrap().0[0];
                     if one != two {
                         seen_to_differ.set(seen_to_differ.get() + 1);
                         return Err(Error::user(Differ(one, two)));
@@ -683,8 +685,7 @@ fn deadlines(protocol: Protocol) {
         lock_for_ever(&cluster, &rows, 0);
         let mut worker = worker(&cluster, 1, 1);
         worker.block_on(async |session| {
-            let within =
-                |time| TransactionOptions { deadline: Some(time), attempts: u32::MAX, ..TransactionOptions::default() };
+            let within = |time| TransactionOptions::default().deadline(time).attempts(u32::MAX);
             let runs = Cell::new(0);
             let blocked = session.transact_with(within(Duration::from_millis(300)), async |tx| {
                 runs.set(runs.get() + 1);
@@ -722,7 +723,7 @@ fn attempts_end_with_the_holder_named(protocol: Protocol) {
         let holder = lock_for_ever(&cluster, &rows, 2);
         worker(&cluster, 1, 1).block_on(async |session| {
             let seen = Observed::by(session);
-            let options = TransactionOptions { attempts: 3, ..TransactionOptions::default() };
+            let options = TransactionOptions::default().attempts(3);
             let runs = Cell::new(0);
             let blocked = session.transact_with(options, async |tx| {
                 runs.set(runs.get() + 1);
@@ -758,22 +759,22 @@ fn limits_are_errors(protocol: Protocol) {
             });
             assert!(matches!(many.await, Err(Error::Limit(Reason { cause: Limit::Set, .. }))));
             let long = session.transact(async |tx| {
-                tx.write(&large, 0, Words::all(1)).await?;
-                tx.write(&large, 1, Words::all(1)).await?;
-                tx.write(&rows, 0, Words([1])).await
+                large.update(tx, 0, Words::all(1)).await?;
+                large.update(tx, 1, Words::all(1)).await?;
+                rows.update(tx, 0, Words([1])).await
             });
             assert!(
                 matches!(long.await, Err(Error::Limit(Reason { cause: Limit::LogEntry { .. }, .. }))),
                 "two of 16 KB do not fit 32 KB"
             );
             for key in 0..2 {
-                session.transact(async |tx| tx.write(&large, key, Words::all(2)).await).await.unwrap();
+                session.transact(async |tx| large.update(tx, key, Words::all(2)).await).await.unwrap();
             }
             // As many records as a set holds, and more than one round holds.
             let all = session.transact(async |tx| {
                 let slots: Vec<_> = (0..SET_MAX as u64).map(|key| tx.want(&rows, key)).collect();
                 tx.fetch().await?;
-                slots[..16].iter().try_for_each(|slot| tx.get_mut(*slot).map(|row| row.0[0] += 1))
+                slots[..16].iter().try_for_each(|slot| slot.get_mut(tx).map(|row| row.0[0] += 1))
             });
             all.await.unwrap();
         });
@@ -784,9 +785,8 @@ fn limits_are_errors(protocol: Protocol) {
     }
     // More nodes than a transaction may log to.
     let nodes = LOG_NODES_MAX as u16 + 1;
-    let options =
-        ClusterOptions { memory_nodes: nodes, replicas: 1, node_bytes: 1 << 20, protocol, ..ClusterOptions::default() };
-    let (cluster, _) = Cluster::seeded(options, 1).unwrap();
+    let options = Cluster::embedded().nodes(nodes).replicas(1).node_bytes(1 << 20).protocol(protocol);
+    let (cluster, _) = options.open_seeded(1).unwrap();
     let rows = table(&cluster, "rows", TableOptions::for_rows(400), Words([0]));
     worker(&cluster, 1, 1).block_on(async |session| {
         let wide = session.transact(async |tx| add(tx, &rows, 0..400, 400).await);
@@ -830,13 +830,10 @@ fn limits_are_errors(protocol: Protocol) {
 
 // --- Shapes of records.
 
-#[derive(Clone, Copy, PartialEq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "bytes")]
 #[repr(transparent)]
 struct Bytes<const N: usize>([u8; N]);
-
-impl<const N: usize> Record for Bytes<N> {
-    const SCHEMA: &'static str = "bytes";
-}
 
 fn keys_and_values_of_odd_sizes(protocol: Protocol) {
     let cluster = embedded(protocol, 3);
@@ -857,7 +854,7 @@ fn with_sizes<K: Key, const N: usize>(cluster: &Cluster, key: fn(u64) -> K) {
     let schemes = [None, Some(ReadScheme::SingleLine), Some(ReadScheme::Checksum), Some(ReadScheme::LineVersions)];
     for read_scheme in schemes.into_iter().filter(|scheme| has(cluster, *scheme)) {
         let name = &format!("{} {N} {read_scheme:?}", K::BYTES);
-        let options = TableOptions { read_scheme, ..TableOptions::for_rows(ROWS) };
+        let options = TableOptions::for_rows(ROWS).read_scheme(read_scheme);
         let created = cluster.create_table::<K, Bytes<N>>(name, options);
         if read_scheme == Some(ReadScheme::SingleLine) && K::BYTES.next_multiple_of(8) + N.next_multiple_of(8) > 40 {
             assert!(created.is_err(), "a line has room for 40 bytes");
@@ -873,9 +870,9 @@ fn with_sizes<K: Key, const N: usize>(cluster: &Cluster, key: fn(u64) -> K) {
                     tx.fetch().await?;
                     for (number, slot) in slots.into_iter().enumerate() {
                         let expected = number as u8 + if change == 0 || number % 2 == 1 { 0 } else { 100 };
-                        assert_eq!(tx.get(slot)?, &Bytes([expected; N]), "{name}");
+                        assert_eq!(slot.require(tx)?, &Bytes([expected; N]), "{name}");
                         if change == 0 && number % 2 == 0 {
-                            *tx.get_mut(slot)? = Bytes([expected + 100; N]);
+                            *slot.get_mut(tx)? = Bytes([expected + 100; N]);
                         }
                     }
                     Ok(())
@@ -893,7 +890,7 @@ fn with_sizes<K: Key, const N: usize>(cluster: &Cluster, key: fn(u64) -> K) {
 
 fn threads<T: Send>(cluster: &Cluster, body: impl Fn(u64, &mut remora::Worker) -> T + Sync) -> Vec<T> {
     const THREADS: u64 = 3;
-    let options = |seed| WorkerOptions { coroutines: 4, clients: 2, seed, yield_after_rounds: true };
+    let options = |seed| WorkerOptions::default().coroutines(4).clients(2).seed(seed).yield_after_rounds(true);
     thread::scope(|scope| {
         let body = &body;
         let run = |seed| scope.spawn(move || body(seed, &mut cluster.worker(options(seed)).unwrap()));
@@ -919,7 +916,7 @@ fn never_torn<const N: usize>(cluster: &Cluster, scheme: ReadScheme) {
     if !has(cluster, Some(scheme)) {
         return;
     }
-    let options = TableOptions { read_scheme: Some(scheme), ..TableOptions::for_rows(3) };
+    let options = TableOptions::for_rows(3).read_scheme(scheme);
     let rows = table(cluster, &format!("{scheme:?} {N}"), options, Words::<N>::all(0));
     let many = if is_long() { 1_500 } else { 500 };
     threads(cluster, |thread, worker| {
@@ -927,10 +924,10 @@ fn never_torn<const N: usize>(cluster: &Cluster, scheme: ReadScheme) {
             for turn in 0..turns(many) {
                 let key = session.lane().random() % 3;
                 let run = session.transact(async |tx| {
-                    let row = tx.read(&rows, key).await?.unwrap();
+                    let row = rows.get(tx, key).await?.unwrap();
                     assert!(row.is_whole(), "{scheme:?}: {row:?}");
                     if coroutine % 2 == 0 {
-                        tx.write(&rows, key, Words::all(thread << 32 | turn)).await?;
+                        rows.update(tx, key, Words::all(thread << 32 | turn)).await?;
                     }
                     Ok(())
                 });
@@ -979,11 +976,11 @@ fn money_is_conserved_between_threads(protocol: Protocol) {
 /// An unlock that waits for something before it is sent must not wait for the next transaction.
 fn who_rests_has_nothing_on_its_way(protocol: Protocol) {
     for seed in seeds(0..10) {
-        let (cluster, _fabric) = Cluster::seeded(options(protocol, 3), seed).unwrap();
+        let (cluster, _fabric) = options(protocol, 3).open_seeded(seed).unwrap();
         let rows = table(&cluster, "rows", TableOptions::for_rows(2), Words::<1>::all(1));
         let mut worker = worker(&cluster, 1, seed);
         worker.block_on(async |session| {
-            session.transact(async |tx| tx.write(&rows, 1, Words::all(2)).await).await.unwrap();
+            session.transact(async |tx| rows.update(tx, 1, Words::all(2)).await).await.unwrap();
         });
         assert_eq!(worker.sessions()[0].lane().background(), 0);
         assert_eq!(look(&cluster, &rows).1.locked, 0);
@@ -1039,7 +1036,7 @@ fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Proto
             while !over.get() {
                 let random = session.lane().random();
                 let (from, to) = (random % ACCOUNTS, (random + 1 + (random >> 32) % (ACCOUNTS - 1)) % ACCOUNTS);
-                let options = TransactionOptions { attempts: 200, ..TransactionOptions::default() };
+                let options = TransactionOptions::default().attempts(200);
                 let run = session.transact_with(options, async |tx| transfer(tx, &accounts, from, to).await);
                 let run = cut_off(run, if client == 0 { polls } else { usize::MAX }).await;
                 assert!(matches!(run, None | Some(Ok(()))), "seed {seed}: {run:?}");
@@ -1193,7 +1190,7 @@ fn an_entry_in_doubt_is_kept(protocol: Protocol) {
         let add = async |tx: &mut remora::Transaction<'_, '_>, keys: &[u64]| {
             let slots: Vec<_> = keys.iter().map(|key| tx.want(&rows, *key)).collect();
             tx.fetch().await?;
-            slots.into_iter().try_for_each(|slot| tx.get_mut(slot).map(|row| row.0[0] += 1))
+            slots.into_iter().try_for_each(|slot| slot.get_mut(tx).map(|row| row.0[0] += 1))
         };
         let id = workers.block_on(async |session| {
             let write = session.transact(async |tx| add(tx, &[at_first[0], at_second[0]]).await);
@@ -1238,8 +1235,8 @@ fn an_entry_in_doubt_is_kept(protocol: Protocol) {
 fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
     const ROWS: u64 = 300;
     for seed in seeds(0..2) {
-        let options = ClusterOptions { node_bytes: 16 << 20, ..options(protocol, 3) };
-        let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+        let options = options(protocol, 3).node_bytes(16 << 20);
+        let (cluster, fabric) = options.open_seeded(seed).unwrap();
         let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([0]));
         let of = &rows;
         let of_shard = |shard| (0..ROWS).filter(move |key| shard_of(of, *key) == shard);
@@ -1250,7 +1247,7 @@ fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
             // So that it can be looked at from outside.
             let mut reader = worker(&cluster, 1, 1);
             reader.block_on(async |session| {
-                let find = session.transact(async |tx| Ok((tx.read(&rows, one).await?, tx.read(&rows, two).await?)));
+                let find = session.transact(async |tx| Ok((rows.get(tx, one).await?, rows.get(tx, two).await?)));
                 find.await.unwrap();
             });
             assert!(reader.drain().unwrap());
@@ -1302,7 +1299,7 @@ async fn transfer_like(
 ) -> Result<(), Error> {
     let both = [tx.want(rows, one), tx.want(rows, two)];
     tx.fetch().await?;
-    both.into_iter().try_for_each(|slot| tx.get_mut(slot).map(|row| row.0[0] += 1))
+    both.into_iter().try_for_each(|slot| slot.get_mut(tx).map(|row| row.0[0] += 1))
 }
 
 /// Large entries fill a ring in a few transactions; it is reused while the appliers follow.
@@ -1314,7 +1311,7 @@ fn rings_are_reused_lap_after_lap(protocol: Protocol) {
             for turn in 0..turns {
                 let key = session.lane().random() % 8;
                 let value = Words::all(client as u64 * 1000 + turn);
-                let write = session.transact(async |tx| tx.write(&rows, key, value).await);
+                let write = session.transact(async |tx| rows.update(tx, key, value).await);
                 assert!(matches!(write.await, Ok(()) | Err(Error::Aborted(_))));
             }
         });

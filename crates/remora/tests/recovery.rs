@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use remora::admin::Standing;
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Fabric, Lane, NodeId, block_on};
 use remora::floors::node::connected;
-use remora::{
-    Cluster, ClusterOptions, Error, Intent, Observer, Protocol, Rollback, Session, Standing, Table, TableOptions,
-    TransactionEvent, TransactionId, Verdict, Worker, WorkerOptions,
-};
+use remora::observe::{Observer, Rollback, TransactionEvent};
+use remora::protocol::Protocol;
+use remora::{Cluster, Error, Intent, Session, Table, TableOptions, TransactionId, Verdict, Worker, WorkerOptions};
 
 use support::{Words, cut_off, embedded, look, options, seeds, table, worker};
 
@@ -33,8 +33,8 @@ const ROWS: u64 = 40;
 const MONEY: u64 = 100;
 
 fn cluster(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Seeded, Rows) {
-    let options = ClusterOptions { node_bytes: 16 << 20, ..options(protocol, replicas) };
-    let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+    let options = options(protocol, replicas).node_bytes(16 << 20);
+    let (cluster, fabric) = options.open_seeded(seed).unwrap();
     let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([MONEY]));
     (cluster, fabric, rows)
 }
@@ -50,15 +50,15 @@ async fn transfer(
         last.set(Some(tx.id()));
         let [from, to] = [from, to].map(|key| tx.want_for(rows, key, Intent::Update));
         tx.fetch().await?;
-        tx.get_mut(from)?.0[0] -= 1;
-        tx.get_mut(to)?.0[0] += 1;
+        from.get_mut(tx)?.0[0] -= 1;
+        to.get_mut(tx)?.0[0] += 1;
         Ok(())
     });
     transfer.await
 }
 
 async fn read(session: &mut Session, rows: &Rows, key: u64) -> Option<u64> {
-    session.transact(async |tx| Ok(tx.read(rows, key).await?.map(|row| row.0[0]))).await.unwrap()
+    session.transact(async |tx| Ok(rows.get(tx, key).await?.map(|row| row.0[0]))).await.unwrap()
 }
 
 fn standing(cluster: &Cluster, client: u32) -> Option<Standing> {
@@ -228,8 +228,8 @@ fn a_recoverer_dies_at_every_step(protocol: Protocol) {
 fn an_inserter_dies_at_every_step(protocol: Protocol) {
     let (mut there, mut gone) = (0, 0);
     for seed in seeds(0..1) {
-        let options = ClusterOptions { node_bytes: 16 << 20, ..options(protocol, 3) };
-        let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+        let options = options(protocol, 3).node_bytes(16 << 20);
+        let (cluster, fabric) = options.open_seeded(seed).unwrap();
         let rows: Rows = cluster.create_table("rows", TableOptions::for_rows(400)).unwrap();
         cluster.load(&rows, (0..200).map(|key| (key, Words([key])))).unwrap();
         let mut survivor = worker(&cluster, 1, seed);
@@ -248,9 +248,9 @@ fn an_inserter_dies_at_every_step(protocol: Protocol) {
                     let from = tx.want_for(&rows, old, Intent::Delete);
                     let to = tx.want_for(&rows, new, Intent::Insert);
                     tx.fetch().await?;
-                    let row = *tx.get(from)?;
-                    tx.remove(from)?;
-                    tx.put(to, row)
+                    let row = *from.require(tx)?;
+                    from.remove(tx)?;
+                    to.insert(tx, row)
                 });
                 moved.await
             });

@@ -73,6 +73,22 @@ pub enum Limit {
         /// Bytes of the table's keys.
         expected: usize,
     },
+    /// A key without bytes, or longer than the table's longest.
+    #[error("a key of {found} bytes in a table whose keys have 1 to {max}")]
+    KeyLength {
+        /// Bytes of the key.
+        found: usize,
+        /// Longest key of the table.
+        max: usize,
+    },
+    /// A value that does not have the length of the table's values.
+    #[error("a value of {found} bytes in a table whose values have {expected}")]
+    ValueLength {
+        /// Bytes of the value.
+        found: usize,
+        /// Bytes of the table's values.
+        expected: usize,
+    },
     /// A value longer than the table's largest.
     #[error("a value of {found} bytes in a table whose values have at most {max}")]
     Value {
@@ -126,6 +142,9 @@ pub enum Misuse {
     /// A record is inserted or deleted that was not named for that.
     #[error("a record is inserted or deleted that was not named for it")]
     NotNamed,
+    /// One record is to be changed in two places at once.
+    #[error("a record is named twice, to be changed in both places at once")]
+    Twice,
 }
 
 /// Why a transaction cannot go on.

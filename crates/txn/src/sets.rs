@@ -644,31 +644,58 @@ impl Sets {
         Ok(Some(&mut words.as_mut_bytes()[..item.value_bytes as usize]))
     }
 
+    /// The values of several records, to be changed in place.
+    pub(crate) fn values_mut<const N: usize>(&mut self, slots: [Slot; N]) -> Result<[Option<&mut [u8]>; N], Stop> {
+        let mut bytes = [None; N];
+        let mut words = [const { 0..0 }; N];
+        for (at, slot) in slots.into_iter().enumerate() {
+            if slots[..at].contains(&slot) {
+                return Err(Misuse::Twice.into());
+            }
+            bytes[at] = self.value_mut(slot)?.map(|value| value.len());
+            let Span { at: begin, words: count } = self.items[self.number(slot)?].value;
+            // Records that are not there have no words, and disturb no others.
+            words[at] = if bytes[at].is_some() { begin as usize..(begin + count) as usize } else { 0..0 };
+        }
+        let words = self.arena.get_disjoint_mut(words).expect("each record's value has words of its own");
+        let mut bytes = bytes.into_iter();
+        Ok(words.map(|words| bytes.next().flatten().map(|length| &mut words.as_mut_bytes()[..length])))
+    }
+
     /// Replaces the value of a record that is there.
     pub(crate) fn write(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
         if self.value(slot)?.is_none() {
             return Err(Stop::Absent);
         }
-        self.set_value(self.number(slot)?, value)
+        let index = self.number(slot)?;
+        self.resize_value(index, value.len())?;
+        self.value_of(index).copy_from_slice(value);
+        Ok(())
     }
 
-    fn set_value(&mut self, index: usize, value: &[u8]) -> Result<(), Stop> {
+    /// The bytes of an item's value.
+    fn value_of(&mut self, index: usize) -> &mut [u8] {
+        let Item { value, value_bytes, .. } = self.items[index];
+        &mut self.arena[value.at as usize..][..value.words as usize].as_mut_bytes()[..value_bytes as usize]
+    }
+
+    /// Gives an item's value this many bytes, which are to be written. Notes an update.
+    fn resize_value(&mut self, index: usize, length: usize) -> Result<(), Stop> {
         let item = &self.items[index];
         let max = self.table(item.table).shape().value_max();
-        if value.len() > max {
-            return Err(Limit::Value { found: value.len(), max }.into());
+        if length > max {
+            return Err(Limit::Value { found: length, max }.into());
         }
-        let words = value_words(value.len());
+        let words = value_words(length);
         let mut span = item.value;
         if words > span.words as usize {
             span.at = self.arena.len() as u32;
             self.arena.resize(self.arena.len() + words, 0);
         }
         span.words = words as u32;
-        self.arena[span.at as usize..][..words].as_mut_bytes()[..value.len()].copy_from_slice(value);
         let item = &mut self.items[index];
         item.value = span;
-        item.value_bytes = value.len() as u32;
+        item.value_bytes = length as u32;
         self.change(index, Change::Update);
         Ok(())
     }
@@ -688,8 +715,9 @@ impl Sets {
         self.written = self.written + usize::from(item.change != Change::No) - usize::from(before != Change::No);
     }
 
-    /// Inserts a record whose key is not there; it was named to be inserted, and fetched.
-    pub(crate) fn insert(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
+    /// Inserts a record whose key is not there; it was named to be inserted, and fetched. Returns
+    /// the bytes of its value, to be written.
+    pub(crate) fn insert(&mut self, slot: Slot, length: usize) -> Result<&mut [u8], Stop> {
         let index = self.number(slot)?;
         let item = &self.items[index];
         if item.present {
@@ -704,13 +732,13 @@ impl Sets {
             item.existed || item.prepared || item.place.is_none() || mutant!(KeepPlace),
             "an insert has a slot that is linked for it"
         );
-        self.set_value(index, value)?;
+        self.resize_value(index, length)?;
         let item = &mut self.items[index];
         // That has noted an update; what it means depends on what was there.
         if !item.existed {
             item.change = Change::Insert;
         }
-        Ok(())
+        Ok(self.value_of(index))
     }
 
     /// Deletes a record whose key is there; it was named to be deleted, and fetched.

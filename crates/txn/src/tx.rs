@@ -210,10 +210,23 @@ impl<'s> Tx<'s> {
         self.state.sets.value_mut(slot)
     }
 
+    /// Returns the values of several records to be changed in place, each `None` if its key is not
+    /// there. The commit then writes the records. Fails if two slots name the same record.
+    pub fn values_mut<const N: usize>(&mut self, slots: [Slot; N]) -> Result<[Option<&mut [u8]>; N], Stop> {
+        self.state.sets.values_mut(slots)
+    }
+
+    /// Inserts a record of this many bytes, as [`Tx::insert`] does, and returns its value's bytes,
+    /// which the caller writes.
+    pub fn insert_sized(&mut self, slot: Slot, length: usize) -> Result<&mut [u8], Stop> {
+        self.state.sets.insert(slot, length)
+    }
+
     /// Inserts a record. It must have been named for that and fetched, and its key must not be
     /// there.
     pub fn insert(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
-        self.state.sets.insert(slot, value)
+        self.insert_sized(slot, value.len())?.copy_from_slice(value);
+        Ok(())
     }
 
     /// Deletes a record. It must have been named for that and fetched, and its key must be there.

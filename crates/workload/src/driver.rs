@@ -15,7 +15,8 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, Error, Limit, Nanos, Observer, Outcome, Session, TransactionEvent, Worker, WorkerOptions};
+use remora::observe::{Nanos, Observer, Outcome, TransactionEvent};
+use remora::{Cluster, Error, Limit, Session, Worker, WorkerOptions};
 use remora_fabric::Fault;
 use remora_fabric::thread_cpu_ns;
 
@@ -304,8 +305,9 @@ fn client<W: Workload>(
         let &RunOptions { coroutines, yield_after_rounds, .. } = options;
         // Lanes draw their pauses from streams of their own.
         let seed = Prng::derive(options.seed, 1 << 32 | index as u64).next_u64();
-        let mut worker =
-            cluster.worker(WorkerOptions { coroutines, seed, yield_after_rounds, ..WorkerOptions::default() })?;
+        let mut worker = cluster.worker(
+            WorkerOptions::default().coroutines(coroutines).seed(seed).yield_after_rounds(yield_after_rounds),
+        )?;
         let (part, parts) = (index as u64, options.threads as u64);
         worker.block_on(async |session| workload.warm(session, part, parts).await)?;
         Ok(worker)

@@ -4,7 +4,7 @@
 //! Every thread keeps its own longer pauses, and what all of them have in common is the process'
 //! pause: so threads need share nothing while they run.
 
-use remora::Nanos;
+use remora::observe::Nanos;
 
 /// Shorter pauses are not kept.
 const PAUSE_NS_MIN: Nanos = 1_000_000;

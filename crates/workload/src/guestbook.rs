@@ -23,11 +23,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::floors::index::IndexError;
-use remora::floors::node::MemoryError;
+use remora::admin::{Configuration, ConfigurationError, Standing};
+use remora::observe::WAITS;
 use remora::{
-    Cluster, Configuration, ConfigurationError, Error, OpenError, Session, Standing, Table, TableOptions,
-    TransactionOptions, WAITS, Worker, WorkerOptions,
+    Cluster, Error, OpenError, OpenErrorKind, Session, Table, TableOptions, TransactionOptions, Worker, WorkerOptions,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -79,7 +78,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 const FENCED_MAX: usize = 5;
 
 /// The only row.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 struct Page {
     workload: [u8; NAME_BYTES],
@@ -102,11 +101,6 @@ struct Page {
     /// How many clients have come and not left that this configuration does not know: it cannot
     /// tell whether they are dead.
     unwatched: u64,
-}
-
-impl remora::Record for Page {
-    const SCHEMA: &'static str = "remora workload: name 16 B, 16 parameters, came, left, 4 sums, unknown, unsettled, \
-                                  bare, configuration, unwatched";
 }
 
 impl Page {
@@ -191,10 +185,13 @@ impl GuestBook {
         mut waiting: impl FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Option<GuestBook>, GuestError> {
         loop {
-            match cluster.open_table(TABLE) {
+            let error = match cluster.open_table(TABLE) {
                 Ok(table) => return Ok(Some(GuestBook { cluster, table })),
-                Err(IndexError::Memory(MemoryError::UnknownTable(_))) => return Ok(None),
-                Err(IndexError::Memory(MemoryError::Unfinished { client, .. })) => {
+                Err(error) => error,
+            };
+            match error.kind() {
+                OpenErrorKind::NoTable => return Ok(None),
+                OpenErrorKind::Unfinished { client } => {
                     if cluster.is_dead(client) {
                         return Ok(None);
                     }
@@ -203,7 +200,7 @@ impl GuestBook {
                     }
                     thread::sleep(LOOK);
                 }
-                Err(error) => return Err(error.into()),
+                _ => return Err(error.into()),
             }
         }
     }
@@ -225,7 +222,7 @@ impl GuestBook {
             }
             let loaded = workload.create_together(|creating| {
                 let books = creating.with_protocol(cluster.protocol());
-                let options = TableOptions { shards: Some(1), ..TableOptions::for_rows(1) };
+                let options = TableOptions::for_rows(1).shards(1);
                 let table = books.create_table(TABLE, options)?;
                 let Some(load) = load.take() else { unreachable!("it is asked once that the table is created") };
                 let loaded = load(creating)?;
@@ -235,9 +232,9 @@ impl GuestBook {
             match loaded {
                 Ok(loaded) => return Ok((GuestBook { table: cluster.open_table(TABLE)?, cluster }, loaded)),
                 // Another client was faster.
-                Err(GuestError::Open(IndexError::Memory(
-                    MemoryError::TableExists(_) | MemoryError::Unfinished { .. },
-                ))) if load.is_some() => {}
+                Err(GuestError::Open(error))
+                    if load.is_some()
+                        && matches!(error.kind(), OpenErrorKind::TableExists | OpenErrorKind::Unfinished { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -245,7 +242,7 @@ impl GuestBook {
 
     /// The workload that a client has loaded.
     pub fn workload<W: Workload>(&self, workload: &Cluster) -> Result<W, GuestError> {
-        let page = self.read(&mut self.worker()?)?.ok_or_else(|| self.table.missing(&KEY))?;
+        let page = self.read(&mut self.worker()?)?.ok_or_else(|| self.table.missing(KEY))?;
         let found = page.workload.split(|byte| *byte == 0).next().unwrap_or_default();
         if found != W::NAME.as_bytes() {
             let found = String::from_utf8_lossy(found).into_owned();
@@ -314,7 +311,7 @@ impl GuestBook {
     /// Looks at what must hold, if no client is there.
     pub fn check<W: Workload>(&self, cluster: &Cluster, workload: &W) -> Result<Vec<Invariant>, GuestError> {
         let mut worker = self.worker()?;
-        let page = self.read(&mut worker)?.ok_or_else(|| self.table.missing(&KEY))?;
+        let page = self.read(&mut worker)?.ok_or_else(|| self.table.missing(KEY))?;
         let there = page.came - page.left;
         if there > 0 && page.unwatched < there && page.configuration != self.configuration()? {
             let reason = "clients have come and not left that go by another configuration than this one: name theirs \
@@ -342,7 +339,7 @@ impl GuestBook {
             let untold = invariants.iter_mut().filter(|invariant| invariant.holds.is_none());
             untold.for_each(|invariant| invariant.detail.clone_from(&detail));
         }
-        let later = self.read(&mut worker)?.ok_or_else(|| self.table.missing(&KEY))?;
+        let later = self.read(&mut worker)?.ok_or_else(|| self.table.missing(KEY))?;
         Ok(if later.came == page.came {
             invariants
         } else {
@@ -352,7 +349,7 @@ impl GuestBook {
 
     fn worker(&self) -> Result<Worker, GuestError> {
         let seed = std::process::id().into();
-        Ok(self.cluster.worker(WorkerOptions { coroutines: 1, seed, ..WorkerOptions::default() })?)
+        Ok(self.cluster.worker(WorkerOptions::default().coroutines(1).seed(seed))?)
     }
 
     /// The page; `None` if the table has lost it.
@@ -361,7 +358,7 @@ impl GuestBook {
         loop {
             attempts += 1;
             let page = worker.block_on(async |session: &mut Session| {
-                session.transact_with(turning(), async |tx| tx.read(&self.table, KEY).await).await
+                session.transact_with(turning(), async |tx| self.table.get(tx, KEY).await).await
             });
             match page {
                 Err(Error::Fenced) if attempts < FENCED_MAX => *worker = self.worker()?,
@@ -375,8 +372,8 @@ impl GuestBook {
         loop {
             attempts += 1;
             let changed = self.worker()?.block_on(async |session: &mut Session| {
-                let changed = session
-                    .transact_with(turning(), async |tx| Ok(change(tx.read_for_update(&self.table, KEY).await?)));
+                let changed =
+                    session.transact_with(turning(), async |tx| Ok(change(&mut *self.table.get_mut(tx, KEY).await?)));
                 changed.await
             });
             match changed {
@@ -404,7 +401,7 @@ fn remains(configuration: &Arc<dyn Configuration>) -> Result<(bool, Vec<u32>), C
 }
 
 fn turning() -> TransactionOptions {
-    TransactionOptions { attempts: u32::MAX, deadline: Some(TURN), ..TransactionOptions::default() }
+    TransactionOptions::default().attempts(u32::MAX).deadline(TURN)
 }
 
 /// A workload's invariants when they cannot be told.

@@ -1,6 +1,7 @@
 //! What must hold after a run of any workload, in the words of reports.
 
-use remora::{Inspection, Protocol};
+use remora::admin::Inspection;
+use remora::protocol::Protocol;
 
 use crate::report::Invariant;
 

@@ -29,7 +29,7 @@ use std::future::Future;
 use std::ops::{Bound, RangeInclusive};
 
 use guestbook::{GuestError, Ledger, Parameters};
-use remora::{Cluster, Error, OpenError, Ordered, OrderedKey, Record, Session, Transaction, TransactionOptions};
+use remora::{Cluster, Error, Key, OpenError, Ordered, Record, Session, Transaction, TransactionOptions};
 pub use remora_fabric::Prng;
 
 pub use machine::Machine;
@@ -110,7 +110,7 @@ pub(crate) async fn glance(
     session: &mut Session,
     body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let once = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
+    let once = TransactionOptions::default().attempts(1);
     match session.transact_with(once, body).await {
         Err(Error::Aborted(_)) => Ok(()),
         read => read,
@@ -119,7 +119,7 @@ pub(crate) async fn glance(
 
 /// Reads a range of an ordered table for the locations of its records and leaves. It reads at most
 /// `page` keys at a time, since there may be many.
-pub(crate) async fn glance_range<K: OrderedKey, V: Record>(
+pub(crate) async fn glance_range<K: Key, V: Record>(
     session: &mut Session,
     table: &Ordered<K, V>,
     range: RangeInclusive<K>,

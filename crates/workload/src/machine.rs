@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use remora::Pages;
+use remora::node::Pages;
 use serde::Serialize;
 
 /// The machine of a run.

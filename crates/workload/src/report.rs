@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use remora::Cost;
+use remora::observe::Cost;
 use serde::Serialize;
 use serde_json::Value;
 

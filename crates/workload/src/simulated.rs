@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, Error, Observer, Outcome, TransactionEvent, Worker, WorkerOptions};
+use remora::observe::{Observer, Outcome, TransactionEvent};
+use remora::{Cluster, Error, Worker, WorkerOptions};
 use remora_fabric::sim::{Driven, Ended, Sim, SimStatistics};
 use remora_fabric::{ClientId, Nanos};
 
@@ -216,7 +217,7 @@ pub fn connect(cluster: &Cluster, sim: &Sim, options: &Simulation) -> Result<Vec
         for _ in 0..options.threads {
             let seed = Prng::derive(options.seed, 1 << 32 | workers.len() as u64).next_u64();
             let coroutines = options.coroutines;
-            workers.push(cluster.worker(WorkerOptions { coroutines, seed, ..WorkerOptions::default() })?);
+            workers.push(cluster.worker(WorkerOptions::default().coroutines(coroutines).seed(seed))?);
         }
     }
     Ok(workers)

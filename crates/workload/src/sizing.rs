@@ -4,7 +4,8 @@ use remora::floors::index::Sizes;
 use remora::floors::node::IndexKind;
 use remora::floors::node::ring::RING_EXTENT_BYTES;
 use remora::floors::record::layout;
-use remora::{Key, OrderedKey, OrderedOptions, ReadScheme, Record};
+use remora::protocol::ReadScheme;
+use remora::{Key, OrderedOptions, Record};
 
 /// What the memory of a node depends on beside the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +34,7 @@ impl TableSize {
     }
 
     /// The tables that an ordered table of `rows` rows consists of.
-    pub(crate) fn of_ordered<K: OrderedKey, V: Record>(rows: u64) -> Vec<TableSize> {
+    pub(crate) fn of_ordered<K: Key, V: Record>(rows: u64) -> Vec<TableSize> {
         let tables = OrderedOptions::for_rows(rows).tables::<K, V>();
         tables.into_iter().map(|(rows, key_bytes, value_bytes)| TableSize::new(rows, key_bytes, value_bytes)).collect()
     }

@@ -43,15 +43,11 @@ const CHECK: i64 = 500;
 const OVERDRAFT_PENALTY: i64 = 100;
 
 /// A savings or a checking account; its key is the customer's number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Account {
     /// In cents. A checking account may be overdrawn by a check.
     pub balance: i64,
-}
-
-impl remora::Record for Account {
-    const SCHEMA: &'static str = "smallbank account: balance i64, cents";
 }
 
 /// The workload's own abort. Of no size, so that giving up allocates nothing.
@@ -68,15 +64,11 @@ impl StdError for InsufficientFunds {}
 
 /// What a coroutine of some clients has paid in less what it has paid out: kept by its transactions
 /// themselves, so that it is known also when the client is dead.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct LedgerEntry {
     /// In cents.
     pub delta: i64,
-}
-
-impl remora::Record for LedgerEntry {
-    const SCHEMA: &'static str = "smallbank ledger: delta i64, cents";
 }
 
 /// Clients with entries of their own: more than these share them, and get in each other's way.
@@ -276,9 +268,9 @@ impl SmallBank {
         let savings = tx.want_for(&self.savings, from, Intent::Update);
         let [checking, receiver] = [from, to].map(|customer| tx.want_for(&self.checking, customer, Intent::Update));
         tx.fetch().await?;
-        let saved = std::mem::take(&mut tx.get_mut(savings)?.balance);
-        let checked = std::mem::take(&mut tx.get_mut(checking)?.balance);
-        tx.get_mut(receiver)?.balance += saved + checked;
+        let saved = std::mem::take(&mut savings.get_mut(tx)?.balance);
+        let checked = std::mem::take(&mut checking.get_mut(tx)?.balance);
+        receiver.get_mut(tx)?.balance += saved + checked;
         Ok(0)
     }
 
@@ -286,7 +278,7 @@ impl SmallBank {
     async fn balance(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
         let (savings, checking) = (tx.want(&self.savings, customer), tx.want(&self.checking, customer));
         tx.fetch().await?;
-        std::hint::black_box(tx.get(savings)?.balance + tx.get(checking)?.balance);
+        std::hint::black_box(savings.require(tx)?.balance + checking.require(tx)?.balance);
         Ok(0)
     }
 
@@ -295,7 +287,7 @@ impl SmallBank {
         let checking = tx.want_for(&self.checking, customer, Intent::Update);
         let entry = self.entry(tx, lane);
         tx.fetch().await?;
-        tx.get_mut(checking)?.balance += DEPOSIT;
+        checking.get_mut(tx)?.balance += DEPOSIT;
         note(tx, entry, DEPOSIT)
     }
 
@@ -303,11 +295,11 @@ impl SmallBank {
     async fn send_payment(&self, tx: &mut Transaction<'_, '_>, from: u64, to: u64) -> Result<i64, Error> {
         let [sender, receiver] = [from, to].map(|customer| tx.want_for(&self.checking, customer, Intent::Update));
         tx.fetch().await?;
-        if tx.get(sender)?.balance < PAYMENT {
+        if sender.require(tx)?.balance < PAYMENT {
             return Err(Error::user(InsufficientFunds));
         }
-        tx.get_mut(sender)?.balance -= PAYMENT;
-        tx.get_mut(receiver)?.balance += PAYMENT;
+        sender.get_mut(tx)?.balance -= PAYMENT;
+        receiver.get_mut(tx)?.balance += PAYMENT;
         Ok(0)
     }
 
@@ -316,7 +308,7 @@ impl SmallBank {
         let savings = tx.want_for(&self.savings, customer, Intent::Update);
         let entry = self.entry(tx, lane);
         tx.fetch().await?;
-        tx.get_mut(savings)?.balance += SAVING;
+        savings.get_mut(tx)?.balance += SAVING;
         note(tx, entry, SAVING)
     }
 
@@ -326,9 +318,9 @@ impl SmallBank {
         let checking = tx.want_for(&self.checking, customer, Intent::Update);
         let entry = self.entry(tx, lane);
         tx.fetch().await?;
-        let covered = tx.get(savings)?.balance + tx.get(checking)?.balance >= CHECK;
+        let covered = savings.require(tx)?.balance + checking.require(tx)?.balance >= CHECK;
         let paid = if covered { CHECK } else { CHECK + OVERDRAFT_PENALTY };
-        tx.get_mut(checking)?.balance -= paid;
+        checking.get_mut(tx)?.balance -= paid;
         note(tx, entry, -paid)
     }
 
@@ -343,8 +335,7 @@ impl SmallBank {
         outline(async move {
             let one = self.customers.draw(random);
             let other = if kind.has_two_customers() { self.customers.draw_other(random, one) } else { one };
-            let options =
-                TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() };
+            let options = TransactionOptions::default().label(kind as u16).attempts(self.attempts);
             let lane = session.lane().id();
             let transaction = session.transact_with(options, async |tx| match kind {
                 Kind::Amalgamate => self.amalgamate(tx, one, other).await,
@@ -362,7 +353,7 @@ impl SmallBank {
 /// Notes in the ledger, if there is one, what a transaction changes the sum of all balances by.
 fn note(tx: &mut Transaction<'_, '_>, entry: Option<Slot<LedgerEntry>>, delta: i64) -> Result<i64, Error> {
     if let Some(entry) = entry {
-        tx.get_mut(entry)?.delta += delta;
+        entry.get_mut(tx)?.delta += delta;
     }
     Ok(delta)
 }

@@ -1,7 +1,7 @@
 //! What the transactions of a thread came to, counted by an observer that allocates nothing.
 
 use hdrhistogram::Histogram;
-use remora::{Cost, Observer, Outcome, TransactionEvent};
+use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
 
 /// Counters of one type of transactions.
 #[derive(Clone, Debug)]

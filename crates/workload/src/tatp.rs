@@ -274,7 +274,7 @@ impl Tatp {
     async fn get_subscriber_data(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let subscriber = tx.want(&self.subscriber, about.s_id);
         tx.fetch().await?;
-        std::hint::black_box(tx.get(subscriber)?);
+        std::hint::black_box(subscriber.require(tx)?);
         Ok(())
     }
 
@@ -287,11 +287,11 @@ impl Tatp {
             has_begun.then(|| tx.want(&self.call_forwarding, (about.s_id, about.kind, time)))
         });
         tx.fetch().await?;
-        let active = tx.find(facility)?.is_some_and(|facility| facility.is_active == 1);
+        let active = facility.get(tx)?.is_some_and(|facility| facility.is_active == 1);
         let now = |row: &&CallForwarding| about.end_time < row.end_time;
         let mut destination = None;
         for slot in begun.into_iter().flatten() {
-            destination = tx.find(slot)?.filter(now).map(|row| row.numberx).or(destination);
+            destination = slot.get(tx)?.filter(now).map(|row| row.numberx).or(destination);
         }
         let destination = destination.filter(|_| active);
         std::hint::black_box(destination).map(|_| ()).ok_or_else(|| Error::user(NoSuccess))
@@ -301,7 +301,7 @@ impl Tatp {
     async fn get_access_data(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let access = tx.want(&self.access_info, (about.s_id, about.kind));
         tx.fetch().await?;
-        std::hint::black_box(tx.get(access).map_err(expected)?);
+        std::hint::black_box(access.require(tx).map_err(expected)?);
         Ok(())
     }
 
@@ -310,8 +310,8 @@ impl Tatp {
         let subscriber = tx.want_for(&self.subscriber, about.s_id, Intent::Update);
         let facility = tx.want_for(&self.special_facility, (about.s_id, about.kind), Intent::Update);
         tx.fetch().await?;
-        tx.get_mut(facility).map_err(expected)?.data_a = about.data as u8;
-        let subscriber = tx.get_mut(subscriber)?;
+        facility.get_mut(tx).map_err(expected)?.data_a = about.data as u8;
+        let subscriber = subscriber.get_mut(tx)?;
         subscriber.bits = subscriber.bits & !1 | about.data >> 8;
         Ok(())
     }
@@ -319,13 +319,13 @@ impl Tatp {
     /// The subscriber of a number. Each of TATP's numbers has a subscriber.
     async fn subscriber_of(&self, tx: &mut Transaction<'_, '_>, s_id: u32) -> Result<u32, Error> {
         let number = digits(s_id.into());
-        Ok(tx.read(&self.number, number).await?.ok_or_else(|| self.number.missing(&number))?.s_id)
+        Ok(self.number.get(tx, number).await?.ok_or_else(|| self.number.missing(number))?.s_id)
     }
 
     /// The subscriber has moved.
     async fn update_location(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let s_id = self.subscriber_of(tx, about.s_id).await?;
-        tx.read_for_update(&self.subscriber, s_id).await?.vlr_location = about.location;
+        self.subscriber.get_mut(tx, s_id).await?.vlr_location = about.location;
         Ok(())
     }
 
@@ -337,10 +337,10 @@ impl Tatp {
             std::array::from_fn(|index| tx.want(&self.special_facility, (s_id, index as u8 + 1)));
         let forwarding = tx.want_for(&self.call_forwarding, (s_id, about.kind, about.start_time), Intent::Insert);
         tx.fetch().await?;
-        tx.get(facilities[usize::from(about.kind) - 1]).map_err(expected)?;
+        facilities[usize::from(about.kind) - 1].require(tx).map_err(expected)?;
         let &Parameters { kind: sf_type, start_time, end_time, numberx, .. } = about;
         let row = CallForwarding { s_id, sf_type, start_time, end_time, numberx, spare: [0; 2] };
-        tx.put(forwarding, row).map_err(expected)
+        forwarding.insert(tx, row).map_err(expected)
     }
 
     /// Has calls forwarded no longer.
@@ -348,7 +348,7 @@ impl Tatp {
         let s_id = self.subscriber_of(tx, about.s_id).await?;
         let forwarding = tx.want_for(&self.call_forwarding, (s_id, about.kind, about.start_time), Intent::Delete);
         tx.fetch().await?;
-        tx.remove(forwarding).map_err(expected)
+        forwarding.remove(tx)?.map(|_| ()).ok_or_else(|| Error::user(NoSuccess))
     }
 
     /// Runs one transaction of a kind, and keeps the ledger.
@@ -362,8 +362,7 @@ impl Tatp {
     ) -> Outlined<impl Future<Output = Result<(), Error>>> {
         outline(async move {
             let about = &Parameters::draw(kind, &self.subscribers, random);
-            let options =
-                TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() };
+            let options = TransactionOptions::default().label(kind as u16).attempts(self.attempts);
             let transaction = session.transact_with(options, async |tx| match kind {
                 Kind::GetSubscriberData => self.get_subscriber_data(tx, about).await,
                 Kind::GetNewDestination => self.get_new_destination(tx, about).await,

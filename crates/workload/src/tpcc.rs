@@ -45,7 +45,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use remora::{Cluster, Error, Key, OpenError, Protocol, Record, Session, Table, TransactionOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, Error, Key, OpenError, Record, Session, Table, TransactionOptions};
 use remora_fabric::{Outlined, outline};
 
 pub use draw::{DeliveryInput, NewOrderInput, OrderStatusInput, PaymentInput, StockLevelInput, Wanted, Who};
@@ -345,7 +346,7 @@ impl Tpcc {
     }
 
     fn options(&self, kind: Kind) -> TransactionOptions {
-        TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() }
+        TransactionOptions::default().label(kind as u16).attempts(self.attempts)
     }
 
     /// From where on a district's undelivered orders are looked for.
@@ -530,8 +531,8 @@ mod tests {
     #[test]
     fn parameters_are_found_again() {
         let (scale, room) = (Scale::small(3, 2, 30, 100), Room::for_transactions(1_000));
-        let options = remora::ClusterOptions { memory_nodes: 1, replicas: 1, ..Default::default() };
-        let cluster = Cluster::embedded(options).expect("memory");
+        let options = Cluster::embedded().nodes(1).replicas(1);
+        let cluster = options.open().expect("memory");
         let tpcc = Tpcc::load(&cluster, scale, room, 1, |_| ()).expect("room");
         let found = Tpcc::open(&cluster, &tpcc.parameters()).expect("tables");
         assert_eq!((found.scale, found.room), (scale, room));

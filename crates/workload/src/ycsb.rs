@@ -41,8 +41,9 @@ use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 
+use remora::admin::Inspection;
 use remora::{
-    Cluster, Design, Error, Inspection, Intent, OpenError, Ordered, OrderedOptions, Session, Slot, Table, TableOptions,
+    Cluster, Design, Error, Intent, OpenError, Ordered, OrderedOptions, Session, Slot, Table, TableOptions,
     Transaction, TransactionOptions,
 };
 use remora_fabric::{Outlined, outline, splitmix};
@@ -175,7 +176,7 @@ impl Opening for &Size {
     fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError> {
         let row = |key| Row::new(key, 0, 0);
         if let Some((design, order)) = self.ordered {
-            let options = OrderedOptions { design, ..OrderedOptions::for_rows(self.rows()) };
+            let options = OrderedOptions::for_rows(self.rows()).design(design);
             let mut places: Vec<(u64, u64)> = (0..self.records).map(|key| (order.place(key), key)).collect();
             places.sort_unstable();
             let rows = places.into_iter().map(|(place, key)| (place, row(key)));
@@ -422,8 +423,7 @@ impl Ycsb {
         ledger: &mut Done,
     ) -> Outlined<impl Future<Output = Result<(), Error>>> {
         outline(async move {
-            let options =
-                TransactionOptions { label: plan.label(), attempts: self.attempts, ..TransactionOptions::default() };
+            let options = TransactionOptions::default().label(plan.label()).attempts(self.attempts);
             // Also what an attempt reads that does not commit must be whole.
             let seen = Impossible::default();
             let operations = plan.operations();
@@ -463,20 +463,20 @@ impl Ycsb {
             let expected = |error| self.expected(error, key);
             match one.kind {
                 Kind::Read => {
-                    let row = tx.get(*slot).map_err(expected)?;
+                    let row = slot.require(tx).map_err(expected)?;
                     seen.look(row, row.key() == key);
                 }
                 Kind::Scan => {} // of hash tables there are none
                 Kind::Update => {
-                    let row = tx.get_mut(*slot).map_err(expected)?;
+                    let row = slot.get_mut(tx).map_err(expected)?;
                     *row = Row::new(key, row.count().wrapping_add(1), stamp);
                 }
                 Kind::ReadModifyWrite => {
-                    let row = tx.get_mut(*slot).map_err(expected)?;
+                    let row = slot.get_mut(tx).map_err(expected)?;
                     seen.look(row, row.key() == key);
                     *row = Row::new(key, row.count().wrapping_add(1), splitmix(row.stamp() ^ stamp));
                 }
-                Kind::Insert => tx.put(*slot, Row::new(key, 0, stamp)).map_err(expected)?,
+                Kind::Insert => slot.insert(tx, Row::new(key, 0, stamp)).map_err(expected)?,
             }
         }
         Ok(())
@@ -491,7 +491,7 @@ impl Ycsb {
     ) -> Result<(), Error> {
         let owner = tx.id().owner();
         for one in operations.iter().filter(|one| one.kind != Kind::Scan) {
-            table.want(tx, &order.place(self.key(one, owner)), one.intent());
+            table.prefetch(tx, order.place(self.key(one, owner)), one.intent());
         }
         tx.fetch().await?;
         for one in operations {
@@ -514,8 +514,8 @@ impl Ycsb {
                     seen.missed.set(seen.missed.get() + (loaded.end - loaded.start) - there as u64 + unsorted as u64);
                 }
                 Kind::Read | Kind::Update | Kind::ReadModifyWrite => {
-                    let row = table.get(tx, &place).await.map_err(expected)?;
-                    let row = row.ok_or_else(|| expected(table.missing(&place)))?;
+                    let row = table.get(tx, place).await.map_err(expected)?;
+                    let row = row.ok_or_else(|| expected(table.missing(place)))?;
                     if one.kind != Kind::Update {
                         seen.look(&row, row.key() == key);
                     }
@@ -525,7 +525,7 @@ impl Ycsb {
                         Kind::Update => Row::new(key, count, stamp),
                         _ => Row::new(key, count, splitmix(row.stamp() ^ stamp)),
                     };
-                    table.update(tx, &place, row).await.map_err(expected)?;
+                    table.update(tx, place, row).await.map_err(expected)?;
                 }
             }
         }

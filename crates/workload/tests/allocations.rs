@@ -4,17 +4,17 @@
 mod counting_allocator;
 
 use counting_allocator::allocations;
-use remora::{Cluster, ClusterOptions, Error, WorkerOptions};
+use remora::{Cluster, Error, WorkerOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::{Prng, Statistics, Workload};
 
 #[test]
 fn no_transaction_allocates_on_a_warm_worker() {
-    let options = ClusterOptions { node_bytes: 32 << 20, ..ClusterOptions::default() };
-    let cluster = Cluster::embedded(options).unwrap();
+    let options = Cluster::embedded().node_bytes(32 << 20);
+    let cluster = options.open().unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(1_000)).unwrap();
     for yield_after_rounds in [false, true] {
-        let options = WorkerOptions { coroutines: 4, yield_after_rounds, ..WorkerOptions::default() };
+        let options = WorkerOptions::default().coroutines(4).yield_after_rounds(yield_after_rounds);
         let mut worker = cluster.worker(options).unwrap();
         for session in worker.sessions() {
             session.observe(Some(Box::new(Statistics::new(SmallBank::TYPES.len()))));

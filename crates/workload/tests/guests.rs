@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, ClusterOptions};
+use remora::Cluster;
 use remora_workload::guestbook::GuestBook;
 use remora_workload::smallbank::{Customers, SmallBank};
 
@@ -14,8 +14,8 @@ use remora_workload::smallbank::{Customers, SmallBank};
 #[test]
 fn a_check_does_not_wait_long_once_the_program_is_to_end() {
     let interrupt = Arc::new(AtomicBool::new(false));
-    let options = ClusterOptions { node_bytes: 32 << 20, ..ClusterOptions::default() };
-    let cluster = Cluster::embedded(options).unwrap().with_interrupt(interrupt.clone());
+    let options = Cluster::embedded().node_bytes(32 << 20);
+    let cluster = options.open().unwrap().with_interrupt(interrupt.clone());
     let load = |cluster: &Cluster| SmallBank::load(cluster, Customers::standard(100));
     let go_on = |_| ControlFlow::Continue(());
     let (book, bank) = GuestBook::open(cluster.clone(), &cluster, load, go_on).unwrap();

@@ -5,7 +5,8 @@ mod support;
 
 use std::ops::ControlFlow;
 
-use remora::{Cluster, ClusterOptions, Protocol, WorkerOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, ClusterOptions, WorkerOptions};
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::smallbank::{Customers, Kind, SmallBank};
 use remora_workload::{Invariant, RunError, Statistics, Workload};
@@ -17,7 +18,7 @@ const NAMES: [&str; 4] =
 const NODE_BYTES: usize = 32 << 20;
 
 fn options(replicas: u8) -> ClusterOptions {
-    ClusterOptions { memory_nodes: 3, replicas, node_bytes: NODE_BYTES, ..ClusterOptions::default() }
+    Cluster::embedded().nodes(3).replicas(replicas).node_bytes(NODE_BYTES)
 }
 
 /// Transactions that have ended, if none was given up.
@@ -29,7 +30,7 @@ fn ended(statistics: &Statistics) -> u64 {
 #[test]
 fn a_run_on_shared_memory_keeps_the_invariants() {
     for replicas in [1, 3] {
-        let cluster = Cluster::embedded(options(replicas)).unwrap();
+        let cluster = options(replicas).open().unwrap();
         let bank = SmallBank::load(&cluster, Customers::new(1_000, 0.05, 0.9)).unwrap();
         let run = RunOptions {
             threads: 3,
@@ -54,7 +55,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
 /// died at the end.
 #[test]
 fn a_run_that_cannot_be_checked_is_told() {
-    let cluster = Cluster::embedded(options(1)).unwrap();
+    let cluster = options(1).open().unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(1_000)).unwrap();
     let length = Length::Transactions(500);
     let run = RunOptions { threads: 1, coroutines: 2, length, seed: 1, yield_after_rounds: false, rate: None };
@@ -70,7 +71,7 @@ fn a_run_that_cannot_be_checked_is_told() {
 
 #[test]
 fn a_timed_run_ends_in_time() {
-    let cluster = Cluster::embedded(options(3)).unwrap();
+    let cluster = options(3).open().unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(1_000)).unwrap();
     let length = Length::Time(std::time::Duration::from_millis(300));
     let run = RunOptions { threads: 2, coroutines: 2, length, seed: 1, yield_after_rounds: false, rate: None };
@@ -83,9 +84,9 @@ fn a_timed_run_ends_in_time() {
 fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
     let mut conflicts = 0;
     for seed in 0..30 {
-        let (cluster, _seeded) = Cluster::seeded(options(3), seed).unwrap();
+        let (cluster, _seeded) = options(3).open_seeded(seed).unwrap();
         let bank = SmallBank::load(&cluster, Customers::new(50, 0.1, 0.9)).unwrap();
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 6, seed, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(6).seed(seed)).unwrap();
         let (statistics, invariants) = driver::run_here(&cluster, &bank, &mut worker, 40, seed).unwrap();
         assert_sound(&invariants, &NAMES);
         assert_eq!(ended(&statistics), 6 * 40, "seed {seed}");
@@ -98,9 +99,9 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
 #[test]
 fn every_type_costs_its_round_trips() {
     for (replicas, seed) in [(1, 1_000), (3, 2_000)] {
-        let cluster = Cluster::embedded(options(replicas)).unwrap();
+        let cluster = options(replicas).open().unwrap();
         let bank = SmallBank::load(&cluster, Customers::standard(5_000)).unwrap();
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         worker.block_on(async |session| bank.warm(session, 0, 1).await).unwrap();
         let mut statistics = Statistics::new(SmallBank::TYPES.len());
         for chunk in 0..80 {
@@ -124,7 +125,7 @@ fn every_type_costs_its_round_trips() {
 
 #[test]
 fn without_transactions_nothing_is_claimed() {
-    let cluster = Cluster::embedded(ClusterOptions { protocol: Protocol::UNSYNCHRONIZED, ..options(3) }).unwrap();
+    let cluster = options(3).protocol(Protocol::UNSYNCHRONIZED).open().unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(500)).unwrap();
     let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
     let (_, invariants) = driver::run_here(&cluster, &bank, &mut worker, 100, 1).unwrap();
@@ -137,7 +138,7 @@ fn without_transactions_nothing_is_claimed() {
 /// nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
-    let cluster = Cluster::embedded(options(3)).unwrap();
+    let cluster = options(3).open().unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(100)).unwrap();
     let after = |ledgers, settled, unknown| remora_workload::After { ledgers, settled, unknown };
     assert_sound(&bank.invariants(&cluster, after(&[5, -5], true, 0)).unwrap(), &NAMES);
@@ -166,7 +167,7 @@ fn invariants_that_do_not_hold_are_found() {
 #[test]
 fn a_ledger_knows_what_nobody_was_told() {
     for protocol in [Protocol::DRTM_R, Protocol::FARM, Protocol::FORD] {
-        let cluster = Cluster::embedded(ClusterOptions { protocol, ..options(3) }).unwrap();
+        let cluster = options(3).protocol(protocol).open().unwrap();
         let bank = SmallBank::load(&cluster, Customers::standard(500)).unwrap().with_ledger(&cluster).unwrap();
         let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
         let (_, invariants) = driver::run_here(&cluster, &bank, &mut worker, 200, 1).unwrap();
@@ -179,7 +180,7 @@ fn a_ledger_knows_what_nobody_was_told() {
         let savings = cluster.open_table::<u64, remora_workload::smallbank::Account>("savings").unwrap();
         worker.block_on(async |session| {
             let forged = session.transact(async |tx| {
-                tx.read_for_update(&savings, 7).await?.balance += 1;
+                savings.get_mut(tx, 7).await?.balance += 1;
                 Ok(())
             });
             forged.await.unwrap();

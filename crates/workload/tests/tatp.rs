@@ -3,7 +3,8 @@
 
 mod support;
 
-use remora::{Cluster, ClusterOptions, Error, Protocol, Transaction, Worker, WorkerOptions};
+use remora::protocol::Protocol;
+use remora::{Cluster, ClusterOptions, Error, Transaction, Worker, WorkerOptions};
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::tatp::population::{
     CallForwarding, Digits, ForwardingKey, Number, SpecialFacility, Subscriber, digits,
@@ -23,7 +24,7 @@ const NAMES: [&str; 6] = [
 ];
 
 fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
-    ClusterOptions { memory_nodes: 3, replicas, node_bytes: 16 << 20, protocol, ..ClusterOptions::default() }
+    Cluster::embedded().nodes(3).replicas(replicas).node_bytes(16 << 20).protocol(protocol)
 }
 
 fn by_user(statistics: &Statistics) -> u64 {
@@ -34,7 +35,7 @@ fn by_user(statistics: &Statistics) -> u64 {
 fn a_run_on_shared_memory_keeps_the_invariants() {
     for protocol in serializable() {
         for (replicas, subscribers) in [(1, 20), (3, 1_000)] {
-            let cluster = Cluster::embedded(options(protocol, replicas)).unwrap();
+            let cluster = options(protocol, replicas).open().unwrap();
             let tatp = Tatp::load(&cluster, Subscribers::new(subscribers), 1).unwrap();
             let length = Length::Transactions(20_001);
             let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
@@ -53,9 +54,9 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
     for protocol in serializable() {
         let (mut conflicts, mut changed) = (0, 0);
         for seed in 0..12 {
-            let (cluster, _seeded) = Cluster::seeded(options(protocol, 3), seed).unwrap();
+            let (cluster, _seeded) = options(protocol, 3).open_seeded(seed).unwrap();
             let tatp = Tatp::load(&cluster, Subscribers::new(4), seed).unwrap();
-            let worker = WorkerOptions { coroutines: 6, clients: 3, seed, yield_after_rounds: false };
+            let worker = WorkerOptions::default().coroutines(6).clients(3).seed(seed).yield_after_rounds(false);
             let mut worker = cluster.worker(worker).unwrap();
             let (statistics, invariants) = driver::run_here(&cluster, &tatp, &mut worker, 60, seed).unwrap();
             assert_sound(&invariants, &NAMES);
@@ -75,10 +76,9 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
 #[test]
 fn rows_come_and_go_for_long() {
     for protocol in serializable() {
-        let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
+        let cluster = options(protocol, 3).open().unwrap();
         let tatp = Tatp::load(&cluster, Subscribers::new(2), 5).unwrap();
-        let mut worker =
-            cluster.worker(WorkerOptions { yield_after_rounds: true, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().yield_after_rounds(true)).unwrap();
         let ledgers = worker.run(async |coroutine, session| {
             let (mut random, mut ledger) = (Prng::derive(5, coroutine as u64), Changes::default());
             for _ in 0..3_000 {
@@ -100,9 +100,9 @@ fn rows_come_and_go_for_long() {
 /// What each type costs, and how often it succeeds.
 #[test]
 fn every_type_costs_its_round_trips_and_has_its_success() {
-    let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
+    let cluster = options(Protocol::DRTM_R, 3).open().unwrap();
     let tatp = Tatp::load(&cluster, Subscribers::new(2_000), 1).unwrap();
-    let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+    let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
     worker.block_on(async |session| tatp.warm(session, 0, 1).await).unwrap();
     let mut statistics = Statistics::new(Tatp::TYPES.len());
     for chunk in 0..75 {
@@ -134,7 +134,7 @@ fn every_type_costs_its_round_trips_and_has_its_success() {
 
 #[test]
 fn without_transactions_nothing_is_claimed() {
-    let cluster = Cluster::embedded(options(Protocol::UNSYNCHRONIZED, 3)).unwrap();
+    let cluster = options(Protocol::UNSYNCHRONIZED, 3).open().unwrap();
     let tatp = Tatp::load(&cluster, Subscribers::new(500), 1).unwrap();
     let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
     let (_, invariants) = driver::run_here(&cluster, &tatp, &mut worker, 200, 1).unwrap();
@@ -149,10 +149,10 @@ fn nodes_are_sized_for_the_population() {
     for (subscribers, memory_nodes, replicas) in [(1, 1, 1), (7, 3, 3), (5_000, 4, 2)] {
         let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2 };
         let node_bytes = Tatp::node_bytes(subscribers, &setting) as usize;
-        let options = ClusterOptions { memory_nodes, replicas, node_bytes, ..ClusterOptions::default() };
-        let cluster = Cluster::embedded(options).unwrap();
+        let options = Cluster::embedded().nodes(memory_nodes).replicas(replicas).node_bytes(node_bytes);
+        let cluster = options.open().unwrap();
         let tatp = Tatp::load(&cluster, Subscribers::new(subscribers), 1).unwrap();
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(2)).unwrap();
         let (_, invariants) = driver::run_here(&cluster, &tatp, &mut worker, 500, 1).unwrap();
         assert_sound(&invariants, &NAMES);
     }
@@ -175,7 +175,7 @@ fn invariants_that_do_not_hold_are_found() {
             (0..NAMES.len()).filter(|index| invariants[*index].holds == Some(false)).collect()
         }
     }
-    let cluster = &Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
+    let cluster = &options(Protocol::DRTM_R, 3).open().unwrap();
     let tatp = &Tatp::load(cluster, Subscribers::new(50), 3).unwrap();
     let broken = Broken { cluster, tatp };
     assert!(broken.found(&[NOTHING], true).is_empty());
@@ -193,19 +193,19 @@ fn invariants_that_do_not_hold_are_found() {
     let worker = &mut cluster.worker(WorkerOptions::default()).unwrap();
 
     let key = digits(7);
-    let row = change(worker, async |tx| tx.read(&number, key).await).unwrap();
-    change(worker, async |tx| tx.delete(&number, key).await);
+    let row = change(worker, async |tx| number.get(tx, key).await).unwrap();
+    change(worker, async |tx| number.remove(tx, key).await);
     assert_eq!(broken.found(&[NOTHING], true), [2], "a number is missing");
     let wrong = Number { s_id: 8, ..row };
-    change(worker, async |tx| tx.insert(&number, key, wrong).await);
+    change(worker, async |tx| number.insert(tx, key, wrong).await);
     assert_eq!(broken.found(&[NOTHING], true), [2], "a number is another's");
-    change(worker, async |tx| tx.write(&number, key, row).await);
+    change(worker, async |tx| number.update(tx, key, row).await);
     assert!(broken.found(&[NOTHING], true).is_empty());
 
-    let row = change(worker, async |tx| tx.read(&subscriber, 7).await).unwrap();
-    change(worker, async |tx| tx.delete(&subscriber, 7).await);
+    let row = change(worker, async |tx| subscriber.get(tx, 7).await).unwrap();
+    change(worker, async |tx| subscriber.remove(tx, 7).await);
     assert_eq!(broken.found(&[NOTHING], true), [2], "a subscriber is missing");
-    change(worker, async |tx| tx.insert(&subscriber, 7, row).await);
+    change(worker, async |tx| subscriber.insert(tx, 7, row).await);
     assert!(broken.found(&[NOTHING], true).is_empty());
 
     // A row of call forwarding of a facility that is not there, and then one of a time that is
@@ -213,19 +213,19 @@ fn invariants_that_do_not_hold_are_found() {
     let types = change(worker, async |tx| {
         let types = [1, 2, 3, 4].map(|sf_type| (sf_type, tx.want(&facility, (7, sf_type))));
         tx.fetch().await?;
-        Ok(types.map(|(sf_type, slot)| (sf_type, tx.find(slot).unwrap().is_some())))
+        Ok(types.map(|(sf_type, slot)| (sf_type, slot.get(tx).unwrap().is_some())))
     });
     let (with, without) = (types.iter().find(|one| one.1).unwrap().0, types.iter().find(|one| !one.1).unwrap().0);
     let ledger = [Changes { inserted: 1, deleted: 0 }];
     for (sf_type, start_time) in [(without, 8), (with, 9)] {
         let key = (7, sf_type, start_time);
         let row = CallForwarding { s_id: 7, sf_type, start_time, end_time: 24, numberx: digits(1), spare: [0; 2] };
-        change(worker, async |tx| tx.insert(&forwarding, key, row).await);
+        change(worker, async |tx| forwarding.insert(tx, key, row).await);
         assert_eq!(broken.found(&ledger, true), [1], "{key:?}");
-        change(worker, async |tx| tx.delete(&forwarding, key).await);
+        change(worker, async |tx| forwarding.remove(tx, key).await);
     }
     assert!(broken.found(&[NOTHING], true).is_empty());
-    change(worker, async |tx| tx.delete(&facility, (7, with)).await);
+    change(worker, async |tx| facility.remove(tx, (7, with)).await);
     assert!(broken.found(&[NOTHING], true).contains(&2), "a facility is missing");
 }
 
@@ -239,7 +239,7 @@ fn change<T>(worker: &mut Worker, body: impl AsyncFnMut(&mut Transaction<'_, '_>
 /// The audit finds damage that only the memory itself can show.
 #[test]
 fn damaged_memory_is_found() {
-    let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
+    let cluster = options(Protocol::DRTM_R, 3).open().unwrap();
     let tatp = Tatp::load(&cluster, Subscribers::new(50), 3).unwrap();
     let broken = || {
         let after = After { ledgers: &[], settled: true, unknown: 0 };

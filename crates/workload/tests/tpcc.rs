@@ -3,9 +3,10 @@
 
 mod support;
 
+use remora::protocol::Protocol;
 use remora::{
-    Cluster, ClusterOptions, Error, Key, Limit, Ordered, OrderedKey, Protocol, Reason, Record, Session, Table,
-    Transaction, Worker, WorkerOptions,
+    Cluster, ClusterOptions, Error, Key, Limit, Ordered, Reason, Record, Session, Table, Transaction, Worker,
+    WorkerOptions,
 };
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::tpcc::schema::{self, Tables};
@@ -48,7 +49,7 @@ fn setting(replicas: u8) -> Setting {
 
 fn options(protocol: Protocol, replicas: u8, room: Room) -> ClusterOptions {
     let node_bytes = Tpcc::node_bytes(&scale(), room, &setting(replicas), protocol) as usize;
-    ClusterOptions { memory_nodes: 3, replicas, node_bytes, protocol, ..ClusterOptions::default() }
+    Cluster::embedded().nodes(3).replicas(replicas).node_bytes(node_bytes).protocol(protocol)
 }
 
 /// Transactions of the mix that have ended. A Delivery is one for each of three districts.
@@ -70,7 +71,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
         let without_backups = [Protocol::DRTM_R, Protocol::FORD].contains(&protocol);
         for replicas in if without_backups { 1..=3 } else { 3..=3 }.step_by(2) {
             let room = Room::for_transactions(TRANSACTIONS);
-            let cluster = Cluster::embedded(options(protocol, replicas, room)).unwrap();
+            let cluster = options(protocol, replicas, room).open().unwrap();
             let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap();
             let length = Length::Transactions(TRANSACTIONS);
             let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
@@ -93,9 +94,9 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
         let (mut conflicts, mut delivered) = (0, 0);
         for seed in 0..seeds {
             let room = Room::for_orders(400);
-            let (cluster, _seeded) = Cluster::seeded(options(protocol, 3, room), seed).unwrap();
+            let (cluster, _seeded) = options(protocol, 3, room).open_seeded(seed).unwrap();
             let tpcc = Tpcc::load(&cluster, scale(), room, seed, |_| ()).unwrap();
-            let worker = WorkerOptions { coroutines: 6, clients: 3, seed, yield_after_rounds: false };
+            let worker = WorkerOptions::default().coroutines(6).clients(3).seed(seed).yield_after_rounds(false);
             let mut worker = cluster.worker(worker).unwrap();
             let (statistics, invariants) = driver::run_here(&cluster, &tpcc, &mut worker, 40, seed).unwrap();
             assert_sound(&invariants, &NAMES);
@@ -114,7 +115,7 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
 #[test]
 fn new_orders_alone_are_all_distributed() {
     let room = Room::for_orders(600);
-    let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3, room)).unwrap();
+    let cluster = options(Protocol::DRTM_R, 3, room).open().unwrap();
     let tpcc = NewOrders::of(Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap());
     let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
     let (statistics, invariants) = driver::run_here(&cluster, &tpcc, &mut worker, 50, 1).unwrap();
@@ -132,7 +133,7 @@ fn new_orders_alone_are_all_distributed() {
 fn a_full_table_ends_a_run_and_nothing_else() {
     for protocol in [Protocol::DRTM_R, Protocol::default(), Protocol::FORD] {
         let room = Room::for_orders(100);
-        let cluster = Cluster::embedded(options(protocol, 3, room)).unwrap();
+        let cluster = options(protocol, 3, room).open().unwrap();
         let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap();
         let length = Length::Transactions(1_000_000);
         let run = RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: false, rate: None };
@@ -161,9 +162,9 @@ fn a_full_table_ends_a_run_and_nothing_else() {
 fn every_type_costs_its_round_trips() {
     let costs = |protocol| {
         let room = Room::for_orders(2_000);
-        let cluster = Cluster::embedded(options(protocol, 3, room)).unwrap();
+        let cluster = options(protocol, 3, room).open().unwrap();
         let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap();
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         worker.block_on(async |session| tpcc.warm(session, 0, 1).await).unwrap();
         let mut costs = [(u64::MAX, 0, 0, 0); 5];
         for number in 0..400 {
@@ -197,9 +198,9 @@ fn every_type_costs_its_round_trips() {
 #[test]
 fn without_transactions_nothing_is_claimed() {
     let room = Room::for_orders(2_000);
-    let cluster = Cluster::embedded(options(Protocol::UNSYNCHRONIZED, 3, room)).unwrap();
+    let cluster = options(Protocol::UNSYNCHRONIZED, 3, room).open().unwrap();
     let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap();
-    let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+    let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
     let (_, invariants) = driver::run_here(&cluster, &tpcc, &mut worker, 200, 1).unwrap();
     assert_eq!(invariants.len(), NAMES.len());
     let unclaimed = |one: &Invariant| one.holds.is_none() && one.detail.contains("no transactions");
@@ -216,13 +217,13 @@ fn nodes_are_sized_for_the_population() {
             let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2 };
             let room = Room::for_transactions(400);
             let node_bytes = Tpcc::node_bytes(&scale, room, &setting, protocol) as usize;
-            let sized = ClusterOptions { memory_nodes, node_bytes, ..options(protocol, replicas, room) };
-            let cluster = Cluster::embedded(sized).unwrap();
+            let sized = options(protocol, replicas, room).nodes(memory_nodes).node_bytes(node_bytes);
+            let cluster = sized.open().unwrap();
             let mut loaded = 0;
             let tpcc = Tpcc::load(&cluster, scale, room, 1, |rows| loaded += rows).unwrap();
             let expected = scale.rows() as f64;
             assert!(scale.customers == 1 || (loaded as f64 / expected - 1.0).abs() < 0.02, "{loaded} of {expected}");
-            let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
+            let mut worker = cluster.worker(WorkerOptions::default().coroutines(2)).unwrap();
             let (_, invariants) = driver::run_here(&cluster, &tpcc, &mut worker, 200, 1).unwrap();
             assert_sound(&invariants, &NAMES);
         }
@@ -239,29 +240,29 @@ trait Rows<K: Copy, V: Record> {
 
 impl<K: Key + Copy, V: Record> Rows<K, V> for Table<K, V> {
     async fn read(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<Option<V>, Error> {
-        tx.read(self, key).await
+        self.get(tx, key).await
     }
 
     async fn write(&self, tx: &mut Transaction<'_, '_>, key: K, row: V) -> Result<(), Error> {
-        tx.write(self, key, row).await
+        self.update(tx, key, row).await
     }
 
     async fn insert(&self, tx: &mut Transaction<'_, '_>, key: K, row: V) -> Result<(), Error> {
-        tx.insert(self, key, row).await
+        self.insert(tx, key, row).await
     }
 
     async fn delete(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<(), Error> {
-        tx.delete(self, key).await
+        self.remove(tx, key).await?.map(|_| ()).ok_or_else(|| self.missing(key))
     }
 }
 
-impl<K: OrderedKey, V: Record> Rows<K, V> for Ordered<K, V> {
+impl<K: Key, V: Record> Rows<K, V> for Ordered<K, V> {
     async fn read(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<Option<V>, Error> {
-        self.get(tx, &key).await
+        self.get(tx, key).await
     }
 
     async fn write(&self, tx: &mut Transaction<'_, '_>, key: K, row: V) -> Result<(), Error> {
-        self.update(tx, &key, row).await
+        self.update(tx, key, row).await
     }
 
     async fn insert(&self, tx: &mut Transaction<'_, '_>, key: K, row: V) -> Result<(), Error> {
@@ -269,7 +270,7 @@ impl<K: OrderedKey, V: Record> Rows<K, V> for Ordered<K, V> {
     }
 
     async fn delete(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<(), Error> {
-        self.remove(tx, &key).await?.map(|_| ()).ok_or_else(|| self.missing(&key))
+        self.remove(tx, key).await?.map(|_| ()).ok_or_else(|| self.missing(key))
     }
 }
 
@@ -284,7 +285,7 @@ struct Bed {
 impl Bed {
     fn new(protocol: Protocol) -> Bed {
         let room = Room::for_orders(200);
-        let cluster = Cluster::embedded(options(protocol, 3, room)).unwrap();
+        let cluster = options(protocol, 3, room).open().unwrap();
         let tpcc = Tpcc::load(&cluster, scale(), room, 3, |_| ()).unwrap();
         let tables = Tables::open(&cluster).unwrap();
         let worker = cluster.worker(WorkerOptions::default()).unwrap();
@@ -342,7 +343,7 @@ fn unordered<V: Record>(cluster: &Cluster, table: &Table<impl Key, V>) -> Vec<V>
     rows
 }
 
-fn rows<K: OrderedKey, V: Record>(cluster: &Cluster, table: &Ordered<K, V>) -> Vec<(K, V)> {
+fn rows<K: Key, V: Record>(cluster: &Cluster, table: &Ordered<K, V>) -> Vec<(K, V)> {
     let mut rows = Vec::new();
     cluster.inspect_ordered(table, |key, row| rows.push((*key, *row))).unwrap();
     rows

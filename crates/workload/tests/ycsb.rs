@@ -3,9 +3,8 @@
 
 mod support;
 
-use remora::{
-    Cluster, ClusterOptions, Design, Error, Intent, Ordered, Protocol, Table, Transaction, Worker, WorkerOptions,
-};
+use remora::protocol::Protocol;
+use remora::{Cluster, ClusterOptions, Design, Error, Intent, Ordered, Table, Transaction, Worker, WorkerOptions};
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::ycsb::{Distribution, Done, InsertOrder, Kind, Mix, OPERATIONS_MAX, Row, Size, VALUE_BYTES, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Statistics, Workload};
@@ -26,7 +25,7 @@ const NAMES: [&str; 7] = [
 type Value = Row<16>;
 
 fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
-    ClusterOptions { memory_nodes: 3, replicas, node_bytes: 24 << 20, protocol, ..ClusterOptions::default() }
+    Cluster::embedded().nodes(3).replicas(replicas).node_bytes(24 << 20).protocol(protocol)
 }
 
 fn size(records: u64, inserts: u64) -> Size {
@@ -78,7 +77,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
         // A third of them for each protocol, unless there is time: another third for the next one.
         let (step, first) = if is_long() { (1, 0) } else { (3, turn % 3) };
         for (name, operations, replicas, size) in runs.into_iter().skip(first).step_by(step) {
-            let cluster = Cluster::embedded(options(protocol, replicas)).unwrap();
+            let cluster = options(protocol, replicas).open().unwrap();
             let ycsb = loaded(&cluster, size, mix(name, operations));
             let length = Length::Transactions(TRANSACTIONS);
             let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
@@ -110,10 +109,10 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
                 ("e", 2, in_order),
                 ("f", 3, in_order),
             ] {
-                let (cluster, _seeded) = Cluster::seeded(options(protocol, 3), seed).unwrap();
+                let (cluster, _seeded) = options(protocol, 3).open_seeded(seed).unwrap();
                 let mix = Mix { read_share: 0.5, ..mix(name, operations) };
                 let ycsb = loaded(&cluster, size, mix);
-                let worker = WorkerOptions { coroutines: 6, clients: 3, seed, yield_after_rounds: false };
+                let worker = WorkerOptions::default().coroutines(6).clients(3).seed(seed).yield_after_rounds(false);
                 let mut worker = cluster.worker(worker).unwrap();
                 let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 40, seed).unwrap();
                 assert_sound(&invariants, &NAMES);
@@ -132,9 +131,9 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
 fn every_type_costs_its_round_trips() {
     // FORD's inserts read the chain of their key to its end.
     for (protocol, update, insert) in [(Protocol::DRTM_R, (3, 3), (3, 3)), (Protocol::FORD, (2, 2), (3, 4))] {
-        let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
+        let cluster = options(protocol, 3).open().unwrap();
         let ycsb = loaded(&cluster, size(1_000, 2_000), mix("a", 1));
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         worker.block_on(async |session| ycsb.warm(session, 0, 1).await).unwrap();
         let (mut random, mut done) = (Prng::new(1), Done::default());
         for (kind, expected) in
@@ -165,11 +164,11 @@ fn every_type_costs_its_round_trips() {
 fn records_of_a_transaction_are_different_ones() {
     for value_bytes in VALUE_BYTES {
         for protocol in [Protocol::DRTM_R, Protocol::FARM, Protocol::FORD] {
-            let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
+            let cluster = options(protocol, 3).open().unwrap();
             let mix = Mix { read_share: 0.0, ..mix("f", OPERATIONS_MAX) };
             let size = Size { records: OPERATIONS_MAX as u64, inserts: 0, value_bytes, ordered: None };
             let ycsb = loaded(&cluster, size, mix);
-            let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+            let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
             let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 50, 1).unwrap();
             assert_sound(&invariants, &NAMES);
             assert_eq!(statistics.types[Kind::ReadModifyWrite as usize].committed, 50);
@@ -198,10 +197,10 @@ fn records_are_where_their_order_says() {
     const RECORDS: u64 = 200;
     const INSERTS: u64 = 2_000;
     for order in ORDERS {
-        let cluster = Cluster::embedded(options(Protocol::DRTM_R, 1)).unwrap();
+        let cluster = options(Protocol::DRTM_R, 1).open().unwrap();
         let size = Size { ordered: Some((Design::Fine, order)), ..size(RECORDS, INSERTS) };
         let parameters = Ycsb::load(&cluster, size).unwrap().parameters();
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         let (mut random, mut done) = (Prng::new(1), Done::default());
         for inserted in [0, INSERTS] {
             let ycsb = Ycsb::open(&cluster, &parameters).unwrap();
@@ -239,10 +238,10 @@ fn records_are_where_their_order_says() {
 #[test]
 fn scans_find_what_is_broken() {
     for order in ORDERS {
-        let cluster = Cluster::embedded(options(Protocol::DRTM_R, 1)).unwrap();
+        let cluster = options(Protocol::DRTM_R, 1).open().unwrap();
         let ycsb = Ycsb::load(&cluster, Size { ordered: Some((Design::Fine, order)), ..size(50, 10) }).unwrap();
         let tree: Ordered<u64, Value> = cluster.open_ordered("usertable").unwrap();
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         let scan = |worker: &mut Worker| {
             let (mut random, mut done) = (Prng::new(3), Done::default());
             worker.block_on(async |session| {
@@ -255,11 +254,11 @@ fn scans_find_what_is_broken() {
         assert_eq!(scan(&mut worker), (false, false), "{order:?}");
         let rows = change(&mut worker, async |tx| tree.scan(tx, .., usize::MAX).await);
         let (place, whole) = *rows.iter().find(|(_, row)| row.key() == 7).unwrap();
-        change(&mut worker, async |tx| tree.update(tx, &place, Value::new(8, 0, 0)).await);
+        change(&mut worker, async |tx| tree.update(tx, place, Value::new(8, 0, 0)).await);
         assert_eq!(scan(&mut worker), (false, true), "{order:?}: another record's value");
-        change(&mut worker, async |tx| tree.update(tx, &place, whole).await);
+        change(&mut worker, async |tx| tree.update(tx, place, whole).await);
         assert_eq!(scan(&mut worker), (false, false), "{order:?}");
-        change(&mut worker, async |tx| tree.remove(tx, &place).await);
+        change(&mut worker, async |tx| tree.remove(tx, place).await);
         assert_eq!(scan(&mut worker), (true, false), "{order:?}: a record is missing");
     }
 }
@@ -268,13 +267,13 @@ fn scans_find_what_is_broken() {
 /// for the latest.
 #[test]
 fn clients_that_do_not_know_each_other_insert_their_own() {
-    let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
+    let cluster = options(Protocol::DRTM_R, 3).open().unwrap();
     let mix = Mix { read_share: 0.5, distribution: Distribution::Latest(0.99), ..mix("d", 2) };
     let one = loaded(&cluster, size(100, 2_000), mix);
     let other = Ycsb::open(&cluster, &one.parameters()).unwrap().with_mix(mix);
     let mut ledgers = Vec::new();
     for (seed, ycsb) in [&one, &other, &one].into_iter().enumerate() {
-        let mut worker = cluster.worker(WorkerOptions { coroutines: 3, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(3)).unwrap();
         ledgers.extend(worker.run(async |coroutine, session| {
             let mut random = Prng::derive(seed as u64, coroutine as u64);
             let mut done = Done::default();
@@ -293,7 +292,7 @@ fn clients_that_do_not_know_each_other_insert_their_own() {
 #[test]
 fn a_full_table_ends_a_run_and_nothing_else() {
     for protocol in [Protocol::DRTM_R, Protocol::FORD] {
-        let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
+        let cluster = options(protocol, 3).open().unwrap();
         let ycsb = loaded(&cluster, size(100, 200), mix("d", 1));
         let length = Length::Transactions(1_000_000);
         let run = RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: false, rate: None };
@@ -308,10 +307,9 @@ fn a_full_table_ends_a_run_and_nothing_else() {
 #[test]
 fn without_transactions_nothing_is_claimed() {
     for name in ["a", "d", "f"] {
-        let cluster = Cluster::embedded(options(Protocol::UNSYNCHRONIZED, 3)).unwrap();
+        let cluster = options(Protocol::UNSYNCHRONIZED, 3).open().unwrap();
         let ycsb = loaded(&cluster, size(20, 1_000), mix(name, 2));
-        let mut worker =
-            cluster.worker(WorkerOptions { yield_after_rounds: true, ..WorkerOptions::default() }).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default().yield_after_rounds(true)).unwrap();
         let (_, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 200, 1).unwrap();
         assert_eq!(invariants.len(), NAMES.len());
         let unclaimed = |one: &Invariant| one.holds.is_none() && one.detail.contains("no transactions");
@@ -332,10 +330,10 @@ fn nodes_are_sized_for_the_records() {
                     Size { records, inserts: 1_000, value_bytes, ordered },
                 );
                 let node_bytes = Ycsb::node_bytes(&size, &setting) as usize;
-                let sized = ClusterOptions { memory_nodes, node_bytes, ..options(protocol, replicas) };
-                let cluster = Cluster::embedded(sized).unwrap();
+                let sized = options(protocol, replicas).nodes(memory_nodes).node_bytes(node_bytes);
+                let cluster = sized.open().unwrap();
                 let ycsb = loaded(&cluster, size, Mix { read_share: 0.0, ..mix("d", 1) });
-                let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
+                let mut worker = cluster.worker(WorkerOptions::default().coroutines(2)).unwrap();
                 let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 450, 1).unwrap();
                 assert_sound(&invariants, &NAMES);
                 assert_eq!(statistics.committed(), 900, "{size:?}");
@@ -349,7 +347,7 @@ fn nodes_are_sized_for_the_records() {
 #[test]
 fn invariants_that_do_not_hold_are_found() {
     const NOTHING: Done = Done { changed: 0, inserted: 0, mixed: 0, missed: 0 };
-    let cluster = &Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
+    let cluster = &options(Protocol::DRTM_R, 3).open().unwrap();
     let ycsb = &loaded(cluster, size(50, 100), mix("a", 1));
     let found = |done: Done, settled: bool| {
         let after = After { ledgers: &[done, NOTHING], settled, unknown: 0 };
@@ -377,24 +375,24 @@ fn invariants_that_do_not_hold_are_found() {
         (Value::new(7, 1, 6), vec![3], "another one"),
         (Value::new(1 << 63 | 9, 0, 0), vec![1, 2], "an inserted record's value"),
     ] {
-        change(worker, async |tx| tx.write(&table, 7, value).await);
+        change(worker, async |tx| table.update(tx, 7, value).await);
         assert_eq!(found(NOTHING, true), broken, "{why}");
     }
-    change(worker, async |tx| tx.write(&table, 7, whole).await);
+    change(worker, async |tx| table.update(tx, 7, whole).await);
     assert!(found(NOTHING, true).is_empty());
-    change(worker, async |tx| tx.delete(&table, 7).await);
+    change(worker, async |tx| table.remove(tx, 7).await);
     assert_eq!(found(NOTHING, true), [1], "a record is missing");
-    change(worker, async |tx| tx.insert(&table, 7, whole).await);
-    change(worker, async |tx| tx.insert(&table, 50, Value::new(50, 0, 0)).await);
+    change(worker, async |tx| table.insert(tx, 7, whole).await);
+    change(worker, async |tx| table.insert(tx, 50, Value::new(50, 0, 0)).await);
     assert_eq!(found(NOTHING, true), [1], "a record too many");
-    change(worker, async |tx| tx.delete(&table, 50).await);
+    change(worker, async |tx| table.remove(tx, 50).await);
     let inserted = [1 << 63 | 1, 1 << 63 | 2];
-    change(worker, async |tx| tx.insert(&table, inserted[0], Value::new(inserted[0], 0, 3)).await);
+    change(worker, async |tx| table.insert(tx, inserted[0], Value::new(inserted[0], 0, 3)).await);
     assert!(found(Done { inserted: 1, ..NOTHING }, true).is_empty());
     assert_eq!(found(NOTHING, true), [2], "an insert that nobody has made");
-    change(worker, async |tx| tx.insert(&table, inserted[1], Value::new(inserted[0], 0, 3)).await);
+    change(worker, async |tx| table.insert(tx, inserted[1], Value::new(inserted[0], 0, 3)).await);
     assert_eq!(found(Done { inserted: 1, ..NOTHING }, true), [1], "an inserted record that is there twice");
-    change(worker, async |tx| tx.delete(&table, inserted[1]).await);
+    change(worker, async |tx| table.remove(tx, inserted[1]).await);
 
     // Who reads what is mixed, or another record's, says so.
     let read_all = |worker: &mut Worker| {
@@ -411,7 +409,7 @@ fn invariants_that_do_not_hold_are_found() {
     };
     assert_eq!(read_all(worker), 0);
     for value in [mixture(&next, &whole), Value::new(8, 0, 0)] {
-        change(worker, async |tx| tx.write(&table, 7, value).await);
+        change(worker, async |tx| table.update(tx, 7, value).await);
         assert!(read_all(worker) > 0, "{value:?}");
     }
 }
@@ -435,16 +433,16 @@ fn change<T>(worker: &mut Worker, body: impl AsyncFnMut(&mut Transaction<'_, '_>
 /// the values look like.
 #[test]
 fn changes_that_overwrite_each_other_are_found() {
-    let cluster = Cluster::embedded(options(Protocol::UNSYNCHRONIZED, 1)).unwrap();
+    let cluster = options(Protocol::UNSYNCHRONIZED, 1).open().unwrap();
     let ycsb = loaded(&cluster, size(1, 0), mix("f", 1));
     let table: Table<u64, Value> = cluster.open_table("usertable").unwrap();
-    let worker = WorkerOptions { yield_after_rounds: true, coroutines: 2, ..WorkerOptions::default() };
+    let worker = WorkerOptions::default().yield_after_rounds(true).coroutines(2);
     let mut worker = cluster.worker(worker).unwrap();
     worker.run(async |_, session| {
         let changed = session.transact(async |tx| {
             let slot = tx.want_for(&table, 0, Intent::Update);
             tx.fetch().await?;
-            let row = tx.get_mut(slot)?;
+            let row = slot.get_mut(tx)?;
             *row = Value::new(0, row.count() + 1, 5);
             Ok(())
         });

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use remora::{MemoryNode, ServerOptions};
+use remora::node::{MemoryNode, ServerOptions};
 
 /// The hidden argument that makes this program a memory node.
 pub(crate) const AS_MEMORY_NODE: &str = "--memory-node";

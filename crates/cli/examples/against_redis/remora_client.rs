@@ -5,20 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, ConnectOptions, Error, Nodes, Session, Table, TableOptions, WorkerOptions};
+use remora::connect::Nodes;
+use remora::{Cluster, Error, Session, Table, TableOptions, WorkerOptions};
 use remora_workload::Prng;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::processes::{MemoryNodeProcess, own_cpu_seconds};
 use crate::{IN_FLIGHT, KEYS, Sample, VALUE_BYTES};
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "value: 64 bytes")]
 #[repr(C)]
 struct Value([u64; VALUE_BYTES / 8]);
-
-impl remora::Record for Value {
-    const SCHEMA: &'static str = "value: 64 bytes";
-}
 
 /// Fifty threads and a memory node on few processors: who waits long for his turn is not dead.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,16 +41,15 @@ impl<'a> Store<'a> {
     /// Loads all keys, and reads each once, so that its location is cached.
     pub(crate) fn load(nodes: &'a [MemoryNodeProcess]) -> Store<'a> {
         let addresses = nodes.iter().map(|node| node.address.clone()).collect();
-        let (replicas, patience) = (Some(nodes.len() as u8), Some(PATIENCE));
-        let options = ConnectOptions { replicas, patience, ..ConnectOptions::default() };
-        let cluster = Cluster::connect(&Nodes::Tcp(addresses), &options).expect("memory nodes that were just started");
+        let options = Cluster::connect(Nodes::Tcp(addresses)).replicas(nodes.len() as u8).patience(PATIENCE);
+        let cluster = options.open().expect("memory nodes that were just started");
         let table = cluster.create_table("values", TableOptions::for_rows(KEYS)).expect("room for a table");
         let rows = (0..KEYS).map(|key| (key, Value([key; VALUE_BYTES / 8])));
         cluster.load(&table, rows).expect("room for all rows");
-        let mut worker = cluster.worker(WorkerOptions { coroutines: IN_FLIGHT, ..WorkerOptions::default() });
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(IN_FLIGHT));
         let read = worker.as_mut().expect("a worker").run(async |coroutine, session: &mut Session| {
             for key in (coroutine as u64..KEYS).step_by(IN_FLIGHT) {
-                session.transact(async |tx| tx.read(&table, key).await).await?;
+                session.transact(async |tx| table.get(tx, key).await).await?;
             }
             Ok::<_, Error>(())
         });
@@ -91,7 +88,7 @@ impl<'a> Store<'a> {
 
     /// One thread's transactions until it is stopped: how many, and their round trips.
     fn work(&self, load: Load, number: usize, barrier: &Barrier, stop: &AtomicBool) -> (u64, u64) {
-        let worker = self.cluster.worker(WorkerOptions { coroutines: IN_FLIGHT, ..WorkerOptions::default() });
+        let worker = self.cluster.worker(WorkerOptions::default().coroutines(IN_FLIGHT));
         // All come here, also who has no worker: the others would wait for ever.
         barrier.wait();
         let run = worker.expect("room for a worker").run(async |coroutine, session: &mut Session| {
@@ -113,7 +110,7 @@ impl<'a> Store<'a> {
     }
 
     async fn get(&self, session: &mut Session, key: u64) -> Result<(), Error> {
-        let value = session.transact(async |tx| tx.read(&self.table, key).await).await?;
+        let value = session.transact(async |tx| self.table.get(tx, key).await).await?;
         assert!(value.is_some(), "every key was loaded");
         Ok(())
     }
@@ -122,8 +119,8 @@ impl<'a> Store<'a> {
         let changed = session.transact(async |tx| {
             let (one, other) = (tx.want(&self.table, one), tx.want(&self.table, other));
             tx.fetch().await?;
-            tx.get_mut(one)?.0[0] += 1;
-            tx.get_mut(other)?.0[0] += 1;
+            one.get_mut(tx)?.0[0] += 1;
+            other.get_mut(tx)?.0[0] += 1;
             Ok(())
         });
         changed.await

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use remora::Nanos;
+use remora::observe::Nanos;
 use remora_check::{History, Status};
 use remora_command::plot::{self, Labels, Series};
 use serde::Serialize;

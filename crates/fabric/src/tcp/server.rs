@@ -50,6 +50,7 @@ const ACCEPT_PAUSE_NS: Nanos = 100_000_000;
 
 /// How a server is to be.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ServerOptions {
     /// Clients must have the first of them too.
     pub keys: Option<Keys>,
@@ -62,6 +63,14 @@ pub struct ServerOptions {
     /// Connections of clients that it takes.
     pub connections_max: usize,
 }
+
+crate::setters!(ServerOptions {
+    keys: impl Into<Option<Keys>>,
+    tls: impl Into<Option<ServerTls>>,
+    insecure: bool,
+    rdma: impl Into<Option<Device>>,
+    connections_max: usize,
+});
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use remora::{Cluster, Standing, TransactionId, Verdict, Worker, WorkerOptions};
+use remora::admin::Standing;
+use remora::{Cluster, TransactionId, Verdict, Worker, WorkerOptions};
 use remora_fabric::sim::Sim;
 
 use super::tables::Tables;
@@ -13,7 +14,7 @@ use super::tables::Tables;
 /// Connects a client when nothing runs any more. It recovers all clients that are gone, so that
 /// nothing of them is left.
 pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &BTreeSet<u32>) -> Result<Worker, String> {
-    let options = WorkerOptions { coroutines: 1, ..WorkerOptions::default() };
+    let options = WorkerOptions::default().coroutines(1);
     let mut janitor = cluster.with_lease(None).worker(options).map_err(|error| error.to_string())?;
     // A client's slot is given back when its rings have been applied.
     for _ in 0..2 {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use remora::Protocol;
+use remora::protocol::Protocol;
 use remora_fabric::Nanos;
 use remora_workload::Prng;
 

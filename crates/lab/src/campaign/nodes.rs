@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use remora::Cluster;
+use remora::admin::{Configuration, ConfigurationError};
 use remora::floors::node::{ShardPlacement, metadata, node};
-use remora::{Cluster, Configuration, ConfigurationError};
 use remora_fabric::sim::{FaultKind, Sim};
 use remora_fabric::{Fabric, Nanos, NodeId, NodeSet};
 use remora_workload::Prng;

@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use remora::{Controller, Error, Session, Worker};
+use remora::admin::Controller;
+use remora::{Error, Session, Worker};
 use remora_fabric::sim::{Driven, Ended, FaultKind, Sim};
 use remora_fabric::{ClientId, Nanos, probes};
 use remora_workload::Prng;

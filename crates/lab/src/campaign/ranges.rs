@@ -12,10 +12,8 @@
 use std::cell::Cell;
 use std::ops::Bound;
 
-use remora::{
-    Cluster, Design, Error, Inspection, OpenError, Ordered, OrderedOptions, Record, Session, Transaction,
-    TransactionOptions,
-};
+use remora::admin::Inspection;
+use remora::{Cluster, Design, Error, OpenError, Ordered, OrderedOptions, Session, Transaction, TransactionOptions};
 use remora_workload::Prng;
 
 use super::cancel::perhaps_twice;
@@ -24,13 +22,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// A key of 64 bytes, so that few fit a node.
 type Wide = ([u8; 56], u64);
 
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "words")]
 #[repr(transparent)]
 struct Words<const N: usize>([u64; N]);
-
-impl<const N: usize> Record for Words<N> {
-    const SCHEMA: &'static str = "words";
-}
 
 /// A value in leaves. Seven rows fit a leaf; of the other table's keys thirteen.
 type Short = Words<8>;
@@ -101,7 +96,7 @@ impl Ranges {
                 1 => Design::Hybrid(random.below(3) as u16),
                 _ => Design::Coarse(random.below(3) as u16),
             };
-            OrderedOptions { design, ..OrderedOptions::for_rows(2 * keys + 64) }
+            OrderedOptions::for_rows(2 * keys + 64).design(design)
         };
         let numbers = || (0..keys).step_by(3);
         let short = cluster.load_ordered("short", options(), numbers().map(|number| (key(number), Words([0; 8]))))?;
@@ -149,7 +144,7 @@ impl Ranges {
     }
 
     async fn execute(&self, session: &mut Session, handle: &Handle, plan: &[Action]) -> Result<(), Error> {
-        let options = TransactionOptions { attempts: super::case::ATTEMPTS, ..TransactionOptions::default() };
+        let options = TransactionOptions::default().attempts(super::case::ATTEMPTS);
         let run = session.transact_with(options, async |tx| {
             let number = self.next.replace(self.next.get() + 1);
             let mut agrees = true;
@@ -184,8 +179,8 @@ async fn act(
     };
     Ok(match action {
         Action::Get(at) => {
-            let one = perhaps_twice(cancels, tx, async |tx| short.get(tx, &key(at)).await).await?;
-            same(one, long.get(tx, &key(at)).await?)
+            let one = perhaps_twice(cancels, tx, async |tx| short.get(tx, key(at)).await).await?;
+            same(one, long.get(tx, key(at)).await?)
         }
         Action::Put(at) => {
             let put = async |tx: &mut Transaction<'_, '_>| short.put(tx, key(at), Words([number; 8])).await;
@@ -194,8 +189,8 @@ async fn act(
             same(before, perhaps_twice(cancels, tx, put).await?)
         }
         Action::Remove(at) => {
-            let before = perhaps_twice(cancels, tx, async |tx| short.remove(tx, &key(at)).await).await?;
-            same(before, perhaps_twice(cancels, tx, async |tx| long.remove(tx, &key(at)).await).await?)
+            let before = perhaps_twice(cancels, tx, async |tx| short.remove(tx, key(at)).await).await?;
+            same(before, perhaps_twice(cancels, tx, async |tx| long.remove(tx, key(at)).await).await?)
         }
         Action::Scan { from, to, limit, back } => {
             let range = (from.map(key), to.map(key));

@@ -7,7 +7,8 @@ use std::io::Write;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use remora::{Observer, Outcome, Session, TransactionEvent, TransactionId};
+use remora::observe::{Observer, Outcome, TransactionEvent};
+use remora::{Session, TransactionId};
 use remora_check::HistoryFile;
 
 use super::case::Ran;

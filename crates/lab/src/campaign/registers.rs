@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use remora::floors::node::ReadScheme;
 use remora::floors::txn::Intent;
-use remora::{Cluster, Error, OpenError, Record, Session, Table, TableOptions, TransactionOptions};
+use remora::{Cluster, Error, OpenError, Session, Table, TableOptions, TransactionOptions};
 use remora_workload::Prng;
 
 use super::cancel::perhaps_twice;
@@ -24,13 +24,10 @@ const LARGE: usize = 200;
 /// which a late write-back may be under way.
 const RECENT: usize = 8;
 
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "words")]
 #[repr(transparent)]
 struct Words<const N: usize>([u64; N]);
-
-impl<const N: usize> Record for Words<N> {
-    const SCHEMA: &'static str = "words";
-}
 
 impl<const N: usize> Words<N> {
     fn is_whole(&self) -> bool {
@@ -64,7 +61,7 @@ enum Action {
 }
 
 fn options() -> TransactionOptions {
-    TransactionOptions { attempts: super::case::ATTEMPTS, ..TransactionOptions::default() }
+    TransactionOptions::default().attempts(super::case::ATTEMPTS)
 }
 
 impl Registers {
@@ -75,7 +72,7 @@ impl Registers {
         let keys = (keys / 2).max(2);
         let mut layout = || {
             let read_scheme = (random.below(2) == 0).then_some(ReadScheme::Checksum);
-            TableOptions { read_scheme, ..TableOptions::for_rows(keys) }
+            TableOptions::for_rows(keys).read_scheme(read_scheme)
         };
         let small = cluster.create_table("small", layout())?;
         let large = cluster.create_table("large", layout())?;
@@ -98,7 +95,7 @@ impl Registers {
         self.torn.get()
     }
 
-    pub(crate) fn inspect(&self, cluster: &Cluster) -> Result<Vec<remora::Inspection>, Error> {
+    pub(crate) fn inspect(&self, cluster: &Cluster) -> Result<Vec<remora::admin::Inspection>, Error> {
         Ok(vec![cluster.inspect(&self.small, |_| {})?, cluster.inspect(&self.large, |_| {})?])
     }
 
@@ -142,22 +139,22 @@ impl Registers {
                 }
                 perhaps_twice(self.cancels, tx, async |tx| tx.fetch().await).await?;
                 for (slot, action) in small {
-                    let found = tx.find(slot)?.map(Words::is_whole);
+                    let found = slot.get(tx)?.map(Words::is_whole);
                     self.note(found);
                     match action {
-                        Action::Write if found.is_some() => *tx.get_mut(slot)? = Words([number]),
-                        Action::Insert if found.is_none() => tx.put(slot, Words([number]))?,
-                        Action::Delete if found.is_some() => tx.remove(slot)?,
+                        Action::Write if found.is_some() => *slot.get_mut(tx)? = Words([number]),
+                        Action::Insert if found.is_none() => slot.insert(tx, Words([number]))?,
+                        Action::Delete if found.is_some() => _ = slot.remove(tx)?,
                         _ => {}
                     }
                 }
                 for (slot, action) in large {
-                    let found = tx.find(slot)?.map(Words::is_whole);
+                    let found = slot.get(tx)?.map(Words::is_whole);
                     self.note(found);
                     match action {
-                        Action::Write if found.is_some() => *tx.get_mut(slot)? = Words([number; LARGE]),
-                        Action::Insert if found.is_none() => tx.put(slot, Words([number; LARGE]))?,
-                        Action::Delete if found.is_some() => tx.remove(slot)?,
+                        Action::Write if found.is_some() => *slot.get_mut(tx)? = Words([number; LARGE]),
+                        Action::Insert if found.is_none() => slot.insert(tx, Words([number; LARGE]))?,
+                        Action::Delete if found.is_some() => _ = slot.remove(tx)?,
                         _ => {}
                     }
                 }
@@ -186,9 +183,9 @@ impl Registers {
                         recent[random.below(recent.len() as u64) as usize]
                     };
                     self.note(if is_large {
-                        tx.read(&self.large, key).await?.map(|value| value.is_whole())
+                        self.large.get(tx, key).await?.map(|value| value.is_whole())
                     } else {
-                        tx.read(&self.small, key).await?.map(|value| value.is_whole())
+                        self.small.get(tx, key).await?.map(|value| value.is_whole())
                     });
                 }
                 Ok(())
@@ -201,8 +198,8 @@ impl Registers {
         for key in 0..self.keys {
             session
                 .transact_with(options(), async |tx| {
-                    let small = tx.read(&self.small, key).await?.map(|value| value.is_whole());
-                    let large = tx.read(&self.large, key).await?.map(|value| value.is_whole());
+                    let small = self.small.get(tx, key).await?.map(|value| value.is_whole());
+                    let large = self.large.get(tx, key).await?.map(|value| value.is_whole());
                     self.note(small);
                     self.note(large);
                     Ok(())

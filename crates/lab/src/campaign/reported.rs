@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use remora::admin::Standing;
 use remora::floors::node::ring::RingReader;
 use remora::floors::node::{clients, node};
 use remora::floors::record::Key;
-use remora::{Cluster, Standing, TransactionEvent, TransactionId};
+use remora::observe::TransactionEvent;
+use remora::{Cluster, TransactionId};
 use remora_fabric::sim::Sim;
 use remora_fabric::{Fabric, NodeId};
 

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use remora::{Cluster, Error, Standing};
+use remora::admin::Standing;
+use remora::{Cluster, Error};
 use remora_check::{HistoryReader, ReadOptions, check};
 use remora_fabric::sim::{Ended, Sim};
 use remora_fabric::{ClientId, Fabric};

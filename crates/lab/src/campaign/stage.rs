@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use remora::{Cluster, ClusterOptions, Controller, Protocol, Validation, WorkerOptions};
+use remora::admin::Controller;
+use remora::protocol::{Protocol, Validation};
+use remora::{Cluster, WorkerOptions};
 use remora_fabric::Nanos;
 use remora_fabric::sim::{Deployment, Profile, Sim, SimOptions};
 use remora_workload::Prng;
@@ -43,14 +45,13 @@ impl Stage {
         let (sim_options, fails) = (simulation(case, random)?, case.loses_nodes());
         let replicas = [3, 2, 1][random.below(if fails { 2 } else { 3 }) as usize];
         let nodes = Nodes::of(case, replicas);
-        let options = ClusterOptions {
-            memory_nodes: nodes.count,
-            spares: nodes.count - NODES,
-            replicas,
-            node_bytes: node_bytes(case, replicas),
-            protocol: case.protocol,
-        };
-        let simulated = Cluster::simulated(options, &sim_options);
+        let options = Cluster::embedded()
+            .nodes(nodes.count)
+            .spares(nodes.count - NODES)
+            .replicas(replicas)
+            .node_bytes(node_bytes(case, replicas))
+            .protocol(case.protocol);
+        let simulated = options.open_simulated(&sim_options);
         let (cluster, sim) = simulated.map_err(|error| error.to_string())?;
         let lease = lease(case, random);
         let cluster = cluster.with_lease(lease);
@@ -111,8 +112,7 @@ fn clients(
     for number in 0..case.clients + spares {
         sim.place(number);
         let protocol = if mixed { presets[random.below(presets.len() as u64) as usize] } else { case.protocol };
-        let options =
-            WorkerOptions { coroutines: case.coroutines, seed: random.next_u64(), ..WorkerOptions::default() };
+        let options = WorkerOptions::default().coroutines(case.coroutines).seed(random.next_u64());
         let worker = cluster.with_protocol(protocol).worker(options);
         let mut worker = worker.map_err(|error| error.to_string())?;
         worker.sessions().iter_mut().enumerate().for_each(|(lane, session)| recording.watch(lane, session));

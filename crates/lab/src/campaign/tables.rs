@@ -1,6 +1,7 @@
 //! The tables of a run, whatever its workload.
 
-use remora::{Cluster, Error, Inspection, Session};
+use remora::admin::Inspection;
+use remora::{Cluster, Error, Session};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{self, Subscribers, Tatp};
 use remora_workload::tpcc::{self, Room, Scale, Tpcc};

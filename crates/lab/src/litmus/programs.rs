@@ -1,6 +1,5 @@
 //! The litmus programs: what each client does, and what must hold in the end.
 
-use remora::Protocol;
 use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::node::ReadScheme;
 use remora::floors::node::ReadScheme::{Checksum, LineVersions, SingleLine};
@@ -9,6 +8,7 @@ use remora::floors::node::ring::FRAME_OVERHEAD_WORDS;
 use remora::floors::record::{RecordShape, layout};
 use remora::floors::txn::log::{HEADER_WORDS, RECORD_WORDS};
 use remora::floors::txn::{Slot, Stop, Tx};
+use remora::protocol::Protocol;
 
 use super::stage::{
     Actor, Broken, Explored, Row, Said, Scene, Stage, get, insert, put, want, want_to_change, want_to_delete,

@@ -4,12 +4,12 @@
 //! Every transaction that writes adds an amount of its own to each of its records, so that their
 //! values say which have committed, and that none was lost, done twice, or done in part.
 
-use remora::Protocol;
 use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::node::ReadScheme;
 use remora::floors::node::ReadScheme::{Checksum, LineVersions, SingleLine};
 use remora::floors::txn::Inspection;
 use remora::floors::txn::recovery::Verdict;
+use remora::protocol::Protocol;
 
 use super::stage::{
     Actor, Answer, Broken, Explored, Row, Said, Scene, Stage, amount, get, insert, put, want, want_to_change,

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use remora::Protocol;
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::seeded::explore::{
     Exploration, ExploreOptions, Player, Private, Reduction, Suspicion, explore,
@@ -32,6 +31,7 @@ use remora::floors::txn::{
     Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, SharedLocks, Slot, Stop, TransactOptions, Tx,
     Validation, VersionCache, inspect,
 };
+use remora::protocol::Protocol;
 use zerocopy::IntoBytes;
 
 /// Bytes of a memory node: its metadata, the rings of a few clients, a few rows.

@@ -15,8 +15,9 @@
 
 use std::time::Duration;
 
+use remora::Cluster;
 use remora::floors::txn::{FirstRead, Locks, Primitive, Primitives};
-use remora::{Cluster, Protocol};
+use remora::protocol::Protocol;
 use remora_fabric::sim::{Profile, SimOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tpcc::{self, NewOrders, Room, Tpcc};

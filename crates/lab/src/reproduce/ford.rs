@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use remora::floors::txn::Primitives;
-use remora::{Ford, Protocol};
+use remora::protocol::{Ford, Protocol};
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{Subscribers, Tatp};

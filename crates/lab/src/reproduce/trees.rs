@@ -13,10 +13,8 @@
 
 use std::time::Duration;
 
-use remora::{
-    Cluster, Design, Error, OpenError, Ordered, OrderedOptions, Protocol, Record, Session, Transaction,
-    TransactionOptions,
-};
+use remora::protocol::Protocol;
+use remora::{Cluster, Design, Error, OpenError, Ordered, OrderedOptions, Session, Transaction, TransactionOptions};
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::guestbook::{PARAMETERS, Parameters};
 use remora_workload::ycsb::{InsertOrder, Size, Ycsb};
@@ -172,13 +170,10 @@ impl Point {
 
 // ---- simulations --------------------------------------------------------------------------------
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "number")]
 #[repr(transparent)]
 struct Number(u64);
-
-impl Record for Number {
-    const SCHEMA: &'static str = "number";
-}
 
 /// Trees, each with its first key. Loaded keys are even, and inserted ones odd.
 struct Trees {
@@ -201,7 +196,7 @@ impl Trees {
                 System::Hybrid => Design::Hybrid(node),
                 System::Fine | System::Remembered => Design::Fine,
             };
-            let options = OrderedOptions { design, ..OrderedOptions::for_rows(end - first + room) };
+            let options = OrderedOptions::for_rows(end - first + room).design(design);
             let rows = (first..end).map(|key| (2 * key, Number(2 * key)));
             let tree = cluster.load_ordered(&format!("part {node}"), options, rows)?;
             let tree = if point.system == System::Remembered { tree } else { tree.without_memory() };
@@ -258,7 +253,7 @@ impl Workload for Trees {
     }
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, inserted: &mut i64) -> Result<(), Error> {
-        let label = |label| TransactionOptions { label, ..TransactionOptions::default() };
+        let label = |label| TransactionOptions::default().label(label);
         let key = 2 * random.below(self.keys);
         match self.mix {
             Mix::Inserts(percent) if random.below(100) < percent => {
@@ -273,7 +268,7 @@ impl Workload for Trees {
             }
             _ => {
                 let (_, tree) = &self.from(key)[0];
-                session.transact_with(label(0), async |tx| tree.get(tx, &key).await).await?;
+                session.transact_with(label(0), async |tx| tree.get(tx, key).await).await?;
             }
         }
         Ok(())

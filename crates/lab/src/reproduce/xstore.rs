@@ -15,8 +15,9 @@
 
 use std::time::{Duration, Instant};
 
+use remora::Design;
 use remora::floors::index::learned::{Learned, Size};
-use remora::{Design, Protocol};
+use remora::protocol::Protocol;
 use remora_fabric::FabricError;
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::ycsb::{self, Distribution, InsertOrder, Kind, Mix, Ycsb, Zipf};

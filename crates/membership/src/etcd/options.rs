@@ -11,6 +11,7 @@ use super::fault::EtcdFault;
 
 /// Where etcd is, and how to talk to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct EtcdOptions {
     /// Host and port of its servers; each of them will do, and more are asked when one is down.
     pub endpoints: Vec<String>,
@@ -27,6 +28,15 @@ pub struct EtcdOptions {
     /// Who to be there.
     pub user: Option<EtcdUser>,
 }
+
+remora_fabric::setters!(EtcdOptions {
+    endpoints: Vec<String>,
+    prefix: impl Into<String>,
+    patience: Duration,
+    ttl: Duration,
+    tls: impl Into<Option<EtcdTls>>,
+    user: impl Into<Option<EtcdUser>>,
+});
 
 impl EtcdOptions {
     /// The defaults, for these servers.

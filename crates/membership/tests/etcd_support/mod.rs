@@ -17,7 +17,7 @@ pub use wire::Wire;
 /// may be busy.
 pub fn options(server: &Server) -> EtcdOptions {
     let (patience, ttl) = (Duration::from_secs(20), Duration::from_secs(2));
-    EtcdOptions { patience, ttl, ..EtcdOptions::of(vec![server.address()]) }
+    EtcdOptions::of(vec![server.address()]).patience(patience).ttl(ttl)
 }
 
 /// Does something with etcd itself.

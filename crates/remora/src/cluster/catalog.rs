@@ -8,8 +8,8 @@ use remora_index::IndexError;
 use remora_node::{MemoryError, Metadata, metadata};
 
 use super::handle::Cluster;
-use crate::WAITS;
-use crate::error::OpenError;
+use crate::error::{OpenError, OpenErrorKind};
+use crate::observe::WAITS;
 use crate::table::Handle;
 
 /// The longest wait for a living client that changes the catalog.
@@ -37,7 +37,7 @@ impl Cluster {
     pub(crate) fn own(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
         let name = table.inner.name();
         if table.cluster != self.inner.cluster {
-            return Err(OpenError::OtherCluster(name.to_owned()));
+            return Err(IndexError::OtherCluster(name.to_owned()).into());
         }
         let is_it = |own: &Arc<remora_index::Table>| own.born() == table.inner.born();
         let known = self.inner.opened.get(name);
@@ -46,10 +46,8 @@ impl Cluster {
         }
         match self.adopt(name) {
             Ok(own) if is_it(&own) => Ok(own),
-            Ok(_) | Err(OpenError::Memory(MemoryError::UnknownTable(_))) => {
-                Err(MemoryError::Dropped { table: name.to_owned() }.into())
-            }
-            Err(error) => Err(error),
+            Err(error) if error.kind() != OpenErrorKind::NoTable => Err(error),
+            _ => Err(MemoryError::Dropped { table: name.to_owned() }.into()),
         }
     }
 
@@ -90,9 +88,10 @@ impl Cluster {
     pub(super) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         let (began, mut is_told) = (Instant::now(), false);
         loop {
-            let holder = match change() {
-                Err(IndexError::Memory(MemoryError::CatalogLocked(holder))) => holder as u32,
-                changed => return changed,
+            let changed = change();
+            let holder = match changed.as_ref().err().and_then(OpenError::memory) {
+                Some(MemoryError::CatalogLocked(holder)) => *holder as u32,
+                _ => return changed,
             };
             if self.is_dead(holder) {
                 self.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;

@@ -23,12 +23,18 @@ use super::handle::Cluster;
 use super::interrupt;
 use super::nodes::{Nodes, Remote, are_named, is_silence};
 use super::options::ClusterOptions;
-use crate::WAITS;
 use crate::error::{ConnectError, OpenError, numbers};
+use crate::observe::WAITS;
+use remora_fabric::setters;
 
-/// How to connect.
+/// How to connect: made by [`Cluster::connect`], used by [`ConnectOptions::open`].
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ConnectOptions {
+    /// The memory nodes. The first client founds the cluster. Later clients may name the nodes in
+    /// any order, but must name all founding nodes. The configuration lists the nodes that were
+    /// added since ([`Cluster::add_node`]).
+    pub nodes: Nodes,
     /// How transactions are run.
     pub protocol: Protocol,
     /// Copies of each record of tables that are created; as many as there are nodes, at most 3, if
@@ -57,11 +63,26 @@ pub struct ConnectOptions {
     pub controls: bool,
     /// Looks up the names of nodes over TCP: by the system, unless it is told otherwise.
     pub names: Names,
-    /// A flag that the program sets to end what it has begun. [`Cluster::connect`] then fails with
-    /// [`MemoryError::Interrupted`], and so does what the cluster's handle creates
+    /// A flag that the program sets to end what it has begun. [`ConnectOptions::open`] then fails
+    /// with [`MemoryError::Interrupted`], and so does what the cluster's handle creates
     /// ([`Cluster::with_interrupt`]).
     pub interrupt: Option<Arc<AtomicBool>>,
 }
+
+setters!(ConnectOptions {
+    nodes: impl Into<Nodes>,
+    protocol: Protocol,
+    replicas: u8,
+    spares: u16,
+    keys: impl Into<Option<Keys>>,
+    tls: impl Into<Option<ClientTls>>,
+    rdma: impl Into<Option<Device>>,
+    configuration: impl Into<Option<Place>>,
+    patience: impl Into<Option<Duration>>,
+    controls: bool,
+    names: Names,
+    interrupt: impl Into<Option<Arc<AtomicBool>>>,
+});
 
 impl ConnectOptions {
     /// How to reach memory nodes over TCP.
@@ -84,14 +105,16 @@ impl ConnectOptions {
     }
 }
 
-impl Cluster {
-    /// Connects to memory nodes that are running. The first client founds the cluster. Later
-    /// clients may name the nodes in any order, but must name all founding nodes. The configuration
-    /// lists the nodes that were added since ([`add_node`](Cluster::add_node)).
-    pub fn connect(nodes: &Nodes, options: &ConnectOptions) -> Result<Cluster, ConnectError> {
+impl ConnectOptions {
+    /// Connects to the memory nodes, which are running. This blocks the calling thread.
+    pub fn open(&self) -> Result<Cluster, ConnectError> {
+        let options = self;
+        if self.nodes.count() == 0 {
+            return Err(OpenError::from(MemoryError::empty("the number of memory nodes")).into());
+        }
         let (began, mut known, mut is_told) = (Instant::now(), None, false);
         let Met { nodes, cluster, founders, remote, configuration, missing } = loop {
-            let met = meet(nodes, options, &mut known)?;
+            let met = meet(&self.nodes, options, &mut known)?;
             // If there is a controller, it will declare a node lost that has just died.
             let is_awaited = match &met.configuration {
                 Some(configuration) if !options.controls && !met.missing.is_empty() => {
@@ -169,8 +192,8 @@ impl Cluster {
             }
         })?;
         let of_cluster = ClusterOptions {
-            memory_nodes: founders,
-            replicas,
+            nodes: founders,
+            replicas: Some(replicas),
             spares: options.spares,
             protocol: options.protocol,
             ..ClusterOptions::default()
@@ -180,6 +203,23 @@ impl Cluster {
             Cluster::remote(fabric, cluster, (nodes, remote), of_cluster, admin, configuration, of_epoch);
         connected.interrupt.clone_from(&options.interrupt);
         Ok(connected)
+    }
+}
+
+impl Cluster {
+    /// Begins to describe a connection to memory nodes that are processes of their own, for
+    /// [`ConnectOptions::open`].
+    ///
+    /// ```no_run
+    /// use remora::{Cluster, connect::Nodes};
+    ///
+    /// let nodes: Nodes = "127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002".parse()?;
+    /// let cluster = Cluster::connect(nodes).replicas(3).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn connect(nodes: impl Into<Nodes>) -> ConnectOptions {
+        ConnectOptions::default().nodes(nodes)
     }
 
     /// Adds a memory node over TCP that has nothing yet, and returns its number. A controller takes

@@ -16,7 +16,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use remora_fabric::{ClientId, Lane, Transport};
-use remora_index::IndexError;
 use remora_node::{MemoryError, Metadata, TableId, metadata};
 
 use super::draft::Draft;
@@ -36,19 +35,12 @@ impl Cluster {
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions, OpenError};
-    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
-    /// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
-    /// # #[repr(C)]
-    /// # struct Number(u64);
-    /// # impl remora::Record for Number {
-    /// #     const SCHEMA: &'static str = "number";
-    /// # }
-    /// # let cluster = Cluster::embedded(Default::default())?;
+    /// # let cluster = Cluster::embedded().open()?;
     /// let (names, ages) = cluster.create_together(|cluster| {
-    ///     let names = cluster.create_table::<u64, Number>("names", TableOptions::for_rows(100))?;
-    ///     let ages = cluster.create_table::<u64, Number>("ages", TableOptions::for_rows(100))?;
-    ///     cluster.load(&names, (0..100).map(|id| (id, Number(id))))?;
-    ///     cluster.load(&ages, (0..100).map(|id| (id, Number(30))))?;
+    ///     let names = cluster.create_table::<u64, u64>("names", TableOptions::for_rows(100))?;
+    ///     let ages = cluster.create_table::<u64, u64>("ages", TableOptions::for_rows(100))?;
+    ///     cluster.load(&names, (0..100).map(|id| (id, id)))?;
+    ///     cluster.load(&ages, (0..100).map(|id| (id, 30)))?;
     ///     Ok::<_, OpenError>((names, ages))
     /// })?;
     /// # let _ = (names, ages);
@@ -94,14 +86,15 @@ impl Cluster {
     /// left, frees dropped tables, and tries again.
     pub(super) fn change_catalog<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         match self.with_lock_freed(&mut change) {
-            Err(
-                error @ IndexError::Memory(
-                    MemoryError::Unfinished { .. } | MemoryError::OutOfMemory { .. } | MemoryError::Limit { .. },
-                ),
-            ) => {
+            Err(error)
+                if matches!(
+                    error.memory(),
+                    Some(MemoryError::Unfinished { .. } | MemoryError::OutOfMemory { .. } | MemoryError::Limit { .. })
+                ) =>
+            {
                 let has_discarded = !self.discard_unfinished()?.is_empty();
                 // Memory that dropped tables have still may suffice.
-                let may_need_space = !matches!(error, IndexError::Memory(MemoryError::Unfinished { .. }));
+                let may_need_space = !matches!(error.memory(), Some(MemoryError::Unfinished { .. }));
                 let keeps_space = may_need_space && self.read_catalog()?.kept().next().is_some();
                 let has_freed = keeps_space && self.free_dropped()? == Freed::Now;
                 if !has_discarded && !has_freed {

@@ -83,27 +83,20 @@ impl Cluster {
     ///
     /// Fails with [`MemoryError::UnknownTable`] if no table has the name, with
     /// [`MemoryError::Dropped`] if it was dropped before, with [`MemoryError::Unfinished`] while a
-    /// client is creating it, and with [`IndexError::Loading`] while a client is loading rows into
-    /// it. What a dead client was creating or loading is no obstacle.
+    /// client is creating it, and with [`OpenErrorKind::Loading`] while a client is loading rows
+    /// into it. What a dead client was creating or loading is no obstacle.
     ///
     /// Call it where this thread runs no worker: a worker that waits for this call cannot let go of
     /// the table. Of an ordered table, or one of large values, this drops a part: use
     /// [`drop_ordered`](Cluster::drop_ordered) or [`drop_large`](Cluster::drop_large).
     ///
     /// ```
-    /// # use remora::{Cluster, Freed, TableOptions};
-    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
-    /// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
-    /// # #[repr(C)]
-    /// # struct Number(u64);
-    /// # impl remora::Record for Number {
-    /// #     const SCHEMA: &'static str = "number";
-    /// # }
-    /// # let cluster = Cluster::embedded(Default::default())?;
+    /// # use remora::{Cluster, TableOptions, admin::Freed};
+    /// # let cluster = Cluster::embedded().open()?;
     /// let options = TableOptions::for_rows(100);
-    /// cluster.create_table::<u64, Number>("numbers", options)?;
+    /// cluster.create_table::<u64, u64>("numbers", options)?;
     /// assert_eq!(cluster.drop_table("numbers")?, Freed::Now);
-    /// cluster.create_table::<[u8; 16], Number>("numbers", options)?;
+    /// cluster.create_table::<[u8; 16], u64>("numbers", options)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drop_table(&self, name: &str) -> Result<Freed, OpenError> {

@@ -14,9 +14,9 @@ use super::handle::Cluster;
 use super::interrupt;
 use super::nodes::are_named;
 use super::opened::announce_lines;
-use crate::WAITS;
 use crate::error::OpenError;
 use crate::mutex::lock;
+use crate::observe::WAITS;
 
 /// The longest wait for the next epoch, while an epoch changes, or while a memory node is dead that
 /// a controller has yet to declare lost.

@@ -84,68 +84,85 @@ pub(super) struct Inner {
     pub(super) vcache: OnceLock<Arc<VersionCache>>,
 }
 
-impl Cluster {
-    /// A cluster whose memory nodes are shared memory of this process: nothing to install, nothing
-    /// kept when it ends.
-    pub fn embedded(options: ClusterOptions) -> Result<Cluster, OpenError> {
-        options.check()?;
-        let shm = Shm::new(&options.regions()).map_err(MemoryError::from)?;
+impl ClusterOptions {
+    /// Makes the cluster in shared memory of this process. Nothing has to be installed, and nothing
+    /// is kept when the program ends. Its workers have leases of [`LEASE`].
+    pub fn open(self) -> Result<Cluster, OpenError> {
+        self.check()?;
+        let shm = Shm::new(&self.regions()).map_err(MemoryError::from)?;
         let pages = shm.memory().pages();
-        Ok(Cluster::format(Arc::new(shm), pages, options)?.with_lease(Some(LEASE)))
+        Ok(Cluster::format(Arc::new(shm), pages, self)?.with_lease(Some(LEASE)))
     }
 
-    /// A cluster whose memory nodes each have a server in this process. Clients reach them over TCP
-    /// on the loopback, or by an RDMA device. For trying these transports out.
-    pub fn embedded_servers(rdma: Option<Device>, options: ClusterOptions) -> Result<Cluster, OpenError> {
-        options.check()?;
+    /// Makes the cluster of memory nodes that each have a server in this process. Clients reach the
+    /// servers over TCP on the loopback, or by an RDMA device: for trying these transports out.
+    pub fn open_servers(self, rdma: Option<Device>) -> Result<Cluster, OpenError> {
+        self.check()?;
         let clients = TcpOptions { rdma, ..TcpOptions::default() };
-        let loopback = Loopback::new(&options.regions(), clients).map_err(MemoryError::from)?;
-        Ok(Cluster::format(Arc::new(loopback), None, options)?.with_lease(Some(LEASE)))
+        let loopback = Loopback::new(&self.regions(), clients).map_err(MemoryError::from)?;
+        Ok(Cluster::format(Arc::new(loopback), None, self)?.with_lease(Some(LEASE)))
     }
 
-    /// Makes a cluster on one thread under a hostile scheduler, for tests: see
-    /// `remora_fabric::seeded`. What is no transaction, such as [`load`](Cluster::load) and
-    /// [`inspect`](Cluster::inspect), is not disturbed. Clients of this cluster have no leases,
-    /// unless [`Cluster::with_lease`] gives them one.
-    pub fn seeded(options: ClusterOptions, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
-        options.check()?;
-        let seeded = Seeded::new(&options.regions(), seed).map_err(MemoryError::from)?;
-        let cluster = Cluster::format(Arc::new(seeded.clone()), None, options)?;
+    /// Makes the cluster on one thread under a hostile scheduler, for tests: see
+    /// `remora_fabric::seeded`. The scheduler does not disturb what is no transaction, such as
+    /// [`load`](Cluster::load) and [`inspect`](Cluster::inspect). Clients of this cluster have no
+    /// leases, unless [`Cluster::with_lease`] gives them one.
+    pub fn open_seeded(self, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
+        self.check()?;
+        let seeded = Seeded::new(&self.regions(), seed).map_err(MemoryError::from)?;
+        let cluster = Cluster::format(Arc::new(seeded.clone()), None, self)?;
         seeded.undisturbed(ClientId(cluster.admin()));
         Ok((cluster, seeded))
     }
 
-    /// A cluster in virtual time, on the hardware of a profile: see `remora_fabric::sim`. Nothing
-    /// takes time before [`Sim::instant`] says so.
-    pub fn simulated(options: ClusterOptions, sim: &SimOptions) -> Result<(Cluster, Sim), SimulatedError> {
-        options.check().map_err(OpenError::from)?;
-        let sim = Sim::new(&options.regions(), sim)?;
+    /// Makes the cluster in virtual time, on the hardware of a profile: see `remora_fabric::sim`.
+    /// Nothing takes time before [`Sim::instant`] says so.
+    pub fn open_simulated(self, sim: &SimOptions) -> Result<(Cluster, Sim), SimulatedError> {
+        self.check().map_err(OpenError::from)?;
+        let sim = Sim::new(&self.regions(), sim)?;
         sim.instant(true);
-        Ok((Cluster::format(Arc::new(sim.clone()), None, options)?, sim))
+        Ok((Cluster::format(Arc::new(sim.clone()), None, self)?, sim))
     }
 
-    /// A cluster on any fabric whose memory nodes are in this process. The memory nodes must be
-    /// new. For tests and tools: the fabric determines `options.memory_nodes` and `node_bytes`. Its
-    /// clients have no leases: see [`Cluster::with_lease`].
-    pub fn on(fabric: Arc<dyn Host>, options: ClusterOptions) -> Result<Cluster, OpenError> {
-        let options = ClusterOptions { memory_nodes: fabric.nodes(), ..options };
+    /// Makes the cluster on any fabric whose memory nodes are in this process and new: for tests
+    /// and tools. The fabric, and not these options, determines how many memory nodes there are and
+    /// how large they are. The cluster's clients have no leases: see [`Cluster::with_lease`].
+    pub fn open_on(self, fabric: Arc<dyn Host>) -> Result<Cluster, OpenError> {
+        let options = self.nodes(fabric.nodes());
         options.check()?;
         Cluster::format(fabric, None, options)
+    }
+}
+
+impl Cluster {
+    /// Begins to describe a cluster whose memory nodes are in this process, for
+    /// [`ClusterOptions::open`]: three memory nodes of 256 MiB unless you say otherwise.
+    ///
+    /// ```
+    /// use remora::{Cluster, protocol::Protocol};
+    ///
+    /// let cluster = Cluster::embedded().nodes(5).replicas(2).protocol(Protocol::FORD).open()?;
+    /// assert_eq!((cluster.memory_nodes(), cluster.replicas()), (5, 2));
+    /// # Ok::<(), remora::OpenError>(())
+    /// ```
+    #[must_use]
+    pub fn embedded() -> ClusterOptions {
+        ClusterOptions::default()
     }
 
     /// Lays out new memory nodes in this process, and founds their cluster.
     fn format(fabric: Arc<dyn Host>, pages: Option<Pages>, options: ClusterOptions) -> Result<Cluster, OpenError> {
-        let mut appliers = Vec::with_capacity(options.memory_nodes.into());
-        for node in (0..options.memory_nodes).map(NodeId) {
+        let mut appliers = Vec::with_capacity(options.nodes.into());
+        for node in (0..options.nodes).map(NodeId) {
             let region = fabric.region(node, node::REGION).ok_or(MemoryError::Foreign(node))?;
             node::format(&region, node::Place::default())?;
             fabric.answer(node, Box::new(RpcHandler::new(region.clone())));
             appliers.push(fabric.serve(node, "applier", Box::new(Applier::new(region))));
         }
         let (cluster, admin) = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {
-            let founded = identity::found(lane, options.memory_nodes).await?;
+            let founded = identity::found(lane, options.nodes).await?;
             let cluster = founded.first().map_or(0, |node| node.cluster);
-            Ok::<_, MemoryError>((cluster, come(lane, NodeSet::first(options.memory_nodes)).await?))
+            Ok::<_, MemoryError>((cluster, come(lane, NodeSet::first(options.nodes)).await?))
         })??;
         let inner = Inner {
             appliers,
@@ -259,7 +276,7 @@ impl Cluster {
 
     /// Number of memory nodes that founded the cluster. They have the lowest numbers.
     pub(super) fn founders(&self) -> u16 {
-        self.inner.options.memory_nodes
+        self.inner.options.nodes
     }
 
     /// A fabric of one other memory node, which it reaches as the cluster's fabric reaches its own.
@@ -280,7 +297,7 @@ impl Cluster {
     /// Number of copies of each record, unless a table says otherwise.
     #[must_use]
     pub fn replicas(&self) -> u8 {
-        self.inner.options.replicas
+        self.inner.options.copies()
     }
 
     /// The capabilities of the fabric.

@@ -6,7 +6,9 @@ use remora_txn::{Inspection, inspect};
 use zerocopy::IntoBytes;
 
 use super::handle::Cluster;
-use crate::table::{Handle, Key, Record, Table};
+use crate::key::Key;
+use crate::record::Record;
+use crate::table::{Handle, Table};
 
 impl Cluster {
     /// Reads a whole table while nothing runs: gives every record to `visit`, and says whether all
@@ -27,13 +29,14 @@ impl Cluster {
         mut visit: impl FnMut(&[u8], &V),
     ) -> Result<Inspection, crate::Error> {
         self.inspect_bytes(table.handle(), &mut |key, value| {
-            if let Ok((row, _)) = V::ref_from_prefix(value) {
-                visit(key, row);
+            if let Some(value) = value.get(..V::BYTES) {
+                visit(key, &V::decode(value));
             }
         })
     }
 
-    fn inspect_bytes(
+    /// Inspects a table without types.
+    pub(crate) fn inspect_bytes(
         &self,
         table: Handle<'_>,
         visit: &mut dyn FnMut(&[u8], &[u8]),

@@ -8,8 +8,10 @@ use remora_node::{MemoryError, metadata};
 
 use super::handle::Cluster;
 use crate::error::OpenError;
+use crate::key::Key;
 use crate::mutex::lock;
-use crate::table::{Handle, Key, Record, Table};
+use crate::record::Record;
+use crate::table::{Handle, Table};
 
 impl Cluster {
     /// Loads rows into an empty table, and returns their number. This is much faster than
@@ -18,10 +20,15 @@ impl Cluster {
     pub fn load<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
-        mut rows: impl Iterator<Item = (K, V)>,
+        rows: impl IntoIterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
+        let mut rows = rows.into_iter();
+        let mut bytes = vec![0; V::BYTES];
         self.load_rows(table.handle(), &mut |take| {
-            rows.try_for_each(|(key, value)| take(&Table::<K, V>::key(&key), value.as_bytes()))
+            rows.try_for_each(|(key, value)| {
+                value.encode(&mut bytes);
+                take(&Table::<K, V>::key(&key), &bytes)
+            })
         })
     }
 
@@ -29,14 +36,14 @@ impl Cluster {
     fn load_rows(
         &self,
         table: Handle<'_>,
-        rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), OpenError>,
+        rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), IndexError>,
     ) -> Result<u64, OpenError> {
         let table = self.own_now(table)?;
         let _loading = self.begin_loading(&table)?;
         self.name_as_loader(&table)?;
         self.administer(async |lane: &Lane| {
             let goes_on = || self.unless_interrupted();
-            remora_index::bulk_load(lane, &table, self.loader(&goes_on), rows).await
+            Ok(remora_index::bulk_load(lane, &table, self.loader(&goes_on), rows).await?)
         })
     }
 
@@ -51,7 +58,11 @@ impl Cluster {
         mut loaded: impl FnMut(u64),
     ) -> Result<u64, OpenError> {
         let make = |number, take: TakeRow<'_>| {
-            part(number).iter().try_for_each(|(key, value)| take(&Table::<K, V>::key(key), value.as_bytes()))
+            let mut bytes = vec![0; V::BYTES];
+            part(number).iter().try_for_each(|(key, value)| {
+                value.encode(&mut bytes);
+                take(&Table::<K, V>::key(key), &bytes)
+            })
         };
         self.load_made(table.handle(), parts, &make, &mut loaded)
     }
@@ -77,7 +88,7 @@ impl Cluster {
         self.name_as_loader(&table)?;
         self.administer(async |lane: &Lane| {
             let goes_on = || self.unless_interrupted();
-            remora_index::bulk_load_parts(lane, &table, self.loader(&goes_on), parts, loaded).await
+            Ok(remora_index::bulk_load_parts(lane, &table, self.loader(&goes_on), parts, loaded).await?)
         })
     }
 
@@ -92,14 +103,14 @@ impl Cluster {
                     // This client's own load, if it is named, has failed: loads that are under way
                     // are noted.
                     Some(client) if client != admin && self.may_load(table, client)? => {
-                        Err(IndexError::Loading { table: table.name().to_owned(), client })
+                        Err(OpenError::from(IndexError::Loading { table: table.name().to_owned(), client }))
                     }
                     Some(client) => {
                         is_half_loaded = true;
                         tracing::warn!(client, table = table.name(), "a client was loading rows into a table");
                         Ok(remora_index::take_over(lane, table, admin).await?)
                     }
-                    None => remora_index::begin(lane, table, admin).await,
+                    None => Ok(remora_index::begin(lane, table, admin).await?),
                 };
                 metadata::while_there(lane, nodes, admin, (table.id(), table.born(), table.name()), name).await
             })?;
@@ -107,7 +118,8 @@ impl Cluster {
         };
         if self.with_lock_freed(name)? {
             let admin = self.admin();
-            self.administer(async |lane: &Lane| remora_index::clear(lane, table, admin).await)?;
+            let clear = async |lane: &Lane| Ok::<_, OpenError>(remora_index::clear(lane, table, admin).await?);
+            self.administer(clear)?;
         }
         Ok(())
     }
@@ -121,7 +133,7 @@ impl Cluster {
     pub(super) async fn unless_loading(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
         match remora_index::loader(lane, table).await? {
             Some(client) if self.may_load(table, client)? => {
-                Err(IndexError::Loading { table: table.name().to_owned(), client })
+                Err(IndexError::Loading { table: table.name().to_owned(), client }.into())
             }
             _ => Ok(()),
         }
@@ -143,7 +155,7 @@ impl Cluster {
     /// Notes that this process begins to load rows into a table. Fails if it does so already.
     fn begin_loading(&self, table: &remora_index::Table) -> Result<Loading<'_>, OpenError> {
         if !lock(&self.inner.loading).insert(table.born()) {
-            return Err(IndexError::Loading { table: table.name().to_owned(), client: self.admin() });
+            return Err(IndexError::Loading { table: table.name().to_owned(), client: self.admin() }.into());
         }
         Ok(Loading { cluster: self, born: table.born() })
     }

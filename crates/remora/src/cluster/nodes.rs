@@ -26,6 +26,19 @@ pub enum Nodes {
     Shm(Vec<PathBuf>),
 }
 
+impl From<&Nodes> for Nodes {
+    fn from(nodes: &Nodes) -> Nodes {
+        nodes.clone()
+    }
+}
+
+/// No memory nodes.
+impl Default for Nodes {
+    fn default() -> Nodes {
+        Nodes::Tcp(Vec::new())
+    }
+}
+
 impl Nodes {
     /// How many.
     #[must_use]

@@ -5,13 +5,17 @@ use remora_node::MemoryError;
 use remora_node::limits::REPLICAS_MAX;
 use remora_txn::Protocol;
 
+use remora_fabric::setters;
+
 /// How to found a cluster whose memory nodes are in this process.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ClusterOptions {
     /// Memory nodes that it is founded with.
-    pub memory_nodes: u16,
-    /// Copies of each record, unless a table says otherwise: the primary and its backups.
-    pub replicas: u8,
+    pub nodes: u16,
+    /// Copies of each record, unless a table says otherwise: the primary and its backups. If
+    /// `None`, as many as there are memory nodes that are no spares, but at most 3.
+    pub replicas: Option<u8>,
     /// The last `spares` memory nodes get no shards of new tables. They take copies of what other
     /// nodes held, when those die.
     pub spares: u16,
@@ -21,9 +25,11 @@ pub struct ClusterOptions {
     pub protocol: Protocol,
 }
 
+setters!(ClusterOptions { nodes: u16, replicas: u8, spares: u16, node_bytes: usize, protocol: Protocol });
+
 impl Default for ClusterOptions {
     fn default() -> ClusterOptions {
-        ClusterOptions { memory_nodes: 3, replicas: 3, spares: 0, node_bytes: 256 << 20, protocol: Protocol::default() }
+        ClusterOptions { nodes: 3, replicas: None, spares: 0, node_bytes: 256 << 20, protocol: Protocol::default() }
     }
 }
 
@@ -31,9 +37,14 @@ impl Default for ClusterOptions {
 const NODE_BYTES_MAX: u64 = 1 << 48;
 
 impl ClusterOptions {
+    /// Copies of each record.
+    pub(super) fn copies(&self) -> u8 {
+        self.replicas.unwrap_or_else(|| self.nodes.saturating_sub(self.spares).clamp(1, 3) as u8)
+    }
+
     /// Fails if no cluster can be founded like that.
     pub(super) fn check(&self) -> Result<(), MemoryError> {
-        let (nodes, replicas) = (usize::from(self.memory_nodes), usize::from(self.replicas));
+        let (nodes, replicas) = (usize::from(self.nodes), usize::from(self.copies()));
         if nodes == 0 || replicas == 0 {
             return Err(MemoryError::empty("the number of memory nodes and of replicas"));
         }
@@ -56,6 +67,6 @@ impl ClusterOptions {
 
     /// The sizes of each memory node's regions: one region, in whole lines.
     pub(super) fn regions(&self) -> Vec<Vec<usize>> {
-        vec![vec![self.node_bytes.next_multiple_of(LINE_BYTES)]; self.memory_nodes.into()]
+        vec![vec![self.node_bytes.next_multiple_of(LINE_BYTES)]; self.nodes.into()]
     }
 }

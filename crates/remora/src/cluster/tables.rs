@@ -1,6 +1,8 @@
 //! Creating and opening tables.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use remora_fabric::{Lane, NodeId, NodeSet};
 use remora_index::Sizes;
@@ -8,11 +10,15 @@ use remora_node::{Discipline, MemoryError, ReadScheme, TableEntry, TableSpec, me
 
 use super::handle::Cluster;
 use super::opened::announce_lines;
-use crate::error::OpenError;
-use crate::table::{Key, Record, Schema, Table};
+use crate::error::{OpenError, OpenErrorKind};
+use crate::key::Key;
+use crate::record::Record;
+use crate::table::{RawTable, Schema, Table};
+use remora_fabric::setters;
 
 /// How to create a table.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct TableOptions {
     /// Rows that it can hold.
     pub rows: u64,
@@ -29,6 +35,8 @@ pub struct TableOptions {
     pub read_scheme: Option<ReadScheme>,
 }
 
+setters!(TableOptions { replicas: u8, shards: u16, first_node: u16, read_scheme: impl Into<Option<ReadScheme>> });
+
 impl TableOptions {
     /// A table of at most `rows` rows, otherwise with the cluster's defaults.
     #[must_use]
@@ -36,6 +44,11 @@ impl TableOptions {
         TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None }
     }
 }
+
+/// Pause between two looks whether a table that another client creates is ready.
+const CREATION_PAUSE: Duration = Duration::from_millis(5);
+/// Looks at such a table: a minute of them.
+const CREATION_LOOKS: u32 = 12_000;
 
 /// Bytes of key and value up to which records have line versions. For such records, line versions
 /// cost readers less CPU time than a checksum, and writers none. For larger records they cost
@@ -57,6 +70,17 @@ impl Cluster {
     ) -> Result<Table<K, V>, OpenError> {
         let created = self.create_with(name, schema, options).map_err(|error| error.of_table(name));
         Ok(Table::new(created?, self.inner.cluster))
+    }
+
+    /// Creates a table of this schema, whose handle has no types.
+    pub(crate) fn create_raw(&self, name: &str, schema: Schema, options: TableOptions) -> Result<RawTable, OpenError> {
+        let created = self.create_with(name, schema, options).map_err(|error| error.of_table(name));
+        Ok(RawTable::new(created?, self.inner.cluster))
+    }
+
+    /// Opens a table of this schema, whose handle has no types.
+    pub(crate) fn open_raw(&self, name: &str, schema: Schema) -> Result<RawTable, OpenError> {
+        Ok(RawTable::new(self.open_with(name, schema)?, self.inner.cluster))
     }
 
     fn create_with(
@@ -96,7 +120,7 @@ impl Cluster {
             index,
             discipline: self.protocol.discipline(),
             shards,
-            replicas: options.replicas.unwrap_or(self.inner.options.replicas),
+            replicas: options.replicas.unwrap_or_else(|| self.replicas()),
             buckets: sizes.buckets,
             indirect: sizes.indirect,
             slots: sizes.slots,
@@ -136,7 +160,52 @@ impl Cluster {
         let spares = NodeSet::first(self.founders()).without(regular);
         let leaving = self.configuration.as_ref().and_then(|all| all.look(|membership| membership.leaving()).ok());
         let places = live.without(spares).without(leaving.unwrap_or_default());
-        if places.count() < u16::from(self.inner.options.replicas) { live } else { places }
+        if places.count() < u16::from(self.replicas()) { live } else { places }
+    }
+
+    /// Opens a table, or creates it, empty, if there is none of this name. If another client is
+    /// creating it, waits until that client has finished or has died, but at most a minute.
+    ///
+    /// Fails if the table has other types than these. The options of a table that exists stay as
+    /// they are.
+    pub fn open_or_create_table<K: Key, V: Record>(
+        &self,
+        name: &str,
+        options: TableOptions,
+    ) -> Result<Table<K, V>, OpenError> {
+        self.open_or_create(|| self.open_table(name), || self.create_table(name, options))
+    }
+
+    /// Opens something, or creates it if it is not there.
+    pub(crate) fn open_or_create<T>(
+        &self,
+        open: impl Fn() -> Result<T, OpenError>,
+        create: impl Fn() -> Result<T, OpenError>,
+    ) -> Result<T, OpenError> {
+        let mut looks = 0;
+        loop {
+            let waits = match open() {
+                Err(error) if self.is_being_created(&error) => error,
+                Err(error) if matches!(error.kind(), OpenErrorKind::NoTable | OpenErrorKind::Dropped) => match create()
+                {
+                    // Another client was faster.
+                    Err(error) if error.kind() == OpenErrorKind::TableExists || self.is_being_created(&error) => error,
+                    created => return created,
+                },
+                opened => return opened,
+            };
+            looks += 1;
+            if looks > CREATION_LOOKS {
+                return Err(waits);
+            }
+            self.unless_interrupted()?;
+            thread::sleep(CREATION_PAUSE);
+        }
+    }
+
+    /// Whether a client that is alive is creating the table that is in the way.
+    fn is_being_created(&self, error: &OpenError) -> bool {
+        matches!(error.kind(), OpenErrorKind::Unfinished { client } if !self.is_dead(client))
     }
 
     /// Opens a table that exists.

@@ -10,7 +10,8 @@ use super::keys::encoded;
 use super::parts::NodeRecord;
 use super::tree::{CHANGED, NodeView, Ordered};
 use crate::error::Error;
-use crate::table::{OrderedKey, Record};
+use crate::key::Key;
+use crate::record::Record;
 use crate::transaction::{Slot, Transaction};
 
 /// A merge of nodes with their neighbours, all of which have been fetched: of a leaf, and of each
@@ -26,7 +27,7 @@ pub(super) struct Merge {
     to_left: bool,
 }
 
-impl<K: OrderedKey, V: Record> Ordered<K, V> {
+impl<K: Key, V: Record> Ordered<K, V> {
     /// Adds an entry to a leaf that was named for an update, or to one half of it.
     pub(super) async fn add(
         &self,
@@ -38,7 +39,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let apart = self.values.as_ref().map(|values| tx.want_for(values, key, Intent::Insert));
         if let Some(apart) = apart {
             tx.fetch().await?;
-            if tx.find(apart)?.is_some() {
+            if apart.value(tx)?.is_some() {
                 return Err(CHANGED); // the leaf was read before
             }
         }
@@ -48,8 +49,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let (encoded, inline) = (encoded(&key), self.inline(&value));
         let mut node = self.changed(tx, leaf)?;
         let at = node.find(encoded.bytes()).unwrap_or_else(|at| at);
-        node.insert(at, encoded.bytes(), inline);
-        apart.map_or(Ok(()), |apart| tx.put(apart, value))
+        node.insert(at, encoded.bytes(), &inline);
+        apart.map_or(Ok(()), |apart| apart.insert(tx, value))
     }
 
     /// Splits the leaf of a key, which is full, and its ancestors as far as they are; the half that
@@ -67,7 +68,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             tx.fetch().await?;
             let full = self.seen(tx, leaf)?;
             let has_it = |node: NodeView<'_>| node.level() == 1 && node.find(full.low()).is_ok() && !node.is_full();
-            if self.find(tx, parent)?.is_some_and(has_it) && tx.find(new.slot)?.is_none() {
+            if self.find(tx, parent)?.is_some_and(has_it) && new.slot.get(tx)?.is_none() {
                 return self.split_one(tx, parent, leaf, new, encoded(key).bytes());
             }
         }
@@ -85,7 +86,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             for_root.into_iter().chain(&path[from..]).map(|step| self.want_new(tx, step.level)).collect();
         tx.fetch().await?;
         for new in &new {
-            if tx.find(new.slot)?.is_some() {
+            if new.slot.get(tx)?.is_some() {
                 return Err(CHANGED);
             }
         }
@@ -118,10 +119,10 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             let content = self.seen(tx, root)?;
             let (level, low, content) = (content.level(), content.low().to_vec(), content.image());
             let below = next()?;
-            tx.put(below.slot, NodeRecord(content))?;
+            below.slot.insert(tx, NodeRecord(content))?;
             let mut image = [0; NODE_BYTES];
             Node::create(self.shape, &mut image, level + 1, &low).insert_child(&low, below.id);
-            *tx.get_mut(root)? = NodeRecord(image);
+            root.update(tx, NodeRecord(image))?;
             parent = Some(self.split_one(tx, root, below.slot, next()?, key.bytes())?);
             full = &full[1..];
         }
@@ -143,7 +144,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     ) -> Result<Slot<NodeRecord>, Error> {
         let mut node = self.changed(tx, full)?;
         let right = node.split(node.split_point(key), new.id);
-        tx.put(new.slot, NodeRecord(right))?;
+        new.slot.insert(tx, NodeRecord(right))?;
         let right = self.node(&right[..])?;
         if new.level == 0 {
             // The next ones come there; if this aborts, they will not find it.
@@ -205,7 +206,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     pub(super) fn merge(&self, tx: &mut Transaction<'_, '_>, merge: &Merge) -> Result<(), Error> {
         for (ours, theirs) in &merge.nodes {
             let (left, right) = if merge.to_left { (*theirs, *ours) } else { (*ours, *theirs) };
-            let gone = tx.get(right)?.0;
+            let gone = right.require(tx)?.0;
             let gone = self.node(&gone[..])?;
             let mut node = self.changed(tx, left)?;
             if node.level() != gone.level() || node.high() != Some(gone.low()) {
@@ -214,7 +215,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             // The first child of what is gone goes itself.
             let first = if gone.level() > 0 { 1 } else { 0 };
             node.absorb(&gone, first);
-            tx.remove(right)?;
+            right.remove(tx)?;
         }
         self.changed(tx, merge.parent)?.remove(merge.at);
         Ok(())

@@ -10,12 +10,14 @@ use super::parts::{INNER, LEAVES, NodeRecord, VALUES, is_inline, part, schema, s
 use super::tree::Ordered;
 use crate::cluster::{Cluster, Freed, TableOptions};
 use crate::error::OpenError;
-use crate::table::{OrderedKey, Record, Table};
+use crate::key::Key;
+use crate::record::Record;
+use crate::table::Table;
 
 impl Cluster {
     /// Creates an ordered table, empty: tables `name/inner` and `name/leaves`, and `name/values` if
     /// a leaf has no room for four values: if they have more than 232 bytes, beside keys of 8.
-    pub fn create_ordered<K: OrderedKey, V: Record>(
+    pub fn create_ordered<K: Key, V: Record>(
         &self,
         name: &str,
         options: OrderedOptions,
@@ -26,17 +28,17 @@ impl Cluster {
     /// Creates an ordered table with rows, which must ascend. Much faster than transactions, and
     /// none. If it fails, or this client dies, nothing of it is left, as in
     /// [`create_together`](Cluster::create_together).
-    pub fn load_ordered<K: OrderedKey, V: Record>(
+    pub fn load_ordered<K: Key, V: Record>(
         &self,
         name: &str,
         options: OrderedOptions,
-        mut rows: impl Iterator<Item = (K, V)>,
+        rows: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Ordered<K, V>, OpenError> {
-        self.load_ordered_rows(name, options, &mut rows)
+        self.load_ordered_rows(name, options, &mut rows.into_iter())
     }
 
     /// Creates an ordered table, whatever its rows come from.
-    fn load_ordered_rows<K: OrderedKey, V: Record>(
+    fn load_ordered_rows<K: Key, V: Record>(
         &self,
         name: &str,
         options: OrderedOptions,
@@ -48,7 +50,7 @@ impl Cluster {
         self.create_together(|cluster| cluster.load_ordered_unfinished(name, options, rows))
     }
 
-    fn load_ordered_unfinished<K: OrderedKey, V: Record>(
+    fn load_ordered_unfinished<K: Key, V: Record>(
         &self,
         name: &str,
         options: OrderedOptions,
@@ -75,7 +77,7 @@ impl Cluster {
             if is_inline::<K, V>() { None } else { Some(self.create_table(&part(name, VALUES), node(of_leaves))?) };
         let (leaves, inner) = (create(LEAVES, 1, of_leaves)?, create(INNER, 0, of_inner)?);
         let ordered = Ordered::new(inner, leaves, values, shape);
-        let row = |(key, value): (K, V)| (encoded(&key).bytes().to_vec(), ordered.inline(&value).to_vec());
+        let row = |(key, value): (K, V)| (encoded(&key).bytes().to_vec(), ordered.inline(&value));
         let (leaves, inner) = (&ordered.leaves, &ordered.inner);
         let unsorted = match &ordered.values {
             None => self.load_tree(leaves, inner, Builder::new(shape, options.apart, &mut rows.map(row)))?,
@@ -87,7 +89,7 @@ impl Cluster {
                     (key, value)
                 };
                 self.load(values, rows.map(note))?;
-                let mut rows = keys.into_iter().map(|key| row((key, V::new_zeroed())));
+                let mut rows = keys.into_iter().map(|key| (encoded(&key).bytes().to_vec(), Vec::new()));
                 self.load_tree(leaves, inner, Builder::new(shape, options.apart, &mut rows))?
             }
         };
@@ -95,7 +97,7 @@ impl Cluster {
             None => Ok(ordered),
             Some(key) => {
                 let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
-                Err(IndexError::Unsorted { table: name.to_owned(), key })
+                Err(IndexError::Unsorted { table: name.to_owned(), key }.into())
             }
         }
     }
@@ -118,11 +120,21 @@ impl Cluster {
 
     /// Opens an ordered table that exists. What is remembered of where its keys are is this
     /// handle's and its clones' own.
-    pub fn open_ordered<K: OrderedKey, V: Record>(&self, name: &str) -> Result<Ordered<K, V>, OpenError> {
+    pub fn open_ordered<K: Key, V: Record>(&self, name: &str) -> Result<Ordered<K, V>, OpenError> {
         let shape = shape::<K, V>().map_err(|error| error.of_table(name))?;
         let open = |what| self.open_table_as(&part(name, what), schema::<K, V>());
         let values = if is_inline::<K, V>() { None } else { Some(self.open_table(&part(name, VALUES))?) };
         Ok(Ordered::new(open(INNER)?, open(LEAVES)?, values, shape))
+    }
+
+    /// Opens an ordered table, or creates it, empty: see
+    /// [`open_or_create_table`](Cluster::open_or_create_table).
+    pub fn open_or_create_ordered<K: Key, V: Record>(
+        &self,
+        name: &str,
+        options: OrderedOptions,
+    ) -> Result<Ordered<K, V>, OpenError> {
+        self.open_or_create(|| self.open_ordered(name), || self.create_ordered(name, options))
     }
 
     /// Drops an ordered table, with all the tables that it consists of, in one change of the

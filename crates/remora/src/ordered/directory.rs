@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use remora_index::learned::{Learned, Size};
 
 use super::keys::encoded;
-use crate::table::OrderedKey;
+use crate::key::Key;
 
 /// Where nodes are, by their low fences. Where it knows none, there are gaps.
 ///
@@ -51,7 +51,7 @@ fn at<'n, K: Ord>(nodes: &'n BTreeMap<K, Known<K>>, key: &K) -> Option<(&'n K, &
     nodes.range(..=key).next_back().filter(|(_, node)| node.ends_behind(key))
 }
 
-impl<K: OrderedKey> Nodes<K> {
+impl<K: Key> Nodes<K> {
     fn find(&self, key: &K) -> Option<u64> {
         match self {
             Nodes::Map(nodes) => at(nodes, key).map(|(_, node)| node.id),
@@ -176,7 +176,7 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<K: OrderedKey> Directory<K> {
+impl<K: Key> Directory<K> {
     /// One that needs a ninth of the memory: see [`remora_index::learned`].
     pub(super) fn learned() -> Directory<K> {
         Directory::of(|| Nodes::Learned(Learned::new(K::BYTES)))

@@ -9,7 +9,8 @@ use super::keys::encoded;
 use super::parts::NodeRecord;
 use super::tree::{CHANGED, NodeView, Ordered};
 use crate::error::Error;
-use crate::table::{OrderedKey, Record};
+use crate::key::Key;
+use crate::record::Record;
 use crate::transaction::{Slot, Transaction};
 use crate::worker::Session;
 
@@ -24,7 +25,7 @@ pub(super) struct Step {
     pub(super) slot: Slot<NodeRecord>,
 }
 
-impl<K: OrderedKey, V: Record> Ordered<K, V> {
+impl<K: Key, V: Record> Ordered<K, V> {
     /// The leaf of a key, which is in the read set from now on. First where it is remembered to be;
     /// if nothing is remembered, where the memory node's CPU says, if there is one to be asked; and
     /// then from the root.
@@ -125,12 +126,12 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 }
 
 /// A node, as the directory keeps it.
-pub(super) fn of_node<K: OrderedKey>(id: u64, node: &NodeView<'_>) -> (K, Option<K>, u64) {
+pub(super) fn of_node<K: Key>(id: u64, node: &NodeView<'_>) -> (K, Option<K>, u64) {
     (K::decode(node.low()), node.high().map(K::decode), id)
 }
 
 /// The leaves below a node of level 1.
-fn children<'n, K: OrderedKey>(node: &'n NodeView<'n>) -> impl Iterator<Item = (K, Option<K>, u64)> + use<'n, K> {
+fn children<'n, K: Key>(node: &'n NodeView<'n>) -> impl Iterator<Item = (K, Option<K>, u64)> + use<'n, K> {
     (0..node.count()).map(|at| {
         let high = if at + 1 < node.count() { Some(node.key(at + 1)) } else { node.high() };
         (K::decode(node.key(at)), high.map(K::decode), node.child(at))

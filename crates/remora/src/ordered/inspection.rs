@@ -9,25 +9,26 @@ use super::parts::NodeRecord;
 use super::tree::Ordered;
 use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::table::{OrderedKey, Record};
+use crate::key::Key;
+use crate::record::Record;
 
 impl Cluster {
     /// Reads a whole ordered table while nothing runs, and shows each of its rows, in any order:
     /// whether its records are as they should be (of inner nodes, of leaves, and of values that are
     /// out of line), and a tree. (Nodes that make no sense at all are not in the tree.)
-    pub fn inspect_ordered<K: OrderedKey, V: Record>(
+    pub fn inspect_ordered<K: Key, V: Record>(
         &self,
         ordered: &Ordered<K, V>,
         mut visit: impl FnMut(&K, &V),
     ) -> Result<(Vec<Inspection>, TreeInspection), Error> {
         let mut nodes = Nodes { inner: BTreeMap::new(), leaves: BTreeMap::new() };
         let look = |table, nodes: &mut BTreeMap<_, _>| {
-            self.inspect_keyed(table, |id, node: &NodeRecord| _ = nodes.insert(u64::decode(id), node.0))
+            self.inspect_keyed(table, |id, node: &NodeRecord| _ = nodes.insert(<u64 as Key>::decode(id), node.0))
         };
         let mut records = vec![look(&ordered.inner, &mut nodes.inner)?, look(&ordered.leaves, &mut nodes.leaves)?];
         if ordered.values.is_none() {
             for leaf in nodes.leaves.values().filter_map(|image| ordered.node(image).ok()) {
-                let row = |at| Some((K::decode(leaf.key(at)), V::read_from_bytes(leaf.value(at)).ok()?));
+                let row = |at| Some((K::decode(leaf.key(at)), V::decode(leaf.value(at).get(..V::BYTES)?)));
                 (0..leaf.count()).filter_map(row).for_each(|(key, value)| visit(&key, &value));
             }
         }

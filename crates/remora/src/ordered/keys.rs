@@ -2,15 +2,16 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use crate::table::{OrderedKey, Table};
+use crate::key::Key;
+use crate::table::Table;
 
-pub(super) fn encoded<K: OrderedKey>(key: &K) -> remora_record::Key {
+pub(super) fn encoded<K: Key>(key: &K) -> remora_record::Key {
     Table::<K, ()>::key(key)
 }
 
 /// The key before (or behind) another, if there is one. Keys are numbers of a fixed number of
 /// digits.
-pub(super) fn neighbour<K: OrderedKey>(key: &K, before: bool) -> Option<K> {
+pub(super) fn neighbour<K: Key>(key: &K, before: bool) -> Option<K> {
     let mut bytes = encoded(key).bytes().to_vec();
     for byte in bytes.iter_mut().rev() {
         let (digit, carries) = if before { byte.overflowing_sub(1) } else { byte.overflowing_add(1) };
@@ -23,7 +24,7 @@ pub(super) fn neighbour<K: OrderedKey>(key: &K, before: bool) -> Option<K> {
 }
 
 /// The first and the last key of a range; `None` if it has none.
-pub(super) fn ends<K: OrderedKey>(range: &impl RangeBounds<K>) -> Option<(K, K)> {
+pub(super) fn ends<K: Key>(range: &impl RangeBounds<K>) -> Option<(K, K)> {
     let from = match range.start_bound() {
         Bound::Included(key) => *key,
         Bound::Excluded(key) => neighbour(key, false)?,

@@ -3,7 +3,9 @@
 use remora_index::btree::NODE_BYTES;
 
 use super::parts::{is_inline, shape};
-use crate::table::{OrderedKey, Record};
+use crate::key::Key;
+use crate::record::Record;
+use remora_fabric::setters;
 
 /// Where the nodes of an ordered table lie, and so how a client finds a leaf that it remembers
 /// nothing of. The three designs are those of Ziegler et al., SIGMOD 2019. Whatever finds a leaf,
@@ -24,6 +26,7 @@ pub enum Design {
 
 /// How to create an ordered table.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct OrderedOptions {
     /// Keys that it can hold. It has room for nodes that are half full; after many deletes they can
     /// be less.
@@ -39,6 +42,8 @@ pub struct OrderedOptions {
     pub apart: usize,
 }
 
+setters!(OrderedOptions { replicas: u8, design: Design, apart: usize });
+
 impl OrderedOptions {
     /// A table of at most `rows` keys, otherwise with the cluster's defaults.
     #[must_use]
@@ -49,12 +54,12 @@ impl OrderedOptions {
     /// The tables that it will consist of, for keys and values of these types: rows, bytes of a
     /// key, and bytes of a value of each. From that follows how much memory it needs.
     #[must_use]
-    pub fn tables<K: OrderedKey, V: Record>(&self) -> Vec<(u64, usize, usize)> {
+    pub fn tables<K: Key, V: Record>(&self) -> Vec<(u64, usize, usize)> {
         let Ok(shape) = shape::<K, V>() else { return Vec::new() };
         // Some that come while others go.
         let node = |rows: u64| (rows.saturating_add(16), size_of::<u64>(), NODE_BYTES);
         let (leaves, inner) = shape.nodes_for(self.rows);
-        let values = (!is_inline::<K, V>()).then_some((self.rows, K::BYTES, size_of::<V>()));
+        let values = (!is_inline::<K, V>()).then_some((self.rows, K::BYTES, V::BYTES));
         [node(inner), node(leaves)].into_iter().chain(values).collect()
     }
 }

@@ -7,13 +7,19 @@ use remora_txn::Intent;
 use super::keys::{encoded, ends, neighbour};
 use super::tree::{CHANGED, NodeView, Ordered};
 use crate::error::Error;
-use crate::table::{OrderedKey, Record};
+use crate::key::Key;
+use crate::record::Record;
 use crate::transaction::{Slot, Transaction};
+
+/// A value that is to be replaced by another.
+pub(super) fn nothing<V: Record>() -> V {
+    V::decode(&vec![0; V::BYTES])
+}
 
 /// Leaves that a scan asks for at a time: as many as one round has room for, under every protocol.
 const AHEAD_MAX: usize = 60;
 
-impl<K: OrderedKey, V: Record> Ordered<K, V> {
+impl<K: Key, V: Record> Ordered<K, V> {
     /// The first keys of a range and their values, in ascending order: at most `limit`. No other
     /// transaction inserts into or deletes from the part of the range that this one has seen,
     /// before this one commits. Otherwise this one aborts.
@@ -96,7 +102,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let slots: Vec<Slot<V>> = found.iter().map(|(key, _)| tx.want(values, *key)).collect();
         tx.fetch().await?;
         for ((_, value), slot) in found.iter_mut().zip(slots) {
-            *value = *tx.find(slot)?.ok_or(CHANGED)?;
+            *value = slot.value(tx)?.ok_or(CHANGED)?;
         }
         if let Some((first, last)) = range {
             tx.note_scan(values, &first, &last)?;
@@ -118,7 +124,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             if found.len() == limit || !is_of_range(&key) {
                 break;
             }
-            let value = if self.values.is_some() { V::new_zeroed() } else { self.value(leaf, at)? };
+            let value = if self.values.is_some() { nothing() } else { self.value(leaf, at)? };
             found.push((key, value));
         }
         Ok(())

@@ -13,7 +13,9 @@ use super::parts::NodeRecord;
 #[cfg(doc)]
 use crate::cluster::Cluster;
 use crate::error::{Error, Named, Reason};
-use crate::table::{OrderedKey, Record, Table};
+use crate::key::Key;
+use crate::record::Record;
+use crate::table::Table;
 use crate::transaction::{Slot, Transaction};
 
 /// The bytes of a node of this transaction.
@@ -25,12 +27,9 @@ pub(super) type NodeView<'t> = Node<&'t [u8]>;
 ///
 /// ```
 /// use remora::{Cluster, Error, OrderedOptions};
-/// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
-/// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
-/// # #[repr(C)]
+/// # #[derive(Clone, Copy, remora::Record)]
 /// # struct Order { items: u64 }
-/// # impl remora::Record for Order { const SCHEMA: &'static str = "order: items u64"; }
-/// # let cluster = Cluster::embedded(Default::default())?;
+/// # let cluster = Cluster::embedded().open()?;
 /// // By customer, and then by number.
 /// let options = OrderedOptions::for_rows(1000);
 /// let orders = cluster.create_ordered::<(u32, u32), Order>("orders", options)?;
@@ -63,7 +62,7 @@ pub struct Ordered<K, V> {
 /// It is not what was expected: what led there has changed since.
 pub(super) const CHANGED: Error = Error::Aborted(Reason::new(Abort::Changed));
 
-impl<K: OrderedKey, V: Record> Ordered<K, V> {
+impl<K: Key, V: Record> Ordered<K, V> {
     pub(super) fn new(
         inner: Table<u64, NodeRecord>,
         leaves: Table<u64, NodeRecord>,
@@ -74,14 +73,19 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     }
 
     /// What a leaf has of a value.
-    pub(super) fn inline<'v>(&self, value: &'v V) -> &'v [u8] {
-        if self.values.is_some() { &[] } else { value.as_bytes() }
+    pub(super) fn inline(&self, value: &V) -> Vec<u8> {
+        if self.values.is_some() {
+            return Vec::new();
+        }
+        let mut bytes = vec![0; V::BYTES];
+        value.encode(&mut bytes);
+        bytes
     }
 
     /// The error of a transaction that needs a key of this table which is not there.
     #[must_use]
-    pub fn missing(&self, key: &K) -> Error {
-        Error::NotFound(Named::new(self.name(), encoded(key).bytes()))
+    pub fn missing(&self, key: K) -> Error {
+        Error::NotFound(Named::new(self.name(), encoded(&key).bytes()))
     }
 
     /// A handle that remembers nothing of where keys are, for measurements: every operation asks,
@@ -123,7 +127,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         tx: &'t Transaction<'_, '_>,
         slot: Slot<NodeRecord>,
     ) -> Result<Option<NodeView<'t>>, Error> {
-        tx.find(slot)?.map(|record| self.node(&record.0)).transpose()
+        slot.get(tx)?.map(|record| self.node(&record.0)).transpose()
     }
 
     /// A node that has been fetched and is there.
@@ -137,11 +141,12 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         tx: &'t mut Transaction<'_, '_>,
         slot: Slot<NodeRecord>,
     ) -> Result<Node<&'t mut [u8]>, Error> {
-        Node::new(self.shape, &mut tx.get_mut(slot)?.0[..]).map_err(|what| self.damaged(what))
+        Node::new(self.shape, &mut slot.get_mut(tx)?.0[..]).map_err(|what| self.damaged(what))
     }
 
     pub(super) fn value(&self, leaf: &NodeView<'_>, at: usize) -> Result<V, Error> {
-        V::read_from_bytes(leaf.value(at)).map_err(|_| self.damaged(Damaged("a value")))
+        let bytes = leaf.value(at);
+        if bytes.len() == V::BYTES { Ok(V::decode(bytes)) } else { Err(self.damaged(Damaged("a value"))) }
     }
 }
 

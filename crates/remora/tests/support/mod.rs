@@ -10,15 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use remora::admin::Inspection;
+use remora::connect::{Device, DeviceOptions};
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::shm::file::{ShmFiles, ShmNode};
 use remora::floors::fabric::tcp::{Loopback, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::node::ring::RingReader;
 use remora::floors::node::{Pointer, clients, node};
+use remora::protocol::Protocol;
 use remora::{
-    Cluster, ClusterOptions, Device, DeviceOptions, Error, Inspection, Intent, Key, Protocol, Record, Session, Table,
-    TableOptions, Transaction, TransactionId,
+    Cluster, ClusterOptions, Error, Intent, Key, Record, Session, Table, TableOptions, Transaction, TransactionId,
 };
 use remora::{Worker, WorkerOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -38,18 +40,15 @@ macro_rules! test_of_each {
     ([$($PROTOCOL:ident)*] $test:ident) => { $(
         #[test]
         #[allow(non_snake_case, reason = "a constant's name")]
-        fn $PROTOCOL() { super::$test(remora::Protocol::$PROTOCOL); }
+        fn $PROTOCOL() { super::$test(remora::protocol::Protocol::$PROTOCOL); }
     )* };
 }
 
 /// A record of `N` words.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "words")]
 #[repr(transparent)]
 pub struct Words<const N: usize>(pub [u64; N]);
-
-impl<const N: usize> Record for Words<N> {
-    const SCHEMA: &'static str = "words";
-}
 
 impl<const N: usize> Words<N> {
     /// All words the same, so that a torn one shows.
@@ -80,17 +79,17 @@ pub fn is_long() -> bool {
 }
 
 pub fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
-    ClusterOptions { memory_nodes: NODES, replicas, node_bytes: 4 << 20, protocol, ..ClusterOptions::default() }
+    Cluster::embedded().nodes(NODES).replicas(replicas).node_bytes(4 << 20).protocol(protocol)
 }
 
 pub fn seeded(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Seeded) {
-    Cluster::seeded(options(protocol, replicas), seed).unwrap()
+    options(protocol, replicas).open_seeded(seed).unwrap()
 }
 
 pub fn embedded(protocol: Protocol, replicas: u8) -> Cluster {
-    let options = ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) };
+    let options = options(protocol, replicas).node_bytes(32 << 20);
     match device() {
-        None => Cluster::embedded(options).unwrap(),
+        None => options.open().unwrap(),
         rdma => over_servers(rdma, options),
     }
 }
@@ -114,7 +113,7 @@ fn over_servers(rdma: Option<Device>, options: ClusterOptions) -> Cluster {
     let regions = vec![vec![options.node_bytes]; NODES.into()];
     // A busy machine is not a dead node.
     let patient = TcpOptions { rdma, patience: Duration::from_secs(30), ..TcpOptions::default() };
-    Cluster::on(Arc::new(Loopback::new(&regions, patient).unwrap()), options).unwrap()
+    options.open_on(Arc::new(Loopback::new(&regions, patient).unwrap())).unwrap()
 }
 
 /// Clusters of three nodes on every backend: shared memory, the seeded scheduler, TCP, files shared
@@ -123,12 +122,12 @@ pub fn on_every_fabric(protocol: Protocol, replicas: u8) -> Vec<Cluster> {
     if device().is_some() {
         return vec![embedded(protocol, replicas)];
     }
-    let options = ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) };
+    let options = options(protocol, replicas).node_bytes(32 << 20);
     vec![
         embedded(protocol, replicas),
         seeded(protocol, replicas, 7).0,
         over_servers(None, options),
-        Cluster::on(Arc::new(files(options.node_bytes)), options).unwrap(),
+        options.open_on(Arc::new(files(options.node_bytes))).unwrap(),
     ]
 }
 
@@ -145,7 +144,9 @@ fn files(bytes: usize) -> ShmFiles {
 
 /// A worker that plays `clients` clients, one coroutine each.
 pub fn worker(cluster: &Cluster, clients: usize, seed: u64) -> Worker {
-    cluster.worker(WorkerOptions { coroutines: clients, clients, seed, yield_after_rounds: true }).unwrap()
+    cluster
+        .worker(WorkerOptions::default().coroutines(clients).clients(clients).seed(seed).yield_after_rounds(true))
+        .unwrap()
 }
 
 /// A table whose keys are 0, 1, 2 ...
@@ -166,14 +167,14 @@ pub async fn add(
     let slots: Vec<_> = keys.zip(intents).map(|(key, intent)| tx.want_for(rows, key, intent)).collect();
     tx.fetch().await?;
     slots.into_iter().take(written).try_for_each(|slot| {
-        tx.get_mut(slot)?.0[0] += 1;
+        slot.get_mut(tx)?.0[0] += 1;
         Ok(())
     })
 }
 
 /// Everything at node 0, one copy.
 pub fn at_one_node(rows: u64) -> TableOptions {
-    TableOptions { shards: Some(1), replicas: Some(1), ..TableOptions::for_rows(rows) }
+    TableOptions::for_rows(rows).shards(1).replicas(1)
 }
 
 /// Waits until nothing of this session is under way in the background: its locks are gone then.

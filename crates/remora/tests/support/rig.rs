@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use remora::Error;
 use remora::floors::fabric::{ClientId, Host, Lane, NodeId, NodeSet, Progress, Service, Worker, block_on};
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{IndexError, Loader, Sizes, Table, TakeRow, bulk_load};
@@ -15,7 +16,7 @@ use remora::floors::record::{Key, layout};
 use remora::floors::txn::{
     Applier, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, VersionCache, inspect,
 };
-use remora::{Error, Protocol};
+use remora::protocol::Protocol;
 
 /// See the [module](self).
 pub struct Rig<F: Host> {

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, ClusterOptions, ConnectOptions, MemoryNode, Nodes, Place, ServerOptions, WorkerOptions};
+use remora::connect::{ConnectOptions, Nodes, Place};
+use remora::node::{MemoryNode, ServerOptions};
+use remora::{Cluster, WorkerOptions};
 
 const THREADS: usize = 8;
 
@@ -57,8 +59,8 @@ fn a_pool_at_rest_sleeps() {
         let folder = std::env::temp_dir().join(format!("remora-at-rest-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let configuration = Some(Place::File(folder.join("configuration")));
-        let options = ConnectOptions { configuration, ..ConnectOptions::default() };
-        assert_rests(&Cluster::connect(&Nodes::Tcp(addresses), &options).unwrap());
+        let options = ConnectOptions::default().configuration(configuration);
+        assert_rests(&options.clone().nodes(Nodes::Tcp(addresses)).open().unwrap());
         fs::remove_dir_all(&folder).unwrap();
     });
 }
@@ -66,7 +68,7 @@ fn a_pool_at_rest_sleeps() {
 #[test]
 fn a_pool_of_embedded_servers_sleeps() {
     alone("at_rest::a_pool_of_embedded_servers_sleeps", || {
-        let options = ClusterOptions { node_bytes: 16 << 20, ..ClusterOptions::default() };
-        assert_rests(&Cluster::embedded_servers(None, options).unwrap());
+        let options = Cluster::embedded().node_bytes(16 << 20);
+        assert_rests(&options.open_servers(None).unwrap());
     });
 }

@@ -7,12 +7,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use remora::admin::Freed;
+use remora::connect::{Nodes, Place};
 use remora::floors::fabric::{ClientId, Lane, block_on};
 use remora::floors::index::IndexError;
 use remora::floors::node::{MemoryError, Registration, metadata};
+use remora::node::{MemoryNode, ServerOptions};
+use remora::protocol::Protocol;
 use remora::{
-    Abort, Cluster, ConnectOptions, Error, Freed, LargeOptions, MemoryNode, Misuse, Nodes, OpenError, OrderedOptions,
-    Place, Protocol, Record, ServerOptions, Session, Table, TableOptions,
+    Abort, Cluster, Error, LargeOptions, Misuse, OpenError, OpenErrorKind, OrderedOptions, Session, Table, TableOptions,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -22,13 +25,10 @@ use crate::support::{self, Words, look};
 type Rows = Table<u64, Row>;
 
 /// Another schema of other sizes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[record(schema = "other")]
 #[repr(transparent)]
 struct Other([u64; 9]);
-
-impl Record for Other {
-    const SCHEMA: &'static str = "other";
-}
 
 /// The protocols that these tests are about: locks by NICs, locks by CPUs, replicas in place,
 /// shared locks.
@@ -52,7 +52,7 @@ fn fill(cluster: &Cluster, name: &str) -> (Rows, u64) {
     for count in [8_000, 7_000, 6_000, 5_000, 4_000, 3_000, 2_000] {
         match cluster.create_table::<u64, Row>(name, TableOptions::for_rows(count)) {
             Ok(table) => return (table, count),
-            Err(IndexError::Memory(MemoryError::OutOfMemory { .. })) => {}
+            Err(error) if error.kind() == OpenErrorKind::Full => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -77,8 +77,8 @@ fn space_is_used_again() {
             let changed = worker.block_on(async |session| {
                 session
                     .transact(async |tx| {
-                        tx.write(&now, turn, ROW).await?;
-                        tx.insert(&now, count - 1, ROW).await
+                        now.update(tx, turn, ROW).await?;
+                        now.insert(tx, count - 1, ROW).await
                     })
                     .await
             });
@@ -104,14 +104,14 @@ fn space_is_used_again() {
             let mut worker = support::worker(&cluster, 1, turn);
             worker.block_on(async |session| {
                 for key in 0..150 {
-                    session.transact(async |tx| tx.insert(&now, key, ROW).await).await.unwrap();
+                    session.transact(async |tx| now.insert(tx, key, ROW).await).await.unwrap();
                 }
                 for key in 0..50 {
-                    session.transact(async |tx| tx.delete(&now, (key * 7 + turn) % 150).await).await.unwrap();
+                    session.transact(async |tx| now.remove(tx, (key * 7 + turn) % 150).await).await.unwrap();
                 }
                 // Prepared, and taken back.
                 let mut begun = session.begin().unwrap();
-                begun.transaction().insert(&now, 1_000, ROW).await.unwrap();
+                now.insert(&mut begun.transaction(), 1_000, ROW).await.unwrap();
                 begun.abort().await;
             });
             assert!(worker.drain().unwrap());
@@ -131,12 +131,12 @@ fn what_consists_of_several_tables_is_dropped_as_a_whole() {
         cluster.create_ordered::<u64, Words<64>>("values", ordered).unwrap();
         let large = cluster.create_large::<u64>("large", LargeOptions::for_values(10, 100_000)).unwrap();
         let mut worker = support::worker(&cluster, 1, 1);
-        worker.block_on(async |session| large.write(session, &1, &[3; 20_000]).await).unwrap();
+        worker.block_on(async |session| large.write(session, 1, &[3; 20_000]).await).unwrap();
         assert_eq!(cluster.drop_ordered("inline").unwrap(), Freed::Now);
         assert_eq!(cluster.drop_ordered("values").unwrap(), Freed::Now);
         assert_eq!(cluster.drop_large("large").unwrap(), Freed::Now);
         assert!(cluster.catalog().tables.iter().all(|table| !table.is_there()));
-        let refused = worker.block_on(async |session| large.read(session, &1).await);
+        let refused = worker.block_on(async |session| large.read(session, 1).await);
         assert!(is_dropped(&refused, "large"), "{refused:?}");
     }
     assert_eq!(memory_error(cluster.drop_ordered("inline")), dropped("inline/leaves"));
@@ -156,9 +156,10 @@ fn a_table_that_cannot_be_dropped_says_why() {
     let while_loading = rows(100).inspect(|(key, _)| {
         if *key == 50 {
             let refused = cluster.drop_table("rows");
-            assert!(matches!(&refused, Err(IndexError::Loading { table, .. }) if table == "rows"), "{refused:?}");
+            let refused = refused.unwrap_err();
+            assert!(matches!(refused.cause(), IndexError::Loading { table, .. } if table == "rows"), "{refused}");
             let refused = cluster.load(&table, rows(1));
-            assert!(matches!(&refused, Err(IndexError::Loading { .. })), "{refused:?}");
+            assert!(matches!(refused.unwrap_err().kind(), OpenErrorKind::Loading { .. }));
         }
     });
     cluster.load(&table, while_loading).unwrap();
@@ -186,7 +187,7 @@ fn a_name_is_used_again_with_another_schema() {
             cluster.load(&old, rows(100)).unwrap();
             {
                 let mut worker = support::worker(&cluster, 1, 1);
-                let read = worker.block_on(async |session| session.transact(async |tx| tx.read(&old, 1).await).await);
+                let read = worker.block_on(async |session| session.transact(async |tx| old.get(tx, 1).await).await);
                 assert_eq!(read.unwrap(), Some(ROW));
             }
             assert_eq!(cluster.drop_table("rows").unwrap(), Freed::Now);
@@ -194,11 +195,11 @@ fn a_name_is_used_again_with_another_schema() {
             cluster.load(&new, (0..100).map(|key| (key, Other([u64::from(key); 9])))).unwrap();
             let mut worker = support::worker(&cluster, 1, 1);
             worker.block_on(async |session| {
-                let stale = session.transact(async |tx| tx.read(&old, 1).await).await;
+                let stale = session.transact(async |tx| old.get(tx, 1).await).await;
                 assert!(is_dropped(&stale, "rows"), "{stale:?}");
-                let stale = session.transact(async |tx| tx.insert(&old, 1_000, ROW).await).await;
+                let stale = session.transact(async |tx| old.insert(tx, 1_000, ROW).await).await;
                 assert!(is_dropped(&stale, "rows"), "{stale:?}");
-                let read = session.transact(async |tx| tx.read(&new, 99).await).await;
+                let read = session.transact(async |tx| new.get(tx, 99).await).await;
                 assert_eq!(read.unwrap(), Some(Other([99; 9])));
             });
             let refused = memory_error(cluster.open_table::<u64, Row>("rows").map(drop));
@@ -225,8 +226,8 @@ impl Processes {
         let names = Nodes::Tcp(nodes.iter().map(|node| node.address().unwrap().to_string()).collect());
         let place = Some(Place::File(folder.join("configuration")));
         let connect = || {
-            let options = ConnectOptions { configuration: place.clone(), protocol, ..ConnectOptions::default() };
-            Cluster::connect(&names, &options).unwrap().with_lease(Some(lease))
+            let options = Cluster::connect(&names).configuration(place.clone()).protocol(protocol);
+            options.open().unwrap().with_lease(Some(lease))
         };
         Processes { clients: (0..count).map(|_| connect()).collect(), _nodes: nodes, folder }
     }
@@ -252,7 +253,7 @@ fn other_clients_are_told_and_go_on() {
         let (opened_table, opened_other): (Rows, Rows) =
             (resting.open_table("rows").unwrap(), resting.open_table("other").unwrap());
         let write = async |session: &mut Session, table: &Rows| {
-            session.transact(async |tx| tx.write(table, 3, ROW).await).await
+            session.transact(async |tx| table.update(tx, 3, ROW).await).await
         };
         rests.block_on(async |session| write(session, &opened_table).await).unwrap();
         let (tell, told) = mpsc::channel();
@@ -302,7 +303,7 @@ fn other_clients_are_told_and_go_on() {
         });
         // It opens what has the name now.
         let new: Table<u32, Other> = resting.open_table("rows").unwrap();
-        let read = rests.block_on(async |session| session.transact(async |tx| tx.read(&new, 7).await).await);
+        let read = rests.block_on(async |session| session.transact(async |tx| new.get(tx, 7).await).await);
         assert_eq!(read.unwrap(), Some(Other([5; 9])));
         drop(rests);
     }
@@ -323,14 +324,14 @@ fn a_transaction_under_way_keeps_the_memory() {
                 let mut worker = support::worker(cluster, 1, 1);
                 let committed = worker.block_on(async |session| {
                     let mut begun = session.begin()?;
-                    begun.transaction().write(table, 3, Words([8])).await?;
+                    table.update(&mut begun.transaction(), 3, Words([8])).await?;
                     tell.send(()).unwrap();
                     released.recv().await.unwrap();
-                    begun.transaction().read(table, 4).await?;
+                    table.get(&mut begun.transaction(), 4).await?;
                     begun.commit().await
                 });
                 let refused =
-                    worker.block_on(async |session| session.transact(async |tx| tx.read(table, 3).await).await);
+                    worker.block_on(async |session| session.transact(async |tx| table.get(tx, 3).await).await);
                 (committed, refused)
             });
             told.recv().unwrap();
@@ -421,10 +422,9 @@ fn change(cluster: &Cluster, seed: u64, count: u64, is_over: &AtomicBool) -> u64
             loop {
                 let (key, new) = (session.lane().random() % (count / 2), session.lane().random() % (count / 2));
                 let run = session.transact(async |tx| {
-                    let row = tx.read_for_update(&table, key).await?;
-                    row.0[0] += 1;
+                    table.get_mut(tx, key).await?.0[0] += 1;
                     if number == 1 {
-                        tx.insert(&table, count / 2 + new, ROW).await?;
+                        table.insert(tx, count / 2 + new, ROW).await?;
                     }
                     Ok(())
                 });
@@ -483,7 +483,7 @@ fn a_client_that_died_is_recovered_before() {
         // The leases begin to run, and then nothing happens any more.
         let left: Result<(), Error> = dead.block_on(async |session| {
             let mut begun = session.begin()?;
-            begun.transaction().write(&table, 3, Words([8])).await?;
+            table.update(&mut begun.transaction(), 3, Words([8])).await?;
             let _forgotten = std::mem::ManuallyDrop::new(begun);
             Ok(())
         });
@@ -495,7 +495,7 @@ fn a_client_that_died_is_recovered_before() {
         survivor.recover(client).unwrap();
         let new = cluster.create_table::<u64, Row>("new", TableOptions::for_rows(count)).unwrap();
         cluster.load(&new, rows(count / 2)).unwrap();
-        let read = survivor.block_on(async |session| session.transact(async |tx| tx.read(&new, 3).await).await);
+        let read = survivor.block_on(async |session| session.transact(async |tx| new.get(tx, 3).await).await);
         assert_eq!(read.unwrap(), Some(ROW));
         assert_whole(&cluster, &new, count as usize / 2);
     }
@@ -525,7 +525,7 @@ fn a_loader_that_died_half_way() {
             configuration.change(|now| now.join(dead, now.epoch(), u64::MAX / 2, None)).unwrap().unwrap();
             let connection = one.fabric().connect(ClientId(dead)).unwrap();
             words_of(&table, &one, dead.into());
-            let refused = IndexError::Loading { table: "rows".to_owned(), client: dead };
+            let refused = OpenError::from(IndexError::Loading { table: "rows".to_owned(), client: dead });
             assert_eq!(other.drop_table("rows"), Err(refused.clone()));
             let opened: Rows = other.open_table("rows").unwrap();
             assert_eq!(other.load(&opened, rows(100)), Err(refused));
@@ -583,9 +583,9 @@ fn a_drop_that_ends_half_way_is_finished_by_the_next_creation() {
     cluster.load(&new, rows(count)).unwrap();
     assert_whole(&cluster, &new, count as usize);
     worker.block_on(async |session| {
-        let refused = session.transact(async |tx| tx.read(&table, 1).await).await;
+        let refused = session.transact(async |tx| table.get(tx, 1).await).await;
         assert!(is_dropped(&refused, "rows"), "{refused:?}");
-        assert_eq!(session.transact(async |tx| tx.read(&new, 1).await).await.unwrap(), Some(ROW));
+        assert_eq!(session.transact(async |tx| new.get(tx, 1).await).await.unwrap(), Some(ROW));
         // An abort of another kind stays one.
         let aborted = session.transact(async |_| Err::<(), _>(Error::Aborted(Abort::Dropped.into()))).await;
         assert!(aborted.is_err());
@@ -598,14 +598,14 @@ fn a_drop_that_ends_half_way_is_finished_by_the_next_creation() {
 fn recovery_of_a_client_that_used_a_dropped_table() {
     for protocol in PROTOCOLS {
         let cluster = leased(protocol);
-        let one_shard = TableOptions { shards: Some(1), ..TableOptions::for_rows(100) };
+        let one_shard = TableOptions::for_rows(100).shards(1);
         let old: Rows = cluster.create_table("old", one_shard).unwrap();
         cluster.load(&old, (0..100).map(|key| (key, Words([1])))).unwrap();
         let mut dead = support::worker(&cluster, 1, 1);
         let client = dead.incarnations().next().unwrap();
         dead.block_on(async |session| {
             for key in 0..50 {
-                session.transact(async |tx| tx.write(&old, key, Words([2])).await).await.unwrap();
+                session.transact(async |tx| old.update(tx, key, Words([2])).await).await.unwrap();
             }
         });
         assert!(dead.drain().unwrap());

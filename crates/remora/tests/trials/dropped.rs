@@ -9,10 +9,12 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::time::Duration;
 
+use remora::admin::Inspection;
 use remora::floors::txn::mutant::{self, Mutant};
+use remora::protocol::Protocol;
 use remora::{
-    Cluster, Error, Inspection, Intent, Large, LargeOptions, Limit, Ordered, OrderedOptions, Protocol, Session, Stored,
-    Table, TableOptions, Transaction, TransactionOptions, Verdict,
+    Cluster, Error, Intent, Large, LargeOptions, Limit, Ordered, OrderedOptions, Session, Stored, Table, TableOptions,
+    Transaction, TransactionOptions, Verdict,
 };
 
 use super::support::{self, Words, cut_off, look, on_every_fabric, rest, table};
@@ -45,13 +47,13 @@ fn lost_updates(cluster: &Cluster) -> (u64, u64, Inspection) {
     let committed = worker.run(async |client, session| {
         let mut committed = 0;
         for turn in 0..40u64 {
-            let options = TransactionOptions { attempts: 50, ..TransactionOptions::default() };
+            let options = TransactionOptions::default().attempts(50);
             let done = session.transact_with(options, async |tx| {
                 let slot = tx.want_for(&rows, (turn + client as u64) % KEYS, Intent::Update);
                 let polls = tx.lane().random() as usize % 6;
                 let _ = cut_off(tx.fetch(), polls).await;
                 tx.fetch().await?;
-                tx.get_mut(slot)?.0[0] += 1;
+                slot.get_mut(tx)?.0[0] += 1;
                 Ok(())
             });
             match done.await {
@@ -94,7 +96,7 @@ fn an_answer_that_comes_late_is_no_lock(protocol: Protocol) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(3), Words([0u64]));
         let mut worker = support::worker(&cluster, 3, 1);
         worker
-            .run(async |_, session| session.transact(async |tx| tx.read(&rows, 1).await).await.map(drop))
+            .run(async |_, session| session.transact(async |tx| rows.get(tx, 1).await).await.map(drop))
             .remove(0)
             .unwrap();
         let outcomes = worker.run(async |client, session| {
@@ -107,7 +109,7 @@ fn an_answer_that_comes_late_is_no_lock(protocol: Protocol) {
                 tx.lane().sleep(20 * MS).await;
             }
             tx.fetch().await?;
-            tx.get_mut(slot)?.0[0] += 1;
+            slot.get_mut(&mut tx)?.0[0] += 1;
             tx.lane().sleep([10, 20, 30][client] * MS).await;
             begun.commit().await
         });
@@ -202,7 +204,7 @@ impl World {
     /// A table in which the keys of an operation have a leaf of their own.
     fn ordered(cluster: &Cluster, name: &str) -> Ordered<u64, Words<14>> {
         let rows = (5..200).step_by(10).chain(KEYS).map(|key| (key, Words::all(0)));
-        cluster.load_ordered(name, OrderedOptions { apart: 7, ..OrderedOptions::for_rows(200) }, rows).unwrap()
+        cluster.load_ordered(name, OrderedOptions::for_rows(200).apart(7), rows).unwrap()
     }
 
     async fn act(&self, tx: &mut Transaction<'_, '_>, act: Act, number: u64, stored: &[Stored]) -> Result<(), Error> {
@@ -211,22 +213,22 @@ impl World {
                 let intent = if act == Act::Update { Intent::Update } else { Intent::Read };
                 let slots: Vec<_> = KEYS.iter().map(|key| tx.want_for(&self.rows, *key, intent)).collect();
                 tx.fetch().await?;
-                slots.into_iter().try_for_each(|slot| tx.get_mut(slot).map(|row| row.0[0] = number))
+                slots.into_iter().try_for_each(|slot| slot.get_mut(tx).map(|row| row.0[0] = number))
             }
             Act::Insert => {
                 let slots: Vec<_> = KEYS.iter().map(|key| tx.want_for(&self.rows, *key, Intent::Insert)).collect();
                 tx.fetch().await?;
-                slots.into_iter().try_for_each(|slot| match tx.find(slot)? {
-                    Some(_) => tx.get_mut(slot).map(|row| row.0[0] = number),
-                    None => tx.put(slot, Words([number])),
+                slots.into_iter().try_for_each(|slot| match slot.get(tx)? {
+                    Some(_) => slot.get_mut(tx).map(|row| row.0[0] = number),
+                    None => slot.insert(tx, Words([number])),
                 })
             }
             Act::Delete => {
                 for key in KEYS {
                     let slot = tx.want_for(&self.rows, key, Intent::Delete);
                     tx.fetch().await?;
-                    if tx.find(slot)?.is_some() {
-                        tx.remove(slot)?;
+                    if slot.get(tx)?.is_some() {
+                        slot.remove(tx)?;
                     }
                 }
                 Ok(())
@@ -239,7 +241,7 @@ impl World {
             }
             Act::Merge => {
                 for key in KEYS {
-                    self.ordered.remove(tx, &key).await?;
+                    self.ordered.remove(tx, key).await?;
                 }
                 Ok(())
             }
@@ -251,7 +253,7 @@ impl World {
             }
             Act::RemoveApart => {
                 for key in KEYS {
-                    self.apart.remove(tx, &key).await?;
+                    self.apart.remove(tx, key).await?;
                 }
                 Ok(())
             }
@@ -260,19 +262,19 @@ impl World {
                 found.extend(self.ordered.scan_back(tx, KEYS[0]..=KEYS[4], 10).await?);
                 assert_eq!(found.len(), 2 * KEYS.len());
                 for (key, _) in found {
-                    self.ordered.update(tx, &key, Words::all(number)).await?;
+                    self.ordered.update(tx, key, Words::all(number)).await?;
                 }
                 Ok(())
             }
             Act::PutLarge => {
                 for (key, stored) in KEYS.iter().zip(stored) {
-                    self.large.put(tx, key, stored).await?;
+                    self.large.put(tx, *key, stored).await?;
                 }
                 Ok(())
             }
             Act::RemoveLarge => {
                 for key in KEYS {
-                    self.large.remove(tx, &key).await?;
+                    self.large.remove(tx, key).await?;
                 }
                 Ok(())
             }
@@ -286,15 +288,15 @@ impl World {
             for key in KEYS {
                 seen.push(match act {
                     Act::Update | Act::ReadThenWrite | Act::Insert | Act::Delete => {
-                        tx.read(&self.rows, key).await?.map(|row| row.0[0])
+                        self.rows.get(tx, key).await?.map(|row| row.0[0])
                     }
-                    Act::Split | Act::Merge | Act::Scan => self.ordered.get(tx, &key).await?.map(|row| row.0[0]),
+                    Act::Split | Act::Merge | Act::Scan => self.ordered.get(tx, key).await?.map(|row| row.0[0]),
                     Act::InsertApart | Act::RemoveApart => {
                         let found: Vec<_> = self.apart.scan(tx, key..=key, 1).await?;
                         found.first().map(|(_, row)| row.0[0])
                     }
                     Act::PutLarge | Act::RemoveLarge => {
-                        self.large.get(tx, &key).await?.map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap()))
+                        self.large.get(tx, key).await?.map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap()))
                     }
                 });
             }
@@ -337,7 +339,7 @@ impl World {
         let linked = session.transact(async |tx| {
             let mut linked = Vec::new();
             for key in KEYS {
-                linked.extend(self.large.find(tx, &key).await?);
+                linked.extend(self.large.find(tx, key).await?);
             }
             Ok(linked)
         });
@@ -505,7 +507,7 @@ fn a_session_whose_cleaning_was_dropped(protocol: Protocol) {
                 let insert = session.transact(async |tx| {
                     let slots: Vec<_> = (0..60).map(|key| tx.want_for(&rows, 300 + key, Intent::Insert)).collect();
                     tx.fetch().await?;
-                    slots.into_iter().try_for_each(|slot| tx.put(slot, Words([1])))?;
+                    slots.into_iter().try_for_each(|slot| slot.insert(tx, Words([1])))?;
                     Err::<(), _>(Error::User("no".into()))
                 });
                 let _ = cut_off(insert, 2).await;
@@ -599,7 +601,7 @@ fn a_question_for_a_verdict_that_was_dropped(protocol: Protocol) {
             let update = async |tx: &mut Transaction<'_, '_>| {
                 let slot = tx.want_for(&rows, client as u64, Intent::Update);
                 tx.fetch().await?;
-                tx.get_mut(slot)?.0[0] += 1;
+                slot.get_mut(tx)?.0[0] += 1;
                 Ok::<_, Error>(tx.id())
             };
             if client == 1 {
@@ -620,7 +622,7 @@ fn a_question_for_a_verdict_that_was_dropped(protocol: Protocol) {
                 let mut polls = 0;
                 loop {
                     let verdict = cut_off(session.resolve(id, Duration::from_secs(10)), polls).await;
-                    let row = session.transact(async |tx| tx.read(&rows, 0).await).await.unwrap();
+                    let row = session.transact(async |tx| rows.get(tx, 0).await).await.unwrap();
                     assert_eq!(row, Some(Words([1])), "after {polls} polls");
                     if let Some(verdict) = verdict {
                         assert_eq!(verdict.unwrap(), wanted, "after {polls} polls");
@@ -644,7 +646,7 @@ async fn insert(session: &mut Session, rows: &Table<u64, Words<1>>, keys: Range<
     let inserted = session.transact(async |tx| {
         let slots: Vec<_> = keys.clone().map(|key| tx.want_for(rows, key, Intent::Insert)).collect();
         tx.fetch().await?;
-        slots.into_iter().zip(keys.clone()).try_for_each(|(slot, key)| tx.put(slot, Words([key])))
+        slots.into_iter().zip(keys.clone()).try_for_each(|(slot, key)| slot.insert(tx, Words([key])))
     });
     inserted.await
 }
@@ -693,7 +695,7 @@ fn a_chain_whose_growth_was_dropped(protocol: Protocol) {
 /// `polls` polls. Returns how many rows the table has in the end, and whether the insert was done
 /// by then. Without an ending, nothing is dropped.
 fn grow_at(cluster: &Cluster, ending: Option<Ending>, polls: usize) -> (u64, bool) {
-    let options = TableOptions { shards: Some(1), ..TableOptions::for_rows(4) };
+    let options = TableOptions::for_rows(4).shards(1);
     let rows: Table<u64, Words<1>> = cluster.create_table("rows", options).unwrap();
     let geometry = *rows.untyped().fstore().unwrap();
     assert_eq!(geometry.buckets.main, 1);
@@ -712,7 +714,7 @@ fn grow_at(cluster: &Cluster, ending: Option<Ending>, polls: usize) -> (u64, boo
         }
         let is_fetched = is_done || ending == Ending::Again;
         if is_fetched {
-            slots.into_iter().zip(keys.clone()).for_each(|(slot, key)| tx.put(slot, Words([key])).unwrap());
+            slots.into_iter().zip(keys.clone()).for_each(|(slot, key)| slot.insert(&mut tx, Words([key])).unwrap());
         }
         match ending {
             Ending::Again | Ending::Commit => begun.commit().await.unwrap(),
@@ -752,7 +754,7 @@ fn a_large_value(
         let mut polls = 0;
         let mut had = vec![0; SHORT];
         let mut founder = support::worker(&cluster, 1, 3);
-        founder.block_on(async |session| large.write(session, &1, &had).await.unwrap());
+        founder.block_on(async |session| large.write(session, 1, &had).await.unwrap());
         // What it has uploaded can be collected when it has gone.
         drop(founder);
         for number in 1.. {
@@ -762,7 +764,7 @@ fn a_large_value(
             let done = client.block_on(async |session| {
                 let done = what(session, &large, &bytes, polls).await;
                 // The session goes on.
-                let found = large.read(session, &1).await.unwrap().unwrap();
+                let found = large.read(session, 1).await.unwrap().unwrap();
                 assert!(found == had || found == bytes, "{polls} polls: {} bytes", found.len());
                 rest(session).await;
                 done
@@ -770,7 +772,7 @@ fn a_large_value(
             drop(client);
             let (collected, found) = others.block_on(async |session| {
                 let collected = large.collect(session).await.unwrap();
-                (collected, large.read(session, &1).await.unwrap().unwrap())
+                (collected, large.read(session, 1).await.unwrap().unwrap())
             });
             assert!(others.drain().unwrap());
             assert!(found == had || found == bytes, "{polls} polls: {} bytes", found.len());
@@ -807,7 +809,7 @@ fn a_large_value_whose_upload_was_dropped(protocol: Protocol) {
 /// The key has the new value or the old one. The other one is collected, if it is there still.
 fn a_large_value_whose_write_was_dropped(protocol: Protocol) {
     let write = async |session: &mut Session, large: &Large<u64>, bytes: &[u8], polls: usize| {
-        cut_off(large.write(session, &1, bytes), polls).await.map(Result::unwrap).is_some()
+        cut_off(large.write(session, 1, bytes), polls).await.map(Result::unwrap).is_some()
     };
     a_large_value(protocol, write, |collected, done| collected <= u64::from(!done));
 }

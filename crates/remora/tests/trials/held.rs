@@ -6,9 +6,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use remora::{
-    Cluster, ClusterOptions, Error, Intent, Observer, Outcome, Protocol, Table, TableOptions, TransactionEvent,
-};
+use remora::observe::{Observer, Outcome, TransactionEvent};
+use remora::protocol::Protocol;
+use remora::{Cluster, Error, Intent, Table, TableOptions};
 
 use super::support::{self, Words, look, on_every_fabric, table};
 
@@ -17,8 +17,8 @@ every_protocol!(a_thread_that_is_kept_busy_holds_up_nobody, a_lone_client_is_nev
 /// Memory nodes over TCP, and leases so long that a client whose thread is busy is not taken for
 /// dead.
 fn over_tcp(protocol: Protocol) -> Cluster {
-    let options = ClusterOptions { node_bytes: 32 << 20, ..support::options(protocol, 3) };
-    Cluster::embedded_servers(None, options).unwrap().with_lease(Some(Duration::from_secs(100)))
+    let options = support::options(protocol, 3).node_bytes(32 << 20);
+    options.open_servers(None).unwrap().with_lease(Some(Duration::from_secs(100)))
 }
 
 /// A client commits, and then its thread does something else for as long as another client has not
@@ -88,8 +88,8 @@ async fn again(session: &mut remora::Session, rows: &Table<u64, Words<1>>, turn:
             // committed.
             0 | 1 => support::add(tx, rows, 1..2, 1).await,
             2 => {
-                let row = tx.read(rows, 1).await?.map_or(0, |row| row.0[0]);
-                tx.write(rows, 1, Words([row + 1])).await
+                let row = rows.get(tx, 1).await?.map_or(0, |row| row.0[0]);
+                rows.update(tx, 1, Words([row + 1])).await
             }
             _ => support::add(tx, rows, 0..3, 0).await,
         })
@@ -138,7 +138,7 @@ fn a_lock_is_taken_over_without_a_round_trip() {
                     let update = session.transact(async |tx| {
                         let slot = tx.want_for(&rows, turn % keys, Intent::Update);
                         tx.fetch().await?;
-                        tx.get_mut(slot)?.0[0] += 1;
+                        slot.get_mut(tx)?.0[0] += 1;
                         Ok(())
                     });
                     update.await.unwrap();

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use remora::{Error, Limit, Observer, Outcome, Protocol, TableOptions, TransactionEvent};
+use remora::observe::{Observer, Outcome, TransactionEvent};
+use remora::protocol::Protocol;
+use remora::{Error, Limit, TableOptions};
 
 use super::support::{self, Words, look, table};
 
@@ -66,7 +68,7 @@ fn without_a_lease_the_end_is_told() {
     let mut worker = support::worker(&cluster, 1, 1);
     let ended = worker.block_on(async |session| {
         for _ in 0..20 {
-            session.transact(async |tx| tx.read(&rows, 0).await).await?;
+            session.transact(async |tx| rows.get(tx, 0).await).await?;
         }
         Ok::<_, Error>(())
     });

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::floors::fabric::{ClientId, Fabric};
+use remora::protocol::Protocol;
 use remora::{
-    Abort, Db, Error, Limit, Misuse, Protocol, Reason, Session, Table, TableOptions, TransactionId, TransactionOptions,
-    Verdict, WorkerOptions,
+    Abort, Db, Error, Limit, Misuse, Reason, Session, Table, TableOptions, TransactionId, TransactionOptions, Verdict,
+    WorkerOptions,
 };
 
 use super::support::{Words, embedded, look, seeded, table, worker};
@@ -17,7 +18,7 @@ type Rows = Table<u64, Words<1>>;
 
 async fn add(session: &mut Session, rows: &Rows, key: u64, options: TransactionOptions) -> Result<(), Error> {
     let change = session.transact_with(options, async |tx| {
-        tx.read_for_update(rows, key).await?.0[0] += 1;
+        rows.get_mut(tx, key).await?.0[0] += 1;
         Ok(())
     });
     change.await
@@ -35,7 +36,7 @@ fn a_holder_that_blocks_is_waited_for() {
         scope.spawn(move || {
             worker(cluster, 1, 1).block_on(async |session| {
                 let blocked = session.transact(async |tx| {
-                    tx.read_for_update(rows, 1).await?.0[0] += 1;
+                    rows.get_mut(tx, 1).await?.0[0] += 1;
                     let _ = tell.send(());
                     thread::sleep(Duration::from_millis(900));
                     Ok(())
@@ -61,7 +62,7 @@ fn a_lock_that_stays(protocol: Protocol) {
         // It dies in the middle of a commit, and no client recovers it.
         let commit = session.transact(async |tx| {
             id = Some(tx.id());
-            tx.read_for_update(&rows, 1).await?.0[0] += 1;
+            rows.get_mut(tx, 1).await?.0[0] += 1;
             Ok(())
         });
         let mut commit = std::pin::pin!(commit);
@@ -74,10 +75,7 @@ fn a_lock_that_stays(protocol: Protocol) {
     other.block_on(async |session| {
         for (options, least) in [
             (TransactionOptions::default(), Duration::from_secs(4)),
-            (
-                TransactionOptions { patience: Some(Duration::from_millis(700)), ..Default::default() },
-                Duration::from_millis(700),
-            ),
+            (TransactionOptions::default().patience(Duration::from_millis(700)), Duration::from_millis(700)),
         ] {
             let began = session.lane().now();
             let error = add(session, &rows, 1, options).await.unwrap_err();
@@ -93,10 +91,10 @@ fn a_lock_that_stays(protocol: Protocol) {
             assert!(says.iter().all(|what| text.contains(what)), "{text}");
         }
         // Attempts bound it still, and so does a deadline, which says the same.
-        let three = TransactionOptions { attempts: 3, ..Default::default() };
+        let three = TransactionOptions::default().attempts(3);
         let Error::Aborted(reason) = add(session, &rows, 1, three).await.unwrap_err() else { panic!() };
         assert_eq!(reason.attempts(), 3);
-        let until = TransactionOptions { deadline: Some(Duration::from_millis(50)), ..Default::default() };
+        let until = TransactionOptions::default().deadline(Duration::from_millis(50));
         let error = add(session, &rows, 1, until).await.unwrap_err();
         assert_eq!(error.limit(), Some(Limit::Deadline));
         assert!(error.to_string().contains("times") && error.to_string().contains("\"rows\""), "{error}");
@@ -117,7 +115,7 @@ fn a_lock_that_stays_ford() {
 fn pool(threads: usize, coroutines: usize) -> (remora::Cluster, Rows, Db) {
     let cluster = embedded(Protocol::FORD, 3);
     let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0]));
-    let db = cluster.db(threads, WorkerOptions { coroutines, ..WorkerOptions::default() }).unwrap();
+    let db = cluster.db(threads, WorkerOptions::default().coroutines(coroutines)).unwrap();
     (cluster, rows, db)
 }
 
@@ -125,9 +123,9 @@ fn pool(threads: usize, coroutines: usize) -> (remora::Cluster, Rows, Db) {
 async fn nested(db: Db, rows: Rows, outer: u64, inner: u64) -> Result<(), Error> {
     let within = db.clone();
     let run = db.transact(async move |tx| {
-        tx.read_for_update(&rows, outer).await?.0[0] += 1;
+        rows.get_mut(tx, outer).await?.0[0] += 1;
         let rows = rows.clone();
-        within.transact(async move |tx| tx.read_for_update(&rows, inner).await.map(|row| row.0[0] += 1)).await
+        within.transact(async move |tx| rows.get_mut(tx, inner).await.map(|mut row| row.0[0] += 1)).await
     });
     run.await
 }
@@ -166,7 +164,7 @@ fn a_pool_that_waits_for_itself() {
     let joined = db.transact_blocking(async move |_| {
         let one = |key: u64| {
             let rows = many.clone();
-            within.transact(async move |tx| tx.read(&rows, key).await)
+            within.transact(async move |tx| rows.get(tx, key).await)
         };
         let (a, b, c, d, e) = futures_join(one(0), one(1), one(2), one(3), one(4)).await;
         a.and(b).and(c).and(d).and(e)
@@ -198,7 +196,7 @@ fn a_thread_of_a_pool_is_not_blocked_by_its_own_calls() {
     let within = db.clone();
     let blocked = db.transact_blocking(async move |_| {
         let rows = rows.clone();
-        within.transact_blocking(async move |tx| tx.read(&rows, 1).await)
+        within.transact_blocking(async move |tx| rows.get(tx, 1).await)
     });
     assert!(matches!(blocked, Err(Error::Misuse(Misuse::PoolThreadBlocked))), "{blocked:?}");
     let within = db.clone();
@@ -217,9 +215,9 @@ fn nested_aborts_do_not_multiply() {
     let table = rows.clone();
     let ended = db.transact_blocking(async move |tx| {
         counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        tx.read_for_update(&table, 1).await?.0[0] += 1;
+        table.get_mut(tx, 1).await?.0[0] += 1;
         let rows = table.clone();
-        let brief = TransactionOptions { attempts: 20, ..Default::default() };
+        let brief = TransactionOptions::default().attempts(20);
         let inner = within.run(async move |session: &mut Session| add(session, &rows, 1, brief).await);
         inner.await
     });
@@ -243,7 +241,7 @@ fn a_deadline_bounds_the_whole_wait() {
         // It occupies the only thread.
         let blocked = scope.spawn(move || {
             db.transact_blocking(async move |tx| {
-                tx.read_for_update(&table, 0).await?.0[0] += 1;
+                table.get_mut(tx, 0).await?.0[0] += 1;
                 began.send(()).unwrap();
                 gone.recv().unwrap();
                 Ok(())
@@ -257,7 +255,7 @@ fn a_deadline_bounds_the_whole_wait() {
                 let table = rows.clone();
                 scope.spawn(move || {
                     let called = Instant::now();
-                    let write = hurried.transact_blocking(async move |tx| tx.write(&table, 1, Words([7])).await);
+                    let write = hurried.transact_blocking(async move |tx| table.update(tx, 1, Words([7])).await);
                     (write, called.elapsed())
                 })
             })
@@ -278,20 +276,20 @@ fn a_deadline_bounds_the_whole_wait() {
     // What was given up never commits, and times without end are no mistake.
     let endless = db.with_deadline(Duration::MAX);
     let table = rows.clone();
-    assert_eq!(endless.transact_blocking(async move |tx| tx.read(&table, 1).await).unwrap(), Some(Words([0])));
+    assert_eq!(endless.transact_blocking(async move |tx| table.get(tx, 1).await).unwrap(), Some(Words([0])));
     // A closure that blocks its thread beyond the deadline: its caller is told in time, and its
     // changes are not there.
     let table = rows.clone();
     let (go, gone) = mpsc::channel::<()>();
     let slow = hurried.transact_blocking(async move |tx| {
-        tx.write(&table, 2, Words([7])).await?;
+        table.update(tx, 2, Words([7])).await?;
         gone.recv().unwrap();
         Ok(())
     });
     assert!(matches!(slow, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))), "{slow:?}");
     go.send(()).unwrap();
     let table = rows.clone();
-    assert_eq!(db.transact_blocking(async move |tx| tx.read(&table, 2).await).unwrap(), Some(Words([0])));
+    assert_eq!(db.transact_blocking(async move |tx| table.get(tx, 2).await).unwrap(), Some(Words([0])));
     drop((db, endless, hurried));
     assert_eq!(look(&cluster, &rows).1.locked, 0);
 }
@@ -303,9 +301,9 @@ fn waiting_for_a_worker_counts() {
     let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
     let runs = Cell::new(0);
     worker(&cluster, 1, 1).block_on(async |session| {
-        let once = TransactionOptions { patience: Some(Duration::ZERO), ..Default::default() };
+        let once = TransactionOptions::default().patience(Duration::ZERO);
         let run = session.transact_with(once, async |tx| {
-            tx.read(&rows, 1).await?;
+            rows.get(tx, 1).await?;
             runs.set(runs.get() + 1);
             Err::<(), _>(Abort::Changed.into())
         });

@@ -1,8 +1,8 @@
 //! A cluster whose memory is soon used up, and tables of rows that are all the same.
 
-use remora::floors::index::IndexError;
 use remora::floors::node::MemoryError;
-use remora::{Cluster, ClusterOptions, OpenError, Protocol, Table};
+use remora::protocol::Protocol;
+use remora::{Cluster, OpenError, Table};
 
 use crate::support::{Words, look};
 
@@ -12,9 +12,8 @@ pub(crate) const ROW: Row = Words([7]);
 
 /// A megabyte and a half can be allocated at each of two nodes.
 pub(crate) fn small(protocol: Protocol) -> Cluster {
-    let options =
-        ClusterOptions { memory_nodes: 2, replicas: 2, node_bytes: 2 << 20, protocol, ..ClusterOptions::default() };
-    Cluster::embedded(options).unwrap()
+    let options = Cluster::embedded().nodes(2).replicas(2).node_bytes(2 << 20).protocol(protocol);
+    options.open().unwrap()
 }
 
 pub(crate) fn rows(count: u64) -> impl Iterator<Item = (u64, Row)> {
@@ -31,8 +30,7 @@ pub(crate) fn assert_whole(cluster: &Cluster, table: &Table<u64, Row>, count: us
 
 pub(crate) fn memory_error<T>(result: Result<T, OpenError>) -> MemoryError {
     match result {
-        Err(IndexError::Memory(error)) => error,
-        Err(error) => panic!("{error}"),
+        Err(error) => error.memory().cloned().unwrap_or_else(|| panic!("{error}")),
         Ok(_) => panic!("it has succeeded"),
     }
 }

@@ -199,11 +199,13 @@ impl Tx<'_> {
         };
         let seen = self.kept_from_call(index, location, record)?;
         // A record that is not there keeps no place: its slot may be another key's by the time this
-        // transaction inserts, which therefore asks again.
+        // transaction inserts, which therefore asks again. Nor does a record that another
+        // transaction has locked: it may be deleted when this one asks again.
         // (Where it is locked before it is read, what is there is known then.)
         let item = &mut self.state.sets.items[index];
-        let is_there = matches!(seen, Examined::Kept) && item.existed;
-        if intent.is_some() && (is_there || self.state.spec.locks_reads || mutant!(KeepPlace)) {
+        let is_known = item.existed || self.state.spec.locks_reads;
+        let keeps_place = matches!(seen, Examined::Kept) && is_known || mutant!(KeepPlace);
+        if intent.is_some() && keeps_place {
             item.place = Some(Place { bucket_slot, entry, links: Span::default() });
         }
         Ok(seen)

@@ -1,7 +1,7 @@
 //! The rows of TATP's tables: what they look like, how many there are, and what is in them at the
 //! beginning.
 
-use remora::{Key, Record};
+use remora::Key;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Prng;
@@ -20,7 +20,7 @@ pub const START_TIMES: [u8; 3] = [0, 8, 16];
 pub type ForwardingKey = (u32, u8, u8);
 
 /// A subscriber; the key is its id.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Subscriber {
     /// From 1 on.
@@ -40,7 +40,7 @@ pub struct Subscriber {
 }
 
 /// The way from a subscriber's number, which is the key, to its id.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Number {
     /// The subscriber's id.
@@ -52,7 +52,7 @@ pub struct Number {
 }
 
 /// Access information of a subscriber; the key is the subscriber's id and the type.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct AccessInfo {
     /// The subscriber's id.
@@ -72,7 +72,7 @@ pub struct AccessInfo {
 }
 
 /// A special facility of a subscriber; the key is the subscriber's id and the type.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct SpecialFacility {
     /// The subscriber's id.
@@ -92,7 +92,7 @@ pub struct SpecialFacility {
 }
 
 /// A call forwarding of a special facility; the key is [`ForwardingKey`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct CallForwarding {
     /// The subscriber's id.
@@ -110,12 +110,12 @@ pub struct CallForwarding {
 }
 
 // Rows repeat their keys, as the specification's do: who walks a whole table sees rows only.
-crate::rows::records! {
-    Subscriber, 44, "tatp subscriber: s_id, msc_location, vlr_location u32, bits u16, hex 5, byte2 10, sub_nbr 15";
-    Number, 20, "tatp sub_nbr: s_id u32, sub_nbr 15";
-    AccessInfo, 16, "tatp access_info: s_id u32, ai_type, data1, data2 u8, data3 3, data4 5";
-    SpecialFacility, 16, "tatp special_facility: s_id u32, sf_type, is_active, error_cntrl, data_a u8, data_b 5";
-    CallForwarding, 24, "tatp call_forwarding: s_id u32, sf_type, start_time, end_time u8, numberx 15";
+crate::rows::sizes! {
+    Subscriber, 44;
+    Number, 20;
+    AccessInfo, 16;
+    SpecialFacility, 16;
+    CallForwarding, 24;
 }
 
 /// A number with leading zeros.

@@ -7,7 +7,8 @@
 
 use std::fmt::Display;
 
-use remora::{Cluster, Error, Inspection, Key, Ordered, OrderedKey, Record, Table};
+use remora::admin::Inspection;
+use remora::{Cluster, Error, Key, Ordered, Record, Table};
 
 use crate::report::Invariant;
 use crate::tpcc::rows::{
@@ -261,7 +262,7 @@ impl Tally {
         Ok(())
     }
 
-    fn look_in_order<K: OrderedKey, V: Record>(
+    fn look_in_order<K: Key, V: Record>(
         &mut self,
         cluster: &Cluster,
         table: &Ordered<K, V>,

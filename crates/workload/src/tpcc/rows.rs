@@ -5,7 +5,6 @@
 //! the client that writes them; 0 is the specification's null, of a carrier and of a time of
 //! delivery. Text is padded with zeros.
 
-use remora::Record;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Key of a district: warehouse, district.
@@ -29,7 +28,7 @@ pub const LINES_MAX: usize = 15;
 pub const LINES_MIN: usize = 5;
 
 /// A postal address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Address {
     /// Two lines.
@@ -43,7 +42,7 @@ pub struct Address {
 }
 
 /// A warehouse.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Warehouse {
     /// What was paid, ever.
@@ -61,7 +60,7 @@ pub struct Warehouse {
 }
 
 /// A district of a warehouse.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct District {
     /// What was paid, ever.
@@ -83,7 +82,7 @@ pub struct District {
 }
 
 /// A customer of a district.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Customer {
     /// What the customer owes.
@@ -126,7 +125,7 @@ pub struct Customer {
 
 /// A payment; the key is the id of the first attempt of its transaction, or the number of a row
 /// that was loaded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct History {
     /// When.
@@ -148,7 +147,7 @@ pub struct History {
 }
 
 /// An order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Order {
     /// When it came.
@@ -166,7 +165,7 @@ pub struct Order {
 }
 
 /// A line of an order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct OrderLine {
     /// When it was delivered; 0 until then.
@@ -186,7 +185,7 @@ pub struct OrderLine {
 }
 
 /// Something that can be ordered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Item {
     /// From 1 on.
@@ -204,7 +203,7 @@ pub struct Item {
 }
 
 /// What a warehouse has of an item.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Stock {
     /// The item.
@@ -227,18 +226,15 @@ pub struct Stock {
     pub spare: [u8; 2],
 }
 
-crate::rows::records! {
-    Warehouse, 96, "tpcc warehouse: ytd i64, w_id, tax u16, name 10, streets 2 x 20, city 20, state 2, zip 9";
-    District, 104, "tpcc district: ytd i64, next_o_id u32, w_id, tax u16, d_id u8, name 10, streets 2 x 20, city 20, \
-                    state 2, zip 9";
-    Customer, 672, "tpcc customer: balance, ytd_payment, credit_lim i64, since u64, payment_cnt, delivery_cnt u32, w_id, \
-                    c_id, discount u16, d_id u8, first 16, middle 2, last 16, streets 2 x 20, city 20, state 2, zip 9, \
-                    phone 16, credit 2, data 500";
-    History, 48, "tpcc history: date u64, amount i64, c_w_id, c_id, w_id u16, c_d_id, d_id u8, data 24";
-    Order, 16, "tpcc order: entry_d u64, c_id u16, carrier_id, ol_cnt, all_local u8";
-    OrderLine, 48, "tpcc order_line: delivery_d u64, i_id, amount u32, supply_w_id u16, quantity u8, dist_info 24";
-    Item, 88, "tpcc item: i_id, im_id, price u32, name 24, data 50";
-    Stock, 312, "tpcc stock: i_id, ytd, order_cnt, remote_cnt u32, w_id u16, quantity i16, dist 10 x 24, data 50";
+crate::rows::sizes! {
+    Warehouse, 96;
+    District, 104;
+    Customer, 672;
+    History, 48;
+    Order, 16;
+    OrderLine, 48;
+    Item, 88;
+    Stock, 312;
 }
 
 /// Last name of a number below 1000, padded with zeros (clause 4.3.2.3).

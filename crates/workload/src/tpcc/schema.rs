@@ -55,7 +55,7 @@ macro_rules! tables {
                         rows
                     });
                     let options = OrderedOptions::for_rows(capacity.$name);
-                    let options = OrderedOptions { apart: DISTRICT_BYTES, ..options };
+                    let options = options.apart(DISTRICT_BYTES);
                     let $name = cluster.load_ordered(stringify!($name), options, rows)?;
                 )*
                 Ok(Tables { $($hash,)* $($name,)* })

@@ -66,10 +66,10 @@ impl Tpcc {
         let district = tx.want_for(&tables.district, (w_id, d_id), Intent::Update);
         let customer = tx.want(&tables.customer, (w_id, d_id, c_id));
         // Its number will be the district's highest.
-        tables.order.want(tx, &(w_id, d_id, u32::MAX), Intent::Insert);
-        tables.new_order.want(tx, &(w_id, d_id, u32::MAX), Intent::Insert);
-        tables.order_line.want(tx, &(w_id, d_id, u32::MAX, 0), Intent::Insert);
-        tables.by_customer.want(tx, &(w_id, d_id, c_id, u32::MAX), Intent::Insert);
+        tables.order.prefetch(tx, (w_id, d_id, u32::MAX), Intent::Insert);
+        tables.new_order.prefetch(tx, (w_id, d_id, u32::MAX), Intent::Insert);
+        tables.order_line.prefetch(tx, (w_id, d_id, u32::MAX, 0), Intent::Insert);
+        tables.by_customer.prefetch(tx, (w_id, d_id, c_id, u32::MAX), Intent::Insert);
         let mut goods = [None; LINES_MAX];
         for (slots, line) in goods.iter_mut().zip(input.lines()) {
             let stock = tx.want_for(&tables.stock, (line.supply_w_id, line.i_id), Intent::Update);
@@ -78,12 +78,12 @@ impl Tpcc {
         tx.fetch().await?;
         let goods = goods.iter().flatten();
         for (item, _) in goods.clone() {
-            if tx.find(*item)?.is_none() {
+            if item.get(tx)?.is_none() {
                 return Err(Error::user(UnusedItem));
             }
         }
-        let taxed = 10_000 + i64::from(tx.get(warehouse)?.tax) + i64::from(tx.get(district)?.tax);
-        let district = tx.get_mut(district)?;
+        let taxed = 10_000 + i64::from(warehouse.require(tx)?.tax) + i64::from(district.require(tx)?.tax);
+        let district = district.get_mut(tx)?;
         let o_id = district.next_o_id;
         district.next_o_id += 1;
         let all_local = input.lines().iter().all(|line| line.supply_w_id == w_id).into();
@@ -93,8 +93,8 @@ impl Tpcc {
         tables.by_customer.insert(tx, (w_id, d_id, c_id, o_id), ()).await?;
         let mut sum = 0;
         for (((item, stock), line), number) in goods.zip(input.lines()).zip(1..) {
-            let price = tx.get(*item)?.price;
-            let stock = tx.get_mut(*stock)?;
+            let price = item.require(tx)?.price;
+            let stock = stock.get_mut(tx)?;
             let quantity = i16::from(line.quantity);
             let refill = if stock.quantity >= quantity + 10 { 0 } else { 91 };
             stock.quantity += refill - quantity;
@@ -115,7 +115,7 @@ impl Tpcc {
             };
             tables.order_line.insert(tx, (w_id, d_id, o_id, number), row).await?;
         }
-        let total = sum * (10_000 - i64::from(tx.get(customer)?.discount)) * taxed / 100_000_000;
+        let total = sum * (10_000 - i64::from(customer.require(tx)?.discount)) * taxed / 100_000_000;
         Ok(Ordered { o_id, total })
     }
 
@@ -149,13 +149,13 @@ impl Tpcc {
         let customer = tx.want_for(&tables.customer, (c_w_id, c_d_id, c_id), Intent::Update);
         tx.fetch().await?;
         let mut data = [0; 24];
-        let warehouse = tx.get_mut(warehouse)?;
+        let warehouse = warehouse.get_mut(tx)?;
         warehouse.ytd += amount;
         data[..10].copy_from_slice(&warehouse.name);
-        let district = tx.get_mut(district)?;
+        let district = district.get_mut(tx)?;
         district.ytd += amount;
         data[14..].copy_from_slice(&district.name);
-        let customer = tx.get_mut(customer)?;
+        let customer = customer.get_mut(tx)?;
         customer.balance -= amount;
         customer.ytd_payment += amount;
         customer.payment_cnt += 1;
@@ -163,7 +163,7 @@ impl Tpcc {
             note(customer, input);
         }
         let balance = customer.balance;
-        tx.put(history, History { date, amount, c_w_id, c_id, w_id, c_d_id, d_id, data })?;
+        history.insert(tx, History { date, amount, c_w_id, c_id, w_id, c_d_id, d_id, data })?;
         Ok(Paid { c_id, balance })
     }
 
@@ -178,7 +178,7 @@ impl Tpcc {
         let first = *range.start();
         let found = self.tables.by_name.scan(tx, range, usize::MAX).await?;
         // Of an even number, the first of the two in the middle.
-        let middle = found.get(found.len().saturating_sub(1) / 2).ok_or_else(|| self.tables.by_name.missing(&first))?;
+        let middle = found.get(found.len().saturating_sub(1) / 2).ok_or_else(|| self.tables.by_name.missing(first))?;
         Ok(middle.0.3)
     }
 
@@ -200,13 +200,13 @@ impl Tpcc {
         let c_id = self.customer(tx, w_id, d_id, who).await?;
         let customer = tx.want(&tables.customer, (w_id, d_id, c_id));
         let orders = (w_id, d_id, c_id, 0)..=(w_id, d_id, c_id, u32::MAX);
-        let first_order = || tables.by_customer.missing(&(w_id, d_id, c_id, 0));
+        let first_order = || tables.by_customer.missing((w_id, d_id, c_id, 0));
         let ((.., o_id), ()) = tables.by_customer.last(tx, orders).await?.ok_or_else(first_order)?;
         let key = (w_id, d_id, o_id);
-        tables.order.want(tx, &key, Intent::Read);
+        tables.order.prefetch(tx, key, Intent::Read);
         let lines = self.lines(tx, key, Intent::Read).await?;
-        let order = tables.order.get(tx, &key).await?.ok_or_else(|| tables.order.missing(&key))?;
-        std::hint::black_box((tx.get(customer)?.balance, order.carrier_id));
+        let order = tables.order.get(tx, key).await?.ok_or_else(|| tables.order.missing(key))?;
+        std::hint::black_box((customer.require(tx)?.balance, order.carrier_id));
         let amount = lines.iter().map(|(_, line)| i64::from(line.amount)).sum();
         Ok(Status { c_id, o_id, lines: lines.len() as u8, amount })
     }
@@ -219,8 +219,8 @@ impl Tpcc {
         intent: Intent,
     ) -> Result<Vec<(OrderLineKey, OrderLine)>, Error> {
         let (first, last) = ((w_id, d_id, o_id, 1), (w_id, d_id, o_id, LINES_MAX as u8));
-        self.tables.order_line.want(tx, &first, intent);
-        self.tables.order_line.want(tx, &last, intent);
+        self.tables.order_line.prefetch(tx, first, intent);
+        self.tables.order_line.prefetch(tx, last, intent);
         self.tables.order_line.scan(tx, first..=last, LINES_MAX).await
     }
 
@@ -253,22 +253,22 @@ impl Tpcc {
         let tables = &self.tables;
         let &DeliveryInput { w_id, carrier_id, date } = input;
         let from = (w_id, d_id, self.oldest(w_id, d_id).load(Ordering::Relaxed));
-        tables.new_order.want(tx, &from, Intent::Delete);
+        tables.new_order.prefetch(tx, from, Intent::Delete);
         let oldest = tables.new_order.first(tx, from..=(w_id, d_id, u32::MAX)).await?;
         let Some((key, ())) = oldest else { return Ok(None) };
-        tables.order.want(tx, &key, Intent::Update);
+        tables.order.prefetch(tx, key, Intent::Update);
         let lines = self.lines(tx, key, Intent::Update).await?;
-        let order = tables.order.get(tx, &key).await?.ok_or_else(|| tables.order.missing(&key))?;
+        let order = tables.order.get(tx, key).await?.ok_or_else(|| tables.order.missing(key))?;
         let customer = tx.want_for(&tables.customer, (w_id, d_id, order.c_id), Intent::Update);
         tx.fetch().await?;
-        tables.new_order.remove(tx, &key).await?;
-        tables.order.update(tx, &key, Order { carrier_id, ..order }).await?;
+        tables.new_order.remove(tx, key).await?;
+        tables.order.update(tx, key, Order { carrier_id, ..order }).await?;
         let mut amount = 0;
         for (key, line) in lines {
             amount += i64::from(line.amount);
-            tables.order_line.update(tx, &key, OrderLine { delivery_d: date, ..line }).await?;
+            tables.order_line.update(tx, key, OrderLine { delivery_d: date, ..line }).await?;
         }
-        let customer = tx.get_mut(customer)?;
+        let customer = customer.get_mut(tx)?;
         customer.balance += amount;
         customer.delivery_cnt += 1;
         Ok(Some(key.2))
@@ -289,8 +289,8 @@ impl Tpcc {
     async fn count_low(&self, tx: &mut Transaction<'_, '_>, input: &StockLevelInput) -> Result<u32, Error> {
         let tables = &self.tables;
         let &StockLevelInput { w_id, d_id, threshold } = input;
-        let district = tx.read(&tables.district, (w_id, d_id)).await?;
-        let next = district.ok_or_else(|| tables.district.missing(&(w_id, d_id)))?.next_o_id;
+        let district = tables.district.get(tx, (w_id, d_id)).await?;
+        let next = district.ok_or_else(|| tables.district.missing((w_id, d_id)))?.next_o_id;
         let recent = (w_id, d_id, next.saturating_sub(RECENT), 0)..(w_id, d_id, next, 0);
         let lines = tables.order_line.scan(tx, recent, usize::MAX).await?;
         let mut items: Vec<u32> = lines.iter().map(|(_, line)| line.i_id).collect();
@@ -300,7 +300,7 @@ impl Tpcc {
         tx.fetch().await?;
         let mut low = 0;
         for stock in stocks {
-            low += u32::from(tx.get(stock)?.quantity < threshold);
+            low += u32::from(stock.require(tx)?.quantity < threshold);
         }
         Ok(low)
     }

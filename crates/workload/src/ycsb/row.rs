@@ -14,13 +14,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 ///
 /// So a value that is a mixture of two, or another key's, tells so; and the counts of all values
 /// tell whether a change was lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(transparent)]
 pub struct Row<const WORDS: usize>([u64; WORDS]);
-
-impl<const WORDS: usize> remora::Record for Row<WORDS> {
-    const SCHEMA: &'static str = "ycsb: key u64, count u64, stamp u64, fill";
-}
 
 impl<const WORDS: usize> Row<WORDS> {
     const HEADER: usize = {

@@ -1,7 +1,7 @@
 //! What the tests of workloads share.
 #![allow(dead_code, unreachable_pub, reason = "every test target uses a part of it")]
 
-use remora::Protocol;
+use remora::protocol::Protocol;
 use remora_workload::Invariant;
 
 /// The protocols that promise serializable transactions.

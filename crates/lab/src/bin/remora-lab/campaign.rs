@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use remora::Protocol;
 use remora::floors::txn::mutant::Mutant;
+use remora::protocol::Protocol;
 use remora_lab::campaign::{self, Case, FAULTS, Load, Summary};
 use serde_json::json;
 
