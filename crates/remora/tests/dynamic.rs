@@ -354,8 +354,7 @@ fn values_of_one_length_are_changed_in_place() {
     }
 }
 
-/// A head that makes no sense is an error, whoever has written it: never a panic, nor another key's
-/// value.
+/// A head that makes no sense is an error: never a panic, nor another key's value.
 #[test]
 fn damaged_records_are_told() {
     #[derive(Clone, Copy, Record)]

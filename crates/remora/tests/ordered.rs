@@ -877,8 +877,7 @@ fn tables_that_cannot_be_are_refused_by_name() {
     refused(cluster.open_ordered::<u32, Words<29>>("t").map(drop));
     refused(cluster.open_ordered::<u64, Value>("unknown").map(drop));
     let unsorted = [(1, Number(1)), (3, Number(1)), (2, Number(1))];
-    let unsorted =
-        refused(cluster.load_ordered("unsorted", of_rows(3), unsorted.into_iter()).map(drop::<Ordered<u64, _>>));
+    let unsorted = refused(cluster.load_ordered("unsorted", of_rows(3), unsorted).map(drop::<Ordered<u64, _>>));
     assert!(unsorted.contains("unsorted") && unsorted.contains("0000000000000002"), "{unsorted}");
     let full = refused(
         cluster.load_ordered("full", of_rows(1), (0..9999).map(|key| (key, Number(0)))).map(drop::<Ordered<u64, _>>),

@@ -226,7 +226,7 @@ impl GuestBook {
                 let table = books.create_table(TABLE, options)?;
                 let Some(load) = load.take() else { unreachable!("it is asked once that the table is created") };
                 let loaded = load(creating)?;
-                books.load(&table, [(KEY, Page::of(&loaded))].into_iter())?;
+                books.load(&table, [(KEY, Page::of(&loaded))])?;
                 Ok::<W, GuestError>(loaded)
             });
             match loaded {

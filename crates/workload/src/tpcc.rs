@@ -388,7 +388,7 @@ async fn touch<K: Key + Clone, V: Record>(
         }
         let read = glance(session, async |tx| {
             for key in &batch {
-                tx.want(table, key.clone());
+                tx.want(table, *key);
             }
             tx.fetch().await
         });

@@ -83,7 +83,8 @@ impl Cluster {
     ///
     /// Fails with [`MemoryError::UnknownTable`] if no table has the name, with
     /// [`MemoryError::Dropped`] if it was dropped before, with [`MemoryError::Unfinished`] while a
-    /// client is creating it, and with [`OpenErrorKind::Loading`] while a client is loading rows
+    /// client is creating it, and with
+    /// [`OpenErrorKind::Loading`](crate::OpenErrorKind::Loading) while a client is loading rows
     /// into it. What a dead client was creating or loading is no obstacle.
     ///
     /// Call it where this thread runs no worker: a worker that waits for this call cannot let go of

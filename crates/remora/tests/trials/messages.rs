@@ -105,7 +105,7 @@ fn errors_name_what_they_are_about(protocol: Protocol) {
     let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0]));
     let wide = table(&cluster, "wide", TableOptions::for_rows(4), Words::<2040>::all(0));
     let names: Table<[u8; 5], Words<1>> = cluster.create_table("names", TableOptions::for_rows(4)).unwrap();
-    let sorted = cluster.load_ordered("sorted", OrderedOptions::for_rows(9), [(1u64, Words([1]))].into_iter()).unwrap();
+    let sorted = cluster.load_ordered("sorted", OrderedOptions::for_rows(9), [(1u64, Words([1]))]).unwrap();
     let full: Table<u64, Words<1>> = cluster.create_table("full", TableOptions::for_rows(1).shards(1)).unwrap();
     let large = cluster.create_large::<u64>("large", LargeOptions::for_values(1, 100)).unwrap();
     worker(&cluster, 1, 1).block_on(async |session| {

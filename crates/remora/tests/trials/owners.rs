@@ -34,8 +34,8 @@ impl Handles {
         let sorted = OrderedOptions::for_rows(100);
         Handles {
             rows: table(cluster, &of("rows"), TableOptions::for_rows(20), Words([5])),
-            inline: cluster.load_ordered(&of("inline"), sorted, [(1, Words([5]))].into_iter()).unwrap(),
-            out_of_line: cluster.load_ordered(&of("values"), sorted, [(1, Words::all(5))].into_iter()).unwrap(),
+            inline: cluster.load_ordered(&of("inline"), sorted, [(1, Words([5]))]).unwrap(),
+            out_of_line: cluster.load_ordered(&of("values"), sorted, [(1, Words::all(5))]).unwrap(),
             large: cluster.create_large(&of("large"), LargeOptions::for_values(10, 100_000)).unwrap(),
         }
     }
