@@ -23,8 +23,8 @@ static MESSAGES: LazyLock<Device> = LazyLock::new(|| open(DeviceOptions::default
 static DATAGRAMS: LazyLock<Device> = LazyLock::new(|| open(DeviceOptions::default().calls(Calls::Datagrams)));
 /// All verbs travel in datagrams, of which some are lost.
 static LOSSY: LazyLock<Device> = LazyLock::new(|| {
-    let (calls, lose_every) = (Calls::Datagrams, NonZeroU32::new(7));
-    open(DeviceOptions::default().messages_only(true).calls(calls).lose_every(lose_every))
+    const LOSE_EVERY: NonZeroU32 = NonZeroU32::new(7).unwrap();
+    open(DeviceOptions::default().messages_only(true).calls(Calls::Datagrams).lose_every(LOSE_EVERY))
 });
 
 struct VerbsBed {

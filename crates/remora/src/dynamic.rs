@@ -26,8 +26,8 @@
 //! 2. **An operation fetches all that it needs before it changes anything**, and awaits nothing
 //!    from its first change on. So its future can be dropped at any await: the transaction then
 //!    holds none of it, or all of it.
-//! 3. **A record is of one key.** A digest has 120 bits, and every reader compares the key. Two keys
-//!    with one digest are an error ([`Error::Damaged`]), never a wrong value.
+//! 3. **A record is of one key.** A digest has 120 bits, and every reader compares the key. Two
+//!    keys with one digest are an error ([`Error::Damaged`]), never a wrong value.
 //!
 //! # Round trips
 //!
