@@ -318,11 +318,21 @@ mod tests {
             indirect: 1,
             slots: 1,
             shard_bytes: MIB,
+            grows: false,
         };
         let replica = |node: &u16| Replica { node: NodeId(*node), region: node::REGION, base: 0, joining: false };
         let replicas: Vec<_> = nodes.iter().map(replica).collect();
         let shard = ShardPlacement { table: TableId(0), bytes: MIB, replicas };
-        let tables = vec![TableEntry { spec, shard_first: ShardId(0), creator: None, born: 1, dropped: None }];
+        let tables = vec![TableEntry {
+            spec,
+            shard_first: ShardId(0),
+            creator: None,
+            born: 1,
+            origin: 1,
+            growths: 0,
+            growth: None,
+            dropped: None,
+        }];
         Metadata { tables, shards: vec![shard.clone(), shard], ..Metadata::default() }
     }
 

@@ -145,6 +145,12 @@ impl Geometry {
         Geometry::new(spec.buckets, spec.indirect, spec.slots / buckets, spec.layout.slot_bytes.into())
     }
 
+    /// The rows that a shard of this geometry is made for.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        (self.buckets.main as f64 * self.slots as f64 * OCCUPANCY) as u64
+    }
+
     /// Offset of a slot of a bucket.
     #[inline]
     #[must_use]

@@ -19,6 +19,7 @@ use crate::cluster_hash::{
     BUCKET_SLOTS, Geometry, HEADER_FLOOR_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location, is_empty, is_entry,
     link_word, linked_bucket, linked_over, location, offset,
 };
+use crate::table::version_floor;
 
 /// Most links on the way to a pair that is taken for an insert: an answer, and a log entry, has
 /// room for no more. Pairs further down a chain, which a bulk load may have made, are found like
@@ -50,6 +51,8 @@ pub struct HostShard {
     pub geometry: Geometry,
     /// The shape of the shard's records.
     pub shape: RecordShape,
+    /// The lowest version that a record may have.
+    pub version_floor: Version,
 }
 
 impl HostShard {
@@ -59,7 +62,7 @@ impl HostShard {
     pub fn of(metadata: &Metadata, id: ShardId, node: NodeId, region: &[AtomicU64]) -> Option<HostShard> {
         let placement = metadata.shards.get(usize::from(id.0))?;
         let primary = placement.replicas.first()?;
-        let TableEntry { spec, born, .. } = metadata.tables.get(usize::from(placement.table.0))?;
+        let entry @ TableEntry { spec, born, .. } = metadata.tables.get(usize::from(placement.table.0))?;
         let (geometry, shape) = (Geometry::of(spec), RecordShape::of(&spec.layout));
         let whole_lines = primary.base.is_multiple_of(LINE_BYTES as u64)
             && geometry.slot_bytes.is_multiple_of(LINE_BYTES as u64)
@@ -67,7 +70,14 @@ impl HostShard {
         let end = geometry.checked_bytes().filter(|bytes| *bytes <= placement.bytes)?.checked_add(primary.base)?;
         let fits = end / WORD_BYTES as u64 <= region.len() as u64;
         (primary.node == node && primary.region == node::REGION && whole_lines && fits && geometry.buckets > 0)
-            .then_some(HostShard { id, born: *born, base: primary.base, geometry, shape })
+            .then_some(HostShard {
+                id,
+                born: *born,
+                base: primary.base,
+                geometry,
+                shape,
+                version_floor: version_floor(entry),
+            })
     }
 
     /// Looks for a key.
@@ -144,6 +154,8 @@ pub enum Prepared {
         version: Version,
         /// The links on the way to the pair, (offset, word): for the log.
         links: Vec<(u64, u64)>,
+        /// Whether the shard has little room left: the table is to grow.
+        is_crowded: bool,
     },
 }
 
@@ -220,7 +232,7 @@ impl Host {
 
         // What this insert makes the pair forget, and what the key's former lives ended with.
         let forgotten = pairs.iter().filter(retains_key).chain([&pair]).map(|pair| view.retained_version(pair));
-        let forgotten = forgotten.fold(Version::default(), Version::max);
+        let forgotten = forgotten.fold(shard.version_floor, Version::max);
         let (before, entry, location, version) = loop {
             let version = view.raise_floor(forgotten.max(view.version(slot))).rolled_back_over();
             view.raise_floor(version);
@@ -252,7 +264,8 @@ impl Host {
         view.store(pair.at, entry);
         allocator.remember(&view, slot, before);
         let links = view.way_to(&chain, &pair);
-        Ok(Prepared::New { bucket_slot: pair.at, entry, key_word: hash.word, location, version, links })
+        let (bucket_slot, key_word, is_crowded) = (pair.at, hash.word, view.is_crowded());
+        Ok(Prepared::New { bucket_slot, entry, key_word, location, version, links, is_crowded })
     }
 
     /// Takes back a prepared insert that did not commit, at the request of the transaction `me`,
@@ -425,6 +438,13 @@ impl View<'_> {
         let geometry = &self.shard.geometry;
         let steps = chain.windows(2).take_while(|step| step[0] != pair.bucket);
         steps.map(|step| (geometry.link_at(step[0]), link_word(geometry.bucket_at(step[1])))).collect()
+    }
+
+    /// Whether three quarters of the record slots are used, or of the indirect buckets.
+    fn is_crowded(&self) -> bool {
+        let Geometry { slots, indirect, .. } = self.shard.geometry;
+        let used = |word: usize| self.words[word].load(Ordering::Acquire);
+        used(HEADER_SLOTS_WORD) >= slots - slots / 4 || used(HEADER_INDIRECT_WORD) >= indirect - indirect / 4
     }
 
     /// An indirect bucket that is in no chain yet.

@@ -37,4 +37,4 @@ pub use load::{
 };
 pub use patch::{Patch, apply_deletion, apply_patch};
 pub use sizes::Sizes;
-pub use table::{BucketRef, Table};
+pub use table::{BucketRef, Larger, Table};

@@ -1,9 +1,12 @@
 //! A table as a client sees it: what the catalog says, where its shards are, and the location
 //! cache.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use remora_fabric::Address;
-use remora_node::{IndexKind, Metadata, Pointer, Replica, ShardId, TableEntry, TableId};
-use remora_record::{KeyHash, RecordShape, structural};
+use remora_node::{IndexKind, Metadata, Pointer, Replica, ShardId, Stage, TableEntry, TableId};
+use remora_record::{KeyHash, RecordShape, Version, structural};
 
 use crate::buckets::{Buckets, Index};
 use crate::cache::LocationCache;
@@ -27,7 +30,7 @@ pub struct BucketRef {
 
 /// An open table: what the catalog says of it, where its shards are, and the location cache. Shared
 /// by the workers of a client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Table {
     id: TableId,
     entry: TableEntry,
@@ -40,6 +43,38 @@ pub struct Table {
     /// Replicas of each shard, the primary first.
     shards: Vec<Vec<Replica>>,
     cache: LocationCache,
+    lineage: Arc<Lineage>,
+    growth: Option<Larger>,
+}
+
+/// The table that another one grows into.
+#[derive(Clone, Debug)]
+pub struct Larger {
+    /// The larger table.
+    pub table: Arc<Table>,
+    /// How far the growth has come.
+    pub stage: Stage,
+}
+
+/// Tables that grew one from the other, as this process knows them: they are one table to a
+/// program, whose handle may be of any of them.
+#[derive(Debug)]
+struct Lineage {
+    /// The newest of them that this process has found by its name: its generation above its id.
+    newest: AtomicU64,
+}
+
+impl Lineage {
+    const ID_BITS: u32 = 16;
+
+    fn of(id: TableId, entry: &TableEntry) -> Arc<Lineage> {
+        let newest = AtomicU64::new(Lineage::packed(id, entry.born));
+        Arc::new(Lineage { newest })
+    }
+
+    fn packed(id: TableId, born: u64) -> u64 {
+        born << Lineage::ID_BITS | u64::from(id.0)
+    }
 }
 
 /// The index of a table's shards.
@@ -58,7 +93,24 @@ impl Table {
     /// Opens a table of the catalog, with a location cache of at most `cache_bytes` bytes.
     pub fn open_with_cache(metadata: &Metadata, name: &str, cache_bytes: usize) -> Result<Table, IndexError> {
         let (id, entry) = metadata.table(name)?;
-        Ok(Table::of(metadata, id, entry, cache_bytes))
+        Ok(Table::growing(metadata, (id, entry), cache_bytes, &Lineage::of(id, entry)))
+    }
+
+    /// A table with the larger ones that it grows into, one after the other.
+    fn growing(
+        metadata: &Metadata,
+        (id, entry): (TableId, &TableEntry),
+        cache_bytes: usize,
+        lineage: &Arc<Lineage>,
+    ) -> Table {
+        let mut table = Table::of(metadata, id, entry, cache_bytes, lineage.clone());
+        // Each is younger than the one before, or else the catalog is damaged.
+        let larger = metadata.larger(id).filter(|(_, larger)| larger.born > entry.born);
+        table.growth = larger.and_then(|larger| {
+            let stage = larger.1.growth?.stage;
+            Some(Larger { table: Arc::new(Table::growing(metadata, larger, cache_bytes, lineage)), stage })
+        });
+        table
     }
 
     /// The table that has an id in the catalog, also if it was dropped and its space is kept: to
@@ -66,10 +118,10 @@ impl Table {
     #[must_use]
     pub fn open_by_id(metadata: &Metadata, id: TableId) -> Option<Table> {
         let entry = metadata.tables.get(usize::from(id.0)).filter(|table| !table.is_vacant())?;
-        Some(Table::of(metadata, id, entry, 0))
+        Some(Table::of(metadata, id, entry, 0, Lineage::of(id, entry)))
     }
 
-    fn of(metadata: &Metadata, id: TableId, entry: &TableEntry, cache_bytes: usize) -> Table {
+    fn of(metadata: &Metadata, id: TableId, entry: &TableEntry, cache_bytes: usize, lineage: Arc<Lineage>) -> Table {
         let spec = &entry.spec;
         let geometry = match spec.index {
             IndexKind::ClusterHash => Geometry::ClusterHash(cluster_hash::Geometry::of(spec)),
@@ -93,15 +145,85 @@ impl Table {
             buckets,
             shards: shards.collect(),
             cache: LocationCache::new(cached, cache_bytes),
+            lineage,
+            growth: None,
         }
     }
 
-    /// This table where a later configuration has it. Both share the location cache, because what
-    /// it remembers names no nodes.
+    /// This table as a later catalog has it: where it is now, and what it grows into, or has grown
+    /// into. Both share the location cache, because what it remembers names no nodes.
     pub fn moved(&self, metadata: &Metadata) -> Result<Table, IndexError> {
         let mut moved = Table::open_with_cache(metadata, self.name(), 0)?;
-        moved.cache = self.cache.clone();
+        self.note_newest(&moved);
+        moved.follow(self);
         Ok(moved)
+    }
+
+    /// Takes over what this process has of the same tables, and of their lineage.
+    fn follow(&mut self, before: &Table) {
+        self.lineage = before.lineage.clone();
+        let same = before.and_larger().find(|table| table.born() == self.born());
+        let fresh = || LocationCache::new(self.buckets.count() * u64::from(self.shards()), CACHE_BYTES_MAX);
+        self.cache = same.map_or_else(fresh, |same| same.cache.clone());
+        if let Some(larger) = &mut self.growth {
+            let mut table = (*larger.table).clone();
+            table.follow(before);
+            larger.table = Arc::new(table);
+        }
+    }
+
+    /// This table, and the larger ones that it grows into, one after the other.
+    pub fn and_larger(&self) -> impl Iterator<Item = &Table> {
+        std::iter::successors(Some(self), |table| table.growth.as_ref().map(|larger| &*larger.table))
+    }
+
+    /// Whether two tables have the same larger ones, in the same stages.
+    #[must_use]
+    pub fn grows_like(&self, other: &Table) -> bool {
+        let stages = |table: &Table| table.and_larger().map(|one| (one.born(), one.stage())).collect::<Vec<_>>();
+        stages(self) == stages(other)
+    }
+
+    /// The table that this one grows into, if it grows.
+    #[inline]
+    #[must_use]
+    pub fn growth(&self) -> Option<&Larger> {
+        self.growth.as_ref()
+    }
+
+    /// How far this one has grown into a larger one, if it grows.
+    #[inline]
+    #[must_use]
+    pub fn stage(&self) -> Option<Stage> {
+        self.growth.as_ref().map(|larger| larger.stage)
+    }
+
+    /// The generation of the catalog that entered the first of the tables that this one has grown
+    /// from. Two tables with one origin are one table to a program.
+    #[inline]
+    #[must_use]
+    pub fn origin(&self) -> u64 {
+        self.entry.origin
+    }
+
+    /// The id of the newest table that this one is known to have grown into, or its own.
+    #[inline]
+    #[must_use]
+    pub fn newest_id(&self) -> TableId {
+        TableId(self.lineage.newest.load(Ordering::Relaxed) as u16)
+    }
+
+    /// Notes that this table has grown into another one.
+    pub fn note_newest(&self, newest: &Table) {
+        self.lineage.newest.fetch_max(Lineage::packed(newest.id, newest.born()), Ordering::Relaxed);
+    }
+
+    /// The lowest version that a record of this table may have. It is above each version that a
+    /// table has given which this one has grown from, so that versions of a key never restart.
+    #[inline]
+    #[must_use]
+    pub fn version_floor(&self) -> Version {
+        version_floor(&self.entry)
     }
 
     /// The table's id.
@@ -170,6 +292,15 @@ impl Table {
         match &self.geometry {
             Geometry::ClusterHash(_) => None,
             Geometry::FStore(geometry) => Some(geometry),
+        }
+    }
+
+    /// The rows that each of its shards is made for.
+    #[must_use]
+    pub fn rows_of_shard(&self) -> u64 {
+        match &self.geometry {
+            Geometry::ClusterHash(geometry) => geometry.slots,
+            Geometry::FStore(geometry) => geometry.rows(),
         }
     }
 
@@ -304,4 +435,14 @@ impl Table {
             at = next;
         }
     }
+}
+
+/// Bits of a version that count within one table. The bits above count how often the table has
+/// grown.
+const GROWTH_SHIFT: u32 = 42;
+
+/// The lowest version that a record of a table may have.
+pub(crate) fn version_floor(entry: &TableEntry) -> Version {
+    let (floor, _) = Version::from_bits(u64::from(entry.growths) << GROWTH_SHIFT);
+    floor
 }

@@ -142,6 +142,21 @@ pub enum MemoryError {
     /// The program has asked to end what it was creating.
     #[error("interrupted: what had been begun has been given up")]
     Interrupted,
+    /// The memory nodes have no room for a larger table beside one that is to grow.
+    #[error("the memory nodes have no room for a larger table \"{table}\"; drop tables, or add memory nodes")]
+    NodesFull {
+        /// The table.
+        table: String,
+    },
+    /// A table has begun to grow, and its rows cannot move for now. Try again: it goes on from
+    /// there.
+    #[error("table \"{table}\" grows, and its rows cannot move now: {why}; try again")]
+    NotMoved {
+        /// The table.
+        table: String,
+        /// What a transaction that moves rows has failed with.
+        why: String,
+    },
     /// A table of this name exists already.
     #[error("there is a table {0:?} already")]
     TableExists(String),

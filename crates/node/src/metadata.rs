@@ -42,6 +42,12 @@
 //! +128  born         u64   generation of the change that entered the table
 //! +136  dropped      u64   generation of the change that dropped it; 0 = not dropped
 //! +144  last_client  u32   once the space of a dropped table is free; 0 = not yet
+//! +148  growths      u32   how many tables it has grown from
+//! +152  origin       u64   generation of the change that entered the first of them
+//! +160  grower       u32   client that moves rows here from a table that grows, see below
+//! +164  grows_from   u16   that table
+//! +166  stage        u8    1 = announced, 2 = filling; 0 = no table grows into it
+//! +167  grows        u8    1 = clients make it larger before it is full
 //! ```
 //!
 //! # Tables that are not ready
@@ -74,6 +80,18 @@
 //! no ring can name the dropped one: when every client up to `last_client` has given its rings
 //! back. Handles are told apart by the generation at which their table was `born`.
 //!
+//! # Tables that grow
+//!
+//! A table becomes larger in three changes. Between them its grower waits until every client has
+//! heard of the last one (the module `growth` of `remora` has the rule and the argument):
+//!
+//! 1. [`begin_growth`]: another table of the same name is entered, which is larger. It names the
+//!    table that grows into it, and is not found by its name.
+//! 2. [`fill_larger`]: from now on, clients insert keys into the larger one, and rows move there.
+//! 3. [`finish_growth`]: the smaller one is empty. It is dropped, and the larger one has the name.
+//!
+//! Each of them can be made by any client, and again: if the grower dies, another one goes on.
+//!
 //! # Space
 //!
 //! Space that neither a shard of the catalog nor a client's slot names is free, whatever it once
@@ -84,6 +102,7 @@
 
 mod catalog;
 mod format;
+mod growth;
 mod placement;
 mod tables;
 
@@ -92,10 +111,11 @@ pub use catalog::{
     unlock_catalog, while_there,
 };
 pub use format::{generation_local, newest, publish, read, read_local};
+pub use growth::{begin_growth, fill_larger, finish_growth};
 pub use placement::{Wanted, arranged, arrangement, rearrange, room, without};
 pub use tables::{
-    Discipline, Fingerprint, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement, TableEntry,
-    TableSpec, Tombstone,
+    Discipline, Fingerprint, Growth, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement, Stage,
+    TableEntry, TableSpec, Tombstone,
 };
 
 pub use crate::bytes::{read_bytes, write_bytes, zero};

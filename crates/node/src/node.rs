@@ -46,7 +46,7 @@ use crate::limits::CLIENTS_MAX;
 /// 9. Tables may be unfinished, and then name the client that creates them; entries of discarded
 ///    tables are vacant.
 /// 10. Tables may be dropped: their entries say so, and when each table was entered.
-pub const FORMAT: u32 = 10;
+pub const FORMAT: u32 = 11;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// Feature bits that this program knows.

@@ -47,6 +47,7 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
         indirect: 4,
         slots: 5,
         shard_bytes: 8192,
+        grows: false,
     }
 }
 
@@ -577,6 +578,9 @@ fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
             shard_first: ShardId(metadata.shards.len() as u16),
             creator: None,
             born: 1,
+            origin: 1,
+            growths: 0,
+            growth: None,
             dropped: None,
         });
         for shard in 0..shards {

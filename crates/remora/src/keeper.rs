@@ -43,6 +43,11 @@ const APPLY_PAUSE_NS: Nanos = 5_000_000;
 /// How often an ending run looks whether it may rest.
 const REST_PAUSE_NS: Nanos = 5_000;
 
+/// How often a client looks whether there is a change of the catalog to be acknowledged. A client
+/// that asks the memory nodes for nothing looks less often.
+const HEAR_PAUSE_NS: Nanos = 5_000_000;
+const IDLE_HEAR_PAUSE_NS: Nanos = 20_000_000;
+
 /// How often a client that lets go of dropped tables looks whether it has.
 const LET_GO_PAUSE_NS: Nanos = 200_000;
 
@@ -156,8 +161,6 @@ pub(crate) struct Keeper {
     sessions: RefCell<Vec<Rc<Usage>>>,
     /// The drops of tables up to this generation of the catalog are acknowledged.
     acknowledged: Cell<u64>,
-    /// A renewal has ended since this client last looked for drops.
-    has_renewed: Cell<bool>,
 }
 
 /// A client looks for locks of dead clients until this is dropped.
@@ -234,7 +237,6 @@ impl Keeper {
             sweeping: Cell::default(),
             sessions: RefCell::default(),
             acknowledged: Cell::default(),
-            has_renewed: Cell::default(),
         }
     }
 
@@ -484,7 +486,7 @@ impl Keeper {
             pin!(self.keep_renewing(lane, lease)),
             pin!(self.keep_judging(lane, lease)),
             pin!(self.keep_sweeping(lane, lease)),
-            pin!(self.keep_acknowledging(lane)),
+            pin!(self.keep_acknowledging(lane, lease)),
         );
         // All four share one lane. Each is polled, whichever is ready, and checks for itself.
         poll_fn(|context| {
@@ -540,15 +542,17 @@ impl Keeper {
             let (asked, client) = (lane.now(), self.client);
             let renewed = self.change(move |membership| membership.renew(client)).await;
             self.note_renewal(lane, asked, renewed);
-            self.has_renewed.set(true);
         }
     }
 
-    /// Looks for drops whenever a renewal has ended: the configuration is as new as that.
-    async fn keep_acknowledging(&self, lane: &Lane) {
+    /// Looks for changes of the catalog that are to be acknowledged: who has made one waits for
+    /// that.
+    async fn keep_acknowledging(&self, lane: &Lane, lease: Nanos) {
+        let mut rounds = 0;
         loop {
-            // Renewals run on this lane as well, so that their end is seen at once.
-            poll_fn(|_| if self.has_renewed.take() { Poll::Ready(()) } else { Poll::Pending }).await;
+            let is_idle = std::mem::replace(&mut rounds, lane.endpoint().rounds()) == rounds;
+            let pause = if is_idle { IDLE_HEAR_PAUSE_NS } else { HEAR_PAUSE_NS };
+            lane.sleep(pause.min(lease / LOOKS)).await;
             self.unless_it_is_over().await;
             if let Err(error) = self.acknowledge_drops(lane).await {
                 tracing::warn!(%error, "a client cannot acknowledge yet that tables were dropped");

@@ -108,7 +108,10 @@ fn kind_of(error: &MemoryError) -> OpenErrorKind {
         MemoryError::Unfinished { client, .. } => OpenErrorKind::Unfinished { client: *client },
         MemoryError::Fingerprint { .. } => OpenErrorKind::OtherTypes,
         MemoryError::Discipline { .. } => OpenErrorKind::OtherProtocol,
-        MemoryError::OutOfMemory { .. } | MemoryError::Region(_) | MemoryError::Thread(_) => OpenErrorKind::Full,
+        MemoryError::OutOfMemory { .. }
+        | MemoryError::NodesFull { .. }
+        | MemoryError::Region(_)
+        | MemoryError::Thread(_) => OpenErrorKind::Full,
         MemoryError::TooSmall { .. }
         | MemoryError::TooManyReplicas { .. }
         | MemoryError::Limit { .. }
@@ -123,6 +126,7 @@ fn kind_of(error: &MemoryError) -> OpenErrorKind {
         | MemoryError::Founding
         | MemoryError::Differs { .. } => OpenErrorKind::Changing,
         MemoryError::Interrupted => OpenErrorKind::Interrupted,
+        MemoryError::NotMoved { .. } => OpenErrorKind::Changing,
         MemoryError::Configuration(_)
         | MemoryError::NeedsConfiguration(_)
         | MemoryError::OtherVersionCache(_)

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 
 use remora_fabric::Lane;
+use remora_node::TableId;
 use remora_record::TransactionId;
 use remora_txn::{Intent, Limit, Located, Stop, Tx};
 
@@ -85,21 +86,23 @@ impl<'t, 's> Transaction<'t, 's> {
         Transaction { tx, refused, cluster, number: cluster.number() }
     }
 
-    /// Makes a table known to the session, if it is not yet.
+    /// Makes a table known to the session, if it is not yet. Returns the id that it has there.
     #[inline]
-    fn register(&mut self, table: Handle<'_>) -> Result<(), Error> {
-        if table.cluster == self.number && self.tx.knows(table.inner) {
-            return Ok(());
+    fn register(&mut self, table: Handle<'_>) -> Result<TableId, Error> {
+        match self.tx.known(table.inner) {
+            Some(id) if table.cluster == self.number => Ok(id),
+            _ => self.introduce(table),
         }
-        self.introduce(table)
     }
 
     #[cold]
-    fn introduce(&mut self, table: Handle<'_>) -> Result<(), Error> {
+    fn introduce(&mut self, table: Handle<'_>) -> Result<TableId, Error> {
         let own = self.cluster.own(table)?;
-        self.cluster.accept(&own)?;
+        for one in own.and_larger() {
+            self.cluster.accept(one)?;
+        }
         self.tx.register(&own);
-        Ok(())
+        Ok(own.id())
     }
 
     /// Why the floor below has stopped at a record.
@@ -152,8 +155,8 @@ impl<'t, 's> Transaction<'t, 's> {
     /// Names a record of a table without types.
     #[inline]
     pub(crate) fn name_raw(&mut self, table: Handle<'_>, key: &remora_record::Key, intent: Intent) -> RawSlot {
-        let named = self.register(table).and_then(|()| {
-            let named = self.tx.want_for(table.inner.id(), key, intent);
+        let named = self.register(table).and_then(|id| {
+            let named = self.tx.want_for(id, key, intent);
             named.map_err(|stop| Error::of(stop, Named::new(table.inner.name(), key.bytes())))
         });
         match named {
@@ -184,6 +187,13 @@ impl<'t, 's> Transaction<'t, 's> {
         put.map_err(|stop| self.stopped(stop, slot))
     }
 
+    /// Moves a record that has been fetched to the larger table that its own one grows into.
+    /// Returns false if there is nothing to move.
+    pub(crate) fn relocate_raw(&mut self, slot: RawSlot) -> Result<bool, Error> {
+        let slot = named(slot)?;
+        self.tx.relocate(slot).map_err(|stop| self.stopped(stop, slot))
+    }
+
     /// Deletes a record that has been fetched and is there.
     pub(crate) fn delete_raw(&mut self, slot: RawSlot) -> Result<(), Error> {
         let slot = named(slot)?;
@@ -200,9 +210,8 @@ impl<'t, 's> Transaction<'t, 's> {
         parent: bool,
         intent: Intent,
     ) -> Result<Option<Located>, Error> {
-        self.register(inner.handle())?;
-        self.register(leaves.handle())?;
-        Ok(self.tx.locate_in_tree(inner.inner.id(), leaves.inner.id(), key, parent, intent).await?)
+        let (inner, leaves) = (self.register(inner.handle())?, self.register(leaves.handle())?);
+        Ok(self.tx.locate_in_tree(inner, leaves, key, parent, intent).await?)
     }
 
     /// Notes that all keys of a table up to one, and of none behind it, have been looked for.
@@ -213,10 +222,10 @@ impl<'t, 's> Transaction<'t, 's> {
         last: &K,
     ) -> Result<(), Error> {
         // Nothing may have been found.
-        self.register(table.handle())?;
+        let id = self.register(table.handle())?;
         let mut behind = Table::<K, V>::key(last).bytes().to_vec();
         behind.push(0);
-        self.tx.note_scan(table.inner.id(), Table::<K, V>::key(first).bytes(), behind);
+        self.tx.note_scan(id, Table::<K, V>::key(first).bytes(), behind);
         Ok(())
     }
 

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use remora_fabric::limits::LANES_MAX;
 use remora_fabric::{Lane, Nanos, NodeId, Outlined, catch_panic, outline};
-use remora_node::MemoryError;
+use remora_node::{MemoryError, Stage, TableId};
 use remora_record::TransactionId;
 use remora_txn::recovery::Verdict;
 use remora_txn::{Abort, Decision, Limit, Observer, Settled, Stop, TransactOptions, Trial, Tried, Tx};
 
 use crate::client::{Client, Life};
-use crate::cluster::{Cluster, LEASE};
+use crate::cluster::{Cluster, Growing, LEASE};
 use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
 use crate::table::Table;
@@ -93,6 +93,9 @@ const EPOCH_PAUSE_NS: Nanos = 50_000;
 
 /// Pause between two looks for what became of a transaction.
 const RESOLVE_PAUSE_NS: Nanos = 100_000;
+
+/// Pause between two looks whether a table that was full has grown.
+const GROWTH_PAUSE_NS: Nanos = 200_000;
 
 /// How long a coroutine that ends waits for what it has posted, if no lease says it.
 const QUIET_NS: Nanos = 100_000_000;
@@ -398,12 +401,19 @@ fn catch_up(
             return Err(Abort::Late.into());
         }
         let forgotten = cluster.forgotten();
-        tx.forget_tables(|table| cluster.has(table));
+        tx.replace_tables(|table| cluster.now(table));
         if quiet(tx.lane(), cluster.live_nodes(), QUIET_NS).await {
             usage.catch_up(forgotten);
         }
         Ok(())
     })
+}
+
+/// Whether a table that was full has grown.
+enum Grown {
+    Yes,
+    No,
+    NodesFull,
 }
 
 /// How far a transaction has come, over the epochs in which it was tried.
@@ -590,6 +600,15 @@ impl Session {
                     }
                 }
                 Stop::Limit(Limit::TransactionIds) if self.next_incarnation(deadline).await => {}
+                Stop::Limit(Limit::TableFull { slots }) => match self.until_larger(stop, course).await {
+                    Grown::Yes => {}
+                    Grown::No => return Err(stop),
+                    Grown::NodesFull => {
+                        let full = Limit::NodesFull { slots }.into();
+                        self.inner.restate(full);
+                        return Err(full);
+                    }
+                },
                 Stop::Abort(_) if course.is_default && course.tried.attempts < course.attempts => {
                     // Others may have longer leases than this client.
                     let longer = self.longest_patience().saturating_sub(course.tried.elapsed);
@@ -604,6 +623,35 @@ impl Session {
             course.options.attempts = course.attempts.saturating_sub(course.tried.attempts).max(1);
             Ok(())
         })
+    }
+
+    /// A table is full that this transaction inserts into. Waits until it has grown so far that
+    /// clients insert into a larger one.
+    #[cold]
+    async fn until_larger(&mut self, stop: Stop, course: &Course) -> Grown {
+        let full = self.inner.culprit(stop).map(|(table, _)| table.id()).and_then(|id| self.inner.table(id).cloned());
+        let Some(full) = full else { return Grown::No };
+        let began = self.inner.lane().now();
+        let patience = course.options.patience.saturating_sub(course.tried.elapsed);
+        let give_up = began.saturating_add(patience).min(course.options.deadline.unwrap_or(Nanos::MAX));
+        loop {
+            let cluster = self.client.cluster();
+            let Some(now) = cluster.now(&full) else { return Grown::Yes };
+            if now.stage() == Some(Stage::Filling) {
+                return Grown::Yes;
+            }
+            match cluster.ask_to_grow(&now) {
+                Some(Growing::UnderWay) => {}
+                Some(Growing::Failed { nodes_full: true, .. }) => return Grown::NodesFull,
+                Some(Growing::Failed { .. }) | None => return Grown::No,
+            }
+            if self.inner.lane().now() >= give_up {
+                return Grown::No;
+            }
+            self.inner.lane().sleep(GROWTH_PAUSE_NS).await;
+            // Who makes the table larger waits until this client has heard of it.
+            self.follow();
+        }
     }
 
     /// How long a transaction is tried by default, by all leases that run now.
@@ -630,6 +678,16 @@ impl Session {
         self.waited = nanos(asked.elapsed());
     }
 
+    /// The client incarnation that the session is of.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.life.registration.incarnation
+    }
+
+    /// The cluster that the session is of.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        self.client.cluster()
+    }
+
     /// A table as this session's cluster has it now: for what is done with it outside of
     /// transactions.
     pub(crate) fn table<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, Error> {
@@ -637,7 +695,7 @@ impl Session {
     }
 
     /// Goes on as its client's last incarnation.
-    fn follow(&mut self) {
+    pub(crate) fn follow(&mut self) {
         if !self.client.lives(&self.life) {
             self.life = self.client.adopt(&mut self.inner, self.ring);
             self.life.note_session(&self.usage);
@@ -645,13 +703,26 @@ impl Session {
         let cluster = self.client.cluster();
         let forgotten = cluster.forgotten();
         if self.usage.is_behind(forgotten) {
-            self.inner.forget_tables(|table| cluster.has(table));
+            self.inner.replace_tables(|table| cluster.now(table));
             if self.inner.lane().background() == 0 {
                 self.usage.catch_up(forgotten);
             }
         }
+        if let Some(crowded) = self.inner.take_crowded() {
+            self.make_room(crowded);
+        }
         if let Some(keeper) = &self.life.keeper {
             keeper.stir();
+        }
+    }
+
+    /// Has a table grow before it is full.
+    #[cold]
+    fn make_room(&self, crowded: TableId) {
+        let cluster = self.client.cluster();
+        let now = self.inner.table(crowded).and_then(|table| cluster.now(table));
+        if let Some(table) = now.filter(|table| table.growth().is_none()) {
+            let _growing = cluster.ask_to_grow(&table);
         }
     }
 
@@ -663,7 +734,7 @@ impl Session {
     /// begun, if one is to begin, or until this client has connected again: the transaction, which
     /// has not committed, is tried again then.
     #[cold]
-    async fn next_epoch(&self, deadline: Option<Nanos>) -> bool {
+    pub(crate) async fn next_epoch(&self, deadline: Option<Nanos>) -> bool {
         let (lane, Some(keeper)) = (self.inner.lane(), &self.life.keeper) else { return false };
         let (Some(patience), Some(alone)) = (keeper.patience(), keeper.patience_with_itself()) else { return false };
         let began = lane.now();

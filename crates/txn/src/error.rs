@@ -98,10 +98,17 @@ pub enum Limit {
         max: usize,
     },
     /// A table's shard has no room for another key.
-    #[error(
-        "the table is full: a part of it has no room left in its {slots} slots; delete records, or create it with more rows"
-    )]
+    #[error("the table is full: a part of it has no room left in its {slots} slots; delete records, or make it larger")]
     TableFull {
+        /// Slots that each shard of the table has for records.
+        slots: u64,
+    },
+    /// The table is full, and cannot grow: the memory nodes have no room for a larger one.
+    #[error(
+        "the memory nodes are full: the table has no room left in the {slots} slots of a part of it, and no larger \
+         one has room; drop tables, or add memory nodes"
+    )]
+    NodesFull {
         /// Slots that each shard of the table has for records.
         slots: u64,
     },

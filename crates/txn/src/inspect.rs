@@ -2,6 +2,7 @@
 //! nothing runs. [`scan`] tells what is in it while transactions run.
 
 use std::iter::successors;
+use std::ops::AddAssign;
 
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::{LINE_BYTES, Lane, Outlined, WORD_BYTES, outline};
@@ -10,7 +11,8 @@ use remora_index::cluster_hash::{
     BUCKET_BYTES, BUCKET_SLOTS, BUCKET_WORDS, HEADER_BYTES, LINK_WORD, is_entry, linked_bucket,
 };
 use remora_node::Replica;
-use remora_record::{FetchedRecord, Life, LockWord, StableRecord, TransactionId};
+use remora_record::{FetchedRecord, Key, Life, LockWord, StableRecord, TransactionId};
+use zerocopy::IntoBytes;
 
 use crate::error::{Abort, Stop};
 use crate::limits::{LOG_PAUSE_NS, SCAN_ATTEMPTS};
@@ -32,6 +34,17 @@ pub struct Inspection {
     /// alone allocates by, is not compared. Nor is a link to a bucket without entries: an insert
     /// that aborted leaves it.
     pub differing_lines: u64,
+}
+
+impl AddAssign for Inspection {
+    fn add_assign(&mut self, other: Inspection) {
+        self.records += other.records;
+        self.prepared += other.prepared;
+        self.locked += other.locked;
+        self.holder = self.holder.or(other.holder);
+        self.torn += other.torn;
+        self.differing_lines += other.differing_lines;
+    }
 }
 
 /// Bytes compared in one go, if a slot is not larger.
@@ -148,6 +161,68 @@ pub async fn scan(
         }
     }
     Ok(())
+}
+
+/// A look at the keys of a table while transactions run: bit by bit, in no order and at no one
+/// time.
+#[derive(Debug, Default)]
+pub struct KeyScan {
+    shard: u16,
+    /// Where the next slot is looked for in the shard.
+    at: u64,
+}
+
+/// Keys that [`KeyScan::next`] has found.
+#[derive(Debug)]
+pub struct FoundKeys {
+    /// Keys of records that are present.
+    pub keys: Vec<Key>,
+    /// Slots that cannot be read now, or are locked: what they hold is not known.
+    pub unsettled: u64,
+}
+
+impl KeyScan {
+    /// Reads up to `count` slots more. Returns `None` behind the last one.
+    pub async fn next(&mut self, lane: &Lane, table: &Table, count: usize) -> Result<Option<FoundKeys>, Stop> {
+        let (index, shape) = (table.index(), table.shape());
+        let slot_bytes = u64::from(table.entry().spec.layout.slot_bytes);
+        let count = count.min(ROUND_BYTES_MAX / shape.record_bytes().max(1)).clamp(1, ROUND_VERBS_MAX);
+        let mut slots = Vec::with_capacity(count);
+        while self.shard < table.shards() && slots.len() < count {
+            let Some(slot) = index.slot_behind(self.at) else {
+                if !slots.is_empty() {
+                    break; // a round reads one shard
+                }
+                (self.shard, self.at) = (self.shard + 1, 0);
+                continue;
+            };
+            self.at = slot + slot_bytes;
+            slots.push(slot);
+        }
+        if slots.is_empty() {
+            return Ok(None);
+        }
+        let primary = &table.shard_replicas(self.shard)[0];
+        let mut round = lane.round();
+        let reads: Vec<_> = slots.iter().map(|at| round.read(primary.address(*at), shape.record_bytes())).collect();
+        let done = lane.execute(round).await?;
+        let mut found = FoundKeys { keys: Vec::new(), unsettled: 0 };
+        for read in reads {
+            let words = done.words(read);
+            let is_locked = shape.validated(words).is_some_and(|header| header.lock.is_exclusive());
+            match FetchedRecord::new(words, shape).check() {
+                _ if is_locked => found.unsettled += 1,
+                Err(_) => found.unsettled += 1,
+                Ok(record) if record.is_present() => {
+                    let words: Vec<u64> = record.key().collect();
+                    let bytes = usize::from(table.entry().spec.layout.key_bytes);
+                    found.keys.extend(words.as_bytes().get(..bytes).and_then(Key::new));
+                }
+                Ok(_) => {}
+            }
+        }
+        Ok(Some(found))
+    }
 }
 
 fn words(bytes: u64) -> usize {

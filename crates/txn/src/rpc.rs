@@ -109,6 +109,8 @@ pub(crate) const PREPARE_REPLY_WORDS: usize = 4;
 pub(crate) const LINKED: u64 = 1;
 /// See [`LINKED`].
 pub(crate) const NEW: u64 = 2;
+/// Set in the first word of a reply to PREPARE if the shard has little room left.
+pub(crate) const CROWDED: u64 = 1 << 16;
 
 /// A request about a key.
 pub(crate) fn key_request(code: Code, shard: ShardId, key: &[u64]) -> ([u64; KEY_REQUEST_WORDS_MAX], usize) {
@@ -247,8 +249,9 @@ impl RpcHandler {
                     links.iter().for_each(|(at, word)| reply.extend([*at, *word]));
                     self.push_record(&shard, location.pointer, reply)?;
                 }
-                Prepared::New { bucket_slot, entry, version, links, .. } => {
-                    reply.extend([NEW | (links.len() as u64) << 32, bucket_slot, entry, version.to_bits()]);
+                Prepared::New { bucket_slot, entry, version, links, is_crowded, .. } => {
+                    let status = if is_crowded { NEW | CROWDED } else { NEW };
+                    reply.extend([status | (links.len() as u64) << 32, bucket_slot, entry, version.to_bits()]);
                     links.iter().for_each(|(at, word)| reply.extend([*at, *word]));
                 }
             },

@@ -8,8 +8,8 @@ use std::thread;
 
 use remora_fabric::{Endpoint, Lane, Nanos, Outlined, catch_panic, outline};
 use remora_index::Table;
-use remora_node::Registration;
 use remora_node::ring::RingWriter;
+use remora_node::{Registration, TableId};
 use remora_record::{Key, TransactionId};
 
 use crate::error::{Abort, Limit, Stop};
@@ -75,10 +75,29 @@ impl Session {
         self.state.sets.register(table);
     }
 
-    /// Forgets the registered tables that are not to be kept, because they were dropped. Only
+    /// Replaces each registered table by what it is `now`, and forgets it if that is nothing. Only
     /// between transactions.
-    pub fn forget_tables(&mut self, is_kept: impl Fn(&Table) -> bool) {
-        self.state.forget_tables(is_kept);
+    pub fn replace_tables(&mut self, now: impl Fn(&Table) -> Option<Arc<Table>>) {
+        self.state.replace_tables(now);
+    }
+
+    /// Returns a table that has little room left, if an insert of this session has found one since
+    /// this was last called.
+    #[inline]
+    pub fn take_crowded(&mut self) -> Option<TableId> {
+        self.state.sets.crowded.take()
+    }
+
+    /// Returns a table that was registered with the session.
+    #[must_use]
+    pub fn table(&self, id: TableId) -> Option<&Arc<Table>> {
+        self.state.sets.tables.get(usize::from(id.0))?.as_ref()
+    }
+
+    /// Gives a transaction up for another reason than the one that it has stopped for, at the same
+    /// record.
+    pub fn restate(&mut self, stop: Stop) {
+        self.state.sets.restate(stop);
     }
 
     /// Whether the session's rings hold a transaction whose outcome or installation is unknown.
@@ -185,7 +204,7 @@ impl Session {
             (tx.silent, tx.preparing) = (true, true);
             let named = tx.state.loose.len().min(SET_MAX);
             for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
-                let slot = tx.want_for(table, &key, Intent::Insert)?;
+                let slot = tx.state.sets.want_here(table, &key, Intent::Insert, tx.state.spec.execute)?;
                 // Until its answer has been heard: also if this is dropped before it is asked.
                 let number = tx.state.sets.number(slot)?;
                 tx.state.sets.items[number].loose = true;

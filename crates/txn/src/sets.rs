@@ -6,7 +6,7 @@ use std::sync::Arc;
 use remora_fabric::{Address, CallHandle, NodeId, ReadHandle, SwapHandle};
 use remora_index::cluster_hash::{BUCKET_BYTES, unlinked};
 use remora_index::{BucketRef, Location, Table};
-use remora_node::{Pointer, TableId};
+use remora_node::{Pointer, Stage, TableId};
 use remora_record::{Key, KeyHash, Life, RecordShape, StableRecord, Swap, TransactionId, Version, value_words};
 use zerocopy::IntoBytes;
 
@@ -229,6 +229,11 @@ pub(crate) struct Item {
     /// Whether a slot may have been linked for its key by a call whose answer this transaction has
     /// not heard.
     pub(crate) loose: bool,
+    /// Where its table grows: the number of the key's item in the larger table, + 1. Otherwise 0.
+    twin: u32,
+    /// If the transaction moves the record to a larger table: the number of its item there, + 1.
+    /// Otherwise 0.
+    moved_to: u32,
 }
 
 impl Item {
@@ -270,6 +275,8 @@ impl Item {
             hops: 0,
             asked: false,
             loose: false,
+            twin: 0,
+            moved_to: 0,
         }
     }
 
@@ -391,6 +398,8 @@ pub(crate) struct Sets {
     run: Run,
     /// The record that was in the way last, and how.
     noted: Option<(usize, Stop)>,
+    /// A table that has little room left, as an insert has found since this was last looked at.
+    pub(crate) crowded: Option<TableId>,
 }
 
 impl Sets {
@@ -411,7 +420,11 @@ impl Sets {
         self.written = 0;
     }
 
+    /// Makes a table known, and the larger one that it grows into.
     pub(crate) fn register(&mut self, table: Arc<Table>) {
+        if let Some(larger) = table.growth() {
+            self.register(larger.table.clone());
+        }
         let index = usize::from(table.id().0);
         if self.tables.len() <= index {
             self.tables.resize(index + 1, None);
@@ -431,11 +444,22 @@ impl Sets {
         known.is_some_and(|known| known.born() == table.born())
     }
 
-    /// Forgets the registered tables that are not to be kept. Only while nothing is named.
-    pub(crate) fn forget(&mut self, is_kept: impl Fn(&Table) -> bool) {
+    /// The id of the registered table that a handle is of, which may be of a table that this one
+    /// has grown from.
+    #[inline]
+    pub(crate) fn known(&self, handle: &Table) -> Option<TableId> {
+        let id = handle.newest_id();
+        let known = self.tables.get(usize::from(id.0)).and_then(Option::as_ref);
+        known.filter(|known| known.origin() == handle.origin()).map(|_| id)
+    }
+
+    /// Replaces each registered table by what it is `now`, and forgets it if that is nothing. Only
+    /// while nothing is named.
+    pub(crate) fn replace(&mut self, now: impl Fn(&Table) -> Option<Arc<Table>>) {
         self.clear();
-        for table in self.tables.iter_mut().filter(|table| table.as_ref().is_some_and(|table| !is_kept(table))) {
-            *table = None;
+        for index in 0..self.tables.len() {
+            let Some(table) = self.tables[index].take() else { continue };
+            now(&table).into_iter().for_each(|table| self.register(table));
         }
     }
 
@@ -475,9 +499,99 @@ impl Sets {
         }
     }
 
-    /// The item of a key, made if there is none yet.
+    /// The item of a key, made if there is none yet. Where the table grows, there is another one in
+    /// the larger table.
     #[inline]
     pub(crate) fn want(&mut self, table: TableId, key: &Key, intent: Intent, execute: FirstRead) -> Result<Slot, Stop> {
+        match self.tables.get(usize::from(table.0)).and_then(Option::as_ref).and_then(|table| table.growth()) {
+            None => self.want_here(table, key, intent, execute),
+            Some(larger) => {
+                let (stage, larger) = (larger.stage, larger.table.id());
+                self.want_in_both([table, larger], stage, key, intent, execute)
+            }
+        }
+    }
+
+    /// Names a key in a table that grows, and in the larger one, which may itself grow. A key is
+    /// inserted into one of them. The others are looked at, so that the commit validates that the
+    /// key is not there.
+    #[cold]
+    fn want_in_both(
+        &mut self,
+        [smaller, larger]: [TableId; 2],
+        stage: Stage,
+        key: &Key,
+        intent: Intent,
+        execute: FirstRead,
+    ) -> Result<Slot, Stop> {
+        // What is there can be deleted, or changed.
+        let elsewhere = if intent == Intent::Insert { Intent::Delete } else { intent };
+        let [in_smaller, in_larger] = match stage {
+            Stage::Announced => [intent, elsewhere],
+            Stage::Filling => [elsewhere, intent],
+        };
+        let slot = self.want_here(smaller, key, in_smaller, execute)?;
+        let twin = self.want(larger, key, in_larger, execute)?;
+        self.items[slot.index as usize].twin = twin.index + 1;
+        Ok(slot)
+    }
+
+    /// The item of a key's next larger table, if the item's own table grows.
+    #[inline]
+    fn twin(&self, number: usize) -> Option<usize> {
+        self.items[number].twin.checked_sub(1).map(|twin| twin as usize)
+    }
+
+    /// Whether keys are inserted into the larger table, where the table of an item grows.
+    fn is_filling(&self, number: usize) -> bool {
+        self.table(self.items[number].table).stage() != Some(Stage::Announced)
+    }
+
+    /// The number of the item that has a slot's record, or will have it.
+    #[inline]
+    fn holder(&self, slot: Slot) -> Result<usize, Stop> {
+        let number = self.number(slot)?;
+        Ok(if self.items[number].twin == 0 { number } else { self.holder_of(number) })
+    }
+
+    #[cold]
+    fn holder_of(&self, number: usize) -> usize {
+        let Some(twin) = self.twin(number) else { return number };
+        let larger = self.holder_of(twin);
+        let both = [number, larger];
+        let has_key = both.into_iter().find(|item| self.items[*item].existed);
+        let is_unknown = || both.into_iter().find(|item| !self.items[*item].was_fetched());
+        has_key.or_else(is_unknown).unwrap_or(if self.is_filling(number) { larger } else { number })
+    }
+
+    /// Moves a record to the table that its own table grows into. It was named to be inserted, and
+    /// fetched. Returns false if there is nothing to move.
+    pub(crate) fn relocate(&mut self, slot: Slot) -> Result<bool, Stop> {
+        let (mut to, from) = (self.number(slot)?, self.holder(slot)?);
+        while let Some(larger) = self.twin(to).filter(|_| self.is_filling(to)) {
+            to = larger;
+        }
+        let Item { present, value, value_bytes, .. } = self.items[from];
+        if !present || to == from {
+            return if self.items[from].was_fetched() { Ok(false) } else { Err(Misuse::NotFetched.into()) };
+        }
+        self.insert_here(to, value_bytes as usize)?;
+        let at = self.items[to].value.at as usize;
+        self.arena.copy_within(value.at as usize..(value.at + value.words) as usize, at);
+        self.delete_here(from)?;
+        self.items[from].moved_to = to as u32 + 1;
+        Ok(true)
+    }
+
+    /// The item of a key in this very table, made if there is none yet.
+    #[inline]
+    pub(crate) fn want_here(
+        &mut self,
+        table: TableId,
+        key: &Key,
+        intent: Intent,
+        execute: FirstRead,
+    ) -> Result<Slot, Stop> {
         let Some(Some(opened)) = self.tables.get(usize::from(table.0)) else {
             panic!("table {} is not registered with this session", table.0)
         };
@@ -564,6 +678,11 @@ impl Sets {
         self.noted = Some((index, stop));
     }
 
+    /// Says that the record which was noted with one stop is the reason of another one.
+    pub(crate) fn restate(&mut self, stop: Stop) {
+        self.noted.iter_mut().for_each(|(_, noted)| *noted = stop);
+    }
+
     /// The table and key of the record that was the reason of a stop, as far as that was noted.
     pub(crate) fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
@@ -622,7 +741,7 @@ impl Sets {
 
     #[inline]
     pub(crate) fn value(&self, slot: Slot) -> Result<Option<&[u8]>, Stop> {
-        let item = &self.items[self.number(slot)?];
+        let item = &self.items[self.holder(slot)?];
         if item.present {
             return Ok(Some(&item.value.of(&self.arena).as_bytes()[..item.value_bytes as usize]));
         }
@@ -631,7 +750,7 @@ impl Sets {
 
     #[inline]
     pub(crate) fn value_mut(&mut self, slot: Slot) -> Result<Option<&mut [u8]>, Stop> {
-        let index = self.number(slot)?;
+        let index = self.holder(slot)?;
         let item = &mut self.items[index];
         if !item.present {
             return if item.was_fetched() { Ok(None) } else { Err(Misuse::NotFetched.into()) };
@@ -653,7 +772,7 @@ impl Sets {
                 return Err(Misuse::Twice.into());
             }
             bytes[at] = self.value_mut(slot)?.map(|value| value.len());
-            let Span { at: begin, words: count } = self.items[self.number(slot)?].value;
+            let Span { at: begin, words: count } = self.items[self.holder(slot)?].value;
             // Records that are not there have no words, and disturb no others.
             words[at] = if bytes[at].is_some() { begin as usize..(begin + count) as usize } else { 0..0 };
         }
@@ -667,7 +786,7 @@ impl Sets {
         if self.value(slot)?.is_none() {
             return Err(Stop::Absent);
         }
-        let index = self.number(slot)?;
+        let index = self.holder(slot)?;
         self.resize_value(index, value.len())?;
         self.value_of(index).copy_from_slice(value);
         Ok(())
@@ -718,7 +837,10 @@ impl Sets {
     /// Inserts a record whose key is not there; it was named to be inserted, and fetched. Returns
     /// the bytes of its value, to be written.
     pub(crate) fn insert(&mut self, slot: Slot, length: usize) -> Result<&mut [u8], Stop> {
-        let index = self.number(slot)?;
+        self.insert_here(self.holder(slot)?, length)
+    }
+
+    fn insert_here(&mut self, index: usize, length: usize) -> Result<&mut [u8], Stop> {
         let item = &self.items[index];
         if item.present {
             return Err(Stop::Exists);
@@ -743,7 +865,10 @@ impl Sets {
 
     /// Deletes a record whose key is there; it was named to be deleted, and fetched.
     pub(crate) fn delete(&mut self, slot: Slot) -> Result<(), Stop> {
-        let index = self.number(slot)?;
+        self.delete_here(self.holder(slot)?)
+    }
+
+    fn delete_here(&mut self, index: usize) -> Result<(), Stop> {
         let item = &self.items[index];
         if !item.present {
             return Err(if item.was_fetched() { Stop::Absent } else { Misuse::NotFetched.into() });
@@ -826,16 +951,38 @@ impl Sets {
     }
 
     pub(crate) fn accesses(&self) -> impl Iterator<Item = Access<'_>> {
-        let told = |item: &&Item| !item.structural && matches!(item.fetch, Fetch::Here | Fetch::Absent);
-        self.items.iter().filter(told).map(|item| {
+        let is_told = |item: &Item| !item.structural && matches!(item.fetch, Fetch::Here | Fetch::Absent);
+        let others = self.others();
+        let told = move |(number, item): &(usize, &Item)| is_told(item) && !others.contains(number);
+        self.items.iter().enumerate().filter(told).map(|(_, item)| {
             let table = self.table(item.table);
             let here = matches!(item.fetch, Fetch::Here) && item.existed;
+            let installed = |item: &Item| item.change.kind().map(|kind| (kind, item.version.committed_over()));
+            let written = match item.moved_to.checked_sub(1) {
+                // To a program, a record that moves is one that gets another version.
+                Some(to) => installed(&self.items[to as usize]).map(|(_, version)| (WriteKind::Update, version)),
+                None => installed(item),
+            };
             Access {
                 table,
                 key: &item.key.of(&self.arena).as_bytes()[..usize::from(table.entry().spec.layout.key_bytes)],
                 read: here.then_some(item.version),
-                written: item.change.kind().map(|kind| (kind, item.version.committed_over())),
+                written,
             }
         })
+    }
+
+    /// Of keys that were named in several tables, because their table grows: the numbers of the
+    /// items that do not have the record.
+    fn others(&self) -> Vec<usize> {
+        let mut others = Vec::new();
+        for number in (0..self.items.len()).filter(|number| self.items[*number].twin > 0) {
+            let (mut each, holder) = (Some(number), self.holder_of(number));
+            while let Some(item) = each {
+                others.extend((item != holder).then_some(item));
+                each = self.twin(item);
+            }
+        }
+        others
     }
 }

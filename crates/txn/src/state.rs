@@ -218,9 +218,10 @@ impl State {
         }
     }
 
-    /// Forgets registered tables that are not to be kept, and what was prepared in them.
-    pub(crate) fn forget_tables(&mut self, is_kept: impl Fn(&Table) -> bool) {
-        self.sets.forget(is_kept);
+    /// Replaces each registered table by what it is `now`. Forgets it, and what was prepared in it,
+    /// if that is nothing.
+    pub(crate) fn replace_tables(&mut self, now: impl Fn(&Table) -> Option<Arc<Table>>) {
+        self.sets.replace(now);
         let State { sets, loose, .. } = self;
         loose.retain(|(table, _)| sets.knows(*table));
     }

@@ -136,11 +136,12 @@ impl<'s> Tx<'s> {
         self.state.sets.items.len()
     }
 
-    /// Whether a table was registered with the session. Transactions name it by its id.
+    /// Returns the id by which transactions of this session name a table, if the table was
+    /// registered with it: the id of the table that it has grown into, if it has.
     #[inline]
     #[must_use]
-    pub fn knows(&self, table: &Table) -> bool {
-        self.state.sets.knows_this(table)
+    pub fn known(&self, table: &Table) -> Option<TableId> {
+        self.state.sets.known(table)
     }
 
     /// Makes a table known to the session, if it is not yet.
@@ -151,11 +152,11 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Forgets tables that were registered with the session, unless they are to be kept. Only
-    /// before the transaction names a record.
-    pub fn forget_tables(&mut self, is_kept: impl Fn(&Table) -> bool) {
-        debug_assert!(self.state.sets.items.is_empty(), "a transaction forgets tables before it names records");
-        self.state.forget_tables(is_kept);
+    /// Replaces each table that was registered with the session by what it is `now`, and forgets it
+    /// if that is nothing. Only before the transaction names a record.
+    pub fn replace_tables(&mut self, now: impl Fn(&Table) -> Option<Arc<Table>>) {
+        debug_assert!(self.state.sets.items.is_empty(), "a transaction replaces tables before it names records");
+        self.state.replace_tables(now);
     }
 
     /// Names a record, to be brought by the next [`Tx::fetch`]. Naming it again gives the same
@@ -227,6 +228,12 @@ impl<'s> Tx<'s> {
     pub fn insert(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
         self.insert_sized(slot, value.len())?.copy_from_slice(value);
         Ok(())
+    }
+
+    /// Moves a record to the larger table that its own table grows into. It must have been named to
+    /// be inserted, and fetched. Returns false if there is nothing to move.
+    pub fn relocate(&mut self, slot: Slot) -> Result<bool, Stop> {
+        self.state.sets.relocate(slot)
     }
 
     /// Deletes a record. It must have been named for that and fetched, and its key must be there.

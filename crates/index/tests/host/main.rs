@@ -43,10 +43,20 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
         indirect,
         slots,
         shard_bytes: geometry.bytes(),
+        grows: false,
     };
     let replica = |node| Replica { node: NodeId(node), region: node::REGION, base: BASE, joining: false };
     Metadata {
-        tables: vec![TableEntry { spec, shard_first: ShardId(0), creator: None, born: 1, dropped: None }],
+        tables: vec![TableEntry {
+            spec,
+            shard_first: ShardId(0),
+            creator: None,
+            born: 1,
+            origin: 1,
+            growths: 0,
+            growth: None,
+            dropped: None,
+        }],
         shards: vec![ShardPlacement {
             table: TableId(0),
             bytes: geometry.bytes(),
@@ -119,7 +129,7 @@ impl Primary {
                 assert_eq!(entry, entry_word(location));
                 (bucket_slot, location, links, false)
             }
-            Prepared::New { bucket_slot, entry, key_word, location, version, links } => {
+            Prepared::New { bucket_slot, entry, key_word, location, version, links, .. } => {
                 assert_eq!((entry, key_word), (entry_word(location), key.hash().word));
                 let slot = location.pointer.offset();
                 assert_eq!(self.version(slot), version);

@@ -212,6 +212,7 @@ impl Stage {
             indirect: sizes.indirect,
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
+            grows: false,
         };
         let (nodes, admin) = (self.nodes, self.admin.incarnation);
         let create = async |lane: &Lane| {

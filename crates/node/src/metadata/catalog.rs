@@ -4,7 +4,7 @@
 use remora_fabric::{Lane, NodeId, NodeSet, WORD_BYTES};
 
 use super::format::{publish, read};
-use super::tables::{Metadata, Replica, ShardPlacement, TableEntry, TableSpec, Tombstone, UNPLACED};
+use super::tables::{Growth, Metadata, Replica, ShardPlacement, TableEntry, TableSpec, Tombstone, UNPLACED};
 use crate::bytes::zero;
 use crate::client;
 use crate::error::{MemoryError, OfTable};
@@ -49,7 +49,18 @@ async fn create(
     (spec, creator): (TableSpec, Option<u32>),
     first: NodeId,
 ) -> Result<(TableId, Metadata), MemoryError> {
-    check_spec(places.count(), &spec)?;
+    let places = places_from(places, first, &spec)?;
+    let create = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        let table = enter(lane, nodes, &places, &mut metadata, Newcomer { spec, creator, growth: None }).await?;
+        Ok((table, metadata))
+    };
+    with_catalog_locked(lane, nodes.leader(), client, create).await
+}
+
+/// The places of a table's shards, in order: the primary of the first one is at `first`.
+pub(super) fn places_from(places: NodeSet, first: NodeId, spec: &TableSpec) -> Result<Vec<NodeId>, MemoryError> {
+    check_spec(places.count(), spec)?;
     let Some(first) = places.iter().position(|node| node == first) else {
         let highest = places.iter().next_back().unwrap_or_default();
         let (what, value, max) = ("the number of a table's first node", first.0.into(), highest.0.into());
@@ -57,16 +68,32 @@ async fn create(
     };
     let mut places: Vec<NodeId> = places.iter().collect();
     places.rotate_left(first);
-    let create = async || {
-        let mut metadata = read(lane, nodes.leader()).await?;
-        let first_client = client::first_registered(lane, nodes.leader()).await?;
-        let table = enter_table(&mut metadata, spec, creator, first_client)?;
-        place_shards(lane, nodes.leader(), &mut metadata, table, &places).await?;
-        metadata.generation += 1;
-        publish(lane, nodes, &metadata).await?;
-        Ok((table, metadata))
-    };
-    with_catalog_locked(lane, nodes.leader(), client, create).await
+    Ok(places)
+}
+
+/// A table that is to be entered.
+pub(super) struct Newcomer {
+    pub(super) spec: TableSpec,
+    pub(super) creator: Option<u32>,
+    /// Says which table grows into it.
+    pub(super) growth: Option<Growth>,
+}
+
+/// Enters a table into the catalog, takes its space, and publishes the catalog. Only under the
+/// catalog's lock.
+pub(super) async fn enter(
+    lane: &Lane,
+    nodes: NodeSet,
+    places: &[NodeId],
+    metadata: &mut Metadata,
+    newcomer: Newcomer,
+) -> Result<TableId, MemoryError> {
+    let first_client = client::first_registered(lane, nodes.leader()).await?;
+    let table = enter_table(metadata, newcomer, first_client)?;
+    place_shards(lane, nodes.leader(), metadata, table, places).await?;
+    metadata.generation += 1;
+    publish(lane, nodes, metadata).await?;
+    Ok(table)
 }
 
 /// Makes tables ready that `client` has begun: all of them at once. Fails, and changes nothing, if
@@ -135,7 +162,9 @@ pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[Stri
                 return Err(MemoryError::Unfinished { table: name.clone(), client });
             }
             let tombstone = Tombstone { generation: metadata.generation, last_client: None };
-            metadata.tables[usize::from(id.0)].dropped = Some(tombstone);
+            for id in [Some(id), metadata.larger(id).map(|(larger, _)| larger)].into_iter().flatten() {
+                metadata.tables[usize::from(id.0)].dropped = Some(tombstone);
+            }
         }
         publish(lane, nodes, &metadata).await?;
         Ok(metadata)
@@ -224,20 +253,19 @@ fn trim(metadata: &mut Metadata, is_free: impl Fn(&TableEntry) -> bool) {
 
 /// Gives a table its entry and its shards their ids, without replicas. `first_client` is the
 /// lowest incarnation of all clients that have rings.
-fn enter_table(
-    metadata: &mut Metadata,
-    spec: TableSpec,
-    creator: Option<u32>,
-    first_client: u32,
-) -> Result<TableId, MemoryError> {
+fn enter_table(metadata: &mut Metadata, newcomer: Newcomer, first_client: u32) -> Result<TableId, MemoryError> {
+    let Newcomer { spec, creator, growth } = newcomer;
     let born = metadata.generation + 1;
-    match metadata.table(&spec.name) {
-        Ok((_, TableEntry { creator: Some(client), .. })) => {
-            return Err(MemoryError::Unfinished { table: spec.name, client: *client });
-        }
-        Ok(_) => return Err(MemoryError::TableExists(spec.name)),
-        Err(_) => {}
-    }
+    let (origin, growths) = match growth.and_then(|growth| metadata.tables.get(usize::from(growth.from.0))) {
+        Some(from) => (from.origin, from.growths + 1),
+        None => match metadata.table(&spec.name) {
+            Ok((_, TableEntry { creator: Some(client), .. })) => {
+                return Err(MemoryError::Unfinished { table: spec.name, client: *client });
+            }
+            Ok(_) => return Err(MemoryError::TableExists(spec.name)),
+            Err(_) => (born, 0),
+        },
+    };
     let is_free = |table: &TableEntry| {
         let last = table.dropped.and_then(|dropped| dropped.last_client);
         table.is_vacant() && last.is_none_or(|last| last < first_client)
@@ -245,7 +273,8 @@ fn enter_table(
     let is_fitting = |table: &TableEntry| is_free(table) && table.spec.shards == spec.shards;
     if let Some(at) = metadata.tables.iter().position(is_fitting) {
         let entry = &mut metadata.tables[at];
-        *entry = TableEntry { spec, shard_first: entry.shard_first, creator, born, dropped: None };
+        let shard_first = entry.shard_first;
+        *entry = TableEntry { spec, shard_first, creator, born, origin, growths, growth, dropped: None };
         return Ok(TableId(at as u16));
     }
     if metadata.tables.len() == TABLES_MAX || metadata.shards.len() + usize::from(spec.shards) > SHARDS_MAX {
@@ -260,7 +289,7 @@ fn enter_table(
     let shard_first = ShardId(metadata.shards.len() as u16);
     let nowhere = ShardPlacement { table, bytes: spec.shard_bytes, replicas: Vec::new() };
     metadata.shards.resize(metadata.shards.len() + usize::from(spec.shards), nowhere);
-    metadata.tables.push(TableEntry { spec, shard_first, creator, born, dropped: None });
+    metadata.tables.push(TableEntry { spec, shard_first, creator, born, origin, growths, growth, dropped: None });
     Ok(table)
 }
 
@@ -404,7 +433,7 @@ async fn return_space(lane: &Lane, leader: NodeId, node: NodeId, metadata: &Meta
 }
 
 /// Runs `what` while this client alone may change the catalog.
-async fn with_catalog_locked<T>(
+pub(super) async fn with_catalog_locked<T>(
     lane: &Lane,
     leader: NodeId,
     client: u32,

@@ -7,8 +7,8 @@ use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::tables::{
-    Discipline, Fingerprint, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardPlacement, TableEntry, TableSpec,
-    Tombstone,
+    Discipline, Fingerprint, Growth, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardPlacement, Stage,
+    TableEntry, TableSpec, Tombstone,
 };
 use crate::bytes::{read_bytes, write_bytes};
 use crate::error::MemoryError;
@@ -58,7 +58,13 @@ struct RawTable {
     born: u64,
     dropped: u64,
     last_client: u32,
-    more_reserved: [u8; 44],
+    growths: u32,
+    origin: u64,
+    grower: u32,
+    grows_from: u16,
+    stage: u8,
+    grows: u8,
+    more_reserved: [u8; 24],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -134,6 +140,12 @@ impl Metadata {
                 born: table.born,
                 dropped: table.dropped.map_or(0, |dropped| dropped.generation),
                 last_client: table.dropped.and_then(|dropped| dropped.last_client).unwrap_or(0),
+                growths: table.growths,
+                origin: table.origin,
+                grower: table.growth.map_or(0, |growth| growth.by),
+                grows_from: table.growth.map_or(0, |growth| growth.from.0),
+                stage: table.growth.map_or(0, |growth| growth.stage as u8),
+                grows: spec.grows.into(),
                 ..RawTable::new_zeroed()
             };
             raw.name[..spec.name.len()].copy_from_slice(spec.name.as_bytes());
@@ -185,6 +197,9 @@ impl Metadata {
         if shards.iter().any(|shard| is_nowhere(shard) != tables[usize::from(shard.table.0)].is_vacant()) {
             return Err(MemoryError::Damaged(node));
         }
+        if tables.iter().filter_map(|table| table.growth).any(|growth| usize::from(growth.from.0) >= tables.len()) {
+            return Err(MemoryError::Damaged(node));
+        }
         for table in &mut tables {
             table.spec.shard_bytes = shards[table.shard_first.0 as usize].bytes;
         }
@@ -224,6 +239,10 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
         && (1..=SLOT_BYTES_MAX).contains(&(raw.slot_bytes as usize))
         && raw.buckets > 0;
     let index = IndexKind::from_code(raw.index)?;
+    let growth = match raw.stage {
+        0 => None,
+        code => Some(Growth { from: TableId(raw.grows_from), stage: Stage::from_code(code)?, by: raw.grower }),
+    };
     fits.then_some(TableEntry {
         spec: TableSpec {
             name,
@@ -237,10 +256,14 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
             indirect: raw.indirect,
             slots: raw.slots,
             shard_bytes: 0,
+            grows: raw.grows != 0,
         },
         shard_first: ShardId(raw.shard_first),
         creator: (raw.creator != 0).then_some(raw.creator),
         born: raw.born,
+        origin: raw.origin,
+        growths: raw.growths,
+        growth,
         dropped: (raw.dropped != 0).then_some(Tombstone {
             generation: raw.dropped,
             last_client: (raw.last_client != 0).then_some(raw.last_client),

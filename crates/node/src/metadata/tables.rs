@@ -221,6 +221,8 @@ pub struct TableSpec {
     pub slots: u64,
     /// Bytes of a shard in all.
     pub shard_bytes: u64,
+    /// Whether clients make it larger by themselves before it is full.
+    pub grows: bool,
 }
 
 /// A table of the catalog.
@@ -235,8 +237,42 @@ pub struct TableEntry {
     /// Generation of the change that entered the table. Ids are used again, so this tells a table
     /// from a later one with the same id.
     pub born: u64,
+    /// Generation of the change that entered the first of the tables that this one has grown from:
+    /// its own, if it has not grown. So it tells that two tables are one to a program.
+    pub origin: u64,
+    /// How many tables it has grown from, one after the other.
+    pub growths: u32,
+    /// Says that another table is growing into this one; `None` if not.
+    pub growth: Option<Growth>,
     /// Says that the table was dropped; `None` if it was not.
     pub dropped: Option<Tombstone>,
+}
+
+/// A table grows into a larger one: see the module's page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Growth {
+    /// The table that grows.
+    pub from: TableId,
+    /// How far it has come.
+    pub stage: Stage,
+    /// The client that moves the rows.
+    pub by: u32,
+}
+
+/// How far a table has grown into a larger one. Clients look for a key in both in either stage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Stage {
+    /// Clients insert keys into the smaller one.
+    Announced = 1,
+    /// Clients insert keys into the larger one, and the rows move there.
+    Filling = 2,
+}
+
+impl Stage {
+    pub(super) fn from_code(code: u8) -> Option<Stage> {
+        [Stage::Announced, Stage::Filling].into_iter().find(|stage| *stage as u8 == code)
+    }
 }
 
 /// What the catalog keeps of a table that was dropped.
@@ -328,12 +364,19 @@ impl Default for Metadata {
 pub(super) const UNPLACED: u64 = u64::MAX;
 
 impl Metadata {
-    /// The table with a name.
+    /// The table with a name: of one that grows, the smaller one.
     pub fn table(&self, name: &str) -> Result<(TableId, &TableEntry), MemoryError> {
         let mut tables = self.tables.iter().enumerate();
-        let found = tables.find(|(_, table)| table.is_there() && table.spec.name == name);
+        let found = tables.find(|(_, table)| table.is_there() && table.growth.is_none() && table.spec.name == name);
         let (index, table) = found.ok_or_else(|| self.missing(name))?;
         Ok((TableId(index as u16), table))
+    }
+
+    /// The larger table that a table grows into, if it grows.
+    #[must_use]
+    pub fn larger(&self, id: TableId) -> Option<(TableId, &TableEntry)> {
+        let is_larger = |table: &TableEntry| table.is_there() && table.growth.is_some_and(|growth| growth.from == id);
+        (0..).map(TableId).zip(&self.tables).find(|(_, table)| is_larger(table))
     }
 
     /// The error that says why no table has a name: none ever had, or it was dropped.

@@ -39,13 +39,17 @@ impl Cluster {
         if table.cluster != self.inner.cluster {
             return Err(IndexError::OtherCluster(name.to_owned()).into());
         }
-        let is_it = |own: &Arc<remora_index::Table>| own.born() == table.inner.born();
+        let is_it = |own: &Arc<remora_index::Table>| own.origin() == table.inner.origin();
         let known = self.inner.opened.get(name);
         if let Some(own) = known.filter(is_it) {
+            table.inner.note_newest(&own);
             return Ok(own);
         }
         match self.adopt(name) {
-            Ok(own) if is_it(&own) => Ok(own),
+            Ok(own) if is_it(&own) => {
+                table.inner.note_newest(&own);
+                Ok(own)
+            }
             Err(error) if error.kind() != OpenErrorKind::NoTable => Err(error),
             _ => Err(MemoryError::Dropped { table: name.to_owned() }.into()),
         }
@@ -75,6 +79,15 @@ impl Cluster {
             return Err(MemoryError::EpochChanging.into());
         }
         if catalog.generation > self.followed() { self.inner.opened.follow(catalog) } else { Ok(()) }
+    }
+
+    /// Goes by a catalog that was just made, unless it is of another epoch.
+    pub(crate) fn follow_catalog(&self, catalog: Metadata) -> Result<(), OpenError> {
+        if catalog.epoch == self.epoch() {
+            self.inner.opened.follow(catalog)
+        } else {
+            Err(MemoryError::EpochChanging.into())
+        }
     }
 
     /// Follows drops like [`follow_drops`](Cluster::follow_drops), and blocks the thread for as

@@ -61,7 +61,9 @@ impl Cluster {
             *lock(&self.inner.admin) = admin;
         }
         self.inner.opened.follow(metadata)?;
-        self.tables().iter().for_each(|table| announce_lines(self.fabric(), table, |replica| replica.joining));
+        for table in self.tables().iter().flat_map(|table| table.and_larger()) {
+            announce_lines(self.fabric(), table, |replica| replica.joining);
+        }
         *lock(&self.inner.lost) = lost;
         Ok(())
     }

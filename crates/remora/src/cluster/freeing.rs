@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use remora_fabric::{Lane, Nanos, NodeId};
+use remora_membership::ConfigurationError;
 use remora_node::ring::RingCopy;
 use remora_node::{MemoryError, Metadata, Remains, TableId, metadata, registered};
 
@@ -45,7 +46,7 @@ impl Cluster {
             else {
                 return Ok(Freed::Now);
             };
-            let Users { waited_for, unknown, now } = self.users(&catalog, generation)?;
+            let Users { waited_for, unknown, now, .. } = self.users(&catalog, generation)?;
             let elapsed = Duration::from_nanos(now - *began.get_or_insert(now));
             let is_over = look >= looks || elapsed > patience || self.is_interrupted();
             if waited_for.is_empty() && unknown.is_empty() {
@@ -78,31 +79,14 @@ impl Cluster {
     /// The clients that may still use tables which were dropped by this generation: see rules 1 to
     /// 7 of `dropping`.
     fn users(&self, catalog: &Metadata, generation: u64) -> Result<Users, OpenError> {
-        let unusable = |error: remora_membership::ConfigurationError| MemoryError::Configuration(error.to_string());
-        let mut users = Users::default();
-        if let Some(configuration) = self.configuration() {
-            if configuration.look(|now| now.dropped()).map_err(unusable)? < generation {
-                configuration.change(|now| now.drop_tables(generation)).map_err(unusable)?;
-            }
-            // What is looked at from here on is as new as that.
-            users.waited_for = configuration.look(|now| now.recovering().collect()).map_err(unusable)?;
-        }
+        self.tell_of_change(generation)?;
+        // What is looked at from here on is as new as that.
         let leader = self.live_nodes().leader();
         let looked = async |lane: &Lane| Ok::<_, OpenError>((registered(lane, leader).await?, lane.now()));
         let (clients, now) = self.administer(looked)?;
+        let mut users = self.unaware(&clients, generation)?;
         users.now = now;
-        for client in &clients {
-            let acknowledged = match self.configuration() {
-                Some(all) => all.look(|now| now.has_acknowledged_drop(*client, generation)).map_err(unusable)?,
-                None => None,
-            };
-            match acknowledged {
-                Some(true) => {}
-                Some(false) => users.waited_for.push(*client),
-                None => users.unknown.push(*client),
-            }
-        }
-        if users.waited_for.is_empty() && users.unknown.is_empty() {
+        if users.is_empty() {
             self.administer(async |lane: &Lane| {
                 self.find_loaders(lane, catalog, generation, &mut users).await?;
                 self.find_unapplied(lane, &clients, &mut users).await
@@ -110,6 +94,38 @@ impl Cluster {
         }
         users.waited_for.sort_unstable();
         users.waited_for.dedup();
+        Ok(users)
+    }
+
+    /// Tells the configuration that clients have to hear of the change of this generation.
+    pub(super) fn tell_of_change(&self, generation: u64) -> Result<(), MemoryError> {
+        let unusable = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
+        if let Some(configuration) = self.configuration()
+            && configuration.look(|now| now.dropped()).map_err(unusable)? < generation
+        {
+            configuration.change(|now| now.drop_tables(generation)).map_err(unusable)?;
+        }
+        Ok(())
+    }
+
+    /// Which clients, registered or being recovered, may still go by a catalog from before the
+    /// change of this generation: see rules 1 to 4 of `dropping`.
+    pub(super) fn unaware(&self, clients: &[u32], generation: u64) -> Result<Users, MemoryError> {
+        let unusable = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
+        let mut users = Users::default();
+        let Some(configuration) = self.configuration() else {
+            users.unknown = clients.to_vec();
+            return Ok(users);
+        };
+        users.waited_for = configuration.look(|now| now.recovering().collect()).map_err(unusable)?;
+        for client in clients {
+            let acknowledged = configuration.look(|now| now.has_acknowledged_drop(*client, generation));
+            match acknowledged.map_err(unusable)? {
+                Some(true) => {}
+                Some(false) => users.waited_for.push(*client),
+                None => users.unknown.push(*client),
+            }
+        }
         Ok(users)
     }
 
@@ -173,13 +189,19 @@ impl Cluster {
     }
 }
 
-/// Clients that may still use tables which were dropped.
+/// Clients that may still use tables which were dropped, or go by a catalog from before a change.
 #[derive(Default)]
-struct Users {
-    /// Clients that will acknowledge the drop, or be recovered.
-    waited_for: Vec<u32>,
+pub(super) struct Users {
+    /// Clients that will acknowledge the change, or be recovered.
+    pub(super) waited_for: Vec<u32>,
     /// Clients that will not acknowledge anything. They may use the tables until they have left.
-    unknown: Vec<u32>,
+    pub(super) unknown: Vec<u32>,
     /// When they were looked for.
     now: Nanos,
+}
+
+impl Users {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waited_for.is_empty() && self.unknown.is_empty()
+    }
 }

@@ -16,9 +16,10 @@ use remora_membership::{Configuration, InMemory};
 use remora_node::{MemoryError, Metadata, come, identity, node};
 use remora_record::TransactionId;
 use remora_txn::recovery::Rollback;
-use remora_txn::{Applier, Protocol, RpcHandler, VersionCache};
+use remora_txn::{Applier, Observer, Protocol, RpcHandler, VersionCache};
 
 use super::draft::Draft;
+use super::growths::Growths;
 use super::interrupt;
 use super::nodes::{Nodes, Remote};
 use super::opened::Opened;
@@ -38,6 +39,10 @@ pub struct Cluster {
     /// Transaction ids of each client incarnation.
     transaction_ids: u64,
     told: Option<Told>,
+    /// Makes an observer for each session that moves rows of a table that grows.
+    pub(super) movers: Option<Movers>,
+    /// The growths that this process has begun by itself; `None` if it begins none.
+    pub(super) growths: Option<Arc<Growths>>,
     /// What this handle creates together.
     pub(super) draft: Option<Arc<Draft>>,
     /// A flag that the program sets, to end what this handle creates.
@@ -46,6 +51,9 @@ pub struct Cluster {
 
 /// A callback that is told of each record that recovery puts back.
 type Told = Arc<dyn Fn(&Rollback<'_>) + Send + Sync>;
+
+/// A function that makes observers.
+pub(super) type Movers = Arc<dyn Fn() -> Box<dyn Observer> + Send + Sync>;
 
 /// Default lease, unless [`Cluster::with_lease`] sets another. It must exceed the longest
 /// scheduling delay of a healthy client on an overloaded machine, and the longest computation of a
@@ -91,7 +99,7 @@ impl ClusterOptions {
         self.check()?;
         let shm = Shm::new(&self.regions()).map_err(MemoryError::from)?;
         let pages = shm.memory().pages();
-        Ok(Cluster::format(Arc::new(shm), pages, self)?.with_lease(Some(LEASE)))
+        Ok(Cluster::format(Arc::new(shm), pages, self)?.with_lease(Some(LEASE)).with_growth(true))
     }
 
     /// Makes the cluster of memory nodes that each have a server in this process. Clients reach the
@@ -100,7 +108,7 @@ impl ClusterOptions {
         self.check()?;
         let clients = TcpOptions { rdma, ..TcpOptions::default() };
         let loopback = Loopback::new(&self.regions(), clients).map_err(MemoryError::from)?;
-        Ok(Cluster::format(Arc::new(loopback), None, self)?.with_lease(Some(LEASE)))
+        Ok(Cluster::format(Arc::new(loopback), None, self)?.with_lease(Some(LEASE)).with_growth(true))
     }
 
     /// Makes the cluster on one thread under a hostile scheduler, for tests: see
@@ -190,6 +198,8 @@ impl Cluster {
             lease: None,
             transaction_ids: TransactionId::SEQUENCE_MAX,
             told: None,
+            movers: None,
+            growths: None,
             draft: None,
             interrupt: None,
         })
@@ -226,7 +236,9 @@ impl Cluster {
         let lease = configuration.is_some().then_some(LEASE);
         let (inner, protocol) = (Arc::new(inner), options.protocol);
         let transaction_ids = TransactionId::SEQUENCE_MAX;
-        Cluster { inner, protocol, configuration, lease, transaction_ids, told: None, draft: None, interrupt: None }
+        let (told, movers, draft, interrupt) = (None, None, None, None);
+        let growths = Some(Arc::default());
+        Cluster { inner, protocol, configuration, lease, transaction_ids, told, movers, growths, draft, interrupt }
     }
 
     /// The catalog, as it was last read.
@@ -245,10 +257,10 @@ impl Cluster {
         self.inner.opened.all()
     }
 
-    /// Whether a table is open in this process: it was neither dropped nor discarded, as far as is
-    /// known here.
-    pub(crate) fn has(&self, table: &remora_index::Table) -> bool {
-        self.inner.opened.has(table)
+    /// A table of this process as it is now, as far as is known here; `None` if it was dropped or
+    /// discarded, or has grown into another one.
+    pub(crate) fn now(&self, table: &remora_index::Table) -> Option<Arc<remora_index::Table>> {
+        self.inner.opened.now(table)
     }
 
     /// The generation of the catalog up to which this process has forgotten all dropped tables.
@@ -438,6 +450,21 @@ impl Cluster {
     #[must_use]
     pub fn with_rollbacks_told(&self, told: Arc<dyn Fn(&Rollback<'_>) + Send + Sync>) -> Cluster {
         Cluster { told: Some(told), ..self.clone() }
+    }
+
+    /// A handle whose workers have tables grow by themselves, on threads of their own, or that
+    /// leave that to [`grow_table`](Cluster::grow_table). They do where clocks and threads are
+    /// real: unless the cluster is seeded or simulated.
+    #[must_use]
+    pub fn with_growth(&self, by_itself: bool) -> Cluster {
+        Cluster { growths: by_itself.then(|| self.growths.clone().unwrap_or_default()), ..self.clone() }
+    }
+
+    /// A handle that has the transactions observed by which it moves the rows of tables that grow:
+    /// each session that does so gets an observer from `movers`. A history is whole only with them.
+    #[must_use]
+    pub fn with_movers_observed(&self, movers: Arc<dyn Fn() -> Box<dyn Observer> + Send + Sync>) -> Cluster {
+        Cluster { movers: Some(movers), ..self.clone() }
     }
 
     /// Reports a record that recovery is about to put back.

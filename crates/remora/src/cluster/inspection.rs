@@ -12,7 +12,7 @@ use crate::table::{Handle, Table};
 
 impl Cluster {
     /// Reads a whole table while nothing runs: gives every record to `visit`, and says whether all
-    /// is as it should be.
+    /// is as it should be. Waits first until the table does not grow any more.
     pub fn inspect<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
@@ -41,6 +41,7 @@ impl Cluster {
         table: Handle<'_>,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<Inspection, crate::Error> {
+        self.until_grown(table.inner);
         let (mut key, mut value) = (Vec::new(), Vec::new());
         self.administer(async |lane: &Lane| {
             let own = self.own(table)?;
@@ -51,7 +52,12 @@ impl Cluster {
                 record.copy_value(&mut value);
                 visit(key.as_bytes(), value.as_bytes());
             };
-            Ok(inspect(lane, &own, &mut each).await?)
+            // One that grows may have stopped on the way.
+            let mut all = Inspection::default();
+            for one in own.and_larger() {
+                all += inspect(lane, one, &mut each).await?;
+            }
+            Ok(all)
         })
     }
 }

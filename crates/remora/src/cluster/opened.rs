@@ -26,7 +26,7 @@ pub(super) struct Opened {
     catalog: Mutex<Metadata>,
     /// Generation of the catalog up to which all dropped tables are forgotten.
     followed: AtomicU64,
-    /// Generation of the catalog by which a table was last forgotten.
+    /// Generation of the catalog by which a table was last forgotten, or became another one.
     forgotten: AtomicU64,
     /// Ids of the tables that are validated by this process's version cache.
     claimed: Mutex<Vec<u16>>,
@@ -58,7 +58,8 @@ impl Opened {
         self.followed.load(Ordering::Acquire)
     }
 
-    /// The generation of the catalog by which this process has last forgotten a table.
+    /// The generation of the catalog by which this process has last forgotten a table, or replaced
+    /// it by what it has grown into.
     #[inline]
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::Acquire)
@@ -69,9 +70,14 @@ impl Opened {
         lock(&self.tables).get(name).cloned()
     }
 
-    /// Whether a table is open: it was neither dropped nor discarded, as far as is known here.
-    pub(super) fn has(&self, table: &remora_index::Table) -> bool {
-        lock(&self.tables).get(table.name()).is_some_and(|own| own.born() == table.born())
+    /// A table as it is now, or a larger one that another table grows into. `None` if it was
+    /// dropped or discarded, as far as is known here.
+    pub(super) fn now(&self, table: &remora_index::Table) -> Option<Arc<remora_index::Table>> {
+        let mut own = lock(&self.tables).get(table.name())?.clone();
+        while own.born() != table.born() {
+            own = own.growth()?.table.clone();
+        }
+        Some(own)
     }
 
     /// All open tables, where they are now.
@@ -107,25 +113,32 @@ impl Opened {
     }
 
     /// Updates the open tables from a catalog. A table that is not in it has been discarded or
-    /// dropped, and is no longer open.
+    /// dropped, and is no longer open. One that grows, or has grown, is another one from now on.
     pub(super) fn follow(&self, catalog: Metadata) -> Result<(), OpenError> {
         let mut tables = lock(&self.tables);
         if catalog.generation < self.followed() {
             return Ok(()); // another thread has followed a newer one
         }
-        let has = |table: &remora_index::Table| {
-            catalog.table(table.name()).is_ok_and(|(id, entry)| (id, entry.born) == (table.id(), table.born()))
+        let is_there = |id: TableId, born: u64| {
+            let entry = catalog.tables.get(usize::from(id.0));
+            entry.is_some_and(|entry| entry.is_there() && entry.born == born)
         };
-        let gone: Vec<u16> = tables.values().filter(|table| !has(table)).map(|table| table.id().0).collect();
-        if !gone.is_empty() {
-            tables.retain(|_, table| has(table));
-            lock(&self.claimed).retain(|claimed| !gone.contains(claimed));
+        let has = |table: &remora_index::Table| {
+            catalog.table(table.name()).is_ok_and(|(_, entry)| entry.origin == table.origin())
+        };
+        let (mut now, mut gone, mut has_changed) = (HashMap::with_capacity(tables.len()), Vec::new(), false);
+        for (name, table) in tables.iter() {
+            gone.extend(table.and_larger().filter(|one| !is_there(one.id(), one.born())).map(|one| one.id().0));
+            let moved = if has(table) { Some(table.moved(&catalog)?) } else { None };
+            has_changed |= moved.as_ref().is_none_or(|moved| !moved.grows_like(table));
+            now.extend(moved.map(|moved| (name.clone(), Arc::new(moved))));
+        }
+        *tables = now;
+        lock(&self.claimed).retain(|claimed| !gone.contains(claimed));
+        if has_changed {
             self.forgotten.store(catalog.generation, Ordering::Release);
         }
         self.followed.store(catalog.generation, Ordering::Release);
-        for table in tables.values_mut() {
-            *table = Arc::new(table.moved(&catalog)?);
-        }
         // Until all of it is known, no table is added by what was known before.
         self.note_catalog(catalog);
         drop(tables);

@@ -20,7 +20,7 @@ use remora_fabric::setters;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TableOptions {
-    /// Rows that it can hold.
+    /// Rows that it has room for at first.
     pub rows: u64,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,
@@ -33,15 +33,24 @@ pub struct TableOptions {
     /// torn; larger ones, up to 512 bytes of key and value, have line versions where lines are read
     /// whole; all others have a checksum.
     pub read_scheme: Option<ReadScheme>,
+    /// Whether the table grows before it is full, while transactions go on.
+    pub grows: bool,
 }
 
-setters!(TableOptions { replicas: u8, shards: u16, first_node: u16, read_scheme: impl Into<Option<ReadScheme>> });
+setters!(TableOptions {
+    replicas: u8,
+    shards: u16,
+    first_node: u16,
+    read_scheme: impl Into<Option<ReadScheme>>,
+    grows: bool,
+});
 
 impl TableOptions {
-    /// A table of at most `rows` rows, otherwise with the cluster's defaults.
+    /// A table of `rows` rows, which grows when it needs more, otherwise with the cluster's
+    /// defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> TableOptions {
-        TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None }
+        TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None, grows: true }
     }
 }
 
@@ -125,6 +134,7 @@ impl Cluster {
             indirect: sizes.indirect,
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
+            grows: options.grows,
         };
         // The closure asks for nodes and client itself: there the last epoch has been entered.
         let draft = self.draft();
@@ -154,7 +164,7 @@ impl Cluster {
 
     /// Memory nodes for new tables: live nodes that are neither spare nor about to leave. If these
     /// are too few, all live nodes.
-    fn places(&self) -> NodeSet {
+    pub(super) fn places(&self) -> NodeSet {
         let live = self.live_nodes();
         let regular = NodeSet::first(self.founders() - self.inner.options.spares.min(self.founders()));
         let spares = NodeSet::first(self.founders()).without(regular);
@@ -301,7 +311,7 @@ impl Cluster {
 
 /// Rows of a shard: its share of all rows, and five standard deviations more, because keys scatter
 /// unevenly.
-fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
+pub(super) fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
     if shards == 1 {
         return rows;
     }

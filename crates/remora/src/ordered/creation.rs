@@ -61,6 +61,7 @@ impl Cluster {
             replicas: options.replicas,
             shards: node.map(|_| 1),
             first_node: node.unwrap_or(0),
+            grows: false,
             ..TableOptions::for_rows(options.rows)
         };
         let (of_leaves, of_inner) = match options.design {

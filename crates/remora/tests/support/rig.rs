@@ -116,6 +116,7 @@ impl<F: Host> Rig<F> {
             indirect: sizes.indirect,
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
+            grows: false,
         };
         let client = self.admin.incarnation;
         let create = async |lane: &Lane| {

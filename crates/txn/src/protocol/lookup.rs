@@ -22,7 +22,7 @@ use remora_record::{FetchedRecord, Life, Unstable, Version};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
 use crate::protocol::spec::FirstRead;
-use crate::rpc::{self, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
+use crate::rpc::{self, CROWDED, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Intent, LocationSource, Place, Sets, Span, registered};
 use crate::tx::Tx;
 
@@ -228,8 +228,12 @@ impl Tx<'_> {
         let at = sets.arena.len() as u32;
         sets.arena.extend_from_slice(links);
         let place = Place { bucket_slot, entry, links: Span { at, words: links_words as u32 } };
-        if status & u64::from(u32::MAX) != NEW {
-            debug_assert_eq!(status & u64::from(u32::MAX), LINKED);
+        if status & CROWDED != 0 {
+            sets.crowded = Some(item.table);
+        }
+        let outcome = status & u64::from(u32::MAX) & !CROWDED;
+        if outcome != NEW {
+            debug_assert_eq!(outcome, LINKED);
             let seen = self.kept_from_call(index, location, record);
             let Sets { tables, items, .. } = &mut self.state.sets;
             let item = &mut items[index];

@@ -253,9 +253,9 @@ pub(super) fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
             choose_slot(tx, index, last);
             continue;
         }
-        let mut parts = fstore.parts_of(item.home.bucket);
+        let mut parts = fstore.parts_of(item.home.bucket).enumerate();
         let taken = loop {
-            let Some(part) = parts.next() else {
+            let Some((step, part)) = parts.next() else {
                 let full = Limit::TableFull { slots: sets.table(item.table).index().slots_in_all() };
                 sets.note(index, full.into());
                 return Err(full.into());
@@ -266,6 +266,10 @@ pub(super) fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
             }
             let used = sets.structural_value(&sets.items[record]);
             if let Some(bucket) = part.bucket(used) {
+                // Of many parts, the first are used up when all of them are about half used.
+                if step > 0 || fstore.parts() == 1 && part.bucket(used + used / 3).is_none() {
+                    sets.crowded = Some(item.table);
+                }
                 sets.set_structural(record, used + 1);
                 break Some(bucket);
             }

@@ -196,7 +196,8 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
         let chain = chain_of(tables, arena, item).flat_map(|link| link.slots.iter().step_by(link::SLOT_WORDS));
         // Above every version of the chain: the key's former life ended with one of them (`fstore`,
         // rule 3).
-        let floor = chain.map(|word| Version::from_bits(*word).0).fold(record.version(), Version::max);
+        let lowest = registered(tables, item.table).version_floor().max(record.version());
+        let floor = chain.map(|word| Version::from_bits(*word).0).fold(lowest, Version::max);
         item.keep_before(arena, &record);
         return slot_arrived(item, floor, record.life());
     }

@@ -1,0 +1,102 @@
+//! Changes of the catalog by which a table grows into a larger one: see the module's page.
+
+use remora_fabric::{Lane, NodeId, NodeSet};
+
+use super::catalog::{Newcomer, enter, places_from, with_catalog_locked};
+use super::format::{publish, read};
+use super::tables::{Growth, Metadata, Stage, TableSpec, Tombstone};
+use crate::error::MemoryError;
+use crate::id::TableId;
+
+/// A table by its id, and the generation that it was born with.
+type Born = (TableId, u64);
+
+/// Enters a larger table, of this spec, that the `smaller` one grows into, and names `client` as
+/// the one that moves the rows. If there is such a table already, only the client is named. Returns
+/// the larger table and the catalog.
+///
+/// Fails with [`MemoryError::Dropped`] if the smaller table is not there any more, and with
+/// [`MemoryError::Unfinished`] while a client creates it.
+pub async fn begin_growth(
+    lane: &Lane,
+    nodes: NodeSet,
+    places: NodeSet,
+    client: u32,
+    smaller: Born,
+    (spec, first): (TableSpec, NodeId),
+) -> Result<(TableId, Metadata), MemoryError> {
+    let places = places_from(places, first, &spec)?;
+    let begin = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        has(&metadata, smaller, &spec.name)?;
+        let (from, stage, by) = (smaller.0, Stage::Announced, client);
+        if let Some(creator) = metadata.tables[usize::from(from.0)].creator {
+            return Err(MemoryError::Unfinished { table: spec.name, client: creator });
+        }
+        if let Some((larger, _)) = metadata.larger(from) {
+            let growth = metadata.tables[usize::from(larger.0)].growth.as_mut();
+            growth.into_iter().for_each(|growth| growth.by = client);
+            metadata.generation += 1;
+            publish(lane, nodes, &metadata).await?;
+            return Ok((larger, metadata));
+        }
+        let newcomer = Newcomer { spec, creator: None, growth: Some(Growth { from, stage, by }) };
+        let larger = enter(lane, nodes, &places, &mut metadata, newcomer).await?;
+        Ok((larger, metadata))
+    };
+    with_catalog_locked(lane, nodes.leader(), client, begin).await
+}
+
+/// Has clients insert into the larger table that a table grows into, from now on. Every client
+/// knows that it grows. Returns the catalog.
+pub async fn fill_larger(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    smaller: Born,
+    name: &str,
+) -> Result<Metadata, MemoryError> {
+    let fill = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        has(&metadata, smaller, name)?;
+        let larger = metadata.larger(smaller.0).map(|(larger, _)| usize::from(larger.0));
+        if let Some(growth) = larger.and_then(|larger| metadata.tables[larger].growth.as_mut()) {
+            growth.stage = Stage::Filling;
+            metadata.generation += 1;
+            publish(lane, nodes, &metadata).await?;
+        }
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, fill).await
+}
+
+/// Drops a table that has grown, which is empty and stays so, and gives its name to the larger one.
+/// Returns the catalog.
+pub async fn finish_growth(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    smaller: Born,
+    name: &str,
+) -> Result<Metadata, MemoryError> {
+    let finish = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        has(&metadata, smaller, name)?;
+        let Some((larger, _)) = metadata.larger(smaller.0) else { return Ok(metadata) };
+        metadata.generation += 1;
+        let entry = &mut metadata.tables[usize::from(smaller.0.0)];
+        entry.dropped = Some(Tombstone { generation: metadata.generation, last_client: None });
+        // The smaller one may itself be one that another table grows into.
+        let before = entry.growth.take();
+        metadata.tables[usize::from(larger.0)].growth = before;
+        publish(lane, nodes, &metadata).await?;
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, finish).await
+}
+
+/// Fails if a table is not there any more.
+fn has(metadata: &Metadata, (id, born): Born, name: &str) -> Result<(), MemoryError> {
+    let is_there = metadata.tables.get(usize::from(id.0)).is_some_and(|table| table.is_there() && table.born == born);
+    if is_there { Ok(()) } else { Err(MemoryError::Dropped { table: name.to_owned() }) }
+}

@@ -1,0 +1,388 @@
+//! Growing: a table becomes larger while transactions go on.
+//!
+//! ```text
+//! 1  announce   one change of the catalog: a larger table is there. Clients look for keys in both,
+//!               and insert into the smaller one
+//! 2  wait       until every client has heard of it
+//! 3  fill       another change: clients insert into the larger one
+//! 4  wait       until every client has heard of it
+//! 5  move       transactions move the rows to the larger one, until the smaller one is empty
+//! 6  finish     a last change: the smaller one is dropped, and the larger one has its name
+//! ```
+//!
+//! A client hears of a change as it hears of a drop: it goes by the new catalog when no attempt
+//! that began before is under way, and acknowledges that then (`dropping`, rules 1 to 4). So at any
+//! time, two clients are at most one change apart.
+//!
+//! Nothing of this is known to the protocols. A key of a table that grows is two records to them,
+//! one in each table, of which at most one is there (`Sets::want`).
+//!
+//! # Why no key is in both tables, and none is missed
+//!
+//! 1. *A client that inserts a key validates that the other table does not have it.* It names the
+//!    key in both, and its commit validates what it has read in both. So of two clients that insert
+//!    one key, before and after change 3, at most one commits: each makes its record before it
+//!    validates.
+//! 2. *A client that looks for a key looks in each table that may have it.* Before change 1 that is
+//!    the smaller one, and nobody inserts into the larger one until every client looks there, too.
+//!    After change 6 it is the larger one: nobody has inserted into the smaller one since wait 4.
+//! 3. *A row moves in one transaction*, which deletes it here and inserts it there. A client that
+//!    has read it before fails its validation; one that remembers where it was finds a tombstone,
+//!    and looks it up again.
+//! 4. *The smaller table stays empty once it was found empty.* After wait 4 no transaction inserts
+//!    into it, not even one of a dead client: those are decided before their client counts as
+//!    having heard. A record that is locked counts as one that is there. The look at the table
+//!    begins and ends in the same epoch.
+//! 5. *Versions of a key never restart*: those of the larger table begin above all that the smaller
+//!    one can have given (`Table::version_floor`).
+//!
+//! # When the client dies that grows a table
+//!
+//! The catalog says how far it has come. The next client that wants the table to grow goes on from
+//! there. Several that do so at once do no harm: each change is made once, and a row that has moved
+//! is not there to be moved again.
+//!
+//! # A larger table that is full before the smaller one is empty
+//!
+//! It grows, too: then a key is looked for in three tables. Each of the two growths ends by itself.
+
+use std::sync::Arc;
+
+use remora_fabric::{ClientId, Lane, Nanos, NodeId};
+use remora_index::Sizes;
+use remora_node::{MemoryError, Metadata, TableSpec, metadata, registered};
+use remora_txn::{Intent, KeyScan, Limit};
+
+use super::growths::grow_by_itself;
+use super::handle::Cluster;
+use super::opened::announce_lines;
+use super::tables::rows_of_a_shard;
+use crate::error::{Error, OpenError, OpenErrorKind};
+use crate::observe::WAITS;
+use crate::table::Handle;
+use crate::worker::{Session, WorkerOptions};
+
+/// Rows that move in one transaction.
+const ROWS_MOVED: usize = 16;
+/// Pause between two looks for clients that have not heard of a change, or for the lock of the
+/// catalog.
+const PAUSE_NS: Nanos = 200_000;
+/// How often a grower looks before it says what it waits for.
+const LOOKS_UNTOLD: u32 = 5_000;
+
+impl Cluster {
+    /// Makes a table larger, for at least `rows` rows, while transactions go on. Does nothing if it
+    /// has room for as many.
+    ///
+    /// A table that [grows](crate::TableOptions::grows) does this by itself. Blocks the thread
+    /// until all rows have moved. If it fails, or this program ends, the table can be used as
+    /// before, and the next call goes on where this one has stopped.
+    ///
+    /// Call it where this thread runs no worker: the call waits until every client has heard of it.
+    ///
+    /// Fails with [`OpenErrorKind::Full`](crate::OpenErrorKind::Full) if a memory node has no room
+    /// for the larger table beside the smaller one.
+    ///
+    /// ```
+    /// # use remora::{Cluster, TableOptions};
+    /// # let cluster = Cluster::embedded().open()?;
+    /// let options = TableOptions::for_rows(100);
+    /// let numbers = cluster.create_table::<u64, u64>("numbers", options)?;
+    /// cluster.grow_table("numbers", 10_000)?;
+    /// # let mut worker = cluster.worker(Default::default())?;
+    /// # worker.block_on(async |session| session.transact(async |tx| {
+    /// numbers.insert(tx, 1, 1).await?; // the handle is good as before
+    /// # Ok(())
+    /// # }).await)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn grow_table(&self, name: &str, rows: u64) -> Result<(), OpenError> {
+        self.lacks_nothing()?;
+        self.open_by_name(name)?;
+        self.with_grower(async |session| session.grow_table(name, rows).await)?;
+        // If clients take longer, the next who needs the space frees it.
+        let _freed = self.free_dropped()?;
+        Ok(())
+    }
+
+    /// Has a client of its own make a table larger. If there is no room, frees what dropped tables
+    /// have still, and tries again.
+    pub(super) fn with_grower<E: From<OpenError>>(
+        &self,
+        mut grow: impl AsyncFnMut(&mut Session) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut grower = self.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() })?;
+        for session in grower.sessions() {
+            session.observe(self.movers.as_ref().map(|observer| observer()));
+        }
+        let has_room = grower.block_on(async |session| grow(session).await);
+        if has_room.is_ok() || self.read_catalog()?.kept().next().is_none() {
+            return has_room;
+        }
+        drop(grower);
+        let _freed = self.free_dropped()?;
+        let mut grower = self.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() })?;
+        grower.block_on(async |session| grow(session).await)
+    }
+
+    /// Opens the table of a name by the catalog as it is now.
+    fn open_by_name(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
+        loop {
+            let catalog = self.read_catalog()?;
+            if let Some(table) = self.inner.opened.open(&catalog, name)? {
+                return Ok(table);
+            }
+        }
+    }
+}
+
+/// Why a growth has stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Halt {
+    /// The catalog could not be changed, or clients have not heard of a change.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A transaction that moves rows has failed.
+    #[error(transparent)]
+    Move(#[from] Error),
+}
+
+impl From<MemoryError> for Halt {
+    fn from(error: MemoryError) -> Halt {
+        Halt::Open(error.into())
+    }
+}
+
+impl Halt {
+    /// Whether the memory nodes have no room for a larger table.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Halt::Open(error) => error.kind() == OpenErrorKind::Full,
+            Halt::Move(error) => is_nodes_full(error),
+        }
+    }
+
+    /// Whether the epoch has ended: the same can be done in the next one.
+    fn is_of_epoch(&self) -> bool {
+        match self {
+            Halt::Open(error) => {
+                matches!(error.memory(), Some(MemoryError::EpochChanging | MemoryError::Fabric(_)))
+            }
+            Halt::Move(error) => matches!(error, Error::Fenced | Error::Unavailable(_)),
+        }
+    }
+
+    fn of_table(self, table: &str) -> OpenError {
+        match self {
+            Halt::Open(error) => error,
+            Halt::Move(error) if is_nodes_full(&error) => MemoryError::NodesFull { table: table.to_owned() }.into(),
+            Halt::Move(error) => MemoryError::NotMoved { table: table.to_owned(), why: error.to_string() }.into(),
+        }
+    }
+}
+
+fn is_nodes_full(error: &Error) -> bool {
+    matches!(error.limit(), Some(Limit::NodesFull { .. }))
+}
+
+impl Session {
+    /// Makes a table larger as [`Cluster::grow_table`] does, which this process has open.
+    #[doc(hidden)]
+    pub async fn grow_table(&mut self, name: &str, rows: u64) -> Result<(), OpenError> {
+        loop {
+            let own = self.cluster().tables().into_iter().find(|table| table.name() == name);
+            let own = own.ok_or_else(|| MemoryError::UnknownTable(name.to_owned()))?;
+            let wanted = rows_of_a_shard(rows, own.shards());
+            if own.growth().is_none() && own.rows_of_shard() >= wanted {
+                return Ok(());
+            }
+            self.grow(&own, wanted).await.map_err(|halt| halt.of_table(name))?;
+        }
+    }
+
+    /// Has a table grow into one with room for as many rows in each shard, or finishes the growth
+    /// that is under way.
+    pub(crate) async fn grow(&mut self, table: &Arc<remora_index::Table>, rows_of_shard: u64) -> Result<(), Halt> {
+        loop {
+            let halted = match self.grow_in_epoch(table, rows_of_shard).await {
+                // Another client has finished it.
+                Err(Halt::Open(error)) if is_grown(self.cluster(), table, &error) => return Ok(()),
+                Err(halt) if halt.is_of_epoch() => halt,
+                grown => return grown,
+            };
+            tracing::debug!(table = table.name(), error = %halted, "a growth waits for the next epoch");
+            self.cluster().unless_interrupted()?;
+            if !self.next_epoch(None).await {
+                return Err(halted);
+            }
+        }
+    }
+
+    async fn grow_in_epoch(&mut self, table: &Arc<remora_index::Table>, rows_of_shard: u64) -> Result<(), Halt> {
+        let (name, smaller) = (table.name(), (table.id(), table.born()));
+        let spec = larger_spec(&table.entry().spec, rows_of_shard);
+        let begin = async |lane: &Lane, cluster: &Cluster, client: u32| {
+            let (nodes, places) = (cluster.live_nodes(), cluster.places());
+            let first = table.shard_replicas(0).first().map_or(NodeId(0), |primary| primary.node);
+            let first = if places.iter().any(|node| node == first) { first } else { places.leader() };
+            let begun = metadata::begin_growth(lane, nodes, places, client, smaller, (spec.clone(), first)).await;
+            begun.map(|(_, catalog)| catalog)
+        };
+        let catalog = self.change_catalog(begin).await?;
+        if self.cluster().capabilities().atomic_line
+            && let Some((larger, _)) = catalog.larger(table.id())
+            && let Some(larger) = remora_index::Table::open_by_id(&catalog, larger)
+        {
+            announce_lines(self.cluster().fabric(), &larger, |_| true);
+        }
+        tracing::info!(table = name, rows_of_shard, "a table grows");
+        self.until_all_know(name, catalog).await?;
+        let fill = async |lane: &Lane, cluster: &Cluster, client: u32| {
+            metadata::fill_larger(lane, cluster.live_nodes(), client, smaller, name).await
+        };
+        let catalog = self.change_catalog(fill).await?;
+        self.until_all_know(name, catalog).await?;
+        self.move_rows(table).await?;
+        let finish = async |lane: &Lane, cluster: &Cluster, client: u32| {
+            metadata::finish_growth(lane, cluster.live_nodes(), client, smaller, name).await
+        };
+        let catalog = self.change_catalog(finish).await?;
+        self.cluster().follow_catalog(catalog)?;
+        tracing::info!(table = name, "a table has grown");
+        Ok(())
+    }
+
+    /// Makes a change of the catalog as this session's client. Waits while another client changes
+    /// it, and frees the catalog's lock if its holder has died.
+    async fn change_catalog(
+        &mut self,
+        change: impl AsyncFn(&Lane, &Cluster, u32) -> Result<Metadata, MemoryError>,
+    ) -> Result<Metadata, Halt> {
+        loop {
+            self.follow();
+            let (lane, cluster) = (self.lane(), self.cluster());
+            let holder = match change(lane, cluster, self.incarnation()).await {
+                Err(MemoryError::CatalogLocked(holder)) => holder as u32,
+                changed => return Ok(changed?),
+            };
+            if cluster.is_dead(holder) {
+                cluster.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;
+                metadata::free_catalog_lock(lane, cluster.live_nodes().leader(), holder).await?;
+                tracing::warn!(holder, "the catalog's lock is freed, whose holder died");
+            }
+            cluster.unless_interrupted()?;
+            lane.sleep(PAUSE_NS).await;
+        }
+    }
+
+    /// Has this process go by a catalog, and waits until every client goes by one that is no older.
+    async fn until_all_know(&mut self, table: &str, catalog: Metadata) -> Result<(), Halt> {
+        let generation = catalog.generation;
+        self.cluster().follow_catalog(catalog)?;
+        for look in 0u32.. {
+            self.follow();
+            let cluster = self.cluster();
+            cluster.tell_of_change(generation)?;
+            // What is looked at from here on is as new as that.
+            let clients = registered(self.lane(), cluster.live_nodes().leader()).await?;
+            let users = cluster.unaware(&clients, generation)?;
+            if users.is_empty() {
+                return Ok(());
+            }
+            cluster.unless_interrupted()?;
+            if look == LOOKS_UNTOLD {
+                let clients = (&users.waited_for, &users.unknown);
+                tracing::warn!(target: WAITS, table, ?clients, "waiting for clients to hear that a table grows");
+            }
+            self.lane().sleep(PAUSE_NS).await;
+        }
+        Ok(())
+    }
+
+    /// Moves all rows of a table that grows to the larger one.
+    async fn move_rows(&mut self, table: &Arc<remora_index::Table>) -> Result<(), Halt> {
+        loop {
+            self.cluster().unless_interrupted()?;
+            let epoch = self.cluster().epoch();
+            match self.move_what_is_there(table).await {
+                // Others have filled the larger one meanwhile.
+                Err(error) if matches!(error.limit(), Some(Limit::TableFull { .. })) => {
+                    let now = self.cluster().now(table);
+                    let larger = now.as_ref().and_then(|table| table.growth()).map(|larger| larger.table.clone());
+                    if let Some(larger) = larger {
+                        Box::pin(grow_by_itself(self, &larger)).await?;
+                    }
+                }
+                Err(error) => return Err(error.into()),
+                Ok(0) if self.cluster().epoch() == epoch => return Ok(()),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Looks at all of a table once, and moves the rows that are there. Returns how many there
+    /// were, with the rows that could not be moved.
+    async fn move_what_is_there(&mut self, table: &Arc<remora_index::Table>) -> Result<u64, Error> {
+        let mut scan = KeyScan::default();
+        let mut rows = 0;
+        loop {
+            self.follow();
+            // Where it is in this epoch. If it is gone, another client has finished the growth.
+            let Some(now) = self.cluster().now(table) else { return Ok(rows) };
+            let Some(found) = scan.next(self.lane(), &now, ROWS_MOVED).await? else { return Ok(rows) };
+            rows += found.unsettled + found.keys.len() as u64;
+            if found.keys.is_empty() {
+                continue;
+            }
+            let handle = Handle { inner: table, cluster: self.cluster().number() };
+            let together = self.transact(async |tx| relocate(tx, handle, &found.keys).await).await;
+            // If one of them is in use, the others move without it.
+            let each = if let Err(Error::Aborted { .. }) = together { &found.keys[..] } else { &[] };
+            for key in each.chunks(1) {
+                match self.transact(async |tx| relocate(tx, handle, key).await).await {
+                    Err(Error::Aborted { .. }) => {}
+                    moved => moved?,
+                }
+            }
+            if each.is_empty() {
+                together?;
+            }
+        }
+    }
+}
+
+/// Whether a table that is not there any more has grown into another one.
+fn is_grown(cluster: &Cluster, table: &remora_index::Table, error: &OpenError) -> bool {
+    let is_gone = matches!(error.memory(), Some(MemoryError::Dropped { .. }));
+    let has_successor = || cluster.tables().iter().any(|own| own.origin() == table.origin());
+    is_gone && cluster.follow_drops_blocking().is_ok() && has_successor()
+}
+
+/// Moves the rows of some keys in this transaction.
+async fn relocate(
+    tx: &mut crate::Transaction<'_, '_>,
+    table: Handle<'_>,
+    keys: &[remora_record::Key],
+) -> Result<(), Error> {
+    let mut slots = [None; ROWS_MOVED];
+    for (slot, key) in slots.iter_mut().zip(keys) {
+        *slot = tx.name_raw(table, key, Intent::Insert);
+    }
+    tx.fetch().await?;
+    for slot in &slots[..keys.len().min(ROWS_MOVED)] {
+        tx.relocate_raw(*slot)?;
+    }
+    Ok(())
+}
+
+/// What a larger table is created from.
+fn larger_spec(spec: &TableSpec, rows_of_shard: u64) -> TableSpec {
+    let sizes = Sizes::for_rows(spec.index, rows_of_shard, spec.layout.slot_bytes);
+    TableSpec {
+        buckets: sizes.buckets,
+        indirect: sizes.indirect,
+        slots: sizes.slots,
+        shard_bytes: sizes.shard_bytes,
+        ..spec.clone()
+    }
+}

@@ -1,0 +1,173 @@
+//! Tables that grow while transactions go on: nothing is lost, nothing is there twice, and every
+//! handle goes on.
+
+#[macro_use]
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use remora::protocol::Protocol;
+use remora::{Cluster, Error, Limit, OpenErrorKind, Table, TableOptions, WorkerOptions};
+
+every_protocol! {
+    rows_move_while_transactions_go_on,
+    a_table_grows_by_itself,
+    full_memory_nodes_are_told,
+}
+
+const ACCOUNTS: u64 = 150;
+const BALANCE: u64 = 1000;
+/// Keys of a thread begin at its number times this.
+const OWN: u64 = 1 << 32;
+
+fn cluster(protocol: Protocol) -> Cluster {
+    Cluster::embedded().nodes(3).replicas(2).node_bytes(256 << 20).protocol(protocol).open().unwrap()
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error.limit(), Some(Limit::TableFull { .. }))
+}
+
+/// Moves money between accounts, and inserts and removes rows of its own, until it is told to end.
+/// Returns the rows that are its own at the end.
+fn work(cluster: &Cluster, rows: &Table<u64, u64>, thread: u64, ends: &AtomicBool, inserted: &AtomicU64) -> u64 {
+    let mut worker = cluster.worker(WorkerOptions::default().coroutines(2).seed(thread)).unwrap();
+    let own = worker.run(async |coroutine, session| {
+        let first = (2 * thread + coroutine as u64 + 1) * OWN;
+        let (mut next, mut oldest) = (0, 0);
+        while !ends.load(Ordering::Relaxed) {
+            let random = session.lane().random();
+            let (from, to) = (random % ACCOUNTS, (random >> 16) % ACCOUNTS);
+            let moved = session.transact(async |tx| {
+                if from != to {
+                    let (mut from, mut to) = tx.get_many_mut(((rows, from), (rows, to))).await?;
+                    if *from > 0 {
+                        (*from, *to) = (*from - 1, *to + 1);
+                    }
+                }
+                Ok(())
+            });
+            moved.await.unwrap();
+            let put = session.transact(async |tx| rows.insert(tx, first + next, next).await).await;
+            match put {
+                Ok(()) => {
+                    next += 1;
+                    inserted.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) if is_full(&error) => thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+            if random >> 32 & 3 == 0 && oldest < next {
+                let removed = session.transact(async |tx| rows.remove(tx, first + oldest).await).await.unwrap();
+                assert_eq!(removed, Some(oldest));
+                oldest += 1;
+            }
+            if oldest < next {
+                let key = oldest + random % (next - oldest);
+                let found = session.transact(async |tx| rows.get(tx, first + key).await).await.unwrap();
+                assert_eq!(found, Some(key));
+            }
+        }
+        next - oldest
+    });
+    own.iter().sum()
+}
+
+fn rows_move_while_transactions_go_on(protocol: Protocol) {
+    let cluster = cluster(protocol);
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(300).grows(false)).unwrap();
+    cluster.load(&rows, (0..ACCOUNTS).map(|account| (account, BALANCE))).unwrap();
+    let (ends, inserted) = (AtomicBool::new(false), AtomicU64::new(0));
+    let own: u64 = thread::scope(|scope| {
+        let workers: Vec<_> = (0..2)
+            .map(|thread| {
+                let (cluster, rows, ends, inserted) = (&cluster, &rows, &ends, &inserted);
+                scope.spawn(move || work(cluster, rows, thread, ends, inserted))
+            })
+            .collect();
+        for size in [600, 2_000, 3_000] {
+            cluster.grow_table("rows", size).unwrap();
+            // Some of it is used before it grows again.
+            let enough = inserted.load(Ordering::Relaxed) + size / 20;
+            while inserted.load(Ordering::Relaxed) < enough && !workers.iter().any(|worker| worker.is_finished()) {
+                thread::yield_now();
+            }
+        }
+        ends.store(true, Ordering::Relaxed);
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    let found = cluster.inspect(&rows, |_| {}).unwrap();
+    assert_eq!((found.records, found.locked, found.torn), (ACCOUNTS + own, 0, 0));
+    assert_eq!(found.differing_lines, 0);
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    let all = worker.block_on(async |session| {
+        let mut all = 0;
+        for account in 0..ACCOUNTS {
+            all += session.transact(async |tx| rows.require(tx, account).await).await.unwrap();
+        }
+        all
+    });
+    assert_eq!(all, ACCOUNTS * BALANCE);
+    assert_eq!(cluster.catalog().kept().count(), 0, "the memory of the smaller ones is free");
+}
+
+/// A first size is not a fate: no insert fails for want of room.
+fn a_table_grows_by_itself(protocol: Protocol) {
+    const THREADS: u64 = 2;
+    const ROWS: u64 = 6_000;
+    let cluster = cluster(protocol);
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(64)).unwrap();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (cluster, rows) = (&cluster, &rows);
+            scope.spawn(move || {
+                let mut worker = cluster.worker(WorkerOptions::default().coroutines(2).seed(thread)).unwrap();
+                worker.run(async |coroutine, session| {
+                    for key in (0..ROWS).filter(|key| key % 2 == coroutine as u64) {
+                        let key = key * THREADS + thread;
+                        session.transact(async |tx| rows.insert(tx, key, !key).await).await.unwrap();
+                    }
+                });
+            });
+        }
+    });
+    let mut found = 0;
+    let all = cluster.inspect(&rows, |_| found += 1).unwrap();
+    assert_eq!((all.records, all.locked, all.torn, all.differing_lines), (THREADS * ROWS, 0, 0, 0));
+    assert_eq!(found, THREADS * ROWS);
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    worker.block_on(async |session| {
+        for key in (0..THREADS * ROWS).step_by(7) {
+            assert_eq!(session.transact(async |tx| rows.get(tx, key).await).await.unwrap(), Some(!key));
+        }
+    });
+}
+
+/// Where the memory nodes have no room for a larger table, that is the error, and the rows stay.
+fn full_memory_nodes_are_told(protocol: Protocol) {
+    let cluster = Cluster::embedded().nodes(2).replicas(2).node_bytes(3 << 20).protocol(protocol).open().unwrap();
+    let rows: Table<u64, [u64; 100]> = cluster.create_table("rows", TableOptions::for_rows(200)).unwrap();
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    let inserted = worker.block_on(async |session| {
+        for key in 0.. {
+            match session.transact(async |tx| rows.insert(tx, key, [key; 100]).await).await {
+                Ok(()) => {}
+                Err(error) => {
+                    assert!(matches!(error.limit(), Some(Limit::NodesFull { .. })), "{error}");
+                    assert!(
+                        error.to_string().contains("rows") && error.to_string().contains("memory nodes are full"),
+                        "{error}"
+                    );
+                    return key;
+                }
+            }
+        }
+        unreachable!()
+    });
+    assert!(inserted >= 200);
+    let full = cluster.grow_table("rows", 1 << 20).unwrap_err();
+    assert_eq!(full.kind(), OpenErrorKind::Full, "{full}");
+    assert_eq!(cluster.inspect(&rows, |_| {}).unwrap().records, inserted);
+    assert_eq!(cluster.grow_table("nothing", 10).unwrap_err().kind(), OpenErrorKind::NoTable);
+}
