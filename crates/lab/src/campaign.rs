@@ -169,6 +169,9 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
     if fills && !total.probes.contains_key(probes::RING_FULL) {
         untested.push("no log ring was ever full".to_owned());
     }
+    if case.has(case::GROW) && total.grown == 0 {
+        untested.push("no table has grown".to_owned());
+    }
     if case.has("crash") && total.recovered == total.fenced {
         untested.push("no client that had died was recovered".to_owned());
     }

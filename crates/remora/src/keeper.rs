@@ -46,7 +46,7 @@ const REST_PAUSE_NS: Nanos = 5_000;
 /// How often a client looks whether there is a change of the catalog to be acknowledged. A client
 /// that asks the memory nodes for nothing looks less often.
 const HEAR_PAUSE_NS: Nanos = 5_000_000;
-const IDLE_HEAR_PAUSE_NS: Nanos = 20_000_000;
+const IDLE_HEAR_PAUSE_NS: Nanos = 200_000_000;
 
 /// How often a client that lets go of dropped tables looks whether it has.
 const LET_GO_PAUSE_NS: Nanos = 200_000;

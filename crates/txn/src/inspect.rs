@@ -106,7 +106,10 @@ async fn inspect_all(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRe
                 found.structure(table, &primary[words(checked - offset)..words(slot - offset)]);
                 checked = slot + slot_bytes;
                 let record = &primary[words(slot - offset)..][..shape.record_bytes() / WORD_BYTES];
-                shape.validated(record).into_iter().for_each(|header| found.lock(header.lock));
+                if let Some(header) = shape.validated(record).filter(|header| !header.lock.is_free()) {
+                    tracing::debug!(table = table.name(), shard, slot, lock = ?header.lock, "a record is locked");
+                    found.lock(header.lock);
+                }
                 found.prepared += u64::from(matches!(shape.life(record), Some(Life::Prepared { .. })));
                 match FetchedRecord::new(record, shape).check() {
                     Ok(record) if record.is_present() => {

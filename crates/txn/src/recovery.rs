@@ -551,12 +551,14 @@ pub async fn sweep(
                     let theirs = lock.holder().is_some_and(|holder| dead.contains(&holder.owner()));
                     let life = shard.shape.life(words);
                     let is_prepared = shard.fstore.is_none() && matches!(life, Some(Life::Prepared { .. }));
-                    let is_shared_by_them =
-                        lock.shared().is_some_and(|shared| shared.is_void(epoch) || shared.holders() & bits != 0);
-                    if (theirs || is_shared_by_them) && !mutant!(NoSweep) {
+                    // A client can die after it has taken its bit out, and before it has freed the
+                    // word that has no bit any more.
+                    let is_left_by_them =
+                        lock.shared().is_some_and(|shared| shared.is_vacant(epoch) || shared.holders() & bits != 0);
+                    if (theirs || is_left_by_them) && !mutant!(NoSweep) {
                         found.push((*slot, lock));
                     }
-                    if is_prepared && (theirs || is_shared_by_them || lock.is_free()) {
+                    if is_prepared && (theirs || is_left_by_them || lock.is_free()) {
                         prepared.push((shard_id, *slot, version));
                     }
                 }
@@ -592,11 +594,11 @@ pub async fn sweep(
     Ok(())
 }
 
-/// Takes dead clients out of a shared lock, which was found to be `found`. Their bits are still in
-/// the lock, because a dead client changes nothing any more.
+/// Takes dead clients out of a shared lock, which was found to be `found`, and frees one that no
+/// client holds. Their bits are still in the lock, because a dead client changes nothing any more.
 async fn leave_for(lane: &Lane, at: Address, found: SharedLock, bits: u64, epoch: u64) -> Result<(), MemoryError> {
     let mut round = lane.round();
-    if found.is_void(epoch) {
+    if found.is_vacant(epoch) {
         swap_lock(&mut round, at, Swap::unlock(found.with(0)));
     } else {
         leave_in(&mut round, at, found.holders() & bits, epoch);

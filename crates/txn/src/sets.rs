@@ -391,6 +391,8 @@ pub(crate) struct Sets {
     images: Vec<u64>,
     /// Ranges that were looked at: table, first key, end.
     pub(crate) scans: Vec<(TableId, Vec<u8>, Vec<u8>)>,
+    /// Items beside another one of the same key, in a larger table.
+    twins: usize,
     /// Items before this one need no fetching.
     pub(crate) fetched: usize,
     pub(crate) written: usize,
@@ -416,6 +418,7 @@ impl Sets {
         self.index.clear();
         self.arena.clear();
         self.scans.clear();
+        self.twins = 0;
         self.fetched = 0;
         self.written = 0;
     }
@@ -531,6 +534,8 @@ impl Sets {
             Stage::Filling => [elsewhere, intent],
         };
         let slot = self.want_here(smaller, key, in_smaller, execute)?;
+        // A record in two tables counts once.
+        self.twins += usize::from(self.items[slot.index as usize].twin == 0);
         let twin = self.want(larger, key, in_larger, execute)?;
         self.items[slot.index as usize].twin = twin.index + 1;
         Ok(slot)
@@ -633,7 +638,7 @@ impl Sets {
             }
             return Ok(self.slot(index));
         }
-        if self.items.len() == SET_MAX {
+        if self.items.len() == SET_MAX + self.twins {
             return Err(Limit::Set.into());
         }
         let home = opened.home(hash);

@@ -51,7 +51,17 @@ struct Registry {
     // Fixed keys: the simulator must do the same again from the same seed.
     words: HashMap<Address, Word, BuildHasherDefault<DefaultHasher>>,
     /// Words that may have the bit although no transaction relies on it.
-    orphans: Vec<Address>,
+    orphans: Vec<Orphan>,
+    /// How often a word became an orphan, or one again.
+    doubts: u64,
+}
+
+/// A word that may have the bit although no transaction relies on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Orphan {
+    at: Address,
+    /// Tells it from the same word when that became an orphan before.
+    doubt: u64,
 }
 
 /// A lock word that transactions of this client rely on, or have asked for.
@@ -85,7 +95,7 @@ impl SharedLocks {
 
     fn of_slot(slot: u64, epoch: u64) -> SharedLocks {
         let (words, orphans) = (HashMap::default(), Vec::new());
-        SharedLocks(Rc::new(RefCell::new(Registry { slot, epoch, words, orphans })))
+        SharedLocks(Rc::new(RefCell::new(Registry { slot, epoch, words, orphans, doubts: 0 })))
     }
 
     /// A transaction asks for a lock that it has not asked for. Returns the CAS that sets the bit,
@@ -155,7 +165,7 @@ impl SharedLocks {
             return Some(Swap { from: found, to: me });
         }
         // The bit may be on its way out: that is ahead of the next CAS.
-        let is_left = registry.is_alone(found) && !registry.words.contains_key(&at) && !registry.orphans.contains(&at);
+        let is_left = registry.is_alone(found) && !registry.words.contains_key(&at) && !registry.is_orphan(at);
         is_left.then_some(Swap::lock(me))
     }
 
@@ -222,23 +232,18 @@ impl SharedLocks {
     pub async fn settle(&self, lane: &Lane) -> Result<(), FabricError> {
         loop {
             let next = self.0.borrow().next_orphan();
-            let Some(at) = next else { return Ok(()) };
+            let Some(orphan) = next else { return Ok(()) };
             let mut round = lane.round();
-            let read = round.read(at, WORD_BYTES);
+            let read = round.read(orphan.at, WORD_BYTES);
             let done = lane.execute(round).await?;
             let found = LockWord::from_bits(done.words(read)[0]);
             drop(done);
             let mut registry = self.0.borrow_mut();
-            // Other transactions of this client have gone on meanwhile.
-            if registry.words.contains_key(&at) || !registry.orphans.contains(&at) {
-                continue;
-            }
-            registry.settled(at);
-            if registry.has_bit(found)
+            if registry.look_settles(orphan, found)
                 && let Ok(bit) = registry.bit()
             {
                 let mut round = lane.round();
-                leave_in(&mut round, at, bit, registry.epoch);
+                leave_in(&mut round, orphan.at, bit, registry.epoch);
                 lane.post(round);
             }
         }
@@ -257,19 +262,34 @@ impl Registry {
     }
 
     /// An orphan that no transaction relies on.
-    fn next_orphan(&self) -> Option<Address> {
-        self.orphans.iter().copied().find(|at| !self.words.contains_key(at))
+    fn next_orphan(&self) -> Option<Orphan> {
+        self.orphans.iter().copied().find(|orphan| !self.words.contains_key(&orphan.at))
+    }
+
+    fn is_orphan(&self, at: Address) -> bool {
+        self.orphans.iter().any(|orphan| orphan.at == at)
     }
 
     fn doubt(&mut self, at: Address) {
-        if !self.orphans.contains(&at) {
-            self.orphans.push(at);
+        self.orphans.retain(|orphan| orphan.at != at);
+        self.doubts += 1;
+        self.orphans.push(Orphan { at, doubt: self.doubts });
+    }
+
+    /// A READ of an orphan's word has found this: the word is settled, unless other transactions of
+    /// this client have gone on meanwhile. Returns whether the bit is to be taken out.
+    fn look_settles(&mut self, orphan: Orphan, found: LockWord) -> bool {
+        // If the word became an orphan again, it was by a CAS that was posted behind the READ.
+        if self.words.contains_key(&orphan.at) || !self.orphans.contains(&orphan) {
+            return false;
         }
+        self.settled(orphan.at);
+        self.has_bit(found)
     }
 
     /// What may have set the bit of a word is followed by what takes it out, or by a look at it.
     fn settled(&mut self, at: Address) {
-        self.orphans.retain(|orphan| *orphan != at);
+        self.orphans.retain(|orphan| orphan.at != at);
     }
 
     /// One transaction less relies on a lock. Returns whether it was the last.
@@ -350,6 +370,22 @@ mod tests {
         // Its CAS may have been ahead of the first one's: that it has found none proves nothing.
         assert_eq!(locks.found(AT, LockWord::from_bits(7)), Ok(Next::Conflict));
         assert!(locks.has_orphans());
+    }
+
+    #[test]
+    fn a_look_that_was_ahead_of_the_last_cas_settles_nothing() {
+        let locks = SharedLocks::of_slot(0, 1);
+        let _first = locks.join(AT);
+        locks.give_up(AT, true);
+        let looked_at = locks.0.borrow().next_orphan().unwrap();
+        // The READ is under way when another transaction posts a CAS, whose answer is lost too.
+        let _second = locks.join(AT);
+        locks.give_up(AT, true);
+        let mut registry = locks.0.borrow_mut();
+        assert!(!registry.look_settles(looked_at, LockWord::FREE));
+        let again = registry.next_orphan().unwrap();
+        assert!(registry.look_settles(again, shared(1, 1)), "the bit is taken out");
+        assert_eq!(registry.next_orphan(), None);
     }
 
     #[test]

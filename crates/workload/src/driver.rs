@@ -383,6 +383,11 @@ impl Task {
 }
 
 /// How many of `all` transactions coroutine `part` of `parts` runs.
+/// Whether a table has no room left, and does not grow.
+fn is_full(error: &Error) -> bool {
+    matches!(error.limit(), Some(Limit::TableFull { .. } | Limit::NodesFull { .. }))
+}
+
 fn share(all: u64, parts: u64, part: u64) -> u64 {
     all / parts + u64::from(part < all % parts)
 }
@@ -443,7 +448,7 @@ impl<W: Workload> Thread<'_, W> {
                         fenced.set(true);
                         break;
                     }
-                    Some(Err(error)) if matches!(error.limit(), Some(Limit::TableFull { .. })) => {
+                    Some(Err(error)) if is_full(&error) => {
                         // What has been measured until now is what it is.
                         table_full.set(true);
                         self.stop.store(true, Ordering::Relaxed);

@@ -182,7 +182,7 @@ impl Opening for &Size {
             let rows = places.into_iter().map(|(place, key)| (place, row(key)));
             return Ok(Rows::Ordered(Tree { table: cluster.load_ordered(TABLE, options, rows)?, order }));
         }
-        let table = cluster.create_table(TABLE, TableOptions::for_rows(self.rows()))?;
+        let table = cluster.create_table(TABLE, TableOptions::for_rows(self.rows()).grows(false))?;
         cluster.load(&table, (0..self.records).map(|key| (key, row(key))))?;
         Ok(Rows::Hash(table))
     }

@@ -42,7 +42,7 @@ impl Load {
 }
 
 /// Faults that a campaign can have, by name.
-pub const FAULTS: [&str; 12] = [
+pub const FAULTS: [&str; 13] = [
     "crash",
     "pause",
     "delay",
@@ -55,6 +55,7 @@ pub const FAULTS: [&str; 12] = [
     "fail",
     DRAIN,
     CANCEL,
+    GROW,
 ];
 
 /// The fault in which an operator drains a node. It is not a fault of the simulation.
@@ -62,6 +63,9 @@ pub(super) const DRAIN: &str = "drain";
 
 /// The fault in which a program drops a future. It is not a fault of the simulation.
 pub(super) const CANCEL: &str = "cancel";
+
+/// The fault in which a client makes a table larger. It is not a fault of the simulation.
+pub(super) const GROW: &str = "grow";
 
 /// How often a transaction is tried. A client that meets a lock of a dead client soon goes
 /// elsewhere.
@@ -152,6 +156,8 @@ pub struct Ran {
     pub fenced: u64,
     /// Attempts that aborted, by cause.
     pub aborted: BTreeMap<&'static str, u64>,
+    /// How often a table became larger.
+    pub grown: u64,
     /// Faults by kind: how many, and how many of them met a transaction that held locks.
     pub faults: BTreeMap<&'static str, (u64, u64)>,
     /// How often each probe was reached.
@@ -171,6 +177,7 @@ impl Ran {
         self.resolved += other.resolved;
         self.recovered += other.recovered;
         self.fenced += other.fenced;
+        self.grown += other.grown;
         other.aborted.iter().for_each(|(cause, count)| *self.aborted.entry(cause).or_default() += count);
         for (kind, (all, holding)) in &other.faults {
             let sum = self.faults.entry(kind).or_default();

@@ -4,7 +4,7 @@ use remora_fabric::sim::{FaultKind, Planned, Sim};
 use remora_fabric::{Nanos, probes};
 use remora_workload::Prng;
 
-use super::case::{CANCEL, Case, DRAIN};
+use super::case::{CANCEL, Case, DRAIN, GROW};
 use super::nodes::{CONTROLLERS, Nodes};
 
 /// Returns how often a fault of this name is planned in a run that has it. A run has one crash at
@@ -51,6 +51,7 @@ fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
         "duplicate" => FaultKind::Duplicate,
         DRAIN => FaultKind::Told(DRAIN),
         CANCEL => FaultKind::Told(CANCEL),
+        GROW => FaultKind::Told(GROW),
         _ => return None,
     })
 }

@@ -4,13 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use remora::admin::Controller;
-use remora::{Error, Session, Worker};
+use remora::{Cluster, Error, Session, Worker};
 use remora_fabric::sim::{Driven, Ended, FaultKind, Sim};
 use remora_fabric::{ClientId, Nanos, probes};
 use remora_workload::Prng;
 
 use super::cancel;
-use super::case::{CANCEL, Case, Ran};
+use super::case::{CANCEL, Case, GROW, Ran};
 use super::nodes::Memory;
 use super::tables::{Ledgers, Tables};
 
@@ -62,10 +62,21 @@ pub(super) struct Played {
     pub(super) stuck: Option<(usize, usize)>,
 }
 
+/// Makes one of the tables larger. Returns whether it is: a client that fails is told why by its
+/// next transaction, and another one goes on with what it has begun.
+async fn grow(cluster: &Cluster, session: &mut Session, random: &mut Prng) -> bool {
+    let catalog = cluster.catalog();
+    let tables: Vec<_> = catalog.tables.iter().filter(|table| table.is_there() && table.spec.grows).collect();
+    let Some(table) = tables.get(random.below(tables.len().max(1) as u64) as usize) else { return false };
+    let rows = table.spec.slots * u64::from(table.spec.shards) + 1 + random.below(100);
+    session.grow_table(&table.spec.name, rows).await.is_ok()
+}
+
 /// Runs the workload until enough transactions have committed, the faults are over, and every
 /// coroutine that is left has committed since.
 pub(super) fn play(
     case: &Case,
+    cluster: &Cluster,
     memory: &Memory<'_>,
     tables: &Tables,
     clients: &mut [Client],
@@ -99,19 +110,21 @@ pub(super) fn play(
         workers.push(worker);
         others.push((lives.clone(), *spare, &*fenced));
     }
-    let cancelled = Cell::new(0);
-    let is_cancelled = || {
-        let told = || sim.injected().iter().filter(|fault| fault.kind == FaultKind::Told(CANCEL)).count();
-        let is_due = case.has(CANCEL) && told() > cancelled.get();
-        cancelled.set(cancelled.get() + usize::from(is_due));
+    let is_due = |name: &'static str, done: &Cell<usize>| {
+        let told = || sim.injected().iter().filter(|fault| fault.kind == FaultKind::Told(name)).count();
+        let is_due = case.has(name) && told() > done.get();
+        done.set(done.get() + usize::from(is_due));
         is_due
     };
+    let (cancelled, grown) = (Cell::new(0), Cell::new(0));
+    let is_cancelled = || is_due(CANCEL, &cancelled);
+    let is_to_grow = || is_due(GROW, &grown);
     let gone = || others.iter().filter(|(lives, _, fenced)| fenced.get() || is_dead(sim, &**lives)).count();
     let left: Vec<Cell<usize>> = workers.iter().map(|_| Cell::new(0)).collect();
     let bodies: Vec<_> = (0..workers.len())
         .map(|client| {
             let (stuck, is_over, gone, others, left) = (&stuck, &is_over, &gone, &others, &left[client]);
-            let is_cancelled = &is_cancelled;
+            let (is_cancelled, is_to_grow) = (&is_cancelled, &is_to_grow);
             let first = (client * case.coroutines) as u64;
             async move |coroutine: usize, session: &mut Session| {
                 let _leaves = Leaves(left);
@@ -129,6 +142,9 @@ pub(super) fn play(
                     let now = session.lane().now();
                     if over_from.is_none() && is_over(now) {
                         over_from = Some(now);
+                    }
+                    if is_to_grow() && grow(cluster, session, &mut random).await {
+                        counts.borrow_mut().grown += 1;
                     }
                     let transact = tables.transact(session, &mut random, &mut ledgers);
                     match cancel::unless(is_cancelled, transact).await {

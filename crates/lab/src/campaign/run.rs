@@ -42,7 +42,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     sim.instant(false);
     let began = sim.now();
     let memory = Memory::new(case, &sim, &cluster, nodes);
-    let played = play(case, &memory, &tables, &mut clients, &mut controllers, &recording.counts);
+    let played = play(case, &cluster, &memory, &tables, &mut clients, &mut controllers, &recording.counts);
     let virtual_ns = sim.now() - began;
     sim.instant(true);
     let played = played?;

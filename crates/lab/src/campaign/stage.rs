@@ -13,7 +13,7 @@ use remora_fabric::Nanos;
 use remora_fabric::sim::{Deployment, Profile, Sim, SimOptions};
 use remora_workload::Prng;
 
-use super::case::{Case, Load};
+use super::case::{Case, GROW, Load};
 use super::faults::plan;
 use super::nodes::{CONTROLLERS, NODES, Nodes};
 use super::play::Client;
@@ -87,8 +87,8 @@ fn simulation(case: &Case, random: &mut Prng) -> Result<SimOptions, String> {
 fn lease(case: &Case, random: &mut Prng) -> Option<Duration> {
     let lease = LEASES[random.below(LEASES.len() as u64) as usize];
     // All clients need the upper nodes of a tree. If a dead client has locked one, and no client
-    // recovers it, all of them stop.
-    let needed = case.load == Load::Ranges && case.has("crash") || case.loses_nodes();
+    // recovers it, all of them stop. A table grows when every client has heard of it, or is dead.
+    let needed = case.load == Load::Ranges && case.has("crash") || case.loses_nodes() || case.has(GROW);
     let longest = LEASES.into_iter().flatten().max().filter(|_| needed);
     lease.or(longest).map(Duration::from_nanos)
 }

@@ -47,13 +47,15 @@
 //! It grows, too: then a key is looked for in three tables. Each of the two growths ends by itself.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use remora_fabric::{ClientId, Lane, Nanos, NodeId};
 use remora_index::Sizes;
 use remora_node::{MemoryError, Metadata, TableSpec, metadata, registered};
 use remora_txn::{Intent, KeyScan, Limit};
 
-use super::growths::grow_by_itself;
+use super::growths::Growing;
 use super::handle::Cluster;
 use super::opened::announce_lines;
 use super::tables::rows_of_a_shard;
@@ -69,6 +71,15 @@ const ROWS_MOVED: usize = 16;
 const PAUSE_NS: Nanos = 200_000;
 /// How often a grower looks before it says what it waits for.
 const LOOKS_UNTOLD: u32 = 5_000;
+/// Rows that each shard of a larger table has room for at least beyond those of the smaller one, if
+/// a table grows by itself.
+const ROWS_MIN: u64 = 64;
+/// Bytes of a table beyond which it grows by itself to twice its size, and no longer to four times.
+const LARGE_BYTES: u64 = 64 << 20;
+/// How long a table that could not grow does not try again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two looks whether a growth has ended.
+const PAUSE: Duration = Duration::from_millis(1);
 
 impl Cluster {
     /// Makes a table larger, for at least `rows` rows, while transactions go on. Does nothing if it
@@ -107,7 +118,7 @@ impl Cluster {
 
     /// Has a client of its own make a table larger. If there is no room, frees what dropped tables
     /// have still, and tries again.
-    pub(super) fn with_grower<E: From<OpenError>>(
+    fn with_grower<E: From<OpenError>>(
         &self,
         mut grow: impl AsyncFnMut(&mut Session) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -125,6 +136,42 @@ impl Cluster {
         grower.block_on(async |session| grow(session).await)
     }
 
+    /// Has a table grow on a thread of its own, unless it does already: before it is full, or, at
+    /// the latest, when an insert has found no room. Returns what has become of that; `None` if
+    /// tables do not grow by themselves.
+    #[cold]
+    pub(crate) fn ask_to_grow(&self, table: &Arc<remora_index::Table>) -> Option<Growing> {
+        let growths = self.growths.as_ref().filter(|_| table.entry().spec.grows)?;
+        let begin = || {
+            let (cluster, growths, growing) = (self.clone(), growths.clone(), table.clone());
+            let grow = move || {
+                let grown = cluster.with_grower(async |session| session.grow_by_itself(&growing).await);
+                // If clients take longer, the next who needs the space frees it.
+                let grown = grown.and_then(|()| Ok(drop(cluster.free_dropped()?)));
+                if let Err(error) = grown {
+                    tracing::warn!(table = growing.name(), %error, "a table cannot grow");
+                    growths.fail(&growing, error.is_full());
+                    thread::sleep(RETRY_PAUSE);
+                }
+                growths.end(&growing);
+            };
+            let begun = thread::Builder::new().name("remora-growth".to_owned()).spawn(grow);
+            if let Err(error) = &begun {
+                tracing::warn!(table = table.name(), %error, "there is no thread that makes a table larger");
+            }
+            begun.is_ok()
+        };
+        Some(growths.state_or_begin(table, begin))
+    }
+
+    /// Waits until a table does not grow any more, as far as this process has it grow.
+    pub(super) fn until_grown(&self, table: &remora_index::Table) {
+        let Some(growths) = &self.growths else { return };
+        while !self.is_interrupted() && growths.is_under_way(table) {
+            thread::sleep(PAUSE);
+        }
+    }
+
     /// Opens the table of a name by the catalog as it is now.
     fn open_by_name(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
         loop {
@@ -138,7 +185,7 @@ impl Cluster {
 
 /// Why a growth has stopped.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Halt {
+enum Halt {
     /// The catalog could not be changed, or clients have not heard of a change.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -155,7 +202,7 @@ impl From<MemoryError> for Halt {
 
 impl Halt {
     /// Whether the memory nodes have no room for a larger table.
-    pub(super) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         match self {
             Halt::Open(error) => error.kind() == OpenErrorKind::Full,
             Halt::Move(error) => is_nodes_full(error),
@@ -200,13 +247,34 @@ impl Session {
         }
     }
 
+    /// Has a table grow to several times its size, or to less if the memory nodes have no room for
+    /// that.
+    async fn grow_by_itself(&mut self, table: &Arc<remora_index::Table>) -> Result<(), Halt> {
+        let rows = table.rows_of_shard();
+        let bytes = table.entry().spec.shard_bytes.saturating_mul(table.shards().into());
+        let wanted = if bytes < LARGE_BYTES { 4 } else { 2 };
+        let sizes = [rows.saturating_mul(wanted), rows.saturating_mul(2), rows + rows / 2, rows + rows / 4];
+        let mut grown = Ok(());
+        for rows in sizes.into_iter().map(|size| size.max(rows + ROWS_MIN)) {
+            grown = self.grow(table, rows).await;
+            if !grown.as_ref().is_err_and(Halt::is_full) {
+                break;
+            }
+        }
+        grown
+    }
+
     /// Has a table grow into one with room for as many rows in each shard, or finishes the growth
     /// that is under way.
-    pub(crate) async fn grow(&mut self, table: &Arc<remora_index::Table>, rows_of_shard: u64) -> Result<(), Halt> {
+    async fn grow(&mut self, table: &Arc<remora_index::Table>, rows_of_shard: u64) -> Result<(), Halt> {
         loop {
             let halted = match self.grow_in_epoch(table, rows_of_shard).await {
-                // Another client has finished it.
-                Err(Halt::Open(error)) if is_grown(self.cluster(), table, &error) => return Ok(()),
+                Err(Halt::Open(error)) if matches!(error.memory(), Some(MemoryError::Dropped { .. })) => {
+                    // Another client has finished it, unless the table was dropped.
+                    self.cluster().follow_drops(self.lane()).await?;
+                    let has_grown = self.cluster().tables().iter().any(|own| own.origin() == table.origin());
+                    return if has_grown { Ok(()) } else { Err(error.into()) };
+                }
                 Err(halt) if halt.is_of_epoch() => halt,
                 grown => return grown,
             };
@@ -310,7 +378,7 @@ impl Session {
                     let now = self.cluster().now(table);
                     let larger = now.as_ref().and_then(|table| table.growth()).map(|larger| larger.table.clone());
                     if let Some(larger) = larger {
-                        Box::pin(grow_by_itself(self, &larger)).await?;
+                        Box::pin(self.grow_by_itself(&larger)).await?;
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -349,13 +417,6 @@ impl Session {
             }
         }
     }
-}
-
-/// Whether a table that is not there any more has grown into another one.
-fn is_grown(cluster: &Cluster, table: &remora_index::Table, error: &OpenError) -> bool {
-    let is_gone = matches!(error.memory(), Some(MemoryError::Dropped { .. }));
-    let has_successor = || cluster.tables().iter().any(|own| own.origin() == table.origin());
-    is_gone && cluster.follow_drops_blocking().is_ok() && has_successor()
 }
 
 /// Moves the rows of some keys in this transaction.

@@ -174,7 +174,7 @@ pub async fn add(
 
 /// Everything at node 0, one copy.
 pub fn at_one_node(rows: u64) -> TableOptions {
-    TableOptions::for_rows(rows).shards(1).replicas(1)
+    TableOptions::for_rows(rows).shards(1).replicas(1).grows(false)
 }
 
 /// Waits until nothing of this session is under way in the background: its locks are gone then.

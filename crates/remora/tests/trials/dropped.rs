@@ -695,7 +695,7 @@ fn a_chain_whose_growth_was_dropped(protocol: Protocol) {
 /// `polls` polls. Returns how many rows the table has in the end, and whether the insert was done
 /// by then. Without an ending, nothing is dropped.
 fn grow_at(cluster: &Cluster, ending: Option<Ending>, polls: usize) -> (u64, bool) {
-    let options = TableOptions::for_rows(4).shards(1);
+    let options = TableOptions::for_rows(4).shards(1).grows(false);
     let rows: Table<u64, Words<1>> = cluster.create_table("rows", options).unwrap();
     let geometry = *rows.untyped().fstore().unwrap();
     assert_eq!(geometry.buckets.main, 1);

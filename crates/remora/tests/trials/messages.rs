@@ -106,7 +106,8 @@ fn errors_name_what_they_are_about(protocol: Protocol) {
     let wide = table(&cluster, "wide", TableOptions::for_rows(4), Words::<2040>::all(0));
     let names: Table<[u8; 5], Words<1>> = cluster.create_table("names", TableOptions::for_rows(4)).unwrap();
     let sorted = cluster.load_ordered("sorted", OrderedOptions::for_rows(9), [(1u64, Words([1]))]).unwrap();
-    let full: Table<u64, Words<1>> = cluster.create_table("full", TableOptions::for_rows(1).shards(1)).unwrap();
+    let full: Table<u64, Words<1>> =
+        cluster.create_table("full", TableOptions::for_rows(1).shards(1).grows(false)).unwrap();
     let large = cluster.create_large::<u64>("large", LargeOptions::for_values(1, 100)).unwrap();
     worker(&cluster, 1, 1).block_on(async |session| {
         let says = |error: Error, what: &[&str]| {
@@ -157,7 +158,7 @@ fn errors_name_what_they_are_about(protocol: Protocol) {
         };
         let slots = full.untyped().index().slots_in_all();
         assert_eq!(error.limit(), Some(Limit::TableFull { slots }));
-        says(error, &["\"full\"", &format!("({key})"), "more rows", &format!(" {slots} slots")]);
+        says(error, &["\"full\"", &format!("({key})"), "larger", &format!(" {slots} slots")]);
         let too_long = large.upload(session, &vec![0; LARGE_BYTES_MAX + 1]).await.unwrap_err();
         says(too_long, &["\"large\"", &(LARGE_BYTES_MAX + 1).to_string(), &LARGE_BYTES_MAX.to_string()]);
         let not_named = session.transact(async |tx| {

@@ -45,7 +45,7 @@ macro_rules! tables {
                 loaded: &mut impl FnMut(u64),
             ) -> Result<Tables, OpenError> {
                 $(
-                    let $hash = cluster.create_table(stringify!($hash), TableOptions::for_rows(capacity.$hash))?;
+                    let $hash = cluster.create_table(stringify!($hash), TableOptions::for_rows(capacity.$hash).grows(false))?;
                     cluster.load_parts(&$hash, of.$hash_parts(), |part| of.$hash_rows(part), &mut *loaded)?;
                 )*
                 $(

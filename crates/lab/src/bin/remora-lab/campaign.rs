@@ -160,6 +160,7 @@ pub(crate) fn campaign(options: &CampaignOptions) -> Result<Verdict, Failure> {
         "recovered_clients": summary.total.recovered,
         "alive_and_taken_for_dead": summary.total.fenced,
         "resolved": summary.total.resolved,
+        "grown": summary.total.grown,
         "aborted": summary.total.aborted,
         "faults": summary.total.faults.iter().map(|(kind, (all, holding))| {
             (*kind, json!({"injected": all, "while_holding": holding}))
@@ -205,6 +206,9 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
         "recovered      {} clients, {} of them alive and taken for dead; the outcome of {} transactions was found out\n",
         total.recovered, total.fenced, total.resolved
     );
+    if total.grown > 0 {
+        text += &format!("grown          {} times\n", total.grown);
+    }
     text += &format!("aborted        {}\n", list(&total.aborted));
     text += &format!("faults         {}\n", if faults.is_empty() { "none".to_owned() } else { faults.join(", ") });
     text += &format!("probes         {}\n", list(&total.probes));
