@@ -49,6 +49,9 @@ pub(crate) struct StatusOptions {
     /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
+    /// Count the rows of each table. Reads all tables once, so that it takes as long as that.
+    #[arg(long)]
+    rows: bool,
     /// Write it as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
@@ -132,6 +135,11 @@ struct TableRow {
     name: String,
     /// Rows that fit.
     rows: u64,
+    /// Rows that there are, if they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counted: Option<u64>,
+    /// Another table of this name grows into this one.
+    growing: bool,
     shards: u16,
     replicas: u8,
     /// Fewest copies that some shard has: fewer than there should be where memory nodes have been
@@ -173,12 +181,19 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
         let replicas = catalog.shards.iter().flat_map(|shard| &shard.replicas);
         state.shards = replicas.filter(|replica| Some(replica.node.0) == state.number).count();
     }
+    let counted = if options.rows { count_rows(&options.connect, &tcp, &nodes, &catalog) } else { Ok(Vec::new()) };
     let tables = (0..).map(TableId).zip(&catalog.tables).filter(|(_, table)| table.is_there()).map(|(id, table)| {
         let spec = table.spec.clone();
         let shards_of = || catalog.shards.iter().filter(|shard| shard.table == id);
         let (shards, replicas) = (u64::from(spec.shards), u64::from(spec.replicas));
         TableRow {
             rows: spec.slots * shards,
+            counted: counted
+                .as_ref()
+                .ok()
+                .and_then(|all| all.iter().find(|(counted, _)| *counted == id))
+                .map(|one| one.1),
+            growing: table.growth.is_some(),
             bytes: spec.shard_bytes * shards * replicas,
             shards: spec.shards,
             replicas: spec.replicas,
@@ -189,6 +204,7 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
         }
     });
     let tables = tables.collect();
+    let counted = counted.map(drop);
     let configuration = match place.zip(cluster) {
         Some((place, cluster)) => known(&place, cluster, &nodes, &catalog).map(Some),
         None => Ok(None),
@@ -197,13 +213,58 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     let (configuration, unknown) = configuration.map_or_else(|why| (None, Err(why)), |known| (known, Ok(())));
     let configuration_error = unknown.as_ref().err().map(|Failure(why)| why.clone());
     let status = Status { nodes, tables, configuration, configuration_error };
-    let written = output::all([unknown, report_to.write(&status, || table(&status))]);
+    let written = output::all([unknown, counted, report_to.write(&status, || table(&status))]);
     let down = status.nodes.iter().filter(|node| node.error.is_some());
     let down: Vec<_> = down.map(|node| output::printable(&node.address)).collect();
     if !down.is_empty() {
         output::complain(&format!("cannot be had: {}", down.join(", ")));
     }
     written.map(|()| if down.is_empty() { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// Counts the rows of all tables, which takes all of their nodes.
+fn count_rows(
+    connect: &Nodes,
+    tcp: &TcpOptions,
+    nodes: &[Node],
+    catalog: &Metadata,
+) -> Result<Vec<(TableId, u64)>, Failure> {
+    let unknown = |why: String| Failure::new("--rows", why);
+    // By their numbers in the cluster, by which the catalog names them.
+    let number = |node: &Node| node.state.as_ref().and_then(|state| state.number);
+    let mut places: Vec<(u16, usize)> =
+        nodes.iter().map(number).zip(0..).filter_map(|(at, place)| Some((at?, place))).collect();
+    places.sort_unstable();
+    let wanted = catalog.shards.iter().flat_map(|shard| shard.replicas.first()).map(|primary| primary.node.0);
+    if let Some(node) = { wanted }.find(|node| places.get(usize::from(*node)).is_none_or(|(number, _)| number != node))
+    {
+        return Err(unknown(format!(
+            "memory node {node} does not answer or is not named, so its rows cannot be counted"
+        )));
+    }
+    let fabric: Arc<dyn Fabric> = match connect {
+        Nodes::Tcp(addresses) => {
+            let addresses = places.iter().map(|(_, place)| addresses[*place].clone()).collect();
+            Arc::new(Tcp::new(addresses, tcp.clone()))
+        }
+        Nodes::Shm(paths) => {
+            let paths: Vec<_> = places.iter().map(|(_, place)| paths[*place].clone()).collect();
+            Arc::new(ShmFiles::new(&paths, Vec::new()).map_err(|error| unknown(error.to_string()))?)
+        }
+    };
+    let counted = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
+        let mut counted = Vec::new();
+        for id in (0..catalog.tables.len() as u16).map(TableId) {
+            if let Some(table) = remora::floors::index::Table::open_by_id(catalog, id) {
+                counted.push((
+                    id,
+                    remora::floors::txn::count_rows(lane, &table).await.map_err(|error| unknown(error.to_string()))?,
+                ));
+            }
+        }
+        Ok(counted)
+    });
+    counted.map_err(|error| unknown(error.to_string()))?
 }
 
 /// What a configuration says, of nodes that have been asked.
@@ -337,14 +398,25 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
     // Another program may have made a table of any name.
     let names: Vec<_> = status.tables.iter().map(|table| output::printable(&table.name)).collect();
     let width = width_of(&names);
-    write!(text, "\n{:<width$}{:>14}{:>8}{:>10}{:>12}  ", "table", "rows that fit", "shards", "replicas", "bytes")?;
+    write!(text, "\n{:<width$}", "table")?;
+    if status.tables.iter().any(|table| table.counted.is_some()) {
+        write!(text, "{:>14}", "rows")?;
+    }
+    write!(text, "{:>14}{:>8}{:>10}{:>12}  ", "rows that fit", "shards", "replicas", "bytes")?;
     writeln!(text, "discipline")?;
     for (table, name) in status.tables.iter().zip(&names) {
         let (rows, bytes) = (output::grouped(table.rows), value::show_bytes(table.bytes));
         let TableRow { shards, replicas, copies, joining, discipline, .. } = table;
         let copies =
             if copies == &usize::from(*replicas) { copies.to_string() } else { format!("{copies} of {replicas}") };
-        write!(text, "{name:<width$}{rows:>14}{shards:>8}{copies:>10}{bytes:>12}  {discipline}")?;
+        write!(text, "{name:<width$}")?;
+        if let Some(counted) = table.counted {
+            write!(text, "{:>14}", output::grouped(counted))?;
+        }
+        write!(text, "{rows:>14}{shards:>8}{copies:>10}{bytes:>12}  {discipline}")?;
+        if table.growing {
+            text.push_str("; the table of this name grows into it");
+        }
         writeln!(
             text,
             "{}",
@@ -391,6 +463,8 @@ mod tests {
         let table_named = |name: &str| TableRow {
             name: name.to_owned(),
             rows: 1,
+            counted: None,
+            growing: false,
             shards: 1,
             replicas: 1,
             copies: 1,

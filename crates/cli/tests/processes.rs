@@ -73,6 +73,17 @@ fn two_clients_at_once_are_serializable_together() {
     let checked = report(&remora("two-invariants", &bank(&connect, "--check")));
     assert_eq!(holds(&checked), [Some(true); 4], "{checked:#}");
     assert_eq!(checked["committed"], 0);
+    // In any order.
+    let reversed = connect.split(',').rev().collect::<Vec<_>>().join(",");
+    let counted = remora("two-rows", &["status", "--connect", &reversed, "--rows", "--report", "-"]);
+    let counted: Value = serde_json::from_str(&counted.output).unwrap();
+    let counted: Vec<_> = counted["tables"].as_array().unwrap().iter().map(|table| table["counted"].as_u64()).collect();
+    assert_eq!(counted[1..], [Some(40); 2]);
+    let fewer = reversed.split_once(',').unwrap().1;
+    assert_refused(
+        &remora("two-fewer", &["status", "--connect", fewer, "--rows", "--report", "-"]),
+        &["--rows", "memory node 2"],
+    );
     let status = remora("two-status", &["status", "--connect", &connect, "--report", "-"]);
     let status: Value = serde_json::from_str(&status.output).unwrap();
     for (number, node) in status["nodes"].as_array().unwrap().iter().enumerate() {

@@ -96,6 +96,12 @@ impl Table {
         Ok(Table::growing(metadata, (id, entry), cache_bytes, &Lineage::of(id, entry)))
     }
 
+    /// Opens a table of the catalog by its entry there.
+    #[must_use]
+    pub fn open_entry(metadata: &Metadata, (id, entry): (TableId, &TableEntry)) -> Table {
+        Table::growing(metadata, (id, entry), CACHE_BYTES_MAX, &Lineage::of(id, entry))
+    }
+
     /// A table with the larger ones that it grows into, one after the other.
     fn growing(
         metadata: &Metadata,
@@ -153,7 +159,8 @@ impl Table {
     /// This table as a later catalog has it: where it is now, and what it grows into, or has grown
     /// into. Both share the location cache, because what it remembers names no nodes.
     pub fn moved(&self, metadata: &Metadata) -> Result<Table, IndexError> {
-        let mut moved = Table::open_with_cache(metadata, self.name(), 0)?;
+        let (id, entry) = metadata.table_of_origin(self.origin(), self.name())?;
+        let mut moved = Table::growing(metadata, (id, entry), 0, &Lineage::of(id, entry));
         self.note_newest(&moved);
         moved.follow(self);
         Ok(moved)

@@ -237,6 +237,7 @@ fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
     let mut caught = Caught { mutant, seed: None, what: String::new(), runs: 0 };
     let loads = match mutant {
         Mutant::LeafByHint => &[Load::Ranges][..],
+        Mutant::GrowPastLocks => &[Load::Registers][..],
         _ => &[Load::Registers, Load::SmallBank, Load::Tatp],
     };
     for seed in seeds {

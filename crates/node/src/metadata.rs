@@ -108,7 +108,7 @@ mod tables;
 
 pub use catalog::{
     begin_table, create_table, discard_tables, drop_tables, finish_tables, free_catalog_lock, free_dropped,
-    unlock_catalog, while_there,
+    rename_tables, unlock_catalog, while_there,
 };
 pub use format::{generation_local, newest, publish, read, read_local};
 pub use growth::{begin_growth, fill_larger, finish_growth};

@@ -40,8 +40,10 @@ mod growth;
 mod growths;
 mod inspection;
 mod interrupt;
+mod listing;
 mod loading;
 mod reach;
+mod renaming;
 mod tables;
 mod version_cache;
 
@@ -51,6 +53,7 @@ pub(crate) use epoch::in_one_epoch;
 pub use freeing::Freed;
 pub(crate) use growths::Growing;
 pub use handle::{Cluster, LEASE};
+pub use listing::TableInfo;
 pub(crate) use nodes::is_silence;
 pub use nodes::{Nodes, NotNodes};
 pub use options::ClusterOptions;

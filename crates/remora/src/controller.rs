@@ -122,7 +122,8 @@ impl Controller {
                     }
                 }
             }
-            life.keeper.rest(lane).await;
+            life.keeper.finish_steps(lane).await;
+            life.keeper.rest().await;
         };
         worker.start([(id, work)])
     }

@@ -317,8 +317,17 @@ impl Cluster {
     /// one change of the catalog. Otherwise like [`drop_table`](Cluster::drop_table).
     pub fn drop_dyn_table(&self, name: &str) -> Result<Freed, OpenError> {
         let mut names = vec![name.to_owned()];
-        names.extend(Some(rest_of(name)).filter(|rest| self.read_catalog().is_ok_and(|all| all.table(rest).is_ok())));
+        names.extend(Some(rest_of(name)).filter(|rest| self.has_table(rest)));
         self.drop_together(&names)
+    }
+
+    /// Gives a table whose keys and values are bytes another name, with all the tables that it
+    /// consists of, in one change of the catalog. Otherwise like
+    /// [`rename_table`](Cluster::rename_table).
+    pub fn rename_dyn_table(&self, from: &str, to: &str) -> Result<(), OpenError> {
+        let mut names = vec![(from.to_owned(), to.to_owned())];
+        names.extend(Some((rest_of(from), rest_of(to))).filter(|(rest, _)| self.has_table(rest)));
+        self.rename_together(names)
     }
 }
 

@@ -172,6 +172,22 @@ impl Drop for Swept<'_> {
     }
 }
 
+/// A step that must not be given up half-way, until this is dropped.
+struct Step<'k>(&'k Cell<u32>);
+
+impl<'k> Step<'k> {
+    fn begin(busy: &'k Cell<u32>) -> Step<'k> {
+        busy.set(busy.get() + 1);
+        Step(busy)
+    }
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 /// A drop of tables cannot be acknowledged, for now.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DropError {
@@ -389,12 +405,15 @@ impl Keeper {
         lane.sleep(self.lease.unwrap_or(crate::cluster::LEASE.as_nanos() as Nanos) / PAUSES).await;
     }
 
-    /// The client has nothing under way, and has finished what it repaired: it rests until it runs
-    /// again.
-    pub(crate) async fn rest(&self, lane: &Lane) {
+    /// Finishes what must not be given up half-way.
+    pub(crate) async fn finish_steps(&self, lane: &Lane) {
         while self.busy.get() > 0 {
             lane.sleep(REST_PAUSE_NS).await;
         }
+    }
+
+    /// The client has nothing under way, and has finished its steps: it rests until it runs again.
+    pub(crate) async fn rest(&self) {
         if !self.resting.replace(true) {
             self.awake.set(false);
             if self.partitions {
@@ -676,9 +695,10 @@ impl Keeper {
         if dead.is_empty() {
             return Ok(());
         }
-        self.step(true);
-        let repaired = self.repair_all(lane, &dead).await;
-        self.step(false);
+        let repaired = {
+            let _step = Step::begin(&self.busy);
+            self.repair_all(lane, &dead).await
+        };
         self.repaired.set(repaired.is_ok());
         repaired
     }
@@ -705,7 +725,7 @@ impl Keeper {
         let dead = self.charges(recovered)?;
         let unswept: Vec<u32> = dead.iter().copied().filter(|client| !self.swept.borrow().contains(client)).collect();
         if !unswept.is_empty() {
-            let step = |begins| self.step(begins);
+            let step = || Step::begin(&self.busy);
             self.sweeping.set(true);
             let _swept = Swept(&self.sweeping);
             recovery::sweep(lane, self.cluster.live_nodes(), &unswept, pause, || self.next_id(), step).await?;
@@ -731,11 +751,6 @@ impl Keeper {
     /// Nothing is under way that must not be given up half-way.
     pub(crate) fn is_idle(&self) -> bool {
         self.busy.get() == 0
-    }
-
-    /// A step begins, or ends, that must not be given up half-way.
-    fn step(&self, begins: bool) {
-        self.busy.set(if begins { self.busy.get() + 1 } else { self.busy.get() - 1 });
     }
 
     fn next_id(&self) -> Option<TransactionId> {

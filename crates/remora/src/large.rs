@@ -274,6 +274,12 @@ impl Cluster {
         self.drop_together(&[name.to_owned(), chunks_of(name)])
     }
 
+    /// Gives a table of large values another name, with all the tables that it consists of, in one
+    /// change of the catalog. Otherwise like [`rename_table`](Cluster::rename_table).
+    pub fn rename_large(&self, from: &str, to: &str) -> Result<(), OpenError> {
+        self.rename_together(vec![(from.to_owned(), to.to_owned()), (chunks_of(from), chunks_of(to))])
+    }
+
     /// Reads a whole table of large values while nothing runs: what there is of heads and of
     /// chunks.
     pub fn inspect_large<K: Key>(&self, large: &Large<K>) -> Result<[Inspection; 2], Error> {

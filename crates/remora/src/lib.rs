@@ -143,6 +143,20 @@
 // What is derived names this crate, also within it.
 extern crate self as remora;
 
+/// Whether this published error has been put back. Always false without the feature `mutants`.
+#[cfg(feature = "mutants")]
+macro_rules! mutant {
+    ($name:ident) => {
+        remora_txn::mutant::is_on(remora_txn::mutant::Mutant::$name)
+    };
+}
+#[cfg(not(feature = "mutants"))]
+macro_rules! mutant {
+    ($name:ident) => {
+        false
+    };
+}
+
 mod client;
 mod cluster;
 mod controller;
@@ -197,7 +211,7 @@ pub mod connect {
 
 /// Looking after a cluster: controllers, its configuration, dropping tables, and inspecting them.
 pub mod admin {
-    pub use crate::cluster::Freed;
+    pub use crate::cluster::{Freed, TableInfo};
     pub use crate::controller::Controller;
     pub use crate::ordered::TreeInspection;
     pub use remora_fabric::NodeId;

@@ -355,10 +355,14 @@ impl Shift {
                 self.restless.set(true);
             }
             self.running.set(self.running.get() - 1);
-            if self.running.get() == 0 && !self.restless.get() {
+            if self.running.get() == 0 {
                 for life in self.clients.iter().map(|client| client.life()) {
                     if let Some(keeper) = life.keeper.as_ref().filter(|keeper| keeper.is_leased()) {
-                        keeper.rest(lane).await;
+                        // The keeper is polled while the worker runs, and no longer.
+                        keeper.finish_steps(lane).await;
+                        if !self.restless.get() {
+                            keeper.rest().await;
+                        }
                     }
                 }
             }

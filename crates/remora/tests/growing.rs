@@ -5,8 +5,10 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::thread;
 
+use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
 use remora::{Cluster, Error, Limit, OpenErrorKind, Table, TableOptions, WorkerOptions};
 
@@ -170,4 +172,53 @@ fn full_memory_nodes_are_told(protocol: Protocol) {
     assert_eq!(full.kind(), OpenErrorKind::Full, "{full}");
     assert_eq!(cluster.inspect(&rows, |_| {}).unwrap().records, inserted);
     assert_eq!(cluster.grow_table("nothing", 10).unwrap_err().kind(), OpenErrorKind::NoTable);
+}
+
+/// Has a table grow while a transaction is under way that has named a key to insert. Returns
+/// whether the transaction committed, and what the key has after it.
+fn insert_meanwhile(mutant: Option<Mutant>) -> (bool, Option<u64>) {
+    let cluster = cluster(Protocol::default());
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(100).grows(false)).unwrap();
+    let (begin, begun) = mpsc::channel();
+    thread::scope(|scope| {
+        let grower = scope.spawn(|| {
+            begun.recv().unwrap();
+            mutant::set(mutant);
+            let grown = cluster.grow_table("rows", 1_000);
+            mutant::set(None);
+            grown.unwrap();
+        });
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let before = cluster.catalog().table("rows").unwrap().1.born;
+        let done = worker.block_on(async |session| {
+            let inserted = session.transact(async |tx| {
+                rows.insert(tx, 7, 70).await?;
+                let _told = begin.send(());
+                // Long enough for a growth that waits for nobody.
+                for _ in 0..200 {
+                    if cluster.catalog().table("rows").unwrap().1.born != before {
+                        break;
+                    }
+                    tx.lane().sleep(1_000_000).await;
+                }
+                Ok(())
+            });
+            inserted.await.is_ok()
+        });
+        worker.block_on(async |session| session.transact(async |tx| rows.get(tx, 8).await).await).unwrap();
+        drop(worker);
+        grower.join().unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        (done, worker.block_on(async |session| session.transact(async |tx| rows.get(tx, 7).await).await).unwrap())
+    })
+}
+
+#[test]
+fn a_growth_waits_for_transactions_that_began_before() {
+    assert_eq!(insert_meanwhile(None), (true, Some(70)));
+}
+
+#[test]
+fn a_row_is_lost_if_a_growth_waits_for_nobody() {
+    assert_eq!(insert_meanwhile(Some(Mutant::GrowUnheard)), (true, None));
 }

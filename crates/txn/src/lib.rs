@@ -79,7 +79,7 @@ pub use access::{Access, Scan, WriteKind};
 pub use applier::Applier;
 pub use error::{Abort, Limit, Misuse, Stop};
 pub use event::{Observer, Outcome, Phases, TransactionEvent};
-pub use inspect::{FoundKeys, Inspection, KeyScan, inspect, scan};
+pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
 pub use protocol::{
     FirstRead, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
 };

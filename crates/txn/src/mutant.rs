@@ -164,11 +164,17 @@ pub enum Mutant {
     /// FORD: a record is written under a lock that was taken over while its former holder's release
     /// is on its way. (Not of a text.)
     HeirWritesEarly,
+    /// A table that grows is filled, and ends, before every client has heard of it. In `remora`'s
+    /// `cluster/growth.rs`. (Not of a text.)
+    GrowUnheard,
+    /// A table that grows counts as empty although a record in it is locked, which a transaction
+    /// may be inserting. In `remora`'s `cluster/growth.rs`. (Not of a text.)
+    GrowPastLocks,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 62] = [
+    pub const ALL: [Mutant; 64] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -231,6 +237,8 @@ impl Mutant {
         Mutant::PublishBeforeApply,
         Mutant::HeirFreesEarly,
         Mutant::HeirWritesEarly,
+        Mutant::GrowUnheard,
+        Mutant::GrowPastLocks,
     ];
 }
 

@@ -516,15 +516,15 @@ const PREPARED_NS: u64 = 2_000_000;
 /// that they had prepared.
 ///
 /// The dead clients must be recovered. The sweep sleeps for `pause` after every few records. It
-/// calls `fragile` with true before a step that must not be given up half-way, and with false after
-/// it. `me` gives transaction ids of the caller, for locks that the sweep takes.
-pub async fn sweep(
+/// holds what `fragile` returns during each step that must not be given up half-way. `me` gives
+/// transaction ids of the caller, for locks that the sweep takes.
+pub async fn sweep<G>(
     lane: &Lane,
     nodes: NodeSet,
     dead: &[u32],
     pause: u64,
     mut me: impl FnMut() -> Option<TransactionId>,
-    fragile: impl Fn(bool),
+    fragile: impl Fn() -> G,
 ) -> Result<(), MemoryError> {
     let catalog = Catalog::read(lane, nodes).await?;
     let epoch = catalog.metadata.epoch;
@@ -585,10 +585,10 @@ pub async fn sweep(
         if !now.is_some_and(|now| now.lock.is_free() && now.still_shows(version)) {
             continue;
         }
-        fragile(true);
-        let taken_back = take_back(lane, &shard, Pointer::new(shard_id, slot), me).await;
-        fragile(false);
-        taken_back?;
+        {
+            let _step = fragile();
+            take_back(lane, &shard, Pointer::new(shard_id, slot), me).await?;
+        }
         lane.sleep(pause).await;
     }
     Ok(())

@@ -525,7 +525,7 @@ impl Actor {
             self.sequence.set(self.sequence.get() + 1);
             TransactionId::new(self.incarnations[self.number], self.sequence.get())
         };
-        unless_revoked(recovery::sweep(lane, nodes, dead, 0, me, |_| ()).await)?;
+        unless_revoked(recovery::sweep(lane, nodes, dead, 0, me, || ()).await)?;
         Some(Vec::new())
     }
 

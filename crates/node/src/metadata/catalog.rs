@@ -162,7 +162,7 @@ pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[Stri
                 return Err(MemoryError::Unfinished { table: name.clone(), client });
             }
             let tombstone = Tombstone { generation: metadata.generation, last_client: None };
-            for id in [Some(id), metadata.larger(id).map(|(larger, _)| larger)].into_iter().flatten() {
+            for id in metadata.and_larger(id).collect::<Vec<_>>() {
                 metadata.tables[usize::from(id.0)].dropped = Some(tombstone);
             }
         }
@@ -170,6 +170,41 @@ pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[Stri
         Ok(metadata)
     };
     with_catalog_locked(lane, nodes.leader(), client, drop).await
+}
+
+/// Gives tables other names: from each pair's first to its second. All of them get theirs in one
+/// change, or, with an error that says why, none. Returns the catalog.
+///
+/// Fails with [`MemoryError::TableExists`] if a table has one of the new names, also if a client creates
+/// it just now, with [`MemoryError::UnknownTable`] or [`MemoryError::Dropped`] if none has the old
+/// one, and with [`MemoryError::Unfinished`] while a client creates it.
+pub async fn rename_tables(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    names: &[(String, String)],
+) -> Result<Metadata, MemoryError> {
+    let rename = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        metadata.generation += 1;
+        for (from, to) in names {
+            let (id, table) = metadata.table(from)?;
+            if let Some(client) = table.creator {
+                return Err(MemoryError::Unfinished { table: from.clone(), client });
+            }
+            let renamed = TableSpec { name: to.clone(), ..table.spec.clone() };
+            check_spec(nodes.count(), &renamed)?;
+            if metadata.table(to).is_ok() {
+                return Err(MemoryError::TableExists(to.clone()));
+            }
+            for id in metadata.and_larger(id).collect::<Vec<_>>() {
+                metadata.tables[usize::from(id.0)].spec.name.clone_from(to);
+            }
+        }
+        publish(lane, nodes, &metadata).await?;
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, rename).await
 }
 
 /// Does something to a table while no client can drop it. Fails with [`MemoryError::Dropped`] if

@@ -30,6 +30,9 @@ pub async fn begin_growth(
         let mut metadata = read(lane, nodes.leader()).await?;
         has(&metadata, smaller, &spec.name)?;
         let (from, stage, by) = (smaller.0, Stage::Announced, client);
+        // It may have been given another name meanwhile.
+        let name = metadata.tables[usize::from(from.0)].spec.name.clone();
+        let spec = TableSpec { name, ..spec };
         if let Some(creator) = metadata.tables[usize::from(from.0)].creator {
             return Err(MemoryError::Unfinished { table: spec.name, client: creator });
         }

@@ -372,6 +372,19 @@ impl Metadata {
         Ok((TableId(index as u16), table))
     }
 
+    /// The table of an origin, whatever its name is by now: of one that grows, the smaller one.
+    /// Fails with [`MemoryError::Dropped`] if there is none any more; it had the name `name`.
+    pub fn table_of_origin(&self, origin: u64, name: &str) -> Result<(TableId, &TableEntry), MemoryError> {
+        let is_it = |table: &TableEntry| table.is_there() && table.growth.is_none() && table.origin == origin;
+        let found = (0..).map(TableId).zip(&self.tables).find(|(_, table)| is_it(table));
+        found.ok_or_else(|| MemoryError::Dropped { table: name.to_owned() })
+    }
+
+    /// A table, and the larger ones that it grows into, one after the other.
+    pub fn and_larger(&self, id: TableId) -> impl Iterator<Item = TableId> + '_ {
+        std::iter::successors(Some(id), |id| self.larger(*id).map(|(larger, _)| larger))
+    }
+
     /// The larger table that a table grows into, if it grows.
     #[must_use]
     pub fn larger(&self, id: TableId) -> Option<(TableId, &TableEntry)> {

@@ -8,7 +8,8 @@ use remora_index::IndexError;
 use remora_node::{MemoryError, Metadata, metadata};
 
 use super::handle::Cluster;
-use crate::error::{OpenError, OpenErrorKind};
+use super::opened::Wanted;
+use crate::error::OpenError;
 use crate::observe::WAITS;
 use crate::table::Handle;
 
@@ -32,6 +33,11 @@ impl Cluster {
         self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
     }
 
+    /// Whether the catalog has a table of this name.
+    pub(crate) fn has_table(&self, name: &str) -> bool {
+        self.read_catalog().is_ok_and(|catalog| catalog.table(name).is_ok())
+    }
+
     /// The table where it is now, as far as this handle knows. If another handle has opened it,
     /// this handle opens it, too, so that it follows the epochs.
     pub(crate) fn own(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
@@ -39,26 +45,16 @@ impl Cluster {
         if table.cluster != self.inner.cluster {
             return Err(IndexError::OtherCluster(name.to_owned()).into());
         }
-        let is_it = |own: &Arc<remora_index::Table>| own.origin() == table.inner.origin();
-        let known = self.inner.opened.get(name);
-        if let Some(own) = known.filter(is_it) {
-            table.inner.note_newest(&own);
-            return Ok(own);
-        }
-        match self.adopt(name) {
-            Ok(own) if is_it(&own) => {
-                table.inner.note_newest(&own);
-                Ok(own)
-            }
-            Err(error) if error.kind() != OpenErrorKind::NoTable => Err(error),
-            _ => Err(MemoryError::Dropped { table: name.to_owned() }.into()),
-        }
+        let known = self.inner.opened.of_origin(table.inner.origin());
+        let own = known.map_or_else(|| self.adopt(table.inner), Ok)?;
+        table.inner.note_newest(&own);
+        Ok(own)
     }
 
     /// Opens a table by the catalog of the epoch that this handle is in. Waits for the memory node
     /// alone: the thread may be that of a worker which has to follow an epoch meanwhile.
     #[cold]
-    fn adopt(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
+    fn adopt(&self, table: &remora_index::Table) -> Result<Arc<remora_index::Table>, OpenError> {
         let leader = self.live_nodes().leader();
         let read = async |lane: &Lane| metadata::read(lane, leader).await;
         loop {
@@ -66,7 +62,7 @@ impl Cluster {
             if metadata.epoch != self.epoch() {
                 return Err(MemoryError::EpochChanging.into());
             }
-            if let Some(table) = self.inner.opened.open(&metadata, name)? {
+            if let Some(table) = self.inner.opened.open(&metadata, Wanted::Origin(table.origin(), table.name()))? {
                 return Ok(table);
             }
         }

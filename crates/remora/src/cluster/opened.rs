@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use remora_fabric::Fabric;
-use remora_node::{Metadata, Replica, TableId};
+use remora_node::{Metadata, Replica, TableEntry, TableId};
 
 use crate::error::OpenError;
 use crate::mutex::lock;
@@ -21,7 +21,8 @@ use crate::mutex::lock;
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct Opened {
-    tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
+    /// By their origins, which neither growth nor another name changes.
+    tables: Mutex<HashMap<u64, Arc<remora_index::Table>>>,
     /// The catalog, as it was last read.
     catalog: Mutex<Metadata>,
     /// Generation of the catalog up to which all dropped tables are forgotten.
@@ -30,6 +31,15 @@ pub(super) struct Opened {
     forgotten: AtomicU64,
     /// Ids of the tables that are validated by this process's version cache.
     claimed: Mutex<Vec<u16>>,
+}
+
+/// Which table is to be opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'n> {
+    /// The one that has this name now.
+    Name(&'n str),
+    /// The one of this origin, which had this name.
+    Origin(u64, &'n str),
 }
 
 impl Opened {
@@ -67,13 +77,18 @@ impl Opened {
 
     /// The open table of a name.
     pub(super) fn get(&self, name: &str) -> Option<Arc<remora_index::Table>> {
-        lock(&self.tables).get(name).cloned()
+        lock(&self.tables).values().find(|table| table.name() == name).cloned()
+    }
+
+    /// The open table of an origin.
+    pub(super) fn of_origin(&self, origin: u64) -> Option<Arc<remora_index::Table>> {
+        lock(&self.tables).get(&origin).cloned()
     }
 
     /// A table as it is now, or a larger one that another table grows into. `None` if it was
     /// dropped or discarded, as far as is known here.
     pub(super) fn now(&self, table: &remora_index::Table) -> Option<Arc<remora_index::Table>> {
-        let mut own = lock(&self.tables).get(table.name())?.clone();
+        let mut own = self.of_origin(table.origin())?;
         while own.born() != table.born() {
             own = own.growth()?.table.clone();
         }
@@ -85,30 +100,41 @@ impl Opened {
         lock(&self.tables).values().cloned().collect()
     }
 
-    /// Opens a table by a catalog that was just read, unless it is open. `None` if the catalog is
-    /// older than one that this process has followed: a table in it may have been dropped since.
-    pub(super) fn open(&self, catalog: &Metadata, name: &str) -> Result<Option<Arc<remora_index::Table>>, OpenError> {
-        let opened = catalog.table(name).map(|(_, entry)| entry.born);
+    /// Opens a table by a catalog that was just read, unless it is open: the one of a name, or of
+    /// an origin. `None` if the catalog is older than one that this process has followed: a table in
+    /// it may have been dropped since.
+    pub(super) fn open(
+        &self,
+        catalog: &Metadata,
+        wanted: Wanted<'_>,
+    ) -> Result<Option<Arc<remora_index::Table>>, OpenError> {
+        let found = match wanted {
+            Wanted::Name(name) => catalog.table(name),
+            Wanted::Origin(origin, name) => catalog.table_of_origin(origin, name),
+        };
         let mut tables = lock(&self.tables);
         if catalog.generation < self.followed() {
             return Ok(None);
         }
-        let is_other = |table: &Arc<remora_index::Table>| opened.as_ref().is_ok_and(|born| *born != table.born());
-        if opened.is_err() || tables.get(name).is_some_and(is_other) {
-            // Dropped, and perhaps created again, by another client.
+        let is_stale = |(_, entry): &(TableId, &TableEntry)| {
+            let known = tables.get(&entry.origin);
+            known.is_some_and(|table| table.born() != entry.born || table.name() != entry.spec.name)
+        };
+        if found.as_ref().map_or(true, is_stale) {
+            // Another client has dropped it, or it has grown, or has another name.
             drop(tables);
             self.follow(catalog.clone())?;
-            opened?;
             tables = lock(&self.tables);
         }
-        if let Some(table) = tables.get(name) {
+        let (id, entry) = found?;
+        if let Some(table) = tables.get(&entry.origin) {
             return Ok(Some(table.clone()));
         }
         if catalog.generation < self.followed() {
             return Ok(None);
         }
-        let table = Arc::new(remora_index::Table::open(catalog, name)?);
-        tables.insert(name.to_owned(), table.clone());
+        let table = Arc::new(remora_index::Table::open_entry(catalog, (id, entry)));
+        tables.insert(entry.origin, table.clone());
         Ok(Some(table))
     }
 
@@ -123,15 +149,13 @@ impl Opened {
             let entry = catalog.tables.get(usize::from(id.0));
             entry.is_some_and(|entry| entry.is_there() && entry.born == born)
         };
-        let has = |table: &remora_index::Table| {
-            catalog.table(table.name()).is_ok_and(|(_, entry)| entry.origin == table.origin())
-        };
         let (mut now, mut gone, mut has_changed) = (HashMap::with_capacity(tables.len()), Vec::new(), false);
-        for (name, table) in tables.iter() {
+        for (&origin, table) in tables.iter() {
             gone.extend(table.and_larger().filter(|one| !is_there(one.id(), one.born())).map(|one| one.id().0));
-            let moved = if has(table) { Some(table.moved(&catalog)?) } else { None };
+            let has = catalog.table_of_origin(origin, table.name()).is_ok();
+            let moved = if has { Some(table.moved(&catalog)?) } else { None };
             has_changed |= moved.as_ref().is_none_or(|moved| !moved.grows_like(table));
-            now.extend(moved.map(|moved| (name.clone(), Arc::new(moved))));
+            now.extend(moved.map(|moved| (origin, Arc::new(moved))));
         }
         *tables = now;
         lock(&self.claimed).retain(|claimed| !gone.contains(claimed));

@@ -9,7 +9,7 @@ use remora_index::Sizes;
 use remora_node::{Discipline, MemoryError, ReadScheme, TableEntry, TableSpec, metadata};
 
 use super::handle::Cluster;
-use super::opened::announce_lines;
+use super::opened::{Wanted, announce_lines};
 use crate::error::{OpenError, OpenErrorKind};
 use crate::key::Key;
 use crate::record::Record;
@@ -250,7 +250,7 @@ impl Cluster {
                     // This process does not open it yet: when it is ready, it may be another table.
                     return Err(MemoryError::Unfinished { table: name.to_owned(), client: *client }.into());
                 }
-                if let Some(table) = self.inner.opened.open(&catalog, name)? {
+                if let Some(table) = self.inner.opened.open(&catalog, Wanted::Name(name))? {
                     break table;
                 }
             },

@@ -144,7 +144,16 @@ impl Cluster {
     pub fn drop_ordered(&self, name: &str) -> Result<Freed, OpenError> {
         let [inner, leaves, values] = [INNER, LEAVES, VALUES].map(|what| part(name, what));
         let mut names = vec![leaves, inner];
-        names.extend(Some(values).filter(|values| self.read_catalog().is_ok_and(|all| all.table(values).is_ok())));
+        names.extend(Some(values).filter(|values| self.has_table(values)));
         self.drop_together(&names)
+    }
+
+    /// Gives an ordered table another name, with all the tables that it consists of, in one change
+    /// of the catalog. Otherwise like [`rename_table`](Cluster::rename_table); errors name the part
+    /// that is missing.
+    pub fn rename_ordered(&self, from: &str, to: &str) -> Result<(), OpenError> {
+        let parts = [INNER, LEAVES, VALUES].map(|what| (part(from, what), part(to, what)));
+        let is_wanted = |(from, _): &(String, String)| *from != part(from, VALUES) || self.has_table(from);
+        self.rename_together(parts.into_iter().filter(is_wanted).collect())
     }
 }

@@ -14,4 +14,5 @@ mod ids;
 mod messages;
 mod owners;
 mod patience;
+mod rename;
 mod small;

@@ -1,0 +1,98 @@
+//! What tables there are, how much room each has, and how much of it is used.
+
+use remora_fabric::Lane;
+use remora_node::{Metadata, TableEntry, TableId};
+
+use super::handle::Cluster;
+use crate::error::{Error, OpenError};
+
+/// A table, as the catalog has it. Ordered tables, tables of large values and some tables of bytes
+/// consist of several of these, whose names begin with theirs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// The table's name.
+    pub name: String,
+    /// The fingerprint of its schema: of a description, and of the sizes of keys and values. Tables
+    /// of one schema have one fingerprint.
+    pub fingerprint: u64,
+    /// Bytes of a key.
+    pub key_bytes: usize,
+    /// Bytes of the longest value.
+    pub value_bytes: usize,
+    /// Rows that there is room for. Keys scatter unevenly over shards, so a shard may be full before
+    /// the table is.
+    pub room: u64,
+    /// Bytes that it takes at all memory nodes together, used or not.
+    pub bytes: u64,
+    /// Copies that each record should have.
+    pub replicas: u8,
+    /// Copies that every record has at least: fewer than `replicas` after a memory node was lost,
+    /// until others are made.
+    pub copies: usize,
+    /// Whether it grows by itself.
+    pub grows: bool,
+    /// Room of the larger table that it grows into just now.
+    pub growing_to: Option<u64>,
+}
+
+impl TableInfo {
+    fn of(catalog: &Metadata, id: TableId, entry: &TableEntry) -> TableInfo {
+        let spec = &entry.spec;
+        let all: Vec<&TableEntry> = catalog.and_larger(id).map(|id| &catalog.tables[usize::from(id.0)]).collect();
+        let room = |entry: &TableEntry| entry.spec.slots * u64::from(entry.spec.shards);
+        let bytes =
+            |entry: &TableEntry| entry.spec.shard_bytes * u64::from(entry.spec.shards) * u64::from(entry.spec.replicas);
+        TableInfo {
+            name: spec.name.clone(),
+            fingerprint: spec.fingerprint.0,
+            key_bytes: spec.layout.key_bytes.into(),
+            value_bytes: spec.layout.value_max as usize,
+            room: room(entry),
+            bytes: all.iter().map(|entry| bytes(entry)).sum(),
+            replicas: spec.replicas,
+            copies: all
+                .iter()
+                .flat_map(|entry| catalog.shards_of(entry))
+                .map(|shard| shard.copies().count())
+                .min()
+                .unwrap_or(0),
+            grows: spec.grows,
+            growing_to: all[1..].last().map(|larger| room(larger)),
+        }
+    }
+}
+
+impl Cluster {
+    /// Lists the tables that there are now, in the order of their names. Tables that a client is
+    /// creating are not among them.
+    ///
+    /// ```
+    /// # use remora::{Cluster, TableOptions};
+    /// # let cluster = Cluster::embedded().open()?;
+    /// cluster.create_table::<u64, u64>("visits", TableOptions::for_rows(100))?;
+    /// let tables = cluster.list_tables()?;
+    /// assert_eq!((&*tables[0].name, tables[0].key_bytes, tables[0].copies), ("visits", 8, 3));
+    /// assert!(tables[0].room >= 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn list_tables(&self) -> Result<Vec<TableInfo>, OpenError> {
+        let catalog = self.read_catalog()?;
+        let is_listed = |table: &TableEntry| table.is_there() && table.creator.is_none() && table.growth.is_none();
+        let tables = (0..).map(TableId).zip(&catalog.tables).filter(|(_, table)| is_listed(table));
+        let mut tables: Vec<_> = tables.map(|(id, table)| TableInfo::of(&catalog, id, table)).collect();
+        tables.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(tables)
+    }
+
+    /// Counts the rows of a table while transactions go on. Reads all of the table once, so that it
+    /// takes as long as that; rows that are inserted or removed meanwhile may be counted or not.
+    ///
+    /// Of a table of bytes or of large values, this counts the rows of the part with this name: one
+    /// for each key.
+    pub fn count_rows(&self, name: &str) -> Result<u64, Error> {
+        let catalog = self.read_catalog()?;
+        let table = remora_index::Table::open_with_cache(&catalog, name, 0).map_err(OpenError::from)?;
+        self.administer(async |lane: &Lane| Ok(remora_txn::count_rows(lane, &table).await?))
+    }
+}
