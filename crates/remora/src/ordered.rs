@@ -69,10 +69,12 @@
 //! | `scanning` | ranges |
 //! | `creation`, `inspection` | whole tables, without transactions |
 //! | `typed` | [`Ordered`]: keys and values that have types |
+//! | `dynamic` | [`DynOrdered`]: keys and values that are bytes |
 
 mod changing;
 mod creation;
 mod directory;
+mod dynamic;
 mod finding;
 mod inspection;
 mod keys;
@@ -84,6 +86,7 @@ mod scanning;
 mod tree;
 mod typed;
 
+pub use dynamic::DynOrdered;
 pub use load::TreeInspection;
 pub use options::{Design, OrderedOptions};
 pub use typed::Ordered;
