@@ -40,221 +40,25 @@ use std::fmt;
 use std::sync::Arc;
 
 use remora_index::btree::Damaged;
-use remora_index::host::LINKS_MAX;
 use remora_node::MemoryError;
-use remora_node::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX, SLOT_BYTES_MAX};
-use remora_node::ring::FRAME_OVERHEAD_WORDS;
-use remora_txn::{Abort, Inspection, Intent, Limit, log};
+use remora_node::limits::KEY_BYTES_MAX;
+use remora_txn::{Abort, Inspection, Intent};
 use sha2::{Digest, Sha256};
 
 use crate::cluster::{Cluster, Freed, TableOptions};
-use crate::error::{Error, Misuse, Named, OpenError, Reason};
-use crate::key::Key;
-use crate::record::Record;
-use crate::table::{Handle, RawTable, Schema};
+use crate::error::{Error, Misuse, Named, OpenError};
+use crate::table::{Handle, RawTable};
 use crate::transaction::{RawSlot, Transaction};
 
-/// Bytes of the longest key of a table whose keys have different lengths.
-pub const DYN_KEY_BYTES_MAX: usize = 512;
-/// Bytes of the longest value of a table whose values have different lengths.
-pub const DYN_VALUE_BYTES_MAX: usize = 16 << 10;
+mod schema;
+#[cfg(test)]
+mod tests;
 
-/// Bytes of a record's key where keys have different lengths.
-const DIGEST_BYTES: usize = 16;
+use schema::{DIGEST_BYTES, HEAD_BYTES, PART_BYTES, TOTAL_BYTES};
+pub use schema::{DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynSchema, Lengths};
+
 /// The last byte of a record's key that is a digest.
 const DIGEST: u8 = u8::MAX;
-/// Bytes before a head's part of the content.
-const TOTAL_BYTES: usize = 4;
-/// Bytes of the content that a head has room for: with a key of 8 or 16 bytes, its slot is three
-/// lines.
-const HEAD_BYTES: usize = 132;
-/// Bytes of a part: with a key of 17 bytes, its slot is 16 lines.
-const PART_BYTES: usize = 976;
-/// Parts of the longest content.
-const PARTS_MAX: usize = (DYN_KEY_BYTES_MAX + 2 + DYN_VALUE_BYTES_MAX - HEAD_BYTES).div_ceil(PART_BYTES);
-
-// They fit a log entry also if the index has as many links to log as there can be. FORD's entry has
-// up to three structural records for each instead.
-const _: () = {
-    let structural = 3 * (log::RECORD_WORDS + 3);
-    let patches = (1 + LINKS_MAX) * log::PATCH_WORDS;
-    let index = if patches > structural { patches } else { structural };
-    let head = log::RECORD_WORDS + 4 * 64 / 8 + index;
-    let part = log::RECORD_WORDS + 17 * 64 / 8 + index;
-    assert!(FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + head + PARTS_MAX * part <= FRAME_BYTES_MAX / 8);
-    assert!(PARTS_MAX < 256, "their index is a byte");
-};
-
-/// How long the keys, or the values, of a [`DynTable`] are, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lengths {
-    /// All of them are this long.
-    Exactly(usize),
-    /// They have different lengths, up to this one. A short one does not pay for a long one.
-    UpTo(usize),
-}
-
-impl Lengths {
-    pub(crate) fn max(self) -> usize {
-        match self {
-            Lengths::Exactly(bytes) | Lengths::UpTo(bytes) => bytes,
-        }
-    }
-
-    pub(crate) fn is_one(self) -> bool {
-        matches!(self, Lengths::Exactly(_))
-    }
-}
-
-impl fmt::Display for Lengths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Lengths::Exactly(bytes) => write!(f, "{bytes} bytes"),
-            Lengths::UpTo(bytes) => write!(f, "up to {bytes} bytes"),
-        }
-    }
-}
-
-/// What the keys and the values of a [`DynTable`] are.
-///
-/// Every program that opens a table says the schema that it was created with.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DynSchema {
-    text: String,
-    keys: Lengths,
-    values: Lengths,
-}
-
-impl DynSchema {
-    /// Makes a schema. The text says what the bytes mean.
-    ///
-    /// Keys have 1 to 64 bytes if all of them have one length, and 1 to [`DYN_KEY_BYTES_MAX`]
-    /// otherwise. Values have up to [`DYN_VALUE_BYTES_MAX`] bytes if they have different lengths.
-    #[must_use]
-    pub fn new(text: impl Into<String>, keys: Lengths, values: Lengths) -> DynSchema {
-        DynSchema { text: text.into(), keys, values }
-    }
-
-    /// Returns the schema of a typed table: a [`DynTable`] can open that table, and the other way
-    /// round.
-    #[must_use]
-    pub fn of<K: Key, V: Record>() -> DynSchema {
-        DynSchema::new(V::schema(), Lengths::Exactly(K::BYTES), Lengths::Exactly(V::BYTES))
-    }
-
-    /// Whether records hold values alone, as those of typed tables do.
-    fn is_plain(&self) -> bool {
-        self.keys.is_one() && self.values.is_one()
-    }
-
-    /// What the bytes mean, and how long they are if that is not one length for all.
-    pub(crate) fn description(&self) -> Cow<'_, str> {
-        if self.is_plain() {
-            return Cow::Borrowed(&self.text);
-        }
-        Cow::Owned(format!("{}; keys of {}, values of {}", self.text, self.keys, self.values))
-    }
-
-    pub(crate) fn keys(&self) -> Lengths {
-        self.keys
-    }
-
-    pub(crate) fn values(&self) -> Lengths {
-        self.values
-    }
-
-    /// Bytes of a record's key.
-    fn record_key_bytes(&self) -> usize {
-        match self.keys {
-            Lengths::Exactly(bytes) => bytes,
-            Lengths::UpTo(_) => DIGEST_BYTES,
-        }
-    }
-
-    /// Bytes of the longest content.
-    fn content_max(&self) -> usize {
-        let is_own = !self.keys.is_one() && self.keys.max() >= DIGEST_BYTES;
-        let key = if is_own { self.keys.max().saturating_add(2) } else { 0 };
-        self.values.max().saturating_add(key)
-    }
-
-    /// Bytes of the content that a head has room for.
-    fn head_bytes(&self) -> usize {
-        self.content_max().min(HEAD_BYTES)
-    }
-
-    /// Whether there can be contents that a head has no room for.
-    pub(crate) fn has_parts(&self) -> bool {
-        !self.is_plain() && self.content_max() > HEAD_BYTES
-    }
-
-    fn check(&self) -> Result<(), MemoryError> {
-        let max = match self.keys {
-            // A part has one byte more in its key.
-            Lengths::Exactly(_) => KEY_BYTES_MAX - usize::from(self.has_parts()),
-            Lengths::UpTo(_) => DYN_KEY_BYTES_MAX,
-        };
-        self.check_lengths("bytes of a key", max)
-    }
-
-    /// Fails if keys or values cannot have these lengths; keys have at most `keys_max` bytes.
-    pub(crate) fn check_lengths(&self, key: &'static str, keys_max: usize) -> Result<(), MemoryError> {
-        // What follows from the record's other bytes, the catalog checks.
-        let values_max = if self.is_plain() { SLOT_BYTES_MAX } else { DYN_VALUE_BYTES_MAX };
-        if self.keys.max() == 0 {
-            return Err(MemoryError::empty("the length of keys"));
-        }
-        if self.values == Lengths::UpTo(0) {
-            return Err(MemoryError::empty("the length of values"));
-        }
-        for (what, lengths, max) in [(key, self.keys, keys_max), ("bytes of a value", self.values, values_max)] {
-            if lengths.max() > max {
-                return Err(MemoryError::limit(what, lengths.max() as u64, max as u64));
-            }
-        }
-        Ok(())
-    }
-
-    /// Fails if a key of a table has another length than its keys.
-    pub(crate) fn check_key(&self, table: &str, key: &[u8]) -> Result<(), Error> {
-        let found = key.len();
-        let limit = match self.keys {
-            Lengths::Exactly(expected) if found != expected => Limit::Key { found, expected },
-            Lengths::UpTo(max) if found == 0 || found > max => Limit::KeyLength { found, max },
-            _ => return Ok(()),
-        };
-        Err(Error::Limit(Reason::of(limit, Named::new(table, key))))
-    }
-
-    /// Fails if a value of a table has another length than its values.
-    pub(crate) fn check_value(&self, table: &str, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let found = value.len();
-        let limit = match self.values {
-            Lengths::Exactly(expected) if found != expected => Limit::ValueLength { found, expected },
-            Lengths::UpTo(max) if found > max => Limit::Value { found, max },
-            _ => return Ok(()),
-        };
-        Err(Error::Limit(Reason::of(limit, Named::new(table, key))))
-    }
-
-    fn heads(&self) -> Schema {
-        let value_bytes = if self.is_plain() { self.values.max() } else { TOTAL_BYTES + self.head_bytes() };
-        Schema::new(&self.description(), self.record_key_bytes(), value_bytes)
-    }
-
-    fn parts(&self) -> Schema {
-        let text = format!("{}; rest of values of {}", self.text, self.values);
-        Schema::new(&text, self.record_key_bytes() + 1, PART_BYTES)
-    }
-
-    /// Parts of a table of at most `rows` contents, which have at most `bytes` bytes together.
-    fn parts_for(&self, rows: u64, bytes: Option<u64>) -> u64 {
-        let longest = rows.saturating_mul((self.content_max() - HEAD_BYTES).div_ceil(PART_BYTES) as u64);
-        // The last part of a content is not full.
-        let parts = bytes.map_or(longest, |bytes| (bytes / PART_BYTES as u64).saturating_add(rows).min(longest));
-        parts.max(1)
-    }
-}
 
 /// How to create a [`DynTable`].
 #[derive(Clone, Copy, Debug)]
@@ -490,7 +294,7 @@ impl DynTable {
     /// key is not there, and with [`Misuse::NotInPlace`] if the table's values have different
     /// lengths or are not kept in one piece: replace them by [`DynTable::update`].
     pub async fn get_mut<'t>(&self, tx: &'t mut Transaction<'_, '_>, key: &[u8]) -> Result<&'t mut [u8], Error> {
-        if !self.schema.values.is_one() || self.parts.is_some() {
+        if !self.schema.values().is_one() || self.parts.is_some() {
             return Err(Misuse::NotInPlace { table: self.name().to_owned() }.into());
         }
         self.read_mut(tx, key).await?.ok_or_else(|| self.missing(key))
@@ -566,7 +370,7 @@ impl DynTable {
         tx: &'t mut Transaction<'_, '_>,
         key: &[u8],
     ) -> Result<Option<&'t mut [u8]>, Error> {
-        let found = self.fetch(tx, key, Access::Update(self.schema.values.max())).await?;
+        let found = self.fetch(tx, key, Access::Update(self.schema.values().max())).await?;
         let Some(bytes) = tx.raw(found.head)? else { return Ok(None) };
         let before = if self.schema.is_plain() { 0 } else { TOTAL_BYTES };
         let begin = before + self.value_at(&bytes[before..], key, &found)?;
@@ -689,7 +493,7 @@ impl DynTable {
     fn total(&self, tx: &Transaction<'_, '_>, head: RawSlot) -> Result<Option<usize>, Error> {
         let Some(bytes) = tx.raw(head)? else { return Ok(None) };
         let total = match bytes.first_chunk() {
-            _ if self.schema.is_plain() => Some(bytes.len()).filter(|bytes| *bytes == self.schema.values.max()),
+            _ if self.schema.is_plain() => Some(bytes.len()).filter(|bytes| *bytes == self.schema.values().max()),
             Some(total) => Some(u32::from_le_bytes(*total) as usize).filter(|total| {
                 let first = (*total).min(self.schema.head_bytes());
                 *total <= self.schema.content_max() && bytes.len() - TOTAL_BYTES == first
@@ -733,7 +537,7 @@ impl DynTable {
         if own > 0 && !content.get(..own).is_some_and(is_own) {
             return Err(self.damaged("a key whose digest is that of another"));
         }
-        if self.schema.values.is_one() && content.len() - own != self.schema.values.max() {
+        if self.schema.values().is_one() && content.len() - own != self.schema.values().max() {
             return Err(self.damaged("the length of a value"));
         }
         Ok(own)
@@ -752,7 +556,7 @@ impl DynTable {
     fn record_key(&self, key: &[u8]) -> Result<RecordKey, Error> {
         self.schema.check_key(self.name(), key)?;
         let mut bytes = [0; KEY_BYTES_MAX];
-        let (length, own) = match self.schema.keys {
+        let (length, own) = match self.schema.keys() {
             Lengths::Exactly(length) => (length, 0),
             Lengths::UpTo(_) if key.len() < DIGEST_BYTES => (DIGEST_BYTES, 0),
             Lengths::UpTo(_) => (DIGEST_BYTES, 2 + key.len()),
@@ -762,7 +566,7 @@ impl DynTable {
             bytes[DIGEST_BYTES - 1] = DIGEST;
         } else {
             bytes[..key.len()].copy_from_slice(key);
-            if !self.schema.keys.is_one() {
+            if !self.schema.keys().is_one() {
                 bytes[DIGEST_BYTES - 1] = key.len() as u8;
             }
         }

@@ -1,12 +1,12 @@
 //! The tables that an ordered table consists of.
 
 use remora_index::btree::{Image, Shape};
-use remora_node::limits::KEY_BYTES_MAX;
+use remora_node::limits::{KEY_BYTES_MAX, SLOT_BYTES_MAX};
 use remora_node::{Fingerprint, MemoryError};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::keys::padded_bytes;
-use crate::dynamic::{DynSchema, Lengths};
+use crate::dynamic::{DYN_VALUE_BYTES_MAX, DynSchema, Lengths};
 use crate::record::Record;
 use crate::table::{Schema, Table};
 
@@ -43,7 +43,8 @@ impl Form {
         // What is behind a key: its length, and the number of a part of its value.
         let behind = usize::from(!keys.is_one()) + usize::from(inline.is_none() && apart.has_parts());
         let what = "bytes of a key of an ordered table";
-        schema.check_lengths(what, KEY_BYTES_MAX - behind)?;
+        let values_max = if values.is_one() { SLOT_BYTES_MAX } else { DYN_VALUE_BYTES_MAX };
+        schema.check_lengths((what, KEY_BYTES_MAX - behind), values_max)?;
         let refused = || MemoryError::limit(what, key_bytes as u64, KEY_BYTES_MAX as u64);
         let shape = inline.or_else(|| Shape::new(key_bytes, 0)).ok_or_else(refused)?;
         let of = format!("{}, of {}", NodeRecord::schema(), schema.description());
