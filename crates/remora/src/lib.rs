@@ -35,7 +35,7 @@
 //! | [`Table`] | [`Cluster::create_table`] | records by key, in a hash index |
 //! | [`Ordered`] | [`Cluster::create_ordered`] | records by key, and ranges of keys |
 //! | [`DynTable`] | [`Cluster::create_dyn_table`] | bytes by key, of lengths that are known at run time only |
-//! | [`DynOrdered`] | [`Cluster::create_dyn_ordered`] | such bytes by key, and ranges of keys |
+//! | [`DynOrdered`] | [`Cluster::create_dyn_ordered`] | bytes by key, as above, and ranges of keys |
 //! | [`Large`] | [`Cluster::create_large`] | values of any length, up to 30 MB |
 //!
 //! A key is an integer, a byte array, or a tuple of keys; a record also a float, a `bool`, or an

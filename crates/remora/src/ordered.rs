@@ -53,6 +53,13 @@
 //! entries of leaves. So a lookup of one key reads or changes its value alone, and needs no leaf. A
 //! scan takes a round trip more, for the values of the keys that it has found.
 //!
+//! # Bytes
+//!
+//! The tree works on keys of one length, and on bytes as values. [`Ordered`] encodes its keys and
+//! values; [`DynOrdered`] takes bytes, and pads what has different lengths. Values that are out of
+//! line, and have different lengths, can have several records: a scan takes another round trip for
+//! them, as a lookup does.
+//!
 //! # Files
 //!
 //! | file | what it is for |

@@ -8,9 +8,9 @@
 //! longer values      a [`DynTable`](crate::DynTable) NAME/values, by the key as nodes have it
 //! ```
 //!
-//! A shorter key is padded with the least bytes. Where padded keys are equal, the one with the
-//! lesser length comes first. So they compare as bytes do: byte by byte, and a key comes before
-//! those that it begins.
+//! A shorter key is padded with the least byte. Where two keys are equal with their padding, the
+//! shorter one comes first. So padded keys compare as keys do: byte by byte, and a key comes before
+//! its extensions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -69,15 +69,20 @@ pub struct DynOrdered {
 
 impl Cluster {
     /// Creates an ordered table whose keys and values are bytes, empty: tables `name/inner` and
-    /// `name/leaves`, and `name/values` if a leaf has no room for four values. If values then have
-    /// different lengths and can have more than 132 bytes, there is a table `name/values/rest`, too.
+    /// `name/leaves`, and `name/values` if a leaf has no room for four values. If these values have
+    /// different lengths, there is a table `name/values/rest`, too.
     /// [`drop_ordered`](Cluster::drop_ordered) drops all of them.
     ///
     /// Keys have 1 to 64 bytes if all of them have one length, and 1 to 63 otherwise: one byte less
-    /// if there is a table `name/values/rest`. Values have up to 16 KiB
-    /// ([`DYN_VALUE_BYTES_MAX`](crate::DYN_VALUE_BYTES_MAX)), or up to some 32,600 bytes if keys
-    /// have one length and values have one. Other lengths are refused
-    /// ([`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument)), with the limit.
+    /// if there is a table `name/values/rest`. Values have up to some 32,600 bytes if all of them
+    /// have one length, and up to 16 KiB ([`DYN_VALUE_BYTES_MAX`](crate::DYN_VALUE_BYTES_MAX))
+    /// otherwise. Other lengths are refused, with the limit
+    /// ([`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument)).
+    ///
+    /// A transaction writes at most 32 KiB, and an insert writes a leaf, too. So an insert of a
+    /// value of more than some 28,000 bytes can fail
+    /// ([`Limit::LogEntry`](crate::Limit::LogEntry)). The table does not grow by itself:
+    /// [`OrderedOptions::rows`] are all that it has room for.
     pub fn create_dyn_ordered(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
-//! Keys as numbers of a fixed number of digits: their neighbours, and ranges. And bytes of different
-//! lengths, as a tree has them.
+//! Keys as numbers of a fixed number of digits: their neighbours, and ranges. And how bytes of
+//! different lengths are padded to be such keys.
 
 use std::ops::Bound;
 
@@ -54,9 +54,9 @@ pub(super) fn padded_bytes(lengths: Lengths) -> usize {
     }
 }
 
-/// Writes bytes to `room`, which is all zeros, as a tree has them: as they are if all have one
-/// length, and otherwise padded with zeros to the greatest length, and their length behind. Then
-/// they compare as they do without it, and come before others that begin with them.
+/// Writes bytes to `room`, which is all zeros, as a tree has them. If all bytes have one length,
+/// they stay as they are. Otherwise they are padded with zeros to the greatest length, and their
+/// length is behind them. Padded bytes compare as the bytes do.
 pub(super) fn pad<'r>(bytes: &[u8], lengths: Lengths, room: &'r mut [u8]) -> &'r [u8] {
     let padded = &mut room[..padded_bytes(lengths)];
     padded[..bytes.len()].copy_from_slice(bytes);
