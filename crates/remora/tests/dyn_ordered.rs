@@ -536,6 +536,10 @@ fn costs<V: Record>(protocol: Protocol, shape: (Lengths, Lengths), bytes: usize)
     };
     let (typed, dynamic) = (fewest(&typed), fewest(&dynamic));
     println!("{protocol:?} {shape:?} of {bytes}: {dynamic:?}; typed {typed:?}");
+    if protocol == Protocol::DRTM_R {
+        // What an insert needs comes in one round trip; locks, and the log, take one each.
+        assert_eq!((dynamic[0], typed[0]), (3, 3), "{shape:?}");
+    }
     // The rest of a long value takes one more, unless it is inserted, and validation of several
     // records another. FaRM's preset looks for where records are each time.
     let is_long = matches!(shape.1, UpTo(_)) && bytes > 132;

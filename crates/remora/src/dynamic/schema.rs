@@ -137,8 +137,7 @@ impl DynSchema {
     /// Bytes of the longest content.
     pub(super) fn content_max(&self) -> usize {
         let is_own = !self.keys.is_one() && self.keys.max() >= DIGEST_BYTES;
-        let key = if is_own { self.keys.max().saturating_add(2) } else { 0 };
-        self.values.max().saturating_add(key)
+        (if is_own { 2 + self.keys.max() } else { 0 }) + self.values.max()
     }
 
     /// Bytes of the content that a head has room for.
