@@ -297,6 +297,14 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     }
 }
 
+impl<'b> Node<&'b [u8]> {
+    /// Returns the value of an entry of a leaf.
+    #[must_use]
+    pub fn into_value(self, at: usize) -> &'b [u8] {
+        &self.bytes[self.payloads(at..at + 1)]
+    }
+}
+
 impl<'b> Node<&'b mut [u8]> {
     /// Makes bytes a node without entries. Its high fence is none.
     #[must_use]

@@ -35,176 +35,30 @@
 //! and one more for the rest of a longer one. [`DynTable::insert`] takes one for all of it. What
 //! replaces or deletes a longer content takes two.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use remora_index::btree::Damaged;
-use remora_index::host::LINKS_MAX;
 use remora_node::MemoryError;
-use remora_node::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
-use remora_node::ring::FRAME_OVERHEAD_WORDS;
-use remora_txn::{Abort, Inspection, Intent, Limit, log};
+use remora_node::limits::KEY_BYTES_MAX;
+use remora_txn::{Abort, Inspection, Intent};
 use sha2::{Digest, Sha256};
 
 use crate::cluster::{Cluster, Freed, TableOptions};
-use crate::error::{Error, Misuse, Named, OpenError, Reason};
-use crate::key::Key;
-use crate::record::Record;
-use crate::table::{Handle, RawTable, Schema};
+use crate::error::{Error, Misuse, Named, OpenError};
+use crate::table::{Handle, RawTable};
 use crate::transaction::{RawSlot, Transaction};
 
-/// Bytes of the longest key of a table whose keys have different lengths.
-pub const DYN_KEY_BYTES_MAX: usize = 512;
-/// Bytes of the longest value of a table whose values have different lengths.
-pub const DYN_VALUE_BYTES_MAX: usize = 16 << 10;
+mod schema;
+#[cfg(test)]
+mod tests;
 
-/// Bytes of a record's key where keys have different lengths.
-const DIGEST_BYTES: usize = 16;
+use schema::{DIGEST_BYTES, HEAD_BYTES, PART_BYTES, TOTAL_BYTES};
+pub use schema::{DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynSchema, Lengths};
+
 /// The last byte of a record's key that is a digest.
 const DIGEST: u8 = u8::MAX;
-/// Bytes before a head's part of the content.
-const TOTAL_BYTES: usize = 4;
-/// Bytes of the content that a head has room for: with a key of 8 or 16 bytes, its slot is three
-/// lines.
-const HEAD_BYTES: usize = 132;
-/// Bytes of a part: with a key of 17 bytes, its slot is 16 lines.
-const PART_BYTES: usize = 976;
-/// Parts of the longest content.
-const PARTS_MAX: usize = (DYN_KEY_BYTES_MAX + 2 + DYN_VALUE_BYTES_MAX - HEAD_BYTES).div_ceil(PART_BYTES);
-
-// They fit a log entry also if the index has as many links to log as there can be. FORD's entry has
-// up to three structural records for each instead.
-const _: () = {
-    let structural = 3 * (log::RECORD_WORDS + 3);
-    let patches = (1 + LINKS_MAX) * log::PATCH_WORDS;
-    let index = if patches > structural { patches } else { structural };
-    let head = log::RECORD_WORDS + 4 * 64 / 8 + index;
-    let part = log::RECORD_WORDS + 17 * 64 / 8 + index;
-    assert!(FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + head + PARTS_MAX * part <= FRAME_BYTES_MAX / 8);
-    assert!(PARTS_MAX < 256, "their index is a byte");
-};
-
-/// How long the keys, or the values, of a [`DynTable`] are, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lengths {
-    /// All of them are this long.
-    Exactly(usize),
-    /// They have different lengths, up to this one. A short one does not pay for a long one.
-    UpTo(usize),
-}
-
-impl Lengths {
-    fn max(self) -> usize {
-        match self {
-            Lengths::Exactly(bytes) | Lengths::UpTo(bytes) => bytes,
-        }
-    }
-
-    fn is_one(self) -> bool {
-        matches!(self, Lengths::Exactly(_))
-    }
-}
-
-impl fmt::Display for Lengths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Lengths::Exactly(bytes) => write!(f, "{bytes} bytes"),
-            Lengths::UpTo(bytes) => write!(f, "up to {bytes} bytes"),
-        }
-    }
-}
-
-/// What the keys and the values of a [`DynTable`] are.
-///
-/// Every program that opens a table says the schema that it was created with.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DynSchema {
-    text: String,
-    keys: Lengths,
-    values: Lengths,
-}
-
-impl DynSchema {
-    /// Makes a schema. The text says what the bytes mean.
-    ///
-    /// Keys have 1 to 64 bytes if all of them have one length, and 1 to [`DYN_KEY_BYTES_MAX`]
-    /// otherwise. Values have up to [`DYN_VALUE_BYTES_MAX`] bytes if they have different lengths.
-    #[must_use]
-    pub fn new(text: impl Into<String>, keys: Lengths, values: Lengths) -> DynSchema {
-        DynSchema { text: text.into(), keys, values }
-    }
-
-    /// Returns the schema of a typed table: a [`DynTable`] can open that table, and the other way
-    /// round.
-    #[must_use]
-    pub fn of<K: Key, V: Record>() -> DynSchema {
-        DynSchema::new(V::schema(), Lengths::Exactly(K::BYTES), Lengths::Exactly(V::BYTES))
-    }
-
-    /// Whether records hold values alone, as those of typed tables do.
-    fn is_plain(&self) -> bool {
-        self.keys.is_one() && self.values.is_one()
-    }
-
-    /// Bytes of a record's key.
-    fn record_key_bytes(&self) -> usize {
-        match self.keys {
-            Lengths::Exactly(bytes) => bytes,
-            Lengths::UpTo(_) => DIGEST_BYTES,
-        }
-    }
-
-    /// Bytes of the longest content.
-    fn content_max(&self) -> usize {
-        let key = if self.keys.is_one() || self.keys.max() < DIGEST_BYTES { 0 } else { 2 + self.keys.max() };
-        key + self.values.max()
-    }
-
-    /// Bytes of the content that a head has room for.
-    fn head_bytes(&self) -> usize {
-        self.content_max().min(HEAD_BYTES)
-    }
-
-    fn has_parts(&self) -> bool {
-        !self.is_plain() && self.content_max() > HEAD_BYTES
-    }
-
-    fn check(&self) -> Result<(), MemoryError> {
-        let limit = |what, value: usize, max: usize| Err(MemoryError::limit(what, value as u64, max as u64));
-        match self.keys {
-            Lengths::Exactly(0) | Lengths::UpTo(0) => return Err(MemoryError::empty("the length of keys")),
-            // A part has one byte more in its key.
-            Lengths::Exactly(bytes) if bytes > KEY_BYTES_MAX - usize::from(self.has_parts()) => {
-                return limit("bytes of a key", bytes, KEY_BYTES_MAX - usize::from(self.has_parts()));
-            }
-            Lengths::UpTo(bytes) if bytes > DYN_KEY_BYTES_MAX => {
-                return limit("bytes of a key", bytes, DYN_KEY_BYTES_MAX);
-            }
-            _ => {}
-        }
-        match self.values {
-            Lengths::UpTo(0) => Err(MemoryError::empty("the length of values")),
-            values if !self.is_plain() && values.max() > DYN_VALUE_BYTES_MAX => {
-                limit("bytes of a value", values.max(), DYN_VALUE_BYTES_MAX)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn heads(&self) -> Schema {
-        let key_bytes = self.record_key_bytes();
-        if self.is_plain() {
-            return Schema::new(&self.text, key_bytes, self.values.max());
-        }
-        let text = format!("{}; keys of {}, values of {}", self.text, self.keys, self.values);
-        Schema::new(&text, key_bytes, TOTAL_BYTES + self.head_bytes())
-    }
-
-    fn parts(&self) -> Schema {
-        let text = format!("{}; rest of values of {}", self.text, self.values);
-        Schema::new(&text, self.record_key_bytes() + 1, PART_BYTES)
-    }
-}
 
 /// How to create a [`DynTable`].
 #[derive(Clone, Copy, Debug)]
@@ -230,18 +84,8 @@ impl DynOptions {
         DynOptions { rows, bytes: None, replicas: None, shards: None }
     }
 
-    fn heads(&self) -> TableOptions {
-        let mut options = TableOptions::for_rows(self.rows);
-        (options.replicas, options.shards) = (self.replicas, self.shards);
-        options
-    }
-
-    fn parts(&self, schema: &DynSchema) -> TableOptions {
-        let longest = self.rows.saturating_mul((schema.content_max() - HEAD_BYTES).div_ceil(PART_BYTES) as u64);
-        // The last part of a content is not full.
-        let parts =
-            self.bytes.map_or(longest, |bytes| (bytes / PART_BYTES as u64).saturating_add(self.rows).min(longest));
-        TableOptions { rows: parts.max(1), ..self.heads() }
+    fn table(&self) -> TableOptions {
+        TableOptions { replicas: self.replicas, shards: self.shards, ..TableOptions::for_rows(self.rows) }
     }
 }
 
@@ -285,13 +129,26 @@ impl Cluster {
         if options.rows == 0 {
             return Err(MemoryError::empty("the number of rows of a table").of_table(name).into());
         }
-        self.create_together(|cluster| {
-            // The one that may not fit comes first.
-            let rest = schema.has_parts().then(|| options.parts(schema));
-            let parts = rest.map(|rest| cluster.create_raw(&rest_of(name), schema.parts(), rest)).transpose()?;
-            let heads = cluster.create_raw(name, schema.heads(), options.heads())?;
-            Ok(DynTable { schema: Arc::new(schema.clone()), heads, parts })
-        })
+        self.create_together(|cluster| cluster.create_dyn_parts(name, schema, options.table(), options.bytes))
+    }
+
+    /// Creates the tables of a [`DynTable`]. The table of heads has `options`; that of parts, too,
+    /// with rows for contents of `bytes` bytes together.
+    pub(crate) fn create_dyn_parts(
+        &self,
+        name: &str,
+        schema: &DynSchema,
+        options: TableOptions,
+        bytes: Option<u64>,
+    ) -> Result<DynTable, OpenError> {
+        // The one that may not fit comes first.
+        let create = || {
+            let rows = schema.parts_for(options.rows, bytes);
+            self.create_raw(&rest_of(name), schema.parts(), TableOptions { rows, ..options })
+        };
+        let parts = schema.has_parts().then(create).transpose()?;
+        let heads = self.create_raw(name, schema.heads(), options)?;
+        Ok(DynTable { schema: Arc::new(schema.clone()), heads, parts })
     }
 
     /// Opens a table whose keys and values are bytes. Fails if it was created with another schema.
@@ -316,18 +173,21 @@ impl Cluster {
     /// Drops a table whose keys and values are bytes, with all the tables that it consists of, in
     /// one change of the catalog. Otherwise like [`drop_table`](Cluster::drop_table).
     pub fn drop_dyn_table(&self, name: &str) -> Result<Freed, OpenError> {
+        self.drop_together(&self.dyn_parts(name))
+    }
+
+    /// The names of the tables that a table of bytes consists of.
+    fn dyn_parts(&self, name: &str) -> Vec<String> {
         let mut names = vec![name.to_owned()];
-        names.extend(Some(rest_of(name)).filter(|rest| self.has_table(rest)));
-        self.drop_together(&names)
+        names.extend(self.existing(rest_of(name)));
+        names
     }
 
     /// Gives a table whose keys and values are bytes another name, with all the tables that it
     /// consists of, in one change of the catalog. Otherwise like
     /// [`rename_table`](Cluster::rename_table).
     pub fn rename_dyn_table(&self, from: &str, to: &str) -> Result<(), OpenError> {
-        let mut names = vec![(from.to_owned(), to.to_owned())];
-        names.extend(Some((rest_of(from), rest_of(to))).filter(|(rest, _)| self.has_table(rest)));
-        self.rename_together(names)
+        self.rename_together(from, to, self.dyn_parts(from))
     }
 }
 
@@ -335,12 +195,22 @@ impl Cluster {
     /// Reads a whole table whose keys and values are bytes, while nothing runs: what there is of
     /// its records, and, if it has such, of the rests of long values.
     pub fn inspect_dyn_table(&self, table: &DynTable) -> Result<Vec<Inspection>, Error> {
-        let all = [Some(&table.heads), table.parts.as_ref()];
-        all.into_iter().flatten().map(|one| self.inspect_bytes(one.handle(), &mut |_, _| ())).collect()
+        let (heads, parts) = self.inspect_dyn_parts(table, &mut |_, _| ())?;
+        Ok([heads].into_iter().chain(parts).collect())
+    }
+
+    /// Inspects the tables of a [`DynTable`], and shows the bytes of each head.
+    pub(crate) fn inspect_dyn_parts(
+        &self,
+        table: &DynTable,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(Inspection, Option<Inspection>), Error> {
+        let parts = table.parts.as_ref().map(|parts| self.inspect_bytes(parts.handle(), &mut |_, _| ()));
+        Ok((self.inspect_bytes(table.heads.handle(), visit)?, parts.transpose()?))
     }
 }
 
-fn rest_of(name: &str) -> String {
+pub(crate) fn rest_of(name: &str) -> String {
     format!("{name}/rest")
 }
 
@@ -348,8 +218,8 @@ fn rest_of(name: &str) -> String {
 struct RecordKey {
     bytes: [u8; KEY_BYTES_MAX],
     length: usize,
-    /// Whether the content begins with the key.
-    is_digest: bool,
+    /// Bytes of the content that are the key and its length: 0 if the record's key is the key.
+    own: usize,
 }
 
 impl RecordKey {
@@ -365,12 +235,29 @@ impl RecordKey {
     }
 }
 
-/// What is done to a key.
+/// What a transaction is about to do with a key; the bytes of the value that it writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Change {
-    Insert,
-    Put,
-    Update,
+pub(crate) enum Access {
+    Read,
+    Remove,
+    Insert(usize),
+    Put(usize),
+    Update(usize),
+}
+
+/// The records of a key that a transaction has named, and then fetched.
+pub(crate) struct Fetched {
+    record: RecordKey,
+    head: RawSlot,
+    parts: Vec<RawSlot>,
+    /// How long the content is; `None` if the key is not there.
+    total: Option<usize>,
+}
+
+impl Fetched {
+    pub(crate) fn is_there(&self) -> bool {
+        self.total.is_some()
+    }
 }
 
 impl DynTable {
@@ -402,16 +289,7 @@ impl DynTable {
 
     /// Returns the value of a key; `None` if the key is not there.
     pub async fn get(&self, tx: &mut Transaction<'_, '_>, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let record = self.record_key(key)?;
-        let head = tx.name_raw(self.heads.handle(), &record.record(), Intent::Read);
-        tx.fetch().await?;
-        let Some(total) = self.total(tx, head)? else { return Ok(None) };
-        let parts: Vec<RawSlot> =
-            (0..self.parts_of(total)).map(|index| self.name_part(tx, &record, index, Intent::Read)).collect();
-        if !parts.is_empty() {
-            tx.fetch().await?;
-        }
-        self.value(tx, key, &record, head, &parts).map(Some)
+        Ok(self.read(tx, key).await?.map(Cow::into_owned))
     }
 
     /// Returns the value of a key. Fails with [`Error::NotFound`] if the key is not there.
@@ -423,47 +301,35 @@ impl DynTable {
     /// key is not there, and with [`Misuse::NotInPlace`] if the table's values have different
     /// lengths or are not kept in one piece: replace them by [`DynTable::update`].
     pub async fn get_mut<'t>(&self, tx: &'t mut Transaction<'_, '_>, key: &[u8]) -> Result<&'t mut [u8], Error> {
-        if !self.schema.values.is_one() || self.parts.is_some() {
+        if !self.schema.values().is_one() || self.parts.is_some() {
             return Err(Misuse::NotInPlace { table: self.name().to_owned() }.into());
         }
-        let record = self.record_key(key)?;
-        let head = tx.name_raw(self.heads.handle(), &record.record(), Intent::Update);
-        tx.fetch().await?;
-        if self.total(tx, head)?.is_none() {
-            return Err(self.missing(key));
-        }
-        let begin = tx.raw(head)?.map_or(0, <[u8]>::len) - self.schema.values.max();
-        Ok(&mut tx.raw_mut(head)?[begin..])
+        self.read_mut(tx, key).await?.ok_or_else(|| self.missing(key))
     }
 
     /// Inserts a key. Fails with [`Error::Exists`] if the key is there.
     pub async fn insert(&self, tx: &mut Transaction<'_, '_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.change(tx, key, value, Change::Insert).await.map(|_| ())
+        self.change(tx, key, value, Access::Insert(value.len())).await.map(drop)
     }
 
     /// Inserts a key, or replaces its value. Returns the value that it had.
     pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.change(tx, key, value, Change::Put).await
+        self.change(tx, key, value, Access::Put(value.len())).await
     }
 
     /// Replaces the value of a key. Fails with [`Error::NotFound`] if the key is not there.
     pub async fn update(&self, tx: &mut Transaction<'_, '_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.change(tx, key, value, Change::Update).await.map(|_| ())
+        self.change(tx, key, value, Access::Update(value.len())).await.map(drop)
     }
 
     /// Deletes a key. Returns the value that it had; `None` if the key was not there.
     pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let record = self.record_key(key)?;
-        let head = tx.name_raw(self.heads.handle(), &record.record(), Intent::Delete);
-        tx.fetch().await?;
-        let Some(total) = self.total(tx, head)? else { return Ok(None) };
-        let parts: Vec<RawSlot> =
-            (0..self.parts_of(total)).map(|index| self.name_part(tx, &record, index, Intent::Delete)).collect();
-        if !parts.is_empty() {
-            tx.fetch().await?;
+        let found = self.fetch(tx, key, Access::Remove).await?;
+        if !found.is_there() {
+            return Ok(None);
         }
-        let before = self.value(tx, key, &record, head, &parts)?;
-        parts.into_iter().chain([head]).try_for_each(|slot| tx.delete_raw(slot))?;
+        let before = self.value(tx, key, &found)?.into_owned();
+        self.delete(tx, &found)?;
         Ok(Some(before))
     }
 
@@ -472,61 +338,151 @@ impl DynTable {
         tx: &mut Transaction<'_, '_>,
         key: &[u8],
         value: &[u8],
-        change: Change,
+        access: Access,
     ) -> Result<Option<Vec<u8>>, Error> {
-        let record = self.record_key(key)?;
-        let content = self.content(key, value, &record)?;
-        let wanted = self.parts_of(content.len());
-        let intent = if change == Change::Update { Intent::Update } else { Intent::Insert };
-        let head = tx.name_raw(self.heads.handle(), &record.record(), intent);
-        let mut parts: Vec<RawSlot> = Vec::new();
-        if change == Change::Insert {
-            // Most probably nothing of it is there: one round trip for all.
-            parts.extend((0..wanted).map(|index| self.name_part(tx, &record, index, Intent::Insert)));
-        }
-        tx.fetch().await?;
-        let there = self.total(tx, head)?;
-        match (change, there) {
-            (Change::Insert, Some(_)) => return Err(Error::Exists(Named::new(self.name(), key))),
-            (Change::Update, None) => return Err(self.missing(key)),
+        self.schema.check_value(self.name(), key, value)?;
+        let found = self.fetch(tx, key, access).await?;
+        match (access, found.is_there()) {
+            (Access::Insert(_), true) => return Err(Error::Exists(Named::new(self.name(), key))),
+            (Access::Update(_), false) => return Err(self.missing(key)),
             _ => {}
         }
-        let had = there.map_or(0, |total| self.parts_of(total));
-        if change != Change::Insert && had.max(wanted) > 0 {
-            parts.extend((0..had.max(wanted)).map(|index| {
-                let intent = match index {
-                    _ if index >= had => Intent::Insert,
-                    _ if index >= wanted => Intent::Delete,
-                    _ => Intent::Update,
-                };
-                self.name_part(tx, &record, index, intent)
-            }));
-            tx.fetch().await?;
-        }
         // From here on nothing is awaited.
-        let before = there.map(|_| self.value(tx, key, &record, head, &parts[..had])).transpose()?;
-        self.write(tx, &content, (head, &parts), (there.is_some(), had))?;
+        let before = if found.is_there() { Some(self.value(tx, key, &found)?.into_owned()) } else { None };
+        self.write(tx, key, value, &found)?;
         Ok(before)
     }
+}
 
-    /// Writes a content to the records that have been fetched for it.
-    fn write(
+/// The steps of operations, which ordered tables run together with their own.
+impl DynTable {
+    /// The table of heads.
+    pub(crate) fn heads(&self) -> &RawTable {
+        &self.heads
+    }
+
+    /// Returns the value of a key, without a copy if it is kept in one piece.
+    pub(crate) async fn read<'t>(
+        &self,
+        tx: &'t mut Transaction<'_, '_>,
+        key: &[u8],
+    ) -> Result<Option<Cow<'t, [u8]>>, Error> {
+        let found = self.fetch(tx, key, Access::Read).await?;
+        if found.is_there() { self.value(tx, key, &found).map(Some) } else { Ok(None) }
+    }
+
+    /// Returns the value of a key, to be changed in place: values have one length, and no parts.
+    pub(crate) async fn read_mut<'t>(
+        &self,
+        tx: &'t mut Transaction<'_, '_>,
+        key: &[u8],
+    ) -> Result<Option<&'t mut [u8]>, Error> {
+        let found = self.fetch(tx, key, Access::Update(self.schema.values().max())).await?;
+        let Some(bytes) = tx.raw(found.head)? else { return Ok(None) };
+        let before = if self.schema.is_plain() { 0 } else { TOTAL_BYTES };
+        let begin = before + self.value_at(&bytes[before..], key, &found)?;
+        Ok(Some(&mut tx.raw_mut(found.head)?[begin..]))
+    }
+
+    /// Fetches all that an access to a key needs. Nothing is changed yet.
+    pub(crate) async fn fetch(
         &self,
         tx: &mut Transaction<'_, '_>,
-        content: &[u8],
-        (head, parts): (RawSlot, &[RawSlot]),
-        (is_there, had): (bool, usize),
+        key: &[u8],
+        access: Access,
+    ) -> Result<Fetched, Error> {
+        let mut named = self.name_key(tx, key, access)?;
+        tx.fetch().await?;
+        if self.name_rest(tx, &mut named, access)? {
+            tx.fetch().await?;
+        }
+        Ok(named)
+    }
+
+    /// Fetches the records of several keys, to be read.
+    pub(crate) async fn fetch_all<'k>(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> Result<Vec<Fetched>, Error> {
+        let mut all = keys.map(|key| self.name_key(tx, key, Access::Read)).collect::<Result<Vec<_>, _>>()?;
+        tx.fetch().await?;
+        let mut has_more = false;
+        for named in &mut all {
+            has_more |= self.name_rest(tx, named, Access::Read)?;
+        }
+        if has_more {
+            tx.fetch().await?;
+        }
+        Ok(all)
+    }
+
+    /// Names the records of a key that an access needs, as far as they are known before the head is
+    /// there.
+    pub(crate) fn name_key(&self, tx: &mut Transaction<'_, '_>, key: &[u8], access: Access) -> Result<Fetched, Error> {
+        let record = self.record_key(key)?;
+        let intent = match access {
+            Access::Read => Intent::Read,
+            Access::Remove => Intent::Delete,
+            Access::Insert(_) | Access::Put(_) => Intent::Insert,
+            Access::Update(_) => Intent::Update,
+        };
+        let head = tx.name_raw(self.heads.handle(), &record.record(), intent);
+        // Most probably nothing of what is inserted is there: one round trip for all.
+        let parts = match access {
+            Access::Insert(bytes) => 0..self.parts_of(record.own + bytes),
+            _ => 0..0,
+        };
+        let parts = parts.map(|index| self.name_part(tx, &record, index, Intent::Insert)).collect();
+        Ok(Fetched { record, head, parts, total: None })
+    }
+
+    /// Names the rest, once the head is there. Returns whether there is such.
+    fn name_rest(&self, tx: &mut Transaction<'_, '_>, named: &mut Fetched, access: Access) -> Result<bool, Error> {
+        named.total = self.total(tx, named.head)?;
+        let had = named.total.map_or(0, |total| self.parts_of(total));
+        let wanted = match access {
+            Access::Insert(_) => return Ok(false),
+            Access::Update(_) if !named.is_there() => return Ok(false),
+            Access::Put(bytes) | Access::Update(bytes) => self.parts_of(named.record.own + bytes),
+            Access::Read => had,
+            Access::Remove => 0,
+        };
+        for index in 0..had.max(wanted) {
+            let intent = match access {
+                Access::Read => Intent::Read,
+                _ if index >= had => Intent::Insert,
+                _ if index >= wanted => Intent::Delete,
+                _ => Intent::Update,
+            };
+            named.parts.push(self.name_part(tx, &named.record, index, intent));
+        }
+        Ok(had.max(wanted) > 0)
+    }
+
+    /// Writes the value of a key whose records have been fetched for it.
+    pub(crate) fn write(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        key: &[u8],
+        value: &[u8],
+        found: &Fetched,
     ) -> Result<(), Error> {
         if self.schema.is_plain() {
-            return tx.put_raw(head, content, is_there);
+            return tx.put_raw(found.head, value, found.is_there());
         }
+        let mut content = Cow::Borrowed(value);
+        if found.record.own > 0 {
+            content = Cow::Owned([&(key.len() as u16).to_le_bytes()[..], key, value].concat());
+        }
+        let had = found.total.map_or(0, |total| self.parts_of(total));
         let (first, rest) = content.split_at(content.len().min(self.schema.head_bytes()));
         let mut bytes = [0; TOTAL_BYTES + HEAD_BYTES];
         bytes[..TOTAL_BYTES].copy_from_slice(&(content.len() as u32).to_le_bytes());
         bytes[TOTAL_BYTES..][..first.len()].copy_from_slice(first);
-        tx.put_raw(head, &bytes[..TOTAL_BYTES + first.len()], is_there)?;
+        tx.put_raw(found.head, &bytes[..TOTAL_BYTES + first.len()], found.is_there())?;
         let mut rest = rest.chunks(PART_BYTES);
-        for (index, slot) in parts.iter().enumerate() {
+        for (index, slot) in found.parts.iter().enumerate() {
             match rest.next() {
                 Some(part) => tx.put_raw(*slot, part, index < had)?,
                 None => tx.delete_raw(*slot)?,
@@ -535,70 +491,63 @@ impl DynTable {
         Ok(())
     }
 
+    /// Deletes the records of a key, which have been fetched for that.
+    pub(crate) fn delete(&self, tx: &mut Transaction<'_, '_>, found: &Fetched) -> Result<(), Error> {
+        found.parts.iter().chain([&found.head]).try_for_each(|slot| tx.delete_raw(*slot))
+    }
+
     /// How long the content is that a head begins; `None` if the key is not there.
     fn total(&self, tx: &Transaction<'_, '_>, head: RawSlot) -> Result<Option<usize>, Error> {
         let Some(bytes) = tx.raw(head)? else { return Ok(None) };
-        if self.schema.is_plain() {
-            return Ok(Some(bytes.len()));
-        }
-        let total = bytes.first_chunk().map(|total| u32::from_le_bytes(*total) as usize);
-        let is_one = |total: &usize| {
-            *total <= self.schema.content_max() && bytes.len() - TOTAL_BYTES == (*total).min(self.schema.head_bytes())
+        let total = match bytes.first_chunk() {
+            _ if self.schema.is_plain() => Some(bytes.len()).filter(|bytes| *bytes == self.schema.values().max()),
+            Some(total) => Some(u32::from_le_bytes(*total) as usize).filter(|total| {
+                let first = (*total).min(self.schema.head_bytes());
+                *total <= self.schema.content_max() && bytes.len() - TOTAL_BYTES == first
+            }),
+            None => None,
         };
-        total.filter(is_one).map(Some).ok_or_else(|| self.damaged("the length of a value"))
+        total.map(Some).ok_or_else(|| self.damaged("the length of a value"))
     }
 
     /// The value of a key, whose records have been fetched.
-    fn value(
+    pub(crate) fn value<'t>(
         &self,
-        tx: &Transaction<'_, '_>,
+        tx: &'t Transaction<'_, '_>,
         key: &[u8],
-        record: &RecordKey,
-        head: RawSlot,
-        parts: &[RawSlot],
-    ) -> Result<Vec<u8>, Error> {
-        let (Some(total), Some(bytes)) = (self.total(tx, head)?, tx.raw(head)?) else {
+        found: &Fetched,
+    ) -> Result<Cow<'t, [u8]>, Error> {
+        let (Some(total), Some(bytes)) = (self.total(tx, found.head)?, tx.raw(found.head)?) else {
             return Err(Abort::Changed.into());
         };
         if self.schema.is_plain() {
-            return Ok(bytes.to_vec());
+            return Ok(Cow::Borrowed(bytes));
         }
         let mut content = Vec::with_capacity(total);
         content.extend_from_slice(&bytes[TOTAL_BYTES..]);
-        for part in parts {
+        // Parts behind them were named to be inserted.
+        for part in found.parts.iter().take(self.parts_of(total)) {
             content.extend_from_slice(tx.raw(*part)?.ok_or(Error::from(Abort::Changed))?);
         }
         if content.len() != total {
             return Err(Abort::Changed.into()); // a part of it was read before the rest
         }
-        if !record.is_digest {
-            return Ok(content);
-        }
-        let begin = content.first_chunk().map(|length| 2 + usize::from(u16::from_le_bytes(*length)));
-        match begin.and_then(|begin| content.split_at_checked(begin)) {
-            Some((own, value)) if own[2..] == *key => Ok(value.to_vec()),
-            _ => Err(self.damaged("a key whose digest is that of another")),
-        }
+        let begin = self.value_at(&content, key, found)?;
+        content.drain(..begin);
+        Ok(Cow::Owned(content))
     }
 
-    /// The content of a key and its value.
-    fn content(&self, key: &[u8], value: &[u8], record: &RecordKey) -> Result<Vec<u8>, Error> {
-        let (found, lengths) = (value.len(), self.schema.values);
-        if found > lengths.max() || lengths.is_one() && found != lengths.max() {
-            let limit = if lengths.is_one() {
-                Limit::ValueLength { found, expected: lengths.max() }
-            } else {
-                Limit::Value { found, max: lengths.max() }
-            };
-            return Err(Error::Limit(Reason::of(limit, Named::new(self.name(), key))));
+    /// Where the value begins in a content.
+    fn value_at(&self, content: &[u8], key: &[u8], found: &Fetched) -> Result<usize, Error> {
+        let own = found.record.own;
+        let is_own = |begin: &[u8]| begin.strip_prefix(&(key.len() as u16).to_le_bytes()) == Some(key);
+        if own > 0 && !content.get(..own).is_some_and(is_own) {
+            return Err(self.damaged("a key whose digest is that of another"));
         }
-        let mut content = Vec::with_capacity(2 + key.len() + value.len());
-        if record.is_digest {
-            content.extend_from_slice(&(key.len() as u16).to_le_bytes());
-            content.extend_from_slice(key);
+        if self.schema.values().is_one() && content.len() - own != self.schema.values().max() {
+            return Err(self.damaged("the length of a value"));
         }
-        content.extend_from_slice(value);
-        Ok(content)
+        Ok(own)
     }
 
     /// Parts of a content of this length.
@@ -612,27 +561,23 @@ impl DynTable {
     }
 
     fn record_key(&self, key: &[u8]) -> Result<RecordKey, Error> {
-        let (found, lengths) = (key.len(), self.schema.keys);
-        let refused = |limit| Err(Error::Limit(Reason::of(limit, Named::new(self.name(), key))));
+        self.schema.check_key(self.name(), key)?;
         let mut bytes = [0; KEY_BYTES_MAX];
-        match lengths {
-            Lengths::Exactly(expected) if found != expected => refused(Limit::Key { found, expected }),
-            Lengths::Exactly(length) => {
-                bytes[..length].copy_from_slice(key);
-                Ok(RecordKey { bytes, length, is_digest: false })
-            }
-            Lengths::UpTo(max) if found == 0 || found > max => refused(Limit::KeyLength { found, max }),
-            Lengths::UpTo(_) if found < DIGEST_BYTES => {
-                bytes[..found].copy_from_slice(key);
-                bytes[DIGEST_BYTES - 1] = found as u8;
-                Ok(RecordKey { bytes, length: DIGEST_BYTES, is_digest: false })
-            }
-            Lengths::UpTo(_) => {
-                bytes[..DIGEST_BYTES].copy_from_slice(&Sha256::digest(key)[..DIGEST_BYTES]);
-                bytes[DIGEST_BYTES - 1] = DIGEST;
-                Ok(RecordKey { bytes, length: DIGEST_BYTES, is_digest: true })
+        let (length, own) = match self.schema.keys() {
+            Lengths::Exactly(length) => (length, 0),
+            Lengths::UpTo(_) if key.len() < DIGEST_BYTES => (DIGEST_BYTES, 0),
+            Lengths::UpTo(_) => (DIGEST_BYTES, 2 + key.len()),
+        };
+        if own > 0 {
+            bytes[..DIGEST_BYTES].copy_from_slice(&Sha256::digest(key)[..DIGEST_BYTES]);
+            bytes[DIGEST_BYTES - 1] = DIGEST;
+        } else {
+            bytes[..key.len()].copy_from_slice(key);
+            if !self.schema.keys().is_one() {
+                bytes[DIGEST_BYTES - 1] = key.len() as u8;
             }
         }
+        Ok(RecordKey { bytes, length, own })
     }
 
     fn damaged(&self, what: &'static str) -> Error {

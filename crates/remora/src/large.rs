@@ -277,7 +277,7 @@ impl Cluster {
     /// Gives a table of large values another name, with all the tables that it consists of, in one
     /// change of the catalog. Otherwise like [`rename_table`](Cluster::rename_table).
     pub fn rename_large(&self, from: &str, to: &str) -> Result<(), OpenError> {
-        self.rename_together(vec![(from.to_owned(), to.to_owned()), (chunks_of(from), chunks_of(to))])
+        self.rename_together(from, to, vec![from.to_owned(), chunks_of(from)])
     }
 
     /// Reads a whole table of large values while nothing runs: what there is of heads and of

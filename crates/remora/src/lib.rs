@@ -35,6 +35,7 @@
 //! | [`Table`] | [`Cluster::create_table`] | records by key, in a hash index |
 //! | [`Ordered`] | [`Cluster::create_ordered`] | records by key, and ranges of keys |
 //! | [`DynTable`] | [`Cluster::create_dyn_table`] | bytes by key, of lengths that are known at run time only |
+//! | [`DynOrdered`] | [`Cluster::create_dyn_ordered`] | bytes by key, as above, and ranges of keys |
 //! | [`Large`] | [`Cluster::create_large`] | values of any length, up to 30 MB |
 //!
 //! A key is an integer, a byte array, or a tuple of keys; a record also a float, a `bool`, or an
@@ -183,7 +184,7 @@ pub use dynamic::{DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynOptions, DynSchema,
 pub use error::{Error, Misuse, Named, OpenError, OpenErrorKind, Reason};
 pub use key::Key;
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
-pub use ordered::{Design, Ordered, OrderedOptions};
+pub use ordered::{Design, DynOrdered, Ordered, OrderedOptions};
 pub use pool::Db;
 pub use record::{Plain, Record};
 pub use remora_record::TransactionId;

@@ -3,7 +3,7 @@
 //! ```text
 //! table NAME/leaves    id u64 -> node of level 0: 992 bytes, see `remora_index::btree`
 //! table NAME/inner     id u64 -> node of another level
-//! table NAME/values    key -> value, of values that are too long for leaves
+//! table NAME/values    key -> value, of values that are too long for leaves: a table of bytes
 //!
 //! insert    the leaf := with another entry      if it is full: the leaf and its parent, and a new
 //!                                               leaf
@@ -53,25 +53,35 @@
 //! entries of leaves. So a lookup of one key reads or changes its value alone, and needs no leaf. A
 //! scan takes a round trip more, for the values of the keys that it has found.
 //!
+//! # Bytes
+//!
+//! The tree works on keys of one length, and on bytes as values. [`Ordered`] encodes its keys and
+//! values; [`DynOrdered`] takes bytes, and pads what has different lengths. Values that are out of
+//! line, and have different lengths, can have several records: a scan takes another round trip for
+//! them, as a lookup does.
+//!
 //! # Files
 //!
 //! | file | what it is for |
 //! | --- | --- |
-//! | `keys` | keys as bytes, their neighbours, and ranges |
+//! | `keys` | keys as bytes, their neighbours, and ranges; bytes of different lengths |
 //! | `parts` | the tables that an ordered table consists of |
 //! | `options` | how to create an ordered table |
 //! | `directory` | what a client remembers of where leaves are |
 //! | `load` | builds a tree from rows in order, and checks one |
-//! | `tree` | [`Ordered`], and its nodes as a transaction sees them |
+//! | `tree` | a tree of bytes, and its nodes as a transaction sees them |
 //! | `finding` | from a key to its leaf |
 //! | `changing` | entries that are added, splits and merges |
 //! | `operations` | lookups and changes of one key |
 //! | `scanning` | ranges |
 //! | `creation`, `inspection` | whole tables, without transactions |
+//! | `typed` | [`Ordered`]: keys and values that have types |
+//! | `dynamic` | [`DynOrdered`]: keys and values that are bytes |
 
 mod changing;
 mod creation;
 mod directory;
+mod dynamic;
 mod finding;
 mod inspection;
 mod keys;
@@ -81,7 +91,9 @@ mod options;
 mod parts;
 mod scanning;
 mod tree;
+mod typed;
 
+pub use dynamic::DynOrdered;
 pub use load::TreeInspection;
 pub use options::{Design, OrderedOptions};
-pub use tree::Ordered;
+pub use typed::Ordered;

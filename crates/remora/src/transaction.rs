@@ -214,18 +214,12 @@ impl<'t, 's> Transaction<'t, 's> {
         Ok(self.tx.locate_in_tree(inner, leaves, key, parent, intent).await?)
     }
 
-    /// Notes that all keys of a table up to one, and of none behind it, have been looked for.
-    pub(crate) fn note_scan<K: Key, V: Record>(
-        &mut self,
-        table: &Table<K, V>,
-        first: &K,
-        last: &K,
-    ) -> Result<(), Error> {
+    /// Notes that all keys of a table from one to another, and of none behind it, have been looked
+    /// for.
+    pub(crate) fn note_scan(&mut self, table: Handle<'_>, first: &[u8], last: &[u8]) -> Result<(), Error> {
         // Nothing may have been found.
-        let id = self.register(table.handle())?;
-        let mut behind = Table::<K, V>::key(last).bytes().to_vec();
-        behind.push(0);
-        self.tx.note_scan(id, Table::<K, V>::key(first).bytes(), behind);
+        let id = self.register(table)?;
+        self.tx.note_scan(id, first, [last, &[0]].concat());
         Ok(())
     }
 

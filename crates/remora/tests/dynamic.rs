@@ -290,6 +290,15 @@ fn bad_input_is_refused() {
     refused(Lengths::UpTo(10), Lengths::UpTo(0));
     refused(Lengths::UpTo(10), Lengths::UpTo(DYN_VALUE_BYTES_MAX + 1));
     refused(Lengths::Exactly(8), Lengths::Exactly(1 << 20));
+    for huge in [usize::MAX, 1 << 32 | 4] {
+        refused(Lengths::Exactly(huge), Lengths::Exactly(1));
+        refused(Lengths::Exactly(huge), Lengths::UpTo(1));
+        refused(Lengths::UpTo(huge), Lengths::Exactly(1));
+        refused(Lengths::Exactly(8), Lengths::Exactly(huge));
+        refused(Lengths::Exactly(8), Lengths::UpTo(huge));
+        refused(Lengths::UpTo(20), Lengths::Exactly(huge));
+        refused(Lengths::UpTo(huge), Lengths::UpTo(huge));
+    }
     let short = DynSchema::new("short", Lengths::UpTo(20), Lengths::UpTo(200));
     let none = cluster.create_dyn_table("none", &short, DynOptions::for_rows(0)).unwrap_err();
     assert_eq!(none.kind(), OpenErrorKind::Argument, "{none}");

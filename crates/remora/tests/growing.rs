@@ -181,10 +181,11 @@ fn insert_meanwhile(mutant: Option<Mutant>) -> (bool, Option<u64>) {
     let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(100).grows(false)).unwrap();
     let (begin, begun) = mpsc::channel();
     thread::scope(|scope| {
-        let grower = scope.spawn(|| {
+        let growing = &cluster;
+        let grower = scope.spawn(move || {
             begun.recv().unwrap();
             mutant::set(mutant);
-            let grown = cluster.grow_table("rows", 1_000);
+            let grown = growing.grow_table("rows", 1_000);
             mutant::set(None);
             grown.unwrap();
         });

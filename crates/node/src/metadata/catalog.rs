@@ -175,9 +175,9 @@ pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[Stri
 /// Gives tables other names: from each pair's first to its second. All of them get theirs in one
 /// change, or, with an error that says why, none. Returns the catalog.
 ///
-/// Fails with [`MemoryError::TableExists`] if a table has one of the new names, also if a client creates
-/// it just now, with [`MemoryError::UnknownTable`] or [`MemoryError::Dropped`] if none has the old
-/// one, and with [`MemoryError::Unfinished`] while a client creates it.
+/// Fails with [`MemoryError::TableExists`] if a table has one of the new names, also if a client
+/// creates it just now, with [`MemoryError::UnknownTable`] or [`MemoryError::Dropped`] if none has
+/// the old one, and with [`MemoryError::Unfinished`] while a client creates it.
 pub async fn rename_tables(
     lane: &Lane,
     nodes: NodeSet,

@@ -33,9 +33,9 @@ impl Cluster {
         self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
     }
 
-    /// Whether the catalog has a table of this name.
-    pub(crate) fn has_table(&self, name: &str) -> bool {
-        self.read_catalog().is_ok_and(|catalog| catalog.table(name).is_ok())
+    /// The name of a table, if there is one of this name.
+    pub(crate) fn existing(&self, name: String) -> Option<String> {
+        self.read_catalog().is_ok_and(|all| all.table(&name).is_ok()).then_some(name)
     }
 
     /// The table where it is now, as far as this handle knows. If another handle has opened it,

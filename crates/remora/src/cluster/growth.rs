@@ -147,7 +147,10 @@ impl Cluster {
             let grow = move || {
                 let grown = cluster.with_grower(async |session| session.grow_by_itself(&growing).await);
                 // If clients take longer, the next who needs the space frees it.
-                let grown = grown.and_then(|()| Ok(drop(cluster.free_dropped()?)));
+                let grown = grown.and_then(|()| {
+                    _ = cluster.free_dropped()?;
+                    Ok(())
+                });
                 if let Err(error) = grown {
                     tracing::warn!(table = growing.name(), %error, "a table cannot grow");
                     growths.fail(&growing, error.is_full());

@@ -20,8 +20,8 @@ pub struct TableInfo {
     pub key_bytes: usize,
     /// Bytes of the longest value.
     pub value_bytes: usize,
-    /// Rows that there is room for. Keys scatter unevenly over shards, so a shard may be full before
-    /// the table is.
+    /// Rows that there is room for. Keys scatter unevenly over shards, so a shard may be full
+    /// before the table is.
     pub room: u64,
     /// Bytes that it takes at all memory nodes together, used or not.
     pub bytes: u64,

@@ -33,7 +33,7 @@ impl Cluster {
     }
 
     /// Loads rows, without their types.
-    fn load_rows(
+    pub(crate) fn load_rows(
         &self,
         table: Handle<'_>,
         rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), IndexError>,

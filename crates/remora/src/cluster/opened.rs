@@ -101,8 +101,8 @@ impl Opened {
     }
 
     /// Opens a table by a catalog that was just read, unless it is open: the one of a name, or of
-    /// an origin. `None` if the catalog is older than one that this process has followed: a table in
-    /// it may have been dropped since.
+    /// an origin. `None` if the catalog is older than one that this process has followed: a table
+    /// in it may have been dropped since.
     pub(super) fn open(
         &self,
         catalog: &Metadata,

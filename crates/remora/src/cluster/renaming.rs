@@ -1,8 +1,8 @@
 //! Giving tables other names.
 //!
 //! A name is only how a table is found: what clients remember of a table goes by its place in the
-//! catalog. So a table has its new name at once, and no client is waited for. One that opens the old
-//! name before it has heard of the change gets the table that it had open by that name.
+//! catalog. So a table has its new name at once, and no client is waited for. One that opens the
+//! old name before it has heard of the change gets the table that it had open by that name.
 
 use remora_fabric::Lane;
 use remora_node::{Metadata, metadata};
@@ -14,10 +14,10 @@ impl Cluster {
     /// Gives a table another name. Handles of the table, in every process, are as good as before;
     /// their errors may go on to have the old name. The old name is free.
     ///
-    /// Fails with [`OpenErrorKind::TableExists`](crate::OpenErrorKind::TableExists) if a table has the new
-    /// name, with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the old
-    /// one, and with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while a client
-    /// is creating the table.
+    /// Fails with [`OpenErrorKind::TableExists`](crate::OpenErrorKind::TableExists) if a table has
+    /// the new name, with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has
+    /// the old one, and with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while
+    /// a client is creating the table.
     ///
     /// Of an ordered table, one of large values, or one of bytes, this renames a part: use
     /// [`rename_ordered`](Cluster::rename_ordered), [`rename_large`](Cluster::rename_large) or
@@ -32,11 +32,14 @@ impl Cluster {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn rename_table(&self, from: &str, to: &str) -> Result<(), OpenError> {
-        self.rename_together(vec![(from.to_owned(), to.to_owned())])
+        self.rename_together(from, to, vec![from.to_owned()])
     }
 
-    /// Gives several tables other names, in one change of the catalog.
-    pub(crate) fn rename_together(&self, names: Vec<(String, String)>) -> Result<(), OpenError> {
+    /// Gives the parts of a table, whose names begin with that of the table, other names, in one
+    /// change of the catalog.
+    pub(crate) fn rename_together(&self, from: &str, to: &str, parts: Vec<String>) -> Result<(), OpenError> {
+        let new = |part: &String| format!("{to}{}", part.strip_prefix(from).unwrap_or_default());
+        let names: Vec<_> = parts.into_iter().map(|part| (part.clone(), new(&part))).collect();
         self.lacks_nothing()?;
         self.unless_interrupted()?;
         let rename = || {

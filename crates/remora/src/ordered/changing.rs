@@ -6,12 +6,10 @@ use remora_record::KeyHash;
 use remora_txn::Intent;
 
 use super::finding::{Step, of_node};
-use super::keys::encoded;
 use super::parts::NodeRecord;
-use super::tree::{CHANGED, NodeView, Ordered};
+use super::tree::{CHANGED, NodeView, Tree};
+use crate::dynamic::Access;
 use crate::error::Error;
-use crate::key::Key;
-use crate::record::Record;
 use crate::transaction::{Slot, Transaction};
 
 /// A merge of nodes with their neighbours, all of which have been fetched: of a leaf, and of each
@@ -27,30 +25,29 @@ pub(super) struct Merge {
     to_left: bool,
 }
 
-impl<K: Key, V: Record> Ordered<K, V> {
+impl Tree {
     /// Adds an entry to a leaf that was named for an update, or to one half of it.
     pub(super) async fn add(
         &self,
         tx: &mut Transaction<'_, '_>,
         mut leaf: Slot<NodeRecord>,
-        key: K,
-        value: V,
+        key: &[u8],
+        value: &[u8],
     ) -> Result<(), Error> {
-        let apart = self.values.as_ref().map(|values| tx.want_for(values, key, Intent::Insert));
-        if let Some(apart) = apart {
-            tx.fetch().await?;
-            if apart.value(tx)?.is_some() {
-                return Err(CHANGED); // the leaf was read before
-            }
+        let apart = match &self.values {
+            Some(values) => Some((values, values.fetch(tx, key, Access::Insert(value.len())).await?)),
+            None => None,
+        };
+        if apart.as_ref().is_some_and(|(_, found)| found.is_there()) {
+            return Err(CHANGED); // the leaf was read before
         }
         if self.seen(tx, leaf)?.is_full() {
-            leaf = self.split(tx, leaf, &key).await?;
+            leaf = self.split(tx, leaf, key).await?;
         }
-        let (encoded, inline) = (encoded(&key), self.inline(&value));
         let mut node = self.changed(tx, leaf)?;
-        let at = node.find(encoded.bytes()).unwrap_or_else(|at| at);
-        node.insert(at, encoded.bytes(), &inline);
-        apart.map_or(Ok(()), |apart| apart.insert(tx, value))
+        let at = node.find(key).unwrap_or_else(|at| at);
+        node.insert(at, key, self.inline(value));
+        apart.map_or(Ok(()), |(values, found)| values.write(tx, key, value, &found))
     }
 
     /// Splits the leaf of a key, which is full, and its ancestors as far as they are; the half that
@@ -59,7 +56,7 @@ impl<K: Key, V: Record> Ordered<K, V> {
         &self,
         tx: &mut Transaction<'_, '_>,
         leaf: Slot<NodeRecord>,
-        key: &K,
+        key: &[u8],
     ) -> Result<Slot<NodeRecord>, Error> {
         // Mostly its parent is known, and has room: one round trip, and not one for each level.
         if let Some(id) = self.directory.parent(key) {
@@ -69,7 +66,7 @@ impl<K: Key, V: Record> Ordered<K, V> {
             let full = self.seen(tx, leaf)?;
             let has_it = |node: NodeView<'_>| node.level() == 1 && node.find(full.low()).is_ok() && !node.is_full();
             if self.find(tx, parent)?.is_some_and(has_it) && new.slot.get(tx)?.is_none() {
-                return self.split_one(tx, parent, leaf, new, encoded(key).bytes());
+                return self.split_one(tx, parent, leaf, new, key);
             }
         }
         let path = self.descend(tx, &self.directory, key, Intent::Update).await?;
@@ -107,9 +104,8 @@ impl<K: Key, V: Record> Ordered<K, V> {
         path: &[Step],
         from: usize,
         new: Vec<Step>,
-        key: &K,
+        key: &[u8],
     ) -> Result<Slot<NodeRecord>, Error> {
-        let key = encoded(key);
         let mut new = new.into_iter();
         let mut next = || new.next().ok_or(CHANGED);
         let (mut parent, mut full) = (path.get(from.wrapping_sub(1)).map(|step| step.slot), &path[from..]);
@@ -123,12 +119,12 @@ impl<K: Key, V: Record> Ordered<K, V> {
             let mut image = [0; NODE_BYTES];
             Node::create(self.shape, &mut image, level + 1, &low).insert_child(&low, below.id);
             root.update(tx, NodeRecord(image))?;
-            parent = Some(self.split_one(tx, root, below.slot, next()?, key.bytes())?);
+            parent = Some(self.split_one(tx, root, below.slot, next()?, key)?);
             full = &full[1..];
         }
         for step in full {
             let above = parent.ok_or(CHANGED)?;
-            parent = Some(self.split_one(tx, above, step.slot, next()?, key.bytes())?);
+            parent = Some(self.split_one(tx, above, step.slot, next()?, key)?);
         }
         parent.ok_or(CHANGED)
     }
@@ -161,7 +157,7 @@ impl<K: Key, V: Record> Ordered<K, V> {
         &self,
         tx: &mut Transaction<'_, '_>,
         leaf: Slot<NodeRecord>,
-        key: &K,
+        key: &[u8],
     ) -> Result<Option<Merge>, Error> {
         let mut path = self.descend(tx, &self.directory, key, Intent::Update).await?;
         let mut below = path.len();
@@ -180,7 +176,7 @@ impl<K: Key, V: Record> Ordered<K, V> {
         let parent = path[below - 1];
         path.drain(..below);
         let node = self.seen(tx, parent.slot)?;
-        let at = node.child_of(encoded(key).bytes());
+        let at = node.child_of(key);
         let (to_left, mut id) = if at > 0 { (true, node.child(at - 1)) } else { (false, node.child(1)) };
         // What is left of two goes on, what is right of it is deleted.
         let (ours, theirs) = if to_left { (Intent::Delete, Intent::Update) } else { (Intent::Update, Intent::Delete) };

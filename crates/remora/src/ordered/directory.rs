@@ -7,18 +7,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use remora_index::learned::{Learned, Size};
+use remora_node::limits::KEY_BYTES_MAX;
 
-use super::keys::encoded;
-use crate::key::Key;
+/// A node: its low fence, its high fence (`None`: it has all keys that are not less than the low
+/// one), and its id.
+pub(super) type Known<'n> = (&'n [u8], Option<&'n [u8]>, u64);
 
 /// Where nodes are, by their low fences. Where it knows none, there are gaps.
 ///
 /// A lookup is a search in memory under a lock that readers share; only what has turned out to be
 /// wrong or missing is written.
-pub(super) struct Directory<K> {
-    leaves: RwLock<Nodes<K>>,
+pub(super) struct Directory {
+    key_bytes: usize,
+    leaves: RwLock<Box<dyn Nodes>>,
     /// The nodes above leaves that have been met. A transaction that splits a leaf uses them.
-    parents: RwLock<Nodes<K>>,
+    parents: RwLock<Box<dyn Nodes>>,
     /// Learns nothing.
     forgetful: bool,
     /// Entries of a leaf, in sixteenths, as scans have found them: a running average. 0: nobody has
@@ -27,48 +30,90 @@ pub(super) struct Directory<K> {
 }
 
 /// Nodes of a level.
-enum Nodes<K> {
-    Map(BTreeMap<K, Known<K>>),
-    Learned(Learned),
+trait Nodes: Send + Sync {
+    /// The node of a key.
+    fn find(&self, key: &[u8]) -> Option<u64>;
+    /// The node of a key and the nodes to its right, without a gap, up to the node of another key;
+    /// at most `max`.
+    fn chain(&self, from: &[u8], to: &[u8], max: usize) -> Vec<u64>;
+    /// Gives the range of a key's node to the node to its left, if it is the one with this id.
+    fn forget(&mut self, key: &[u8], id: u64);
+    fn learn(&mut self, node: Known<'_>);
+    /// How large they are, if they are learned.
+    fn size(&self) -> Option<Size>;
 }
 
-/// A node.
+impl Nodes for Learned {
+    fn find(&self, key: &[u8]) -> Option<u64> {
+        self.find(key)
+    }
+
+    fn chain(&self, from: &[u8], to: &[u8], max: usize) -> Vec<u64> {
+        self.chain(from, to, max)
+    }
+
+    fn forget(&mut self, key: &[u8], id: u64) {
+        self.forget(key, id);
+    }
+
+    fn learn(&mut self, (low, high, id): Known<'_>) {
+        self.learn(low, high, id);
+    }
+
+    fn size(&self) -> Option<Size> {
+        Some(self.size())
+    }
+}
+
+/// A key of up to `WORDS` words: big-endian, so that they compare as its bytes do.
+type Words<const WORDS: usize> = [u64; WORDS];
+
+fn words<const WORDS: usize>(key: &[u8]) -> Words<WORDS> {
+    let mut words = [0; WORDS];
+    for (word, bytes) in words.iter_mut().zip(key.chunks(size_of::<u64>())) {
+        let mut padded = [0; size_of::<u64>()];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_be_bytes(padded);
+    }
+    words
+}
+
+/// What a map has of a node, beside its low fence.
 #[derive(Clone, Copy)]
-struct Known<K> {
+struct Rest<const WORDS: usize> {
     id: u64,
-    /// `None`: all keys that are not less than its low fence.
-    high: Option<K>,
+    high: Option<Words<WORDS>>,
 }
 
-impl<K: Ord> Known<K> {
-    fn ends_behind(&self, key: &K) -> bool {
-        self.high.as_ref().is_none_or(|high| key < high)
+impl<const WORDS: usize> Rest<WORDS> {
+    fn ends_behind(&self, key: &Words<WORDS>) -> bool {
+        self.high.is_none_or(|high| *key < high)
     }
 }
 
-/// The node that has a key between its fences, and its low fence.
-fn at<'n, K: Ord>(nodes: &'n BTreeMap<K, Known<K>>, key: &K) -> Option<(&'n K, &'n Known<K>)> {
-    nodes.range(..=key).next_back().filter(|(_, node)| node.ends_behind(key))
+/// Nodes by their low fences, which have up to `WORDS` words.
+#[derive(Default)]
+struct Map<const WORDS: usize>(BTreeMap<Words<WORDS>, Rest<WORDS>>);
+
+impl<const WORDS: usize> Map<WORDS> {
+    /// The node that has a key between its fences, and its low fence.
+    fn at(&self, key: &Words<WORDS>) -> Option<(Words<WORDS>, Rest<WORDS>)> {
+        let node = self.0.range(..=*key).next_back();
+        node.filter(|(_, node)| node.ends_behind(key)).map(|(low, node)| (*low, *node))
+    }
 }
 
-impl<K: Key> Nodes<K> {
-    fn find(&self, key: &K) -> Option<u64> {
-        match self {
-            Nodes::Map(nodes) => at(nodes, key).map(|(_, node)| node.id),
-            Nodes::Learned(learned) => learned.find(encoded(key).bytes()),
-        }
+impl<const WORDS: usize> Nodes for Map<WORDS> {
+    fn find(&self, key: &[u8]) -> Option<u64> {
+        self.at(&words(key)).map(|(_, node)| node.id)
     }
 
-    fn chain(&self, from: &K, to: &K, max: usize) -> Vec<u64> {
-        let nodes = match self {
-            Nodes::Map(nodes) => nodes,
-            Nodes::Learned(learned) => return learned.chain(encoded(from).bytes(), encoded(to).bytes(), max),
-        };
+    fn chain(&self, from: &[u8], to: &[u8], max: usize) -> Vec<u64> {
         let mut chain = Vec::with_capacity(max.min(64));
-        let Some((low, first)) = at(nodes, from) else { return chain };
+        let Some((low, first)) = self.at(&words(from)) else { return chain };
         chain.push(first.id);
         let mut end = first.high;
-        for (low, node) in nodes.range((Bound::Excluded(low), Bound::Included(to))) {
+        for (low, node) in self.0.range((Bound::Excluded(low), Bound::Included(words(to)))) {
             // Behind a gap nothing is known to be next.
             if chain.len() == max || end != Some(*low) {
                 break;
@@ -79,69 +124,71 @@ impl<K: Key> Nodes<K> {
         chain
     }
 
-    fn forget(&mut self, key: &K, id: u64) {
-        let nodes = match self {
-            Nodes::Map(nodes) => nodes,
-            Nodes::Learned(learned) => return learned.forget(encoded(key).bytes(), id),
-        };
-        let gone = at(nodes, key).filter(|(_, node)| node.id == id).map(|(low, node)| (*low, node.high));
-        let Some((low, high)) = gone else { return };
-        nodes.remove(&low);
-        if let Some((_, left)) = nodes.range_mut(..low).next_back()
+    fn forget(&mut self, key: &[u8], id: u64) {
+        let Some((low, gone)) = self.at(&words(key)).filter(|(_, node)| node.id == id) else { return };
+        self.0.remove(&low);
+        if let Some((_, left)) = self.0.range_mut(..low).next_back()
             && left.high == Some(low)
         {
-            left.high = high;
+            left.high = gone.high;
         }
     }
 
-    fn learn(&mut self, low: K, high: Option<K>, id: u64) {
-        let nodes = match self {
-            Nodes::Map(nodes) => nodes,
-            Nodes::Learned(learned) => {
-                let high = high.as_ref().map(encoded);
-                return learned.learn(encoded(&low).bytes(), high.as_ref().map(|high| high.bytes()), id);
-            }
-        };
-        if let Some((_, left)) = nodes.range_mut(..low).next_back()
+    fn learn(&mut self, (low, high, id): Known<'_>) {
+        let low = words(low);
+        if let Some((_, left)) = self.0.range_mut(..low).next_back()
             && left.ends_behind(&low)
         {
             left.high = Some(low);
         }
-        let known = Known { id, high };
-        while let Some((gone, _)) = nodes.range(low..).next().filter(|(other, _)| known.ends_behind(other)) {
+        let node = Rest { id, high: high.map(words) };
+        while let Some((gone, _)) = self.0.range(low..).next().filter(|(other, _)| node.ends_behind(other)) {
             let gone = *gone;
-            nodes.remove(&gone);
+            self.0.remove(&gone);
         }
-        nodes.insert(low, known);
+        self.0.insert(low, node);
+    }
+
+    fn size(&self) -> Option<Size> {
+        None
     }
 }
 
-impl<K> Default for Directory<K> {
-    fn default() -> Directory<K> {
-        Directory::of(|| Nodes::Map(BTreeMap::new()))
+/// A map whose keys have just enough words for keys of `bytes` bytes.
+fn map(bytes: usize) -> Box<dyn Nodes> {
+    match bytes.div_ceil(size_of::<u64>()) {
+        ..=1 => Box::new(Map::<1>::default()),
+        2 => Box::new(Map::<2>::default()),
+        3..=4 => Box::new(Map::<4>::default()),
+        _ => Box::new(Map::<{ KEY_BYTES_MAX / size_of::<u64>() }>::default()),
     }
 }
 
-impl<K> Directory<K> {
-    fn of(nodes: impl Fn() -> Nodes<K>) -> Directory<K> {
+impl Directory {
+    /// One that knows nothing yet, of a tree whose keys have `key_bytes` bytes.
+    pub(super) fn new(key_bytes: usize) -> Directory {
+        Directory::of(key_bytes, || map(key_bytes))
+    }
+
+    /// One that needs a ninth of the memory: see [`remora_index::learned`].
+    pub(super) fn learned(key_bytes: usize) -> Directory {
+        Directory::of(key_bytes, || Box::new(Learned::new(key_bytes)))
+    }
+
+    /// One that stays empty.
+    pub(super) fn forgetful(key_bytes: usize) -> Directory {
+        Directory { forgetful: true, ..Directory::new(key_bytes) }
+    }
+
+    fn of(key_bytes: usize, nodes: impl Fn() -> Box<dyn Nodes>) -> Directory {
         let (leaves, parents) = (RwLock::new(nodes()), RwLock::new(nodes()));
-        Directory { leaves, parents, forgetful: false, entries: AtomicUsize::new(0) }
+        Directory { key_bytes, leaves, parents, forgetful: false, entries: AtomicUsize::new(0) }
     }
 
     /// How large it is, if it is learned: of leaves, and the bytes of all.
     pub(super) fn size(&self) -> Option<Size> {
-        match (&*read(&self.leaves), &*read(&self.parents)) {
-            (Nodes::Learned(leaves), Nodes::Learned(parents)) => {
-                let (leaves, parents) = (leaves.size(), parents.size());
-                Some(Size { bytes: leaves.bytes + parents.bytes, ..leaves })
-            }
-            _ => None,
-        }
-    }
-
-    /// One that stays empty.
-    pub(super) fn forgetful() -> Directory<K> {
-        Directory { forgetful: true, ..Directory::default() }
+        let (leaves, parents) = (read(&self.leaves).size()?, read(&self.parents).size()?);
+        Some(Size { bytes: leaves.bytes + parents.bytes, ..leaves })
     }
 
     pub(super) fn is_forgetful(&self) -> bool {
@@ -149,8 +196,8 @@ impl<K> Directory<K> {
     }
 
     /// What one operation remembers, if this remembers nothing: as long as it lasts.
-    pub(super) fn of_an_operation(&self) -> Option<Directory<K>> {
-        self.forgetful.then(Directory::default)
+    pub(super) fn of_an_operation(&self) -> Option<Directory> {
+        self.forgetful.then(|| Directory::new(self.key_bytes))
     }
 
     /// How many leaves `keys` keys probably take. While no leaf has been seen, the least number
@@ -166,6 +213,43 @@ impl<K> Directory<K> {
         let after = if before == 0 { 16 * count } else { before - before / 16 + count };
         self.entries.store(after, Ordering::Relaxed);
     }
+
+    /// The leaf of a key, as far as it knows.
+    pub(super) fn find(&self, key: &[u8]) -> Option<u64> {
+        read(&self.leaves).find(key)
+    }
+
+    /// The node above the leaf of a key, as far as it knows.
+    pub(super) fn parent(&self, key: &[u8]) -> Option<u64> {
+        read(&self.parents).find(key)
+    }
+
+    /// The leaf of a key and the leaves to its right, as far as they are known, up to the leaf of
+    /// another key; at most `max`.
+    pub(super) fn chain(&self, from: &[u8], to: &[u8], max: usize) -> Vec<u64> {
+        read(&self.leaves).chain(from, to, max)
+    }
+
+    /// The leaf of a key is not there. What it had, the one to its left has: it was merged, or a
+    /// split has not committed.
+    pub(super) fn forget(&self, key: &[u8], id: u64) {
+        write(&self.leaves).forget(key, id);
+    }
+
+    /// Notes where leaves are.
+    pub(super) fn learn<'n>(&self, found: impl IntoIterator<Item = Known<'n>>) {
+        if !self.forgetful {
+            let mut leaves = write(&self.leaves);
+            found.into_iter().for_each(|leaf| leaves.learn(leaf));
+        }
+    }
+
+    /// Notes where a node above leaves is.
+    pub(super) fn learn_parent(&self, parent: Known<'_>) {
+        if !self.forgetful {
+            write(&self.parents).learn(parent);
+        }
+    }
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
@@ -176,95 +260,87 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<K: Key> Directory<K> {
-    /// One that needs a ninth of the memory: see [`remora_index::learned`].
-    pub(super) fn learned() -> Directory<K> {
-        Directory::of(|| Nodes::Learned(Learned::new(K::BYTES)))
-    }
-
-    /// The leaf of a key, as far as it knows.
-    pub(super) fn find(&self, key: &K) -> Option<u64> {
-        read(&self.leaves).find(key)
-    }
-
-    /// The node above the leaf of a key, as far as it knows.
-    pub(super) fn parent(&self, key: &K) -> Option<u64> {
-        read(&self.parents).find(key)
-    }
-
-    /// The leaf of a key and the leaves to its right, as far as they are known, up to the leaf of
-    /// another key; at most `max`.
-    pub(super) fn chain(&self, from: &K, to: &K, max: usize) -> Vec<u64> {
-        read(&self.leaves).chain(from, to, max)
-    }
-
-    /// The leaf of a key is not there. What it had, the one to its left has: it was merged, or a
-    /// split has not committed.
-    pub(super) fn forget(&self, key: &K, id: u64) {
-        write(&self.leaves).forget(key, id);
-    }
-
-    /// Notes where leaves are: each its fences and its id.
-    pub(super) fn learn(&self, found: impl IntoIterator<Item = (K, Option<K>, u64)>) {
-        if !self.forgetful {
-            let mut leaves = write(&self.leaves);
-            found.into_iter().for_each(|(low, high, id)| leaves.learn(low, high, id));
-        }
-    }
-
-    /// Notes where a node above leaves is: its fences and its id.
-    pub(super) fn learn_parent(&self, (low, high, id): (K, Option<K>, u64)) {
-        if !self.forgetful {
-            write(&self.parents).learn(low, high, id);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Notes where leaves are whose keys are numbers.
+    fn learn(directory: &Directory, leaves: impl IntoIterator<Item = (u8, Option<u8>, u64)>) {
+        for (low, high, id) in leaves {
+            let (low, high) = (key(directory, low), high.map(|high| key(directory, high)));
+            directory.learn([(&low[..], high.as_deref(), id)]);
+        }
+    }
+
+    /// A number as a key of this directory, of any number of bytes.
+    fn key(directory: &Directory, number: u8) -> Vec<u8> {
+        let mut key = vec![7; directory.key_bytes];
+        key[directory.key_bytes - 1] = number;
+        key
+    }
+
+    fn find(directory: &Directory, number: u8) -> Option<u64> {
+        directory.find(&key(directory, number))
+    }
+
     #[test]
     fn what_is_learnt_replaces_what_it_overlaps() {
-        let directory = Directory::<u8>::default();
-        let chain = |from: u8, to| directory.chain(&from, &to, 9);
-        assert_eq!(directory.find(&5), None);
-        directory.learn([(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
-        let found = [9, 10, 19, 20, 29, 30, 40, 255].map(|key| directory.find(&key));
-        assert_eq!(found, [None, Some(1), Some(1), Some(2), Some(2), None, Some(4), Some(4)]);
-        assert_eq!(chain(10, 255), [1, 2], "there is a gap behind them");
-        assert_eq!(directory.chain(&10, &255, 1), [1]);
-        directory.learn([(30, Some(40), 3)]);
-        assert_eq!((chain(15, 255), chain(15, 39), chain(25, 29)), (vec![1, 2, 3, 4], vec![1, 2, 3], vec![2]));
-        // A split, seen from its right half.
-        directory.learn([(15, Some(20), 5)]);
-        assert!(chain(0, 255).is_empty());
-        assert_eq!(chain(10, 25), [1, 5, 2]);
-        // A merge that ends within another leaf.
-        directory.learn([(10, Some(25), 6)]);
-        assert_eq!((chain(10, 255), directory.find(&27)), (vec![6], None));
-        directory.learn([(0, None, 7)]);
-        assert_eq!(chain(3, 255), [7]);
+        for directory in [1, 8, 9, 17, 64].map(Directory::new) {
+            let chain = |from, to, max| directory.chain(&key(&directory, from), &key(&directory, to), max);
+            assert_eq!(find(&directory, 5), None);
+            learn(&directory, [(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
+            let found = [9, 10, 19, 20, 29, 30, 40, 255].map(|number| find(&directory, number));
+            assert_eq!(found, [None, Some(1), Some(1), Some(2), Some(2), None, Some(4), Some(4)]);
+            assert_eq!(chain(10, 255, 9), [1, 2], "there is a gap behind them");
+            assert_eq!(chain(10, 255, 1), [1]);
+            learn(&directory, [(30, Some(40), 3)]);
+            assert_eq!((chain(15, 255, 9), chain(15, 39, 9)), (vec![1, 2, 3, 4], vec![1, 2, 3]));
+            assert_eq!((chain(25, 29, 9), chain(20, 20, 9)), (vec![2], vec![2]));
+            // A split, seen from its right half.
+            learn(&directory, [(15, Some(20), 5)]);
+            assert!(chain(0, 255, 9).is_empty());
+            assert_eq!(chain(10, 25, 9), [1, 5, 2]);
+            // A merge that ends within another leaf.
+            learn(&directory, [(10, Some(25), 6)]);
+            assert_eq!((chain(10, 255, 9), find(&directory, 27)), (vec![6], None));
+            learn(&directory, [(0, None, 7)]);
+            assert_eq!(chain(3, 255, 9), [7]);
+        }
     }
 
     #[test]
     fn what_is_not_there_belongs_to_its_left_neighbour() {
-        for directory in [Directory::default(), Directory::learned()] {
-            directory.learn([(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
-            directory.forget(&25, 1);
-            assert_eq!(directory.find(&25_u8), Some(2), "it was another leaf that was not there");
-            directory.forget(&25, 2);
-            assert_eq!(directory.find(&25), Some(1));
-            directory.forget(&50, 4);
-            assert_eq!([25, 35, 50].map(|key| directory.find(&key)), [Some(1), None, None], "there was a gap");
+        for directory in [Directory::new(1), Directory::new(20), Directory::learned(1)] {
+            let forget = |number, id| directory.forget(&key(&directory, number), id);
+            learn(&directory, [(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
+            forget(25, 1);
+            assert_eq!(find(&directory, 25), Some(2), "it was another leaf that was not there");
+            forget(25, 2);
+            assert_eq!(find(&directory, 25), Some(1));
+            forget(50, 4);
+            assert_eq!([25, 35, 50].map(|number| find(&directory, number)), [Some(1), None, None], "there was a gap");
         }
     }
 
     #[test]
     fn parents_are_remembered_beside_leaves() {
-        let directory = Directory::default();
-        directory.learn([(10, Some(20), 1)]);
-        directory.learn_parent((0_u8, Some(15), 9));
-        assert_eq!((directory.find(&12), directory.parent(&12), directory.parent(&15)), (Some(1), Some(9), None));
+        let directory = Directory::new(1);
+        directory.learn([(&[10][..], Some(&[20][..]), 1)]);
+        directory.learn_parent((&[0], Some(&[15]), 9));
+        let parent = |number| directory.parent(&[number]);
+        assert_eq!((directory.find(&[12]), parent(12), parent(15)), (Some(1), Some(9), None));
+    }
+
+    #[test]
+    fn words_compare_as_bytes_do() {
+        let keys = [
+            &b"\0\0\0\0\0\0\0\0\0"[..],
+            b"\0\0\0\0\0\0\0\0\x01",
+            b"aaaaaaaa\x01",
+            b"ab\0\0\0\0\0\0\0",
+            b"\xff\0\0\0\0\0\0\0\0",
+        ];
+        assert!(keys.map(words::<2>).is_sorted() && keys.map(words::<8>).is_sorted());
+        assert_eq!(words::<2>(b"aaaaaaaab"), [u64::from_be_bytes(*b"aaaaaaaa"), u64::from(b'b') << 56]);
     }
 }

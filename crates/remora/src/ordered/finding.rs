@@ -1,16 +1,15 @@
 //! Finding the leaf of a key: where it is remembered, by asking a memory node, or from the root.
 
 use remora_index::btree::{Damaged, ROOT};
+use remora_record::Key;
 use remora_txn::Intent;
 use zerocopy::IntoBytes;
 
-use super::directory::Directory;
-use super::keys::encoded;
+use super::directory::{Directory, Known};
+use super::keys::{key_of, least};
 use super::parts::NodeRecord;
-use super::tree::{CHANGED, NodeView, Ordered};
+use super::tree::{CHANGED, NodeView, Tree};
 use crate::error::Error;
-use crate::key::Key;
-use crate::record::Record;
 use crate::transaction::{Slot, Transaction};
 use crate::worker::Session;
 
@@ -25,23 +24,22 @@ pub(super) struct Step {
     pub(super) slot: Slot<NodeRecord>,
 }
 
-impl<K: Key, V: Record> Ordered<K, V> {
+impl Tree {
     /// The leaf of a key, which is in the read set from now on. First where it is remembered to be;
     /// if nothing is remembered, where the memory node's CPU says, if there is one to be asked; and
     /// then from the root.
     pub(super) async fn leaf(
         &self,
         tx: &mut Transaction<'_, '_>,
-        directory: &Directory<K>,
-        key: &K,
+        directory: &Directory,
+        key: &[u8],
         intent: Intent,
     ) -> Result<Slot<NodeRecord>, Error> {
-        let bytes = encoded(key);
         let mut hint = directory.find(key);
         let mut is_known = hint.is_some();
         if !is_known {
             let parent = !directory.is_forgetful();
-            let located = tx.locate_in_tree(&self.inner, &self.leaves, bytes.bytes(), parent, intent).await?;
+            let located = tx.locate_in_tree(&self.inner, &self.leaves, key, parent, intent).await?;
             hint = located.as_ref().map(|located| located.leaf);
             if let Some(parent) = located.and_then(|located| located.parent) {
                 directory.learn(children(&self.node(parent.as_bytes())?));
@@ -57,7 +55,7 @@ impl<K: Key, V: Record> Ordered<K, V> {
                 hint = directory.find(key).filter(|_| is_known);
                 continue;
             };
-            let is_it = node.contains(bytes.bytes()) || leaf_by_hint();
+            let is_it = node.contains(key) || mutant!(LeafByHint);
             if !is_it || !is_known {
                 directory.learn([of_node(id, &node)]);
             }
@@ -65,7 +63,7 @@ impl<K: Key, V: Record> Ordered<K, V> {
                 return Ok(slot);
             }
             is_known = false;
-            hint = node.side_of(bytes.bytes()).is_gt().then(|| node.next());
+            hint = node.side_of(key).is_gt().then(|| node.next());
         }
         let path = self.descend(tx, directory, key, intent).await?;
         path.last().map(|leaf| leaf.slot).ok_or(CHANGED)
@@ -76,11 +74,10 @@ impl<K: Key, V: Record> Ordered<K, V> {
     pub(super) async fn descend(
         &self,
         tx: &mut Transaction<'_, '_>,
-        directory: &Directory<K>,
-        key: &K,
+        directory: &Directory,
+        key: &[u8],
         intent: Intent,
     ) -> Result<Vec<Step>, Error> {
-        let bytes = encoded(key);
         let (mut path, mut id, mut below) = (Vec::new(), ROOT, None);
         loop {
             let is_leaf = below == Some(1);
@@ -90,7 +87,7 @@ impl<K: Key, V: Record> Ordered<K, V> {
             // Whatever led here was read in this transaction, and has changed since.
             let node = self.find(tx, slot)?.ok_or(CHANGED)?;
             let level = node.level();
-            if below.is_some_and(|above| above != level + 1) || !node.contains(bytes.bytes()) {
+            if below.is_some_and(|above| above != level + 1) || !node.contains(key) {
                 return Err(CHANGED);
             }
             if (level == 0) != is_leaf {
@@ -105,19 +102,19 @@ impl<K: Key, V: Record> Ordered<K, V> {
                 }
                 _ => {}
             }
-            (id, below) = (node.child(node.child_of(bytes.bytes())), Some(level));
+            (id, below) = (node.child(node.child_of(key)), Some(level));
         }
     }
 
     /// Reads all nodes above leaves, a transaction for each, so that this handle knows where all
     /// keys are.
-    pub async fn train(&self, session: &mut Session) -> Result<(), Error> {
-        let mut from = Some(K::decode(&vec![0; K::BYTES]));
+    pub(super) async fn train(&self, session: &mut Session) -> Result<(), Error> {
+        let mut from: Option<Key> = Some(least(self.shape.key_bytes()));
         while let Some(key) = from {
             let read = session.transact(async |tx| {
-                let path = self.descend(tx, &self.directory, &key, Intent::Read).await?;
+                let path = self.descend(tx, &self.directory, key.bytes(), Intent::Read).await?;
                 let above = path.len().checked_sub(2).and_then(|at| path.get(at)).ok_or(CHANGED)?;
-                Ok(self.seen(tx, above.slot)?.high().map(K::decode))
+                Ok(self.seen(tx, above.slot)?.high().map(key_of))
             });
             from = read.await?;
         }
@@ -126,24 +123,14 @@ impl<K: Key, V: Record> Ordered<K, V> {
 }
 
 /// A node, as the directory keeps it.
-pub(super) fn of_node<K: Key>(id: u64, node: &NodeView<'_>) -> (K, Option<K>, u64) {
-    (K::decode(node.low()), node.high().map(K::decode), id)
+pub(super) fn of_node<'n>(id: u64, node: &'n NodeView<'n>) -> Known<'n> {
+    (node.low(), node.high(), id)
 }
 
 /// The leaves below a node of level 1.
-fn children<'n, K: Key>(node: &'n NodeView<'n>) -> impl Iterator<Item = (K, Option<K>, u64)> + use<'n, K> {
+fn children<'n>(node: &'n NodeView<'n>) -> impl Iterator<Item = Known<'n>> {
     (0..node.count()).map(|at| {
         let high = if at + 1 < node.count() { Some(node.key(at + 1)) } else { node.high() };
-        (K::decode(node.key(at)), high.map(K::decode), node.child(at))
+        (node.key(at), high, node.child(at))
     })
-}
-
-/// Whether a published error has been put back. Always false without the feature `mutants`.
-#[cfg(not(feature = "mutants"))]
-const fn leaf_by_hint() -> bool {
-    false
-}
-#[cfg(feature = "mutants")]
-fn leaf_by_hint() -> bool {
-    remora_txn::mutant::is_on(remora_txn::mutant::Mutant::LeafByHint)
 }

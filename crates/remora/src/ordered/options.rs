@@ -2,7 +2,8 @@
 
 use remora_index::btree::NODE_BYTES;
 
-use super::parts::{is_inline, shape};
+use super::parts::Form;
+use crate::dynamic::DynSchema;
 use crate::key::Key;
 use crate::record::Record;
 use remora_fabric::setters;
@@ -40,26 +41,35 @@ pub struct OrderedOptions {
     /// rows come last among the rows with an equal prefix. Each such group then grows at an end of
     /// its own, and leaves become full.
     pub apart: usize,
+    /// Bytes of all values together that it can hold, if they have different lengths; if `None`,
+    /// `rows` of the longest ones. Values that lie in leaves, and those of typed tables, have one
+    /// length.
+    pub bytes: Option<u64>,
 }
 
-setters!(OrderedOptions { replicas: u8, design: Design, apart: usize });
+setters!(OrderedOptions { replicas: u8, design: Design, apart: usize, bytes: u64 });
 
 impl OrderedOptions {
     /// A table of at most `rows` keys, otherwise with the cluster's defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> OrderedOptions {
-        OrderedOptions { rows, replicas: None, design: Design::Fine, apart: 0 }
+        OrderedOptions { rows, replicas: None, design: Design::Fine, apart: 0, bytes: None }
     }
 
     /// The tables that it will consist of, for keys and values of these types: rows, bytes of a
     /// key, and bytes of a value of each. From that follows how much memory it needs.
     #[must_use]
     pub fn tables<K: Key, V: Record>(&self) -> Vec<(u64, usize, usize)> {
-        let Ok(shape) = shape::<K, V>() else { return Vec::new() };
+        let Ok(form) = Form::of(&DynSchema::of::<K, V>()) else { return Vec::new() };
+        let [inner, leaves] = self.nodes(&form).map(|rows| (rows, size_of::<u64>(), NODE_BYTES));
+        let values = form.values.map(|_| (self.rows, K::BYTES, V::BYTES));
+        [inner, leaves].into_iter().chain(values).collect()
+    }
+
+    /// Rows of the tables of inner nodes and of leaves.
+    pub(super) fn nodes(&self, form: &Form) -> [u64; 2] {
+        let (leaves, inner) = form.shape.nodes_for(self.rows);
         // Some that come while others go.
-        let node = |rows: u64| (rows.saturating_add(16), size_of::<u64>(), NODE_BYTES);
-        let (leaves, inner) = shape.nodes_for(self.rows);
-        let values = (!is_inline::<K, V>()).then_some((self.rows, K::BYTES, V::BYTES));
-        [node(inner), node(leaves)].into_iter().chain(values).collect()
+        [inner, leaves].map(|rows| rows.saturating_add(16))
     }
 }

@@ -1,46 +1,109 @@
-//! Ranges of an ordered table: scans, and the first or the last key of a range.
+//! Ranges of a tree.
 
-use std::ops::RangeBounds;
+use std::ops::Bound;
 
+use remora_record::Key;
 use remora_txn::Intent;
 
-use super::keys::{encoded, ends, neighbour};
-use super::tree::{CHANGED, NodeView, Ordered};
+use super::keys::{ends, key_of, neighbour};
+use super::tree::{NodeView, Tree};
 use crate::error::Error;
-use crate::key::Key;
-use crate::record::Record;
-use crate::transaction::{Slot, Transaction};
-
-/// A value that is to be replaced by another.
-pub(super) fn nothing<V: Record>() -> V {
-    V::decode(&vec![0; V::BYTES])
-}
+use crate::transaction::Transaction;
 
 /// Leaves that a scan asks for at a time: as many as one round has room for, under every protocol.
 const AHEAD_MAX: usize = 60;
 
-impl<K: Key, V: Record> Ordered<K, V> {
-    /// The first keys of a range and their values, in ascending order: at most `limit`. No other
-    /// transaction inserts into or deletes from the part of the range that this one has seen,
-    /// before this one commits. Otherwise this one aborts.
-    pub async fn scan(
+/// Which end of a range a scan begins at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    Ascending,
+    Descending,
+}
+
+/// What a scan has found: entries of leaves.
+struct Found<R, M> {
+    limit: usize,
+    rows: Vec<R>,
+    /// If values are out of line: keys instead of rows.
+    keys: Vec<Key>,
+    make: M,
+}
+
+impl<R, M: Fn(&[u8], &[u8]) -> Result<R, Error>> Found<R, M> {
+    /// How many more there may be.
+    fn left(&self) -> usize {
+        self.limit - self.rows.len().max(self.keys.len())
+    }
+
+    /// Takes entries of a leaf, as long as their keys are of the range, and there are not enough.
+    fn take(
+        &mut self,
+        tree: &Tree,
+        leaf: &NodeView<'_>,
+        entries: impl Iterator<Item = usize>,
+        is_of_range: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), Error> {
+        for at in entries {
+            let key = leaf.key(at);
+            if self.left() == 0 || !is_of_range(key) {
+                break;
+            }
+            match tree.values {
+                None => self.rows.push((self.make)(key, leaf.value(at))?),
+                Some(_) => self.keys.push(key_of(key)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tree {
+    /// What `make` makes of keys of a range and of their values, in order: at most `limit`.
+    pub(super) async fn scan<R>(
         &self,
         tx: &mut Transaction<'_, '_>,
-        range: impl RangeBounds<K>,
-        limit: usize,
-    ) -> Result<Vec<(K, V)>, Error> {
-        let mut found = Vec::new();
-        let Some((first, to)) = ends(&range) else { return Ok(found) };
-        let mut from = first;
+        range: (Bound<Key>, Bound<Key>),
+        (order, limit): (Order, usize),
+        make: impl Fn(&[u8], &[u8]) -> Result<R, Error>,
+    ) -> Result<Vec<R>, Error> {
+        let mut found = Found { limit, rows: Vec::new(), keys: Vec::new(), make };
+        let Some((from, to)) = ends(range, self.shape.key_bytes()) else { return Ok(found.rows) };
+        match order {
+            Order::Ascending => self.ascend(tx, (from, to), &mut found).await?,
+            Order::Descending => self.descend_keys(tx, (from, to), &mut found).await?,
+        }
+        let Some(values) = &self.values else { return Ok(found.rows) };
+        let fetched = values.fetch_all(tx, found.keys.iter().map(Key::bytes)).await?;
+        for (key, value) in found.keys.iter().zip(&fetched) {
+            found.rows.push((found.make)(key.bytes(), &values.value(tx, key.bytes(), value)?)?);
+        }
+        // The last key that has been looked for.
+        let end = if found.rows.len() == limit { found.keys.last().copied() } else { None };
+        let (first, last) = match order {
+            Order::Ascending => (from, end.unwrap_or(to)),
+            Order::Descending => (end.unwrap_or(from), to),
+        };
+        if limit > 0 {
+            tx.note_scan(values.heads().handle(), first.bytes(), last.bytes())?;
+        }
+        Ok(found.rows)
+    }
+
+    async fn ascend<R>(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        (mut from, to): (Key, Key),
+        found: &mut Found<R, impl Fn(&[u8], &[u8]) -> Result<R, Error>>,
+    ) -> Result<(), Error> {
         let own = self.directory.of_an_operation();
         let directory = own.as_ref().unwrap_or(&self.directory);
         let mut ahead = 0;
-        while found.len() < limit {
+        while found.left() > 0 {
             if ahead == 0 {
                 // Not more than it probably needs: others' changes of leaves that are not needed
                 // would be conflicts.
-                let leaves = directory.leaves_of(limit - found.len(), self.shape.capacity(0)).min(AHEAD_MAX);
-                let known = directory.chain(&from, &to, leaves);
+                let leaves = directory.leaves_of(found.left(), self.shape.capacity(0)).min(AHEAD_MAX);
+                let known = directory.chain(from.bytes(), to.bytes(), leaves);
                 for id in &known {
                     tx.want(&self.leaves, *id);
                 }
@@ -48,103 +111,37 @@ impl<K: Key, V: Record> Ordered<K, V> {
                 ahead = known.len();
             }
             ahead = ahead.saturating_sub(1);
-            let leaf = self.leaf(tx, directory, &from, Intent::Read).await?;
+            let leaf = self.leaf(tx, directory, from.bytes(), Intent::Read).await?;
             let leaf = self.seen(tx, leaf)?;
             directory.seen(leaf.count());
-            let start = leaf.find(encoded(&from).bytes()).unwrap_or_else(|at| at);
-            self.take(&leaf, start..leaf.count(), |key| key <= &to, limit, &mut found)?;
-            match leaf.high().map(K::decode) {
-                Some(high) if from < high && high <= to => from = high,
+            let start = leaf.find(from.bytes()).unwrap_or_else(|at| at);
+            found.take(self, &leaf, start..leaf.count(), |key| key <= to.bytes())?;
+            match leaf.high() {
+                Some(high) if from.bytes() < high && high <= to.bytes() => from = key_of(high),
                 _ => break,
             }
         }
-        let last = if found.len() == limit { found.last().map(|(key, _)| *key) } else { Some(to) };
-        self.bring_values(tx, &mut found, Some(first).zip(last)).await?;
-        Ok(found)
+        Ok(())
     }
 
-    /// The last keys of a range and their values, in descending order: at most `limit`. It takes a
-    /// round trip for each leaf.
-    pub async fn scan_back(
+    async fn descend_keys<R>(
         &self,
         tx: &mut Transaction<'_, '_>,
-        range: impl RangeBounds<K>,
-        limit: usize,
-    ) -> Result<Vec<(K, V)>, Error> {
-        let mut found = Vec::new();
-        let Some((from, last)) = ends(&range) else { return Ok(found) };
-        let mut to = last;
+        (from, mut to): (Key, Key),
+        found: &mut Found<R, impl Fn(&[u8], &[u8]) -> Result<R, Error>>,
+    ) -> Result<(), Error> {
         let own = self.directory.of_an_operation();
         let directory = own.as_ref().unwrap_or(&self.directory);
-        while found.len() < limit {
-            let leaf = self.leaf(tx, directory, &to, Intent::Read).await?;
+        while found.left() > 0 {
+            let leaf = self.leaf(tx, directory, to.bytes(), Intent::Read).await?;
             let leaf = self.seen(tx, leaf)?;
-            let behind = leaf.find(encoded(&to).bytes()).map_or_else(|at| at, |at| at + 1);
-            self.take(&leaf, (0..behind).rev(), |key| key >= &from, limit, &mut found)?;
-            match neighbour(&K::decode(leaf.low()), true) {
-                Some(before) if from <= before && before < to => to = before,
+            let behind = leaf.find(to.bytes()).map_or_else(|at| at, |at| at + 1);
+            found.take(self, &leaf, (0..behind).rev(), |key| key >= from.bytes())?;
+            match neighbour(leaf.low(), true) {
+                Some(before) if from.bytes() <= before.bytes() && before.bytes() < to.bytes() => to = before,
                 _ => break,
             }
         }
-        let first = if found.len() == limit { found.last().map(|(key, _)| *key) } else { Some(from) };
-        self.bring_values(tx, &mut found, first.zip(Some(last))).await?;
-        Ok(found)
-    }
-
-    /// The values of what a scan has found between two keys, where they are out of line.
-    async fn bring_values(
-        &self,
-        tx: &mut Transaction<'_, '_>,
-        found: &mut [(K, V)],
-        range: Option<(K, K)>,
-    ) -> Result<(), Error> {
-        let Some(values) = &self.values else { return Ok(()) };
-        let slots: Vec<Slot<V>> = found.iter().map(|(key, _)| tx.want(values, *key)).collect();
-        tx.fetch().await?;
-        for ((_, value), slot) in found.iter_mut().zip(slots) {
-            *value = slot.value(tx)?.ok_or(CHANGED)?;
-        }
-        if let Some((first, last)) = range {
-            tx.note_scan(values, &first, &last)?;
-        }
         Ok(())
-    }
-
-    /// Takes entries of a leaf, as long as their keys are of the range, and there are not enough.
-    fn take(
-        &self,
-        leaf: &NodeView<'_>,
-        entries: impl Iterator<Item = usize>,
-        is_of_range: impl Fn(&K) -> bool,
-        limit: usize,
-        found: &mut Vec<(K, V)>,
-    ) -> Result<(), Error> {
-        for at in entries {
-            let key = K::decode(leaf.key(at));
-            if found.len() == limit || !is_of_range(&key) {
-                break;
-            }
-            let value = if self.values.is_some() { nothing() } else { self.value(leaf, at)? };
-            found.push((key, value));
-        }
-        Ok(())
-    }
-
-    /// The first key of a range.
-    pub async fn first(
-        &self,
-        tx: &mut Transaction<'_, '_>,
-        range: impl RangeBounds<K>,
-    ) -> Result<Option<(K, V)>, Error> {
-        Ok(self.scan(tx, range, 1).await?.pop())
-    }
-
-    /// The last key of a range.
-    pub async fn last(
-        &self,
-        tx: &mut Transaction<'_, '_>,
-        range: impl RangeBounds<K>,
-    ) -> Result<Option<(K, V)>, Error> {
-        Ok(self.scan_back(tx, range, 1).await?.pop())
     }
 }

@@ -1,111 +1,63 @@
-//! A handle of an ordered table, and its nodes as a transaction sees them.
+//! A tree of bytes, and its nodes as a transaction sees them.
 
-use std::fmt;
 use std::sync::Arc;
 
 use remora_index::btree::{Damaged, Node, Shape};
-use remora_index::learned;
 use remora_txn::Abort;
 
 use super::directory::Directory;
-use super::keys::encoded;
 use super::parts::NodeRecord;
-#[cfg(doc)]
-use crate::cluster::Cluster;
-use crate::error::{Error, Named, Reason};
-use crate::key::Key;
-use crate::record::Record;
+use crate::dynamic::DynTable;
+use crate::error::{Error, Reason};
 use crate::table::Table;
 use crate::transaction::{Slot, Transaction};
 
 /// The bytes of a node of this transaction.
 pub(super) type NodeView<'t> = Node<&'t [u8]>;
 
-/// A table whose keys are in order: for ranges, and for the first or last key of one. Made by
-/// [`Cluster::create_ordered`]; clones are cheap, and share what they remember of where its keys
-/// are.
-///
-/// ```
-/// use remora::{Cluster, Error, OrderedOptions};
-/// # #[derive(Clone, Copy, remora::Record)]
-/// # struct Order { items: u64 }
-/// # let cluster = Cluster::embedded().open()?;
-/// // By customer, and then by number.
-/// let options = OrderedOptions::for_rows(1000);
-/// let orders = cluster.create_ordered::<(u32, u32), Order>("orders", options)?;
-/// let mut worker = cluster.worker(Default::default())?;
-/// let items = worker.block_on(async |session| {
-///     session
-///         .transact(async |tx| {
-///             // The customer's next number: nobody else can insert it meanwhile.
-///             let last = orders.last(tx, (7, 0)..=(7, u32::MAX)).await?;
-///             let number = last.map_or(1, |((_, number), _)| number + 1);
-///             orders.insert(tx, (7, number), Order { items: 3 }).await
-///         })
-///         .await?;
-///     let of_the_customer =
-///         session.transact(async |tx| orders.scan(tx, (7, 0)..(8, 0), 100).await).await?;
-///     Ok::<_, Error>(of_the_customer.iter().map(|(_, order)| order.items).sum::<u64>())
-/// })?;
-/// assert_eq!(items, 3);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct Ordered<K, V> {
+/// An ordered table, whose keys and values are bytes: each key of one length. Clones share what
+/// they remember of where keys are.
+#[derive(Clone)]
+pub(super) struct Tree {
     pub(super) inner: Table<u64, NodeRecord>,
     pub(super) leaves: Table<u64, NodeRecord>,
-    /// Out of line.
-    pub(super) values: Option<Table<K, V>>,
+    /// Values that are out of line.
+    pub(super) values: Option<DynTable>,
     pub(super) shape: Shape,
-    pub(super) directory: Arc<Directory<K>>,
+    pub(super) directory: Arc<Directory>,
 }
 
 /// It is not what was expected: what led there has changed since.
 pub(super) const CHANGED: Error = Error::Aborted(Reason::new(Abort::Changed));
 
-impl<K: Key, V: Record> Ordered<K, V> {
+impl Tree {
     pub(super) fn new(
         inner: Table<u64, NodeRecord>,
         leaves: Table<u64, NodeRecord>,
-        values: Option<Table<K, V>>,
+        values: Option<DynTable>,
         shape: Shape,
-    ) -> Ordered<K, V> {
-        Ordered { inner, leaves, values, shape, directory: Arc::default() }
+    ) -> Tree {
+        Tree { inner, leaves, values, shape, directory: Arc::new(Directory::new(shape.key_bytes())) }
+    }
+
+    /// The table's name.
+    pub(super) fn name(&self) -> &str {
+        self.leaves.name().strip_suffix("/leaves").unwrap_or(self.leaves.name())
+    }
+
+    /// A handle that remembers nothing of where keys are.
+    pub(super) fn without_memory(&self) -> Tree {
+        Tree { directory: Arc::new(Directory::forgetful(self.shape.key_bytes())), ..self.clone() }
+    }
+
+    /// A handle of its own that remembers where keys are in a learned cache.
+    pub(super) fn learned(&self) -> Tree {
+        Tree { directory: Arc::new(Directory::learned(self.shape.key_bytes())), ..self.clone() }
     }
 
     /// What a leaf has of a value.
-    pub(super) fn inline(&self, value: &V) -> Vec<u8> {
-        if self.values.is_some() {
-            return Vec::new();
-        }
-        let mut bytes = vec![0; V::BYTES];
-        value.encode(&mut bytes);
-        bytes
-    }
-
-    /// The error of a transaction that needs a key of this table which is not there.
-    #[must_use]
-    pub fn missing(&self, key: K) -> Error {
-        Error::NotFound(Named::new(self.name(), encoded(&key).bytes()))
-    }
-
-    /// A handle that remembers nothing of where keys are, for measurements: every operation asks,
-    /// or reads its way from the root.
-    #[must_use]
-    pub fn without_memory(&self) -> Ordered<K, V> {
-        Ordered { directory: Arc::new(Directory::forgetful()), ..self.clone() }
-    }
-
-    /// A handle of its own that remembers where keys are in a learned cache (XStore, see
-    /// [`learned`]): in eight bytes for a leaf and half a byte of models, instead of some seventy.
-    #[must_use]
-    pub fn learned(&self) -> Ordered<K, V> {
-        Ordered { directory: Arc::new(Directory::learned()), ..self.clone() }
-    }
-
-    /// How large that cache is; `None` if this handle has none.
-    #[must_use]
-    pub fn learned_size(&self) -> Option<learned::Size> {
-        self.directory.size()
+    pub(super) fn inline<'v>(&self, value: &'v [u8]) -> &'v [u8] {
+        if self.values.is_some() { &[] } else { value }
     }
 
     /// The nodes of a level.
@@ -142,31 +94,5 @@ impl<K: Key, V: Record> Ordered<K, V> {
         slot: Slot<NodeRecord>,
     ) -> Result<Node<&'t mut [u8]>, Error> {
         Node::new(self.shape, &mut slot.get_mut(tx)?.0[..]).map_err(|what| self.damaged(what))
-    }
-
-    pub(super) fn value(&self, leaf: &NodeView<'_>, at: usize) -> Result<V, Error> {
-        let bytes = leaf.value(at);
-        if bytes.len() == V::BYTES { Ok(V::decode(bytes)) } else { Err(self.damaged(Damaged("a value"))) }
-    }
-}
-
-impl<K, V> Ordered<K, V> {
-    /// The table's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.leaves.name().strip_suffix("/leaves").unwrap_or(self.leaves.name())
-    }
-}
-
-impl<K, V> Clone for Ordered<K, V> {
-    fn clone(&self) -> Ordered<K, V> {
-        let (inner, leaves, values) = (self.inner.clone(), self.leaves.clone(), self.values.clone());
-        Ordered { inner, leaves, values, shape: self.shape, directory: self.directory.clone() }
-    }
-}
-
-impl<K, V> fmt::Debug for Ordered<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ordered").field("name", &self.name()).finish_non_exhaustive()
     }
 }

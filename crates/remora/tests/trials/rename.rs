@@ -114,7 +114,7 @@ fn begin_two_growths(cluster: &Cluster, name: &str) {
     let (first, entry) = catalog.table(name).unwrap();
     let (born, spec, nodes) = (entry.born, entry.spec.clone(), cluster.live_nodes());
     let begun = block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
-        // The names are those that a client knew before the table was given another.
+        // The names are what a client knew before the table was given another.
         let spec = TableSpec { name: "a stale name".to_owned(), ..spec };
         let larger = (spec.clone(), NodeId(0));
         let (second, _) = metadata::begin_growth(lane, nodes, nodes, 1, (first, born), larger.clone()).await?;
