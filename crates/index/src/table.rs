@@ -311,6 +311,12 @@ impl Table {
         }
     }
 
+    /// Rows that all shards together have room for.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.rows_of_shard().saturating_mul(self.shards().into())
+    }
+
     /// Bytes to READ for a bucket.
     #[inline]
     #[must_use]

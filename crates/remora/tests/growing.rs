@@ -16,6 +16,7 @@ every_protocol! {
     rows_move_while_transactions_go_on,
     a_table_grows_by_itself,
     full_memory_nodes_are_told,
+    a_load_grows_its_table,
 }
 
 const ACCOUNTS: u64 = 150;
@@ -172,6 +173,30 @@ fn full_memory_nodes_are_told(protocol: Protocol) {
     assert_eq!(full.kind(), OpenErrorKind::Full, "{full}");
     assert_eq!(cluster.inspect(&rows, |_| {}).unwrap().records, inserted);
     assert_eq!(cluster.grow_table("nothing", 10).unwrap_err().kind(), OpenErrorKind::NoTable);
+}
+
+/// What is loaded says how large the table has to be, before or after it was found too small.
+fn a_load_grows_its_table(protocol: Protocol) {
+    let cluster = cluster(protocol);
+    let count = |table: &Table<u64, u64>| cluster.inspect(table, |_| {}).unwrap().records;
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(64)).unwrap();
+    assert_eq!(cluster.load(&rows, (0..5_000).map(|key| (key, key))).unwrap(), 5_000);
+    assert_eq!(count(&rows), 5_000);
+    let parts: Table<u64, u64> = cluster.create_table("parts", TableOptions::for_rows(64)).unwrap();
+    let part = |number: u64| (0..500).map(|row| (500 * number + row, row)).collect();
+    assert_eq!(cluster.load_parts(&parts, 10, part, |_| ()).unwrap(), 5_000);
+    assert_eq!(count(&parts), 5_000);
+    for rows in [1, 10, 300, 5_000] {
+        let exact: Table<u64, u64> = cluster.create_table("exact", TableOptions::for_rows(rows)).unwrap();
+        cluster.load(&exact, (0..rows).map(|key| (key, key))).unwrap();
+        assert_eq!(cluster.catalog().table("exact").unwrap().1.growths, 0, "{rows} rows fit as they are");
+        let _freed = cluster.drop_table("exact").unwrap();
+    }
+    let fixed: Table<u64, u64> = cluster.create_table("fixed", TableOptions::for_rows(64).grows(false)).unwrap();
+    let full = cluster.load(&fixed, (0..5_000).map(|key| (key, key))).unwrap_err();
+    assert_eq!((full.kind(), count(&fixed)), (OpenErrorKind::Full, 0));
+    let full = cluster.load_parts(&fixed, 10, part, |_| ()).unwrap_err();
+    assert_eq!((full.kind(), count(&fixed)), (OpenErrorKind::Full, 0));
 }
 
 /// A transaction finds no row of a key. Then the table grows, as far as it does without this

@@ -7,7 +7,7 @@ use remora_index::{IndexError, Loader, MakePart, Parts, TakeRow};
 use remora_node::{MemoryError, metadata};
 
 use super::handle::Cluster;
-use crate::error::OpenError;
+use crate::error::{OpenError, OpenErrorKind};
 use crate::key::Key;
 use crate::mutex::lock;
 use crate::record::Record;
@@ -17,6 +17,10 @@ impl Cluster {
     /// Loads rows into an empty table, and returns their number. This is much faster than
     /// transactions, and is none: no other client may use the table meanwhile. If it fails, or this
     /// client dies, the next load finds the table as if it were empty.
+    ///
+    /// A table that [grows](crate::TableOptions::grows) does so first, if the iterator says
+    /// ([`size_hint`](Iterator::size_hint)) that there are more rows than fit. An iterator that
+    /// gives more rows than it says, and more than fit, is refused: nothing is loaded then.
     pub fn load<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
@@ -24,6 +28,7 @@ impl Cluster {
     ) -> Result<u64, OpenError> {
         let mut rows = rows.into_iter();
         let mut bytes = vec![0; V::BYTES];
+        self.make_room_to_load(table.handle(), rows.size_hint().0 as u64)?;
         self.load_rows(table.handle(), &mut |take| {
             rows.try_for_each(|(key, value)| {
                 value.encode(&mut bytes);
@@ -50,6 +55,9 @@ impl Cluster {
     /// Loads rows in parts, which `part` makes. The parts are made and laid out on as many threads
     /// as the machine has cores. `loaded` is called now and then with the number of rows loaded
     /// since its last call.
+    ///
+    /// If there are more rows than fit, a table that [grows](crate::TableOptions::grows) becomes
+    /// larger, and all parts are made once more.
     pub fn load_parts<K: Key, V: Record + Send + Sync>(
         &self,
         table: &Table<K, V>,
@@ -64,7 +72,30 @@ impl Cluster {
                 take(&Table::<K, V>::key(key), &bytes)
             })
         };
-        self.load_made(table.handle(), parts, &make, &mut loaded)
+        loop {
+            let full = match self.load_made(table.handle(), parts, &make, &mut loaded) {
+                Err(error) if error.kind() == OpenErrorKind::Full => error,
+                loaded => return loaded,
+            };
+            let own = self.own(table.handle())?;
+            // Nothing was loaded.
+            if !self.make_room_to_load(table.handle(), 2 * own.room())? {
+                return Err(full);
+            }
+        }
+    }
+
+    /// Has an empty table grow, if it does not have room for as many rows, and grows at all.
+    /// Returns whether it has grown.
+    fn make_room_to_load(&self, table: Handle<'_>, rows: u64) -> Result<bool, OpenError> {
+        let own = self.own_now(table)?;
+        let entry = own.entry();
+        let may_grow = entry.spec.grows && entry.creator.is_none() && self.growths.is_some();
+        let grows = may_grow && rows > own.room();
+        if grows {
+            self.grow_table(own.name(), rows)?;
+        }
+        Ok(grows)
     }
 
     /// The table where it is in the last epoch, which this process enters first.
