@@ -394,7 +394,8 @@ proptest! {
         if let Ok(history) = load(&line) {
             let _ = remora_check::check(&history);
             for text in line.split(|byte| *byte == b'\n') {
-                let parsed = serde_json::from_slice::<serde_json::Value>(text);
+                // A number that nobody looks at may be larger than any that is read.
+                let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(text);
                 prop_assert!(parsed.is_ok(), "{:?}: {parsed:?}", String::from_utf8_lossy(text));
             }
         }

@@ -289,7 +289,7 @@ fn stuck(
 #[cfg(test)]
 mod tests {
     use remora::floors::node::{
-        Discipline, Fingerprint, IndexKind, Layout, ReadScheme, Replica, TableEntry, TableId, TableSpec,
+        Discipline, Fingerprint, Grows, IndexKind, Layout, ReadScheme, Replica, TableEntry, TableId, TableSpec,
     };
 
     use super::*;
@@ -318,7 +318,7 @@ mod tests {
             indirect: 1,
             slots: 1,
             shard_bytes: MIB,
-            grows: false,
+            grows: Grows::Never,
         };
         let replica = |node: &u16| Replica { node: NodeId(*node), region: node::REGION, base: 0, joining: false };
         let replicas: Vec<_> = nodes.iter().map(replica).collect();

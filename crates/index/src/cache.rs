@@ -16,17 +16,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_node::ShardId;
 use remora_record::KeyHash;
+use zerocopy::FromZeros;
 
 use crate::cluster_hash::{BUCKET_SLOTS, BUCKET_WORDS, Location, Probe, entry_word, is_entry, search};
 
-#[derive(Debug)]
+#[derive(Debug, FromZeros)]
 #[repr(align(128))]
 struct Line([AtomicU64; BUCKET_WORDS]);
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct LocationCache {
-    lines: Arc<[Line]>,
+    lines: Arc<Box<[Line]>>,
     /// Every bucket has a line of its own.
     complete: bool,
 }
@@ -35,8 +36,11 @@ impl LocationCache {
     /// A cache of at most `bytes` bytes, for a table of `buckets` buckets.
     pub(crate) fn new(buckets: u64, bytes: usize) -> LocationCache {
         let count = (bytes / size_of::<Line>()).min(buckets as usize).max(1);
-        let lines = (0..count).map(|_| Line([const { AtomicU64::new(0) }; BUCKET_WORDS])).collect();
-        LocationCache { lines, complete: count as u64 == buckets }
+        // Memory that is zero already: writing it would keep transactions waiting for a table that
+        // has grown.
+        let lines = <[Line]>::new_box_zeroed_with_elems(count);
+        let lines = lines.unwrap_or_else(|_| Box::new([Line::new_zeroed()]));
+        LocationCache { complete: lines.len() as u64 == buckets, lines: Arc::new(lines) }
     }
 
     /// Direct-mapped.

@@ -157,6 +157,20 @@ pub enum MemoryError {
         /// What a transaction that moves rows has failed with.
         why: String,
     },
+    /// A table is a part of something that cannot grow, such as an ordered table.
+    #[error("table {0:?} cannot grow: it is a part of an ordered table, which keeps its size")]
+    Fixed(String),
+    /// A table cannot grow, because these clients will never say that they have heard of it.
+    #[error(
+        "table {table:?} cannot grow: clients {clients:?} are connected and have no lease in this program's configuration, so \
+         that they cannot say whether they have heard of it"
+    )]
+    Unheard {
+        /// The table.
+        table: String,
+        /// The clients' incarnations.
+        clients: Vec<u32>,
+    },
     /// A table of this name exists already.
     #[error("there is a table {0:?} already")]
     TableExists(String),

@@ -114,8 +114,8 @@ pub use format::{generation_local, newest, publish, read, read_local};
 pub use growth::{begin_growth, fill_larger, finish_growth};
 pub use placement::{Wanted, arranged, arrangement, rearrange, room, without};
 pub use tables::{
-    Discipline, Fingerprint, Growth, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement, Stage,
-    TableEntry, TableSpec, Tombstone,
+    Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement,
+    Stage, TableEntry, TableSpec, Tombstone,
 };
 
 pub use crate::bytes::{read_bytes, write_bytes, zero};

@@ -10,7 +10,7 @@ use remora_node::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYT
 use remora_node::metadata::Wanted;
 use remora_node::node::{self, FORMAT, Place, REGION};
 use remora_node::{
-    Discipline, Fingerprint, GivenUp, Layout, MemoryError, Metadata, ReadScheme, Registration, Replica, ShardId,
+    Discipline, Fingerprint, GivenUp, Grows, Layout, MemoryError, Metadata, ReadScheme, Registration, Replica, ShardId,
     ShardPlacement, TableEntry, TableId, TableSpec, Tombstone, follow_leader, identity, metadata,
 };
 
@@ -47,7 +47,7 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
         indirect: 4,
         slots: 5,
         shard_bytes: 8192,
-        grows: false,
+        grows: Grows::Never,
     }
 }
 

@@ -1,4 +1,5 @@
-//! A first program: a bank that moves money between accounts, through both doors.
+//! A bank that moves money between accounts: by slots, on a worker of this thread, and through a
+//! pool. `transfer` is the program to begin with.
 //!
 //! `cargo run --release -p remora --example bank`
 

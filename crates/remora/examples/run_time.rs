@@ -1,4 +1,4 @@
-//! A table whose shape is known at run time only: keys and values are bytes of any length.
+//! A table whose shape is known at run time only: keys and values are bytes of different lengths.
 //!
 //! `cargo run --release -p remora --example run_time -- key value`
 

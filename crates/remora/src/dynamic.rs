@@ -64,28 +64,33 @@ const DIGEST: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DynOptions {
-    /// Keys that it can hold.
+    /// Keys that it has room for at first.
     pub rows: u64,
-    /// Bytes of all keys and values together that it can hold; if `None`, `rows` of the longest
-    /// ones.
+    /// Bytes of all keys and values together that it has room for at first; if `None`, `rows` of
+    /// the longest ones.
     pub bytes: Option<u64>,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,
-    /// Parts that it is spread over; one for each memory node if `None`.
+    /// Parts that it is spread over; one for each memory node that is not a spare if `None`.
     pub shards: Option<u16>,
+    /// Whether the table grows before it is full: see
+    /// [`TableOptions::grows`](crate::TableOptions::grows).
+    pub grows: bool,
 }
 
-remora_fabric::setters!(DynOptions { bytes: u64, replicas: u8, shards: u16 });
+remora_fabric::setters!(DynOptions { bytes: u64, replicas: u8, shards: u16, grows: bool });
 
 impl DynOptions {
-    /// A table of at most `rows` keys, otherwise with the cluster's defaults.
+    /// A table of `rows` keys, which grows when it needs more, otherwise with the cluster's
+    /// defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> DynOptions {
-        DynOptions { rows, bytes: None, replicas: None, shards: None }
+        DynOptions { rows, bytes: None, replicas: None, shards: None, grows: true }
     }
 
     fn table(&self) -> TableOptions {
-        TableOptions { replicas: self.replicas, shards: self.shards, ..TableOptions::for_rows(self.rows) }
+        let DynOptions { rows, replicas, shards, grows, .. } = *self;
+        TableOptions { replicas, shards, grows, ..TableOptions::for_rows(rows) }
     }
 }
 
@@ -173,21 +178,21 @@ impl Cluster {
     /// Drops a table whose keys and values are bytes, with all the tables that it consists of, in
     /// one change of the catalog. Otherwise like [`drop_table`](Cluster::drop_table).
     pub fn drop_dyn_table(&self, name: &str) -> Result<Freed, OpenError> {
-        self.drop_together(&self.dyn_parts(name))
+        self.drop_together(&self.dyn_parts(name)?)
     }
 
     /// The names of the tables that a table of bytes consists of.
-    fn dyn_parts(&self, name: &str) -> Vec<String> {
+    fn dyn_parts(&self, name: &str) -> Result<Vec<String>, OpenError> {
         let mut names = vec![name.to_owned()];
-        names.extend(self.existing(rest_of(name)));
-        names
+        names.extend(self.existing(rest_of(name))?);
+        Ok(names)
     }
 
     /// Gives a table whose keys and values are bytes another name, with all the tables that it
     /// consists of, in one change of the catalog. Otherwise like
     /// [`rename_table`](Cluster::rename_table).
     pub fn rename_dyn_table(&self, from: &str, to: &str) -> Result<(), OpenError> {
-        self.rename_together(from, to, self.dyn_parts(from))
+        self.rename_together(from, to, self.dyn_parts(from)?)
     }
 }
 

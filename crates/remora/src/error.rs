@@ -290,14 +290,17 @@ pub enum Error {
     /// It met other transactions, again and again, until its attempts or its patience were over.
     /// The cause is that of the last attempt. It has left no trace.
     Aborted(Reason<Abort>),
-    /// It may or may not have committed: the answer was lost. Never retried.
+    /// It may or may not have committed: the answer was lost. Never retried;
+    /// [`Session::resolve`](crate::Session::resolve) finds out.
     Unknown(TransactionId),
     /// A memory node that it needs is out of reach, and no epoch without it has begun in time; or
     /// there is nobody who would begin one, and then a worker does not connect again to a node that
     /// it has lost: make a new one. It has not committed.
     Unavailable(FabricError),
     /// This client was taken for dead, and what it had begun was ended by another. The transaction
-    /// has not committed. The worker is of no use any more: make a new one, which is a new client.
+    /// has not committed. From [`Session::transact`](crate::Session::transact): the worker is of no
+    /// use any more; make a new one, which is a new client. From a [`Begun`](crate::Begun)
+    /// transaction: the next `transact` of the session waits until the client has connected again.
     Fenced,
     /// It exceeds a limit. It has not committed.
     Limit(Reason<Limit>),
@@ -326,7 +329,8 @@ pub enum Error {
         /// could have begun it.
         may_have_committed: bool,
     },
-    /// A node of an ordered table makes no sense: the memory that it is in was damaged.
+    /// A node of an ordered table, or a record of a table of bytes, makes no sense: the memory that
+    /// it is in was damaged, or two keys of a table of bytes have one digest of 120 bits.
     Damaged {
         /// The table.
         table: String,
@@ -528,7 +532,7 @@ impl fmt::Display for Error {
                 "the transaction did not commit: all threads of the pool have died (their panics are on standard error); \
                  make a new pool",
             ),
-            Error::Damaged { table, what } => write!(f, "ordered table {table:?}: {what}"),
+            Error::Damaged { table, what } => write!(f, "table {table:?}: {what}"),
             Error::User(error) => error.fmt(f),
         }
     }

@@ -166,29 +166,33 @@ fn owner(id: u64) -> Option<u32> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LargeOptions {
-    /// Keys that it can hold.
+    /// Keys that it has room for at first.
     pub rows: u64,
-    /// Bytes of all values together. An eighth more than that fits, and a chunk, so that values can
-    /// be replaced.
+    /// Bytes of all values together that it has room for at first. It has an eighth more and some
+    /// chunks, so that values can be replaced.
     pub bytes: u64,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,
-    /// Parts that it is spread over; one for each memory node if `None`.
+    /// Parts that it is spread over; one for each memory node that is not a spare if `None`.
     pub shards: Option<u16>,
+    /// Whether the table grows before it is full: see
+    /// [`TableOptions::grows`](crate::TableOptions::grows).
+    pub grows: bool,
 }
 
-setters!(LargeOptions { replicas: u8, shards: u16 });
+setters!(LargeOptions { replicas: u8, shards: u16, grows: bool });
 
 impl LargeOptions {
-    /// A table of at most `rows` keys, whose values have at most `bytes` bytes together. Otherwise
-    /// the cluster's defaults hold.
+    /// A table of `rows` keys, whose values have `bytes` bytes together. It grows when it needs more
+    /// of either. Otherwise the cluster's defaults hold.
     #[must_use]
     pub fn for_values(rows: u64, bytes: u64) -> LargeOptions {
-        LargeOptions { rows, bytes, replicas: None, shards: None }
+        LargeOptions { rows, bytes, replicas: None, shards: None, grows: true }
     }
 
     fn heads(&self) -> TableOptions {
-        TableOptions { replicas: self.replicas, shards: self.shards, ..TableOptions::for_rows(self.rows) }
+        let LargeOptions { rows, replicas, shards, grows, .. } = *self;
+        TableOptions { replicas, shards, grows, ..TableOptions::for_rows(rows) }
     }
 
     fn chunks(&self) -> TableOptions {

@@ -36,7 +36,7 @@
 //! | [`Ordered`] | [`Cluster::create_ordered`] | records by key, and ranges of keys |
 //! | [`DynTable`] | [`Cluster::create_dyn_table`] | bytes by key, of lengths that are known at run time only |
 //! | [`DynOrdered`] | [`Cluster::create_dyn_ordered`] | bytes by key, as above, and ranges of keys |
-//! | [`Large`] | [`Cluster::create_large`] | values of any length, up to 30 MB |
+//! | [`Large`] | [`Cluster::create_large`] | long values, up to 30 MB, with [verbs of its own](Large) |
 //!
 //! A key is an integer, a byte array, or a tuple of keys; a record also a float, a `bool`, or an
 //! array. For your own structs, derive [`Key`] and [`Record`].
@@ -44,7 +44,7 @@
 //! # What a transaction does
 //!
 //! The table comes first, then the transaction, then the key: `accounts.get(tx, 7).await?`. A verb
-//! means the same on every kind of table that has it:
+//! means the same on every kind of table that has it, but for [`Large`]:
 //!
 //! | verb | effect | if the key is there | if it is not there |
 //! | --- | --- | --- | --- |
@@ -58,10 +58,11 @@
 //! | `scan`, `scan_back` | reads a range, ascending or descending | | |
 //! | `first`, `last` | reads one end of a range | | |
 //!
-//! Each of them takes a round trip, or none if its record is here already. To bring several records
-//! in one round trip, of one table or of many, use [`Transaction::get_many`],
-//! [`Transaction::get_many_mut`] and [`Transaction::prefetch`]. [`Slot`]s do that with the least
-//! work for the processor: [`Transaction::want`] names a record, [`Transaction::fetch`] brings all
+//! On a [`Table`] whose client knows where the record is, a verb takes one round trip, or none if
+//! the transaction has the record already. A commit takes two or three more. To bring several
+//! records in one round trip, use [`Transaction::get_many`] and [`Transaction::prefetch`] (of
+//! several [`Table`]s and [`Ordered`] tables) and [`Transaction::get_many_mut`] (of several
+//! [`Table`]s). [`Slot`]s do that with the least work for the processor: [`Transaction::want`] names a record, [`Transaction::fetch`] brings all
 //! that were named, and [`Slot::get_mut`] changes one in place, without a copy.
 //!
 //! ```
@@ -88,7 +89,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Two doors
+//! # Looking after tables
+//!
+//! | | [`Table`] | [`Ordered`] | [`DynTable`] | [`DynOrdered`] | [`Large`] |
+//! | --- | --- | --- | --- | --- | --- |
+//! | create | [`create_table`](Cluster::create_table) | [`create_ordered`](Cluster::create_ordered) | [`create_dyn_table`](Cluster::create_dyn_table) | [`create_dyn_ordered`](Cluster::create_dyn_ordered) | [`create_large`](Cluster::create_large) |
+//! | create it with rows | [`load`](Cluster::load), [`load_parts`](Cluster::load_parts) fill it | [`load_ordered`](Cluster::load_ordered) | - | - | - |
+//! | open | [`open_table`](Cluster::open_table) | [`open_ordered`](Cluster::open_ordered) | [`open_dyn_table`](Cluster::open_dyn_table) | [`open_dyn_ordered`](Cluster::open_dyn_ordered) | [`open_large`](Cluster::open_large) |
+//! | drop | [`drop_table`](Cluster::drop_table) | [`drop_ordered`](Cluster::drop_ordered) | [`drop_dyn_table`](Cluster::drop_dyn_table) | [`drop_ordered`](Cluster::drop_ordered) | [`drop_large`](Cluster::drop_large) |
+//! | rename | [`rename_table`](Cluster::rename_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_dyn_table`](Cluster::rename_dyn_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_large`](Cluster::rename_large) |
+//! | grows | yes | no | yes | no | yes |
+//!
+//! `open_or_create_...` does what its name says. The sizes in options are first sizes of tables that
+//! grow: they grow [by themselves](TableOptions::grows), or by [`Cluster::grow_table`], while
+//! transactions go on. [`Cluster::list_tables`] says what there is, and how much room each table
+//! has; [`Cluster::count_rows`] counts. [`Cluster::create_together`] creates several tables, all or
+//! none.
+//!
+//! # Worker or pool
 //!
 //! - A [`Worker`] belongs to one thread and runs several coroutines. Its closures and futures need
 //!   not be `Send`, and it allocates nothing in steady state. It is for programs that are built
@@ -112,9 +130,10 @@
 //! 3. What it returns counts only once its reads have been validated. That holds for its own errors
 //!    too: [`Error::User`] means that the state which made the closure give up was real.
 //!
-//! [`Session::transact`] retries [`Error::Aborted`] only, with growing random pauses: for twice the
-//! longest lease of any client, unless [`TransactionOptions`] says otherwise. So it outlasts the
-//! locks of a client that has died. It never retries [`Error::Unknown`]: the transaction may have
+//! [`Session::transact`] tries again whatever has certainly not committed and may pass: an abort, a
+//! change of epoch, a full table that grows. It makes growing random pauses, and gives up after
+//! twice the longest lease of any client, unless [`TransactionOptions`] says otherwise. So it
+//! outlasts the locks of a client that has died. It never retries [`Error::Unknown`]: the transaction may have
 //! committed, and a second attempt would apply it twice.
 //!
 //! Handles are checked in every build. A table of another cluster or protocol, and a [`Slot`] that

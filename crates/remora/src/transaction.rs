@@ -407,11 +407,12 @@ impl<V: Record> Drop for ValueMut<'_, V> {
 }
 
 /// A transaction without a closure: made by [`Session::begin`](crate::Session::begin), ended by
-/// [`Begun::commit`] or [`Begun::abort`]. For programs whose transactions span what no closure can;
-/// it is not tried again when it aborts, nor when its epoch ends: with [`Error::Fenced`] or
-/// [`Error::Unavailable`], and without effect. The session goes on in the next epoch as soon as
-/// that has begun, for which [`Session::transact`](crate::Session::transact) waits. Dropping it
-/// gives it up.
+/// [`Begun::commit`] or [`Begun::abort`]. For programs whose transactions span what no closure can.
+/// Dropping it gives it up.
+///
+/// It is tried once. If its epoch ends, it fails with [`Error::Fenced`] or [`Error::Unavailable`],
+/// and has no effect. The session goes on in the next epoch as soon as that has begun, for which
+/// [`Session::transact`](crate::Session::transact) waits.
 #[derive(Debug)]
 pub struct Begun<'s> {
     tx: Tx<'s>,

@@ -10,13 +10,17 @@ use std::time::{Duration, Instant};
 
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Limit, OpenErrorKind, Table, TableOptions, Transaction, WorkerOptions};
+use remora::{
+    Cluster, DynOptions, DynSchema, Error, LargeOptions, Lengths, Limit, OpenErrorKind, OrderedOptions, Table,
+    TableOptions, Transaction, WorkerOptions,
+};
 
 every_protocol! {
     rows_move_while_transactions_go_on,
     a_table_grows_by_itself,
     full_memory_nodes_are_told,
     a_load_grows_its_table,
+    all_parts_of_a_table_grow,
 }
 
 const ACCOUNTS: u64 = 150;
@@ -199,6 +203,34 @@ fn a_load_grows_its_table(protocol: Protocol) {
     assert_eq!((full.kind(), count(&fixed)), (OpenErrorKind::Full, 0));
 }
 
+/// Tables of bytes and of large values consist of tables that grow, each when it is full.
+fn all_parts_of_a_table_grow(protocol: Protocol) {
+    const ROWS: u64 = 600;
+    let cluster = cluster(protocol);
+    let schema = DynSchema::new("notes", Lengths::UpTo(40), Lengths::UpTo(2_000));
+    let options = DynOptions::for_rows(20).bytes(2_000);
+    let notes = cluster.create_dyn_table("notes", &schema, options).unwrap();
+    let large = cluster.create_large::<u64>("large", LargeOptions::for_values(10, 10_000)).unwrap();
+    let value = |key: u64| vec![key as u8; 500 + key as usize];
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    worker.block_on(async |session| {
+        for key in 0..ROWS {
+            let name = format!("the note {key}");
+            session.transact(async |tx| notes.insert(tx, name.as_bytes(), &value(key)).await).await.unwrap();
+            large.write(session, key, &[key as u8; 9_000]).await.unwrap();
+        }
+        for key in (0..ROWS).step_by(7) {
+            let name = format!("the note {key}");
+            let found = session.transact(async |tx| notes.get(tx, name.as_bytes()).await).await.unwrap();
+            assert_eq!(found, Some(value(key)));
+            assert_eq!(large.read(session, key).await.unwrap(), Some(vec![key as u8; 9_000]));
+        }
+    });
+    for name in ["notes", "notes/rest", "large", "large/chunks"] {
+        assert!(cluster.catalog().table(name).unwrap().1.growths > 0, "{name} has grown");
+    }
+}
+
 /// A transaction finds no row of a key. Then the table grows, as far as it does without this
 /// transaction, and another one inserts the row and leaves a mark elsewhere. Returns the row and
 /// the mark, as the first transaction has them when it commits.
@@ -245,6 +277,27 @@ fn row_and_mark(mutant: Option<Mutant>) -> (Option<u64>, Option<u64>) {
         };
         worker.block_on(async |session| session.transact(both).await).unwrap()
     })
+}
+
+#[test]
+fn what_cannot_grow_says_why() {
+    let cluster = cluster(Protocol::default());
+    let _ordered = cluster.create_ordered::<u64, u64>("ordered", OrderedOptions::for_rows(100)).unwrap();
+    let part = cluster.grow_table("ordered/leaves", 10_000).unwrap_err();
+    assert_eq!(part.kind(), OpenErrorKind::Argument, "{part}");
+    assert!(part.to_string().contains("\"ordered/leaves\" cannot grow"), "{part}");
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(100)).unwrap();
+    // A client without a lease never says what it has heard of.
+    let unleased = cluster.clone().with_lease(None);
+    let mut silent = unleased.worker(WorkerOptions::default()).unwrap();
+    let unheard = cluster.grow_table("rows", 10_000).unwrap_err();
+    assert_eq!(unheard.kind(), OpenErrorKind::Configuration, "{unheard}");
+    let client = silent.incarnations().next().unwrap().to_string();
+    assert!(unheard.to_string().contains(&client), "{unheard}");
+    assert_eq!(cluster.catalog().tables.iter().filter(|table| table.growth.is_some()).count(), 0, "nothing is begun");
+    silent.block_on(async |session| session.transact(async |tx| rows.insert(tx, 1, 1).await).await).unwrap();
+    drop(silent);
+    cluster.grow_table("rows", 10_000).unwrap();
 }
 
 #[test]

@@ -15,8 +15,8 @@ use remora_index::cluster_hash::{
 use remora_index::host::LINKS_MAX;
 use remora_index::{Host, HostShard, Location, Patch, Prepared, Presence, Refused, apply_patch};
 use remora_node::{
-    Discipline, Fingerprint, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry, TableId, TableSpec,
-    node,
+    Discipline, Fingerprint, Grows, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry, TableId,
+    TableSpec, node,
 };
 use remora_record::{Key, KeyHash, Life, LockWord, RecordShape, TransactionId, Version, layout};
 
@@ -43,7 +43,7 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
         indirect,
         slots,
         shard_bytes: geometry.bytes(),
-        grows: false,
+        grows: Grows::Never,
     };
     let replica = |node| Replica { node: NodeId(node), region: node::REGION, base: BASE, joining: false };
     Metadata {

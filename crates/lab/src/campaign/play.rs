@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use remora::admin::Controller;
+use remora::floors::node::Grows;
 use remora::{Cluster, Error, Session, Worker};
 use remora_fabric::sim::{Driven, Ended, FaultKind, Sim};
 use remora_fabric::{ClientId, Nanos, probes};
@@ -66,7 +67,8 @@ pub(super) struct Played {
 /// next transaction, and another one goes on with what it has begun.
 async fn grow(cluster: &Cluster, session: &mut Session, random: &mut Prng) -> bool {
     let catalog = cluster.catalog();
-    let tables: Vec<_> = catalog.tables.iter().filter(|table| table.is_there() && table.spec.grows).collect();
+    let tables: Vec<_> =
+        catalog.tables.iter().filter(|table| table.is_there() && table.spec.grows == Grows::ByItself).collect();
     let Some(table) = tables.get(random.below(tables.len().max(1) as u64) as usize) else { return false };
     let rows = table.spec.slots * u64::from(table.spec.shards) + 1 + random.below(100);
     session.grow_table(&table.spec.name, rows).await.is_ok()

@@ -22,8 +22,8 @@ use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Loader, Sizes, Table, TakeRow, bulk_load, fstore};
 use remora::floors::node::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
 use remora::floors::node::{
-    Discipline, Fingerprint, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, ShardId, TableId,
-    TableSpec, clients, identity, metadata, node,
+    Discipline, Fingerprint, Grows, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, ShardId,
+    TableId, TableSpec, clients, identity, metadata, node,
 };
 use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
@@ -212,7 +212,7 @@ impl Stage {
             indirect: sizes.indirect,
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
-            grows: false,
+            grows: Grows::Never,
         };
         let (nodes, admin) = (self.nodes, self.admin.incarnation);
         let create = async |lane: &Lane| {

@@ -7,7 +7,7 @@ use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::tables::{
-    Discipline, Fingerprint, Growth, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardPlacement, Stage,
+    Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardPlacement, Stage,
     TableEntry, TableSpec, Tombstone,
 };
 use crate::bytes::{read_bytes, write_bytes};
@@ -145,7 +145,7 @@ impl Metadata {
                 grower: table.growth.map_or(0, |growth| growth.by),
                 grows_from: table.growth.map_or(0, |growth| growth.from.0),
                 stage: table.growth.map_or(0, |growth| growth.stage as u8),
-                grows: spec.grows.into(),
+                grows: spec.grows as u8,
                 ..RawTable::new_zeroed()
             };
             raw.name[..spec.name.len()].copy_from_slice(spec.name.as_bytes());
@@ -256,7 +256,7 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
             indirect: raw.indirect,
             slots: raw.slots,
             shard_bytes: 0,
-            grows: raw.grows != 0,
+            grows: Grows::from_code(raw.grows)?,
         },
         shard_first: ShardId(raw.shard_first),
         creator: (raw.creator != 0).then_some(raw.creator),

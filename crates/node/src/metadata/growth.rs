@@ -4,7 +4,7 @@ use remora_fabric::{Lane, NodeId, NodeSet};
 
 use super::catalog::{Newcomer, enter, places_from, with_catalog_locked};
 use super::format::{publish, read};
-use super::tables::{Growth, Metadata, Stage, TableSpec, Tombstone};
+use super::tables::{Grows, Growth, Metadata, Stage, TableSpec, Tombstone};
 use crate::error::MemoryError;
 use crate::id::TableId;
 
@@ -15,8 +15,9 @@ type Born = (TableId, u64);
 /// the one that moves the rows. If there is such a table already, only the client is named. Returns
 /// the larger table and the catalog.
 ///
-/// Fails with [`MemoryError::Dropped`] if the smaller table is not there any more, and with
-/// [`MemoryError::Unfinished`] while a client creates it.
+/// Fails with [`MemoryError::Dropped`] if the smaller table is not there any more, with
+/// [`MemoryError::Unfinished`] while a client creates it, and with [`MemoryError::Fixed`] if it
+/// never grows.
 pub async fn begin_growth(
     lane: &Lane,
     nodes: NodeSet,
@@ -30,6 +31,9 @@ pub async fn begin_growth(
         let mut metadata = read(lane, nodes.leader()).await?;
         has(&metadata, smaller, &spec.name)?;
         let (from, stage, by) = (smaller.0, Stage::Announced, client);
+        if metadata.tables[usize::from(from.0)].spec.grows == Grows::Never {
+            return Err(MemoryError::Fixed(spec.name));
+        }
         // It may have been given another name meanwhile.
         let name = metadata.tables[usize::from(from.0)].spec.name.clone();
         let spec = TableSpec { name, ..spec };

@@ -221,8 +221,27 @@ pub struct TableSpec {
     pub slots: u64,
     /// Bytes of a shard in all.
     pub shard_bytes: u64,
-    /// Whether clients make it larger by themselves before it is full.
-    pub grows: bool,
+    /// When clients make it larger.
+    pub grows: Grows,
+}
+
+/// When clients make a table larger.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Grows {
+    /// Never: the table is a part of something that finds its records in other ways than by their
+    /// keys.
+    Never = 0,
+    /// When a program says so.
+    WhenTold = 1,
+    /// By themselves, before the table is full, and when a program says so.
+    ByItself = 2,
+}
+
+impl Grows {
+    pub(super) fn from_code(code: u8) -> Option<Grows> {
+        [Grows::Never, Grows::WhenTold, Grows::ByItself].into_iter().find(|grows| *grows as u8 == code)
+    }
 }
 
 /// A table of the catalog.

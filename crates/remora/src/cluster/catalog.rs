@@ -34,8 +34,8 @@ impl Cluster {
     }
 
     /// The name of a table, if there is one of this name.
-    pub(crate) fn existing(&self, name: String) -> Option<String> {
-        self.read_catalog().is_ok_and(|all| all.table(&name).is_ok()).then_some(name)
+    pub(crate) fn existing(&self, name: String) -> Result<Option<String>, OpenError> {
+        Ok(self.read_catalog()?.table(&name).is_ok().then_some(name))
     }
 
     /// The table where it is now, as far as this handle knows. If another handle has opened it,

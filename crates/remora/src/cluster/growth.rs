@@ -52,9 +52,10 @@ use std::time::Duration;
 
 use remora_fabric::{ClientId, Lane, Nanos, NodeId};
 use remora_index::Sizes;
-use remora_node::{MemoryError, Metadata, TableSpec, metadata, registered};
+use remora_node::{Grows, MemoryError, Metadata, TableSpec, metadata, registered};
 use remora_txn::{Intent, KeyScan, Limit};
 
+use super::freeing::Users;
 use super::growths::Growing;
 use super::handle::Cluster;
 use super::opened::{Wanted, announce_lines};
@@ -69,8 +70,9 @@ const ROWS_MOVED: usize = 16;
 /// Pause between two looks for clients that have not heard of a change, or for the lock of the
 /// catalog.
 const PAUSE_NS: Nanos = 200_000;
-/// How often a grower looks before it says what it waits for.
-const LOOKS_UNTOLD: u32 = 5_000;
+/// How often a grower looks before it says what it waits for, and before a client without a lease
+/// counts as one that will have none: a second at least.
+const LOOKS_MAX: u32 = 5_000;
 /// Rows that each shard of a larger table has room for at least beyond those of the smaller one, if
 /// a table grows by itself.
 const ROWS_MIN: u64 = 64;
@@ -89,10 +91,23 @@ impl Cluster {
     /// until all rows have moved. If it fails, or this program ends, the table can be used as
     /// before, and the next call goes on where this one has stopped.
     ///
-    /// Call it where this thread runs no worker: the call waits until every client has heard of it.
+    /// Call it where this thread runs no worker: the call waits until every client has heard of it,
+    /// for which a client takes up to 0.2 s, and up to its lease if its program stands still.
     ///
-    /// Fails with [`OpenErrorKind::Full`](crate::OpenErrorKind::Full) if a memory node has no room
-    /// for the larger table beside the smaller one.
+    /// Of a [`DynTable`](crate::DynTable) and of a [`Large`](crate::Large), this makes the part with
+    /// this name larger: `name` has the keys, `name/rest` or `name/chunks` what is long of values.
+    ///
+    /// Fails, and has changed nothing,
+    ///
+    /// - with [`OpenErrorKind::Full`](crate::OpenErrorKind::Full) if a memory node has no room for
+    ///   the larger table beside the smaller one,
+    /// - with [`OpenErrorKind::Configuration`](crate::OpenErrorKind::Configuration) if a client is
+    ///   connected that has no lease, or if the cluster has no configuration: such a client never
+    ///   says what it has heard of,
+    /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the name,
+    ///   which ordered tables have not, and with
+    ///   [`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument) for a part of an ordered table:
+    ///   those keep their size.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -141,7 +156,7 @@ impl Cluster {
     /// tables do not grow by themselves.
     #[cold]
     pub(crate) fn ask_to_grow(&self, table: &Arc<remora_index::Table>) -> Option<Growing> {
-        let growths = self.growths.as_ref().filter(|_| table.entry().spec.grows)?;
+        let growths = self.growths.as_ref().filter(|_| table.entry().spec.grows == Grows::ByItself)?;
         let begin = || {
             let (cluster, growths, growing) = (self.clone(), growths.clone(), table.clone());
             let grow = move || {
@@ -291,6 +306,7 @@ impl Session {
 
     async fn grow_in_epoch(&mut self, table: &Arc<remora_index::Table>, rows_of_shard: u64) -> Result<(), Halt> {
         let (name, smaller) = (table.name(), (table.id(), table.born()));
+        self.unless_some_never_hear(name).await?;
         let spec = larger_spec(&table.entry().spec, rows_of_shard);
         let begin = async |lane: &Lane, cluster: &Cluster, client: u32| {
             let (nodes, places) = (cluster.live_nodes(), cluster.places());
@@ -307,12 +323,12 @@ impl Session {
             announce_lines(self.cluster().fabric(), &larger, |_| true);
         }
         tracing::info!(table = name, rows_of_shard, "a table grows");
-        self.until_all_know(name, catalog).await?;
+        self.until_all_follow(name, catalog).await?;
         let fill = async |lane: &Lane, cluster: &Cluster, client: u32| {
             metadata::fill_larger(lane, cluster.live_nodes(), client, smaller, name).await
         };
         let catalog = self.change_catalog(fill).await?;
-        self.until_all_know(name, catalog).await?;
+        self.until_all_follow(name, catalog).await?;
         self.move_rows(table).await?;
         let finish = async |lane: &Lane, cluster: &Cluster, client: u32| {
             metadata::finish_growth(lane, cluster.live_nodes(), client, smaller, name).await
@@ -347,30 +363,52 @@ impl Session {
     }
 
     /// Has this process go by a catalog, and waits until every client goes by one that is no older.
-    async fn until_all_know(&mut self, table: &str, catalog: Metadata) -> Result<(), Halt> {
+    async fn until_all_follow(&mut self, table: &str, catalog: Metadata) -> Result<(), Halt> {
         let generation = catalog.generation;
         self.cluster().follow_catalog(catalog)?;
         if mutant!(GrowUnheard) {
             return Ok(());
         }
         for look in 0u32.. {
-            self.follow();
-            let cluster = self.cluster();
-            cluster.tell_of_change(generation)?;
-            // What is looked at from here on is as new as that.
-            let clients = registered(self.lane(), cluster.live_nodes().leader()).await?;
-            let users = cluster.unaware(&clients, generation)?;
+            self.cluster().tell_of_change(generation)?;
+            let users = self.unaware_of(table, generation, look).await?;
             if users.is_empty() {
                 return Ok(());
             }
-            cluster.unless_interrupted()?;
-            if look == LOOKS_UNTOLD {
-                let clients = (&users.waited_for, &users.unknown);
+            if look == LOOKS_MAX {
+                let clients = &users.waited_for;
                 tracing::warn!(target: WAITS, table, ?clients, "waiting for clients to hear that a table grows");
             }
             self.lane().sleep(PAUSE_NS).await;
         }
         Ok(())
+    }
+
+    /// Fails if some client has no lease, so that it would never say that it has heard of a change.
+    async fn unless_some_never_hear(&mut self, table: &str) -> Result<(), Halt> {
+        for look in 0u32.. {
+            let generation = self.cluster().followed();
+            if self.unaware_of(table, generation, look).await?.unknown.is_empty() {
+                return Ok(());
+            }
+            self.lane().sleep(PAUSE_NS).await;
+        }
+        Ok(())
+    }
+
+    /// The clients that have not said that they go by a catalog of this generation. Fails at the
+    /// last look if one of them has no lease; before that it may be connecting.
+    async fn unaware_of(&mut self, table: &str, generation: u64, look: u32) -> Result<Users, Halt> {
+        self.follow();
+        let cluster = self.cluster();
+        // What is looked at from here on is as new as that.
+        let clients = registered(self.lane(), cluster.live_nodes().leader()).await?;
+        let users = cluster.unaware(&clients, generation)?;
+        cluster.unless_interrupted()?;
+        if !users.unknown.is_empty() && (look >= LOOKS_MAX || cluster.configuration().is_none()) {
+            return Err(MemoryError::Unheard { table: table.to_owned(), clients: users.unknown }.into());
+        }
+        Ok(users)
     }
 
     /// Moves all rows of a table that grows to the larger one.

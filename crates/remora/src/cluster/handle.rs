@@ -28,8 +28,8 @@ use crate::error::{ConnectError, OpenError, SimulatedError};
 use crate::mutex::lock;
 use crate::table::ClusterNumber;
 
-/// A cluster. Clones are cheap and are the same cluster; it ends when the last clone, worker and
-/// table is gone.
+/// A cluster. Clones are cheap and are the same cluster. It ends when the last clone, worker and
+/// pool is gone; tables do not keep it.
 #[derive(Clone)]
 pub struct Cluster {
     pub(super) inner: Arc<Inner>,
@@ -359,7 +359,7 @@ impl Cluster {
         here + elsewhere.sum::<u64>()
     }
 
-    /// Which pages back the memory nodes; `None` for seeded ones.
+    /// Which pages back the memory nodes, if they are in shared memory of this process.
     #[must_use]
     pub fn pages(&self) -> Option<Pages> {
         self.inner.pages
@@ -452,16 +452,16 @@ impl Cluster {
         Cluster { told: Some(told), ..self.clone() }
     }
 
-    /// A handle whose workers have tables grow by themselves, on threads of their own, or that
-    /// leave that to [`grow_table`](Cluster::grow_table). They do where clocks and threads are
-    /// real: unless the cluster is seeded or simulated.
+    /// A handle whose workers make tables larger by themselves, on threads of their own (`true`), or
+    /// leave that to [`grow_table`](Cluster::grow_table) (`false`). The default is `true` for
+    /// clusters in this process and for connected ones, and `false` for seeded and simulated ones.
     #[must_use]
     pub fn with_growth(&self, by_itself: bool) -> Cluster {
         Cluster { growths: by_itself.then(|| self.growths.clone().unwrap_or_default()), ..self.clone() }
     }
 
-    /// A handle that has the transactions observed by which it moves the rows of tables that grow:
-    /// each session that does so gets an observer from `movers`. A history is whole only with them.
+    /// A handle that attaches an observer to each session that moves the rows of a growing table:
+    /// `movers` makes the observers. Recorded histories need the transactions of these sessions.
     #[must_use]
     pub fn with_movers_observed(&self, movers: Arc<dyn Fn() -> Box<dyn Observer> + Send + Sync>) -> Cluster {
         Cluster { movers: Some(movers), ..self.clone() }

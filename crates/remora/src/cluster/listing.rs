@@ -1,7 +1,7 @@
 //! What tables there are, how much room each has, and how much of it is used.
 
 use remora_fabric::Lane;
-use remora_node::{Metadata, TableEntry, TableId};
+use remora_node::{Grows, Metadata, TableEntry, TableId};
 
 use super::handle::Cluster;
 use crate::error::{Error, OpenError};
@@ -18,12 +18,13 @@ pub struct TableInfo {
     pub fingerprint: u64,
     /// Bytes of a key.
     pub key_bytes: usize,
-    /// Bytes of the longest value.
+    /// Bytes of the longest value: of a table of bytes, of the part of it that the head holds.
     pub value_bytes: usize,
-    /// Rows that there is room for. Keys scatter unevenly over shards, so a shard may be full
+    /// Rows that there is room for, before it has grown. Keys scatter unevenly over shards, so a shard may be full
     /// before the table is.
     pub room: u64,
-    /// Bytes that it takes at all memory nodes together, used or not.
+    /// Bytes that it takes at all memory nodes together, used or not, with the larger table that it
+    /// grows into.
     pub bytes: u64,
     /// Copies that each record should have.
     pub replicas: u8,
@@ -57,7 +58,7 @@ impl TableInfo {
                 .map(|shard| shard.copies().count())
                 .min()
                 .unwrap_or(0),
-            grows: spec.grows,
+            grows: spec.grows == Grows::ByItself,
             growing_to: all[1..].last().map(|larger| room(larger)),
         }
     }
@@ -89,7 +90,9 @@ impl Cluster {
     /// takes as long as that; rows that are inserted or removed meanwhile may be counted or not.
     ///
     /// Of a table of bytes or of large values, this counts the rows of the part with this name: one
-    /// for each key.
+    /// for each key. An ordered table has no part of its own name, and its leaves hold several keys.
+    ///
+    /// Fails as [`Cluster::open_table`] does if there is no such table.
     pub fn count_rows(&self, name: &str) -> Result<u64, Error> {
         let catalog = self.read_catalog()?;
         let table = remora_index::Table::open_with_cache(&catalog, name, 0).map_err(OpenError::from)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use remora_fabric::{ClientId, Lane};
 use remora_index::{IndexError, Loader, MakePart, Parts, TakeRow};
-use remora_node::{MemoryError, metadata};
+use remora_node::{Grows, MemoryError, metadata};
 
 use super::handle::Cluster;
 use crate::error::{OpenError, OpenErrorKind};
@@ -90,7 +90,7 @@ impl Cluster {
     fn make_room_to_load(&self, table: Handle<'_>, rows: u64) -> Result<bool, OpenError> {
         let own = self.own_now(table)?;
         let entry = own.entry();
-        let may_grow = entry.spec.grows && entry.creator.is_none() && self.growths.is_some();
+        let may_grow = entry.spec.grows == Grows::ByItself && entry.creator.is_none() && self.growths.is_some();
         let grows = may_grow && rows > own.room();
         if grows {
             self.grow_table(own.name(), rows)?;

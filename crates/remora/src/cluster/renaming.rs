@@ -14,6 +14,9 @@ impl Cluster {
     /// Gives a table another name. Handles of the table, in every process, are as good as before;
     /// their errors may go on to have the old name. The old name is free.
     ///
+    /// Another client hears of it within 0.2 s. Until then, the table that it gets by the old name
+    /// may be the renamed one, if it has that open.
+    ///
     /// Fails with [`OpenErrorKind::TableExists`](crate::OpenErrorKind::TableExists) if a table has
     /// the new name, with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has
     /// the old one, and with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use remora_fabric::{Lane, NodeId, NodeSet};
 use remora_index::Sizes;
-use remora_node::{Discipline, MemoryError, ReadScheme, TableEntry, TableSpec, metadata};
+use remora_node::{Discipline, Grows, MemoryError, ReadScheme, TableEntry, TableSpec, metadata};
 
 use super::handle::Cluster;
 use super::opened::{Wanted, announce_lines};
@@ -24,17 +24,20 @@ pub struct TableOptions {
     pub rows: u64,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,
-    /// Parts that it is spread over; one for each memory node if `None`.
+    /// Parts that it is spread over; one for each memory node that is not a spare if `None`.
     pub shards: Option<u16>,
     /// The memory node that has the primary of the first part, counted from 0. The primaries of the
     /// other parts are at the nodes behind it.
     pub first_node: u16,
-    /// How a torn record is detected. If `None`: a record of one line that is read whole cannot be
-    /// torn; larger ones, up to 512 bytes of key and value, have line versions where lines are read
-    /// whole; all others have a checksum.
+    /// How a reader notices a record that is just being written. `None` chooses: nothing for records
+    /// of one 64-byte line; line versions for a key and a value of up to 512 bytes together; a
+    /// checksum for longer ones, and for all of them where the fabric does not read lines whole.
     pub read_scheme: Option<ReadScheme>,
-    /// Whether the table grows before it is full, while transactions go on.
+    /// Whether the table grows before it is full, while transactions go on. One that does not grows
+    /// when [`Cluster::grow_table`] is called.
     pub grows: bool,
+    /// Whether it is a part of an ordered table, which never grows.
+    pub(crate) is_part: bool,
 }
 
 setters!(TableOptions {
@@ -50,7 +53,15 @@ impl TableOptions {
     /// defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> TableOptions {
-        TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None, grows: true }
+        TableOptions {
+            rows,
+            replicas: None,
+            shards: None,
+            first_node: 0,
+            read_scheme: None,
+            grows: true,
+            is_part: false,
+        }
     }
 }
 
@@ -65,7 +76,12 @@ const CREATION_LOOKS: u32 = 12_000;
 const LINE_VERSIONS_MAX: usize = 512;
 
 impl Cluster {
-    /// Creates a table, empty.
+    /// Creates a table, empty. A name has 1 to 64 bytes, and no control characters.
+    ///
+    /// Fails with [`OpenErrorKind::TableExists`] if there is a table of this name, with
+    /// [`OpenErrorKind::Full`] if a memory node has no room for it, and with
+    /// [`OpenErrorKind::Argument`] for a name, a size or a number of copies that cannot be. A cluster
+    /// has at most 128 tables, the parts of ordered tables and of others counted.
     pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
         self.create_table_as(name, Table::<K, V>::schema(), options)
     }
@@ -134,7 +150,11 @@ impl Cluster {
             indirect: sizes.indirect,
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
-            grows: options.grows,
+            grows: match options.grows {
+                _ if options.is_part => Grows::Never,
+                true => Grows::ByItself,
+                false => Grows::WhenTold,
+            },
         };
         // The closure asks for nodes and client itself: there the last epoch has been entered.
         let draft = self.draft();
@@ -219,6 +239,11 @@ impl Cluster {
     }
 
     /// Opens a table that exists.
+    ///
+    /// Fails with [`OpenErrorKind::NoTable`] or [`OpenErrorKind::Dropped`] if there is none of this
+    /// name, with [`OpenErrorKind::Unfinished`] while a client creates it, with
+    /// [`OpenErrorKind::OtherTypes`] if it was made with another schema, and with
+    /// [`OpenErrorKind::OtherProtocol`] if transactions of this cluster's protocol cannot use it.
     pub fn open_table<K: Key, V: Record>(&self, name: &str) -> Result<Table<K, V>, OpenError> {
         self.open_table_as(name, Table::<K, V>::schema())
     }

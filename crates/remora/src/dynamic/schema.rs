@@ -49,7 +49,9 @@ const _: () = {
 pub enum Lengths {
     /// All of them are this long.
     Exactly(usize),
-    /// They have different lengths, up to this one. A short one does not pay for a long one.
+    /// They have different lengths, up to this one. A [`DynTable`](crate::DynTable) stores short
+    /// ones short. In a [`DynOrdered`](crate::DynOrdered), keys, and values that lie in leaves, take
+    /// the room of the longest.
     UpTo(usize),
 }
 
@@ -88,10 +90,17 @@ pub struct DynSchema {
 impl DynSchema {
     /// Makes a schema. The text says what the bytes mean.
     ///
-    /// Keys have 1 to 64 bytes if all of them have one length. Otherwise they have 1 to
-    /// [`DYN_KEY_BYTES_MAX`] bytes in a [`DynTable`](crate::DynTable), and 1 to 63 in a
-    /// [`DynOrdered`](crate::DynOrdered). Values have up to [`DYN_VALUE_BYTES_MAX`] bytes if they
-    /// have different lengths. Creating and opening a table refuse a schema beyond a limit.
+    /// Creating and opening a table refuse a schema beyond a limit:
+    ///
+    /// | | [`DynTable`](crate::DynTable) | [`DynOrdered`](crate::DynOrdered) |
+    /// | --- | --- | --- |
+    /// | keys of one length | 1 to 64 bytes | 1 to 64 bytes |
+    /// | keys of different lengths | 1 to [`DYN_KEY_BYTES_MAX`] bytes | 1 to 63 bytes |
+    /// | values of one length | up to about 32,600 bytes | up to about 32,600 bytes |
+    /// | values of different lengths | up to [`DYN_VALUE_BYTES_MAX`] bytes | up to [`DYN_VALUE_BYTES_MAX`] bytes |
+    ///
+    /// Keys of one length, and all keys of a `DynOrdered`, have one byte less where values can be
+    /// longer than 132 bytes and have different lengths.
     #[must_use]
     pub fn new(text: impl Into<String>, keys: Lengths, values: Lengths) -> DynSchema {
         DynSchema { text: text.into(), keys, values }

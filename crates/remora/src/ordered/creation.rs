@@ -40,7 +40,7 @@ impl Cluster {
             replicas: options.replicas,
             shards: node.map(|_| 1),
             first_node: node.unwrap_or(0),
-            grows: false,
+            is_part: true,
             ..TableOptions::for_rows(options.rows)
         };
         let (of_leaves, of_inner) = match options.design {
@@ -110,21 +110,23 @@ impl Cluster {
     /// change of the catalog. Otherwise like [`drop_table`](Cluster::drop_table); errors name the
     /// part that is missing.
     pub fn drop_ordered(&self, name: &str) -> Result<Freed, OpenError> {
-        self.drop_together(&self.parts_of_tree(name))
+        self.drop_together(&self.parts_of_tree(name)?)
     }
 
     /// The names of the tables that an ordered table consists of.
-    fn parts_of_tree(&self, name: &str) -> Vec<String> {
+    fn parts_of_tree(&self, name: &str) -> Result<Vec<String>, OpenError> {
         let values = part(name, VALUES);
         let mut names = vec![part(name, LEAVES), part(name, INNER)];
-        names.extend([rest_of(&values), values].into_iter().filter_map(|values| self.existing(values)));
-        names
+        for values in [rest_of(&values), values] {
+            names.extend(self.existing(values)?);
+        }
+        Ok(names)
     }
 
     /// Gives an ordered table, typed or of bytes, another name, with all the tables that it
     /// consists of, in one change of the catalog. Otherwise like
     /// [`rename_table`](Cluster::rename_table); errors name the part that is missing.
     pub fn rename_ordered(&self, from: &str, to: &str) -> Result<(), OpenError> {
-        self.rename_together(from, to, self.parts_of_tree(from))
+        self.rename_together(from, to, self.parts_of_tree(from)?)
     }
 }

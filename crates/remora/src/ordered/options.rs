@@ -21,7 +21,7 @@ pub enum Design {
     /// are spread, and READ.
     Hybrid(u16),
     /// Coarse-grained, two-sided: the whole table lies at one memory node, whose CPU finds the leaf
-    /// and sends it. For one that owns a range: a table for each range.
+    /// and sends it. Use several such tables, one for each range of keys, to spread the load.
     Coarse(u16),
 }
 
@@ -29,8 +29,9 @@ pub enum Design {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct OrderedOptions {
-    /// Keys that it can hold. It has room for nodes that are half full; after many deletes they can
-    /// be less.
+    /// Keys that it can hold. An ordered table does not grow: inserts that find no room fail with
+    /// [`Limit::TableFull`](crate::Limit::TableFull). There is room for leaves that are half full;
+    /// after many deletes, leaves can have fewer keys, and the table be full with fewer than `rows`.
     pub rows: u64,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,

@@ -10,7 +10,7 @@ use remora::floors::fabric::{ClientId, Host, Lane, NodeId, NodeSet, Progress, Se
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{IndexError, Loader, Sizes, Table, TakeRow, bulk_load};
 use remora::floors::node::{
-    Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
+    Fingerprint, Grows, IndexKind, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
 };
 use remora::floors::record::{Key, layout};
 use remora::floors::txn::{
@@ -116,7 +116,7 @@ impl<F: Host> Rig<F> {
             indirect: sizes.indirect,
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
-            grows: false,
+            grows: Grows::Never,
         };
         let client = self.admin.incarnation;
         let create = async |lane: &Lane| {
