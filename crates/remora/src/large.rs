@@ -183,8 +183,8 @@ pub struct LargeOptions {
 setters!(LargeOptions { replicas: u8, shards: u16, grows: bool });
 
 impl LargeOptions {
-    /// A table of `rows` keys, whose values have `bytes` bytes together. It grows when it needs more
-    /// of either. Otherwise the cluster's defaults hold.
+    /// A table of `rows` keys, whose values have `bytes` bytes together. It grows when it needs
+    /// more of either. Otherwise the cluster's defaults hold.
     #[must_use]
     pub fn for_values(rows: u64, bytes: u64) -> LargeOptions {
         LargeOptions { rows, bytes, replicas: None, shards: None, grows: true }

@@ -62,8 +62,9 @@
 //! the transaction has the record already. A commit takes two or three more. To bring several
 //! records in one round trip, use [`Transaction::get_many`] and [`Transaction::prefetch`] (of
 //! several [`Table`]s and [`Ordered`] tables) and [`Transaction::get_many_mut`] (of several
-//! [`Table`]s). [`Slot`]s do that with the least work for the processor: [`Transaction::want`] names a record, [`Transaction::fetch`] brings all
-//! that were named, and [`Slot::get_mut`] changes one in place, without a copy.
+//! [`Table`]s). [`Slot`]s do that with the least work for the processor: [`Transaction::want`]
+//! names a record, [`Transaction::fetch`] brings all that were named, and [`Slot::get_mut`] changes
+//! one in place, without a copy.
 //!
 //! ```
 //! # use remora::{Cluster, Error, OrderedOptions, TableOptions};
@@ -100,7 +101,7 @@
 //! | rename | [`rename_table`](Cluster::rename_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_dyn_table`](Cluster::rename_dyn_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_large`](Cluster::rename_large) |
 //! | grows | yes | no | yes | no | yes |
 //!
-//! `open_or_create_...` does what its name says. The sizes in options are first sizes of tables that
+//! `open_or_create_...` does what its name says. Sizes in options are first sizes of tables that
 //! grow: they grow [by themselves](TableOptions::grows), or by [`Cluster::grow_table`], while
 //! transactions go on. [`Cluster::list_tables`] says what there is, and how much room each table
 //! has; [`Cluster::count_rows`] counts. [`Cluster::create_together`] creates several tables, all or
@@ -133,8 +134,8 @@
 //! [`Session::transact`] tries again whatever has certainly not committed and may pass: an abort, a
 //! change of epoch, a full table that grows. It makes growing random pauses, and gives up after
 //! twice the longest lease of any client, unless [`TransactionOptions`] says otherwise. So it
-//! outlasts the locks of a client that has died. It never retries [`Error::Unknown`]: the transaction may have
-//! committed, and a second attempt would apply it twice.
+//! outlasts the locks of a client that has died. It never retries [`Error::Unknown`]: the
+//! transaction may have committed, and a second attempt would apply it twice.
 //!
 //! Handles are checked in every build. A table of another cluster or protocol, and a [`Slot`] that
 //! was kept from another run or has not been fetched, are an [`Error::Misuse`].

@@ -226,6 +226,10 @@ fn all_parts_of_a_table_grow(protocol: Protocol) {
             assert_eq!(large.read(session, key).await.unwrap(), Some(vec![key as u8; 9_000]));
         }
     });
+    let (bytes, chunks) = (cluster.inspect_dyn_table(&notes).unwrap(), cluster.inspect_large(&large).unwrap());
+    for found in bytes.iter().chain(&chunks) {
+        assert!(found.records >= ROWS && (found.locked, found.torn) == (0, 0), "{found:?}");
+    }
     for name in ["notes", "notes/rest", "large", "large/chunks"] {
         assert!(cluster.catalog().table(name).unwrap().1.growths > 0, "{name} has grown");
     }

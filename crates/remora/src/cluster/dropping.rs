@@ -76,16 +76,16 @@ impl Cluster {
     /// Drops a table: its rows are gone, its name is free at once, and its memory is used again.
     ///
     /// The call waits until no client uses the table any more, for at most half of the longest
-    /// lease of any client, or for a second if that is longer. If that does not suffice, it returns [`Freed::Later`]; the table is
-    /// dropped all the same. A transaction that is under way commits before that, or fails. A
-    /// client that still has a handle gets [`Misuse::Dropped`](crate::Misuse::Dropped), and goes on
-    /// with its other tables.
+    /// lease of any client, or for a second if that is longer. If that does not suffice, it returns
+    /// [`Freed::Later`]; the table is dropped all the same. A transaction that is under way commits
+    /// before that, or fails. A client that still has a handle gets
+    /// [`Misuse::Dropped`](crate::Misuse::Dropped), and goes on with its other tables.
     ///
     /// Fails with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the
-    /// name, with [`OpenErrorKind::Dropped`](crate::OpenErrorKind::Dropped) if it was dropped before,
-    /// with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while a client is
-    /// creating it, and with [`OpenErrorKind::Loading`](crate::OpenErrorKind::Loading) while a client
-    /// is loading rows into it. What a dead client was creating or loading is no obstacle.
+    /// name, with [`OpenErrorKind::Dropped`](crate::OpenErrorKind::Dropped) if it was dropped
+    /// before, with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while a client
+    /// is creating it, and with [`OpenErrorKind::Loading`](crate::OpenErrorKind::Loading) while a
+    /// client is loading rows into it. What a dead client was creating or loading is no obstacle.
     ///
     /// Call it where this thread runs no worker: a worker that waits for this call cannot let go of
     /// the table. Of an ordered table, one of bytes, or one of large values, this drops a part: use

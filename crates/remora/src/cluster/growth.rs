@@ -65,8 +65,10 @@ use crate::observe::WAITS;
 use crate::table::Handle;
 use crate::worker::{Session, WorkerOptions};
 
-/// Rows that move in one transaction.
+/// Most rows that move in one transaction, and the most bytes of their records: a transaction logs
+/// at most 32 KiB.
 const ROWS_MOVED: usize = 16;
+const BYTES_MOVED: usize = 12 << 10;
 /// Pause between two looks for clients that have not heard of a change, or for the lock of the
 /// catalog.
 const PAUSE_NS: Nanos = 200_000;
@@ -94,8 +96,9 @@ impl Cluster {
     /// Call it where this thread runs no worker: the call waits until every client has heard of it,
     /// for which a client takes up to 0.2 s, and up to its lease if its program stands still.
     ///
-    /// Of a [`DynTable`](crate::DynTable) and of a [`Large`](crate::Large), this makes the part with
-    /// this name larger: `name` has the keys, `name/rest` or `name/chunks` what is long of values.
+    /// Of a [`DynTable`](crate::DynTable) and of a [`Large`](crate::Large), this makes the part
+    /// with this name larger: `name` has the keys, `name/rest` or `name/chunks` what is long of
+    /// values.
     ///
     /// Fails, and has changed nothing,
     ///
@@ -106,8 +109,8 @@ impl Cluster {
     ///   says what it has heard of,
     /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the name,
     ///   which ordered tables have not, and with
-    ///   [`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument) for a part of an ordered table:
-    ///   those keep their size.
+    ///   [`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument) for a part of an ordered
+    ///   table: those keep their size.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -437,11 +440,12 @@ impl Session {
     async fn move_what_is_there(&mut self, table: &Arc<remora_index::Table>) -> Result<u64, Error> {
         let mut scan = KeyScan::default();
         let mut rows = 0;
+        let at_once = (BYTES_MOVED / table.shape().record_bytes()).clamp(1, ROWS_MOVED);
         loop {
             self.follow();
             // Where it is in this epoch. If it is gone, another client has finished the growth.
             let Some(now) = self.cluster().now(table) else { return Ok(rows) };
-            let Some(found) = scan.next(self.lane(), &now, ROWS_MOVED).await? else { return Ok(rows) };
+            let Some(found) = scan.next(self.lane(), &now, at_once).await? else { return Ok(rows) };
             rows += found.keys.len() as u64;
             if !mutant!(GrowPastLocks) {
                 rows += found.unsettled;

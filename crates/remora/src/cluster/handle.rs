@@ -452,8 +452,8 @@ impl Cluster {
         Cluster { told: Some(told), ..self.clone() }
     }
 
-    /// A handle whose workers make tables larger by themselves, on threads of their own (`true`), or
-    /// leave that to [`grow_table`](Cluster::grow_table) (`false`). The default is `true` for
+    /// A handle whose workers make tables larger by themselves, on threads of their own (`true`),
+    /// or leave that to [`grow_table`](Cluster::grow_table) (`false`). The default is `true` for
     /// clusters in this process and for connected ones, and `false` for seeded and simulated ones.
     #[must_use]
     pub fn with_growth(&self, by_itself: bool) -> Cluster {

@@ -20,8 +20,8 @@ pub struct TableInfo {
     pub key_bytes: usize,
     /// Bytes of the longest value: of a table of bytes, of the part of it that the head holds.
     pub value_bytes: usize,
-    /// Rows that there is room for, before it has grown. Keys scatter unevenly over shards, so a shard may be full
-    /// before the table is.
+    /// Rows that there is room for, before it has grown. Keys scatter unevenly over shards, so a
+    /// shard may be full before the table is.
     pub room: u64,
     /// Bytes that it takes at all memory nodes together, used or not, with the larger table that it
     /// grows into.
@@ -90,7 +90,8 @@ impl Cluster {
     /// takes as long as that; rows that are inserted or removed meanwhile may be counted or not.
     ///
     /// Of a table of bytes or of large values, this counts the rows of the part with this name: one
-    /// for each key. An ordered table has no part of its own name, and its leaves hold several keys.
+    /// for each key. An ordered table has no part of its own name, and its leaves hold several
+    /// keys.
     ///
     /// Fails as [`Cluster::open_table`] does if there is no such table.
     pub fn count_rows(&self, name: &str) -> Result<u64, Error> {

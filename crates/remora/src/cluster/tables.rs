@@ -29,9 +29,10 @@ pub struct TableOptions {
     /// The memory node that has the primary of the first part, counted from 0. The primaries of the
     /// other parts are at the nodes behind it.
     pub first_node: u16,
-    /// How a reader notices a record that is just being written. `None` chooses: nothing for records
-    /// of one 64-byte line; line versions for a key and a value of up to 512 bytes together; a
-    /// checksum for longer ones, and for all of them where the fabric does not read lines whole.
+    /// How a reader notices a record that is just being written. `None` chooses: nothing for
+    /// records of one 64-byte line; line versions for a key and a value of up to 512 bytes
+    /// together; a checksum for longer ones, and for all of them where the fabric does not read
+    /// lines whole.
     pub read_scheme: Option<ReadScheme>,
     /// Whether the table grows before it is full, while transactions go on. One that does not grows
     /// when [`Cluster::grow_table`] is called.
@@ -80,8 +81,8 @@ impl Cluster {
     ///
     /// Fails with [`OpenErrorKind::TableExists`] if there is a table of this name, with
     /// [`OpenErrorKind::Full`] if a memory node has no room for it, and with
-    /// [`OpenErrorKind::Argument`] for a name, a size or a number of copies that cannot be. A cluster
-    /// has at most 128 tables, the parts of ordered tables and of others counted.
+    /// [`OpenErrorKind::Argument`] for a name, a size or a number of copies that cannot be. A
+    /// cluster has at most 128 tables, the parts of ordered tables and of others counted.
     pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
         self.create_table_as(name, Table::<K, V>::schema(), options)
     }

@@ -50,8 +50,8 @@ pub enum Lengths {
     /// All of them are this long.
     Exactly(usize),
     /// They have different lengths, up to this one. A [`DynTable`](crate::DynTable) stores short
-    /// ones short. In a [`DynOrdered`](crate::DynOrdered), keys, and values that lie in leaves, take
-    /// the room of the longest.
+    /// ones short. In a [`DynOrdered`](crate::DynOrdered), keys, and values that lie in leaves,
+    /// take the room of the longest.
     UpTo(usize),
 }
 

@@ -31,7 +31,8 @@ pub enum Design {
 pub struct OrderedOptions {
     /// Keys that it can hold. An ordered table does not grow: inserts that find no room fail with
     /// [`Limit::TableFull`](crate::Limit::TableFull). There is room for leaves that are half full;
-    /// after many deletes, leaves can have fewer keys, and the table be full with fewer than `rows`.
+    /// after many deletes, leaves can have fewer keys, and the table be full with fewer than
+    /// `rows`.
     pub rows: u64,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,
