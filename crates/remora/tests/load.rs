@@ -59,7 +59,8 @@ fn parts_make_the_same_table() {
 #[test]
 fn what_a_part_does_wrong_is_said() {
     let cluster = cluster(Protocol::DRTM_R);
-    let table = |name, rows| cluster.create_table::<u64, Words<3>>(name, TableOptions::for_rows(rows)).unwrap();
+    let options = |rows| TableOptions::for_rows(rows).grows(false);
+    let table = |name, rows| cluster.create_table::<u64, Words<3>>(name, options(rows)).unwrap();
     let same = |_| vec![(1, Words([0; 3]))];
     let twice = cluster.load_parts(&table("twice", 10), 5, same, |_| ());
     assert!(matches!(twice.as_ref().map_err(OpenError::cause), Err(IndexError::Duplicate { .. })), "{twice:?}");
