@@ -10,8 +10,8 @@ use remora_node::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYT
 use remora_node::metadata::Wanted;
 use remora_node::node::{self, FORMAT, Place, REGION};
 use remora_node::{
-    Discipline, Fingerprint, GivenUp, Grows, Layout, MemoryError, Metadata, ReadScheme, Registration, Replica, ShardId,
-    ShardPlacement, TableEntry, TableId, TableSpec, Tombstone, follow_leader, identity, metadata,
+    Discipline, Fingerprint, GivenUp, Grows, Growth, Layout, MemoryError, Metadata, ReadScheme, Registration, Replica,
+    ShardId, ShardPlacement, Stage, TableEntry, TableId, TableSpec, Tombstone, follow_leader, identity, metadata,
 };
 
 const NODE: NodeId = NodeId(0);
@@ -81,7 +81,7 @@ fn golden_superblock() {
     node::format(&region, Place { numa: Some(1), nic: 2 }).unwrap();
     let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
     assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
-    assert_eq!(line[1], 0x0201_0000_0000_000a, "NIC 2, NUMA node 1, format 10");
+    assert_eq!(line[1], 0x0201_0000_0000_000b, "NIC 2, NUMA node 1, format 11");
     assert_eq!(line[2..], [0, 1 << 20, 388 << 10, 0, 0, 0]);
     let superblock = node::Superblock::parse(NODE, &line.try_into().unwrap()).unwrap();
     assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 388 << 10));
@@ -98,7 +98,7 @@ fn golden_metadata() {
     assert_eq!(words.len(), (64 + 192 + 2 * 128) / 8);
     let (header, rest) = words.split_at(8);
     assert_eq!(header[0].to_le_bytes(), *b"REMORAcd");
-    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 10, "format 10");
+    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 11, "format 11");
     assert_eq!(header[2..], [0, 1, 1, 2 << 32 | 1, 0, 0], "features, generation, epoch, two shards and one table");
     let (table, shards) = rest.split_at(24);
     assert_eq!(table[0].to_le_bytes(), *b"accounts");
@@ -108,12 +108,22 @@ fn golden_metadata() {
     assert_eq!(table[13], 32 << 48 | 8 << 32 | 2 << 16, "value at, key bytes, shards, first shard");
     assert_eq!(table[14], 1 << 32 | 1 << 24 | 2 << 16, "read scheme, index, replicas");
     assert_eq!(table[15], 0x0201_0101, "discipline");
-    assert_eq!(table[16..], [1, 0, 0, 0, 0, 0, 0, 0], "born by the first change, and not dropped");
+    assert_eq!(table[16..], [1, 0, 0, 1, 0, 0, 0, 0], "born by the first change, its own origin, and not dropped");
     let space = 388 << 10;
     assert_eq!(shards[..6], [2 << 16, 8192, 0, space, 1, space]);
     assert_eq!(shards[16..22], [2 << 16, 8192, 1, space + 8192, 0, space + 8192]);
     assert_eq!(Metadata::decode(NODE, &metadata.encode()).as_ref(), Ok(&Some(metadata.clone())));
     let whole = metadata.clone();
+    let (_, mut growing) = create(&fabric, spec("larger", 2)).unwrap();
+    growing.tables[1].spec.grows = Grows::ByItself;
+    (growing.tables[1].growths, growing.tables[1].origin) = (3, 1);
+    growing.tables[1].growth = Some(Growth { from: TableId(0), stage: Stage::Filling, by: 6 });
+    let words = growing.encode();
+    let larger = &words[64 + 192..];
+    assert_eq!(larger[144..][..8], (3u64 << 32).to_le_bytes(), "it has grown three times");
+    assert_eq!(larger[152..][..8], 1u64.to_le_bytes(), "the first change entered the first of them");
+    assert_eq!(larger[160..][..8], (2u64 << 56 | 2 << 48 | 6).to_le_bytes(), "client 6 fills it, from table 0");
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(growing)));
     let mut joining = metadata;
     joining.shards[0].replicas[1].joining = true;
     let words = joining.encode();
@@ -146,7 +156,7 @@ fn golden_metadata() {
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(dropped)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 4145257169;
+const GOLDEN_CHECKSUM: u32 = 1387556202;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
@@ -168,20 +178,20 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2;", "format 10:"],
+            ["format 2;", "format 11:"],
         ),
         // The version before this one, and one that is newer.
         (
             8,
-            9,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 9, known: FORMAT },
-            ["format 9;", "format 10:"],
+            10,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 10, known: FORMAT },
+            ["format 10;", "format 11:"],
         ),
         (
             8,
-            11,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 11, known: FORMAT },
-            ["format 11;", "format 10:"],
+            12,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 12, known: FORMAT },
+            ["format 12;", "format 11:"],
         ),
         (
             16,
