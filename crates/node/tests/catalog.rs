@@ -217,8 +217,8 @@ fn what_another_program_wrote_is_refused_untouched() {
         bytes[at] = value;
         Metadata::decode(NODE, &bytes)
     };
-    assert_eq!(with(8, 9), Err(MemoryError::Format { node: NODE, found: 9, known: FORMAT }));
-    assert_eq!(with(8, 11), Err(MemoryError::Format { node: NODE, found: 11, known: FORMAT }));
+    assert_eq!(with(8, 10), Err(MemoryError::Format { node: NODE, found: 10, known: FORMAT }));
+    assert_eq!(with(8, 12), Err(MemoryError::Format { node: NODE, found: 12, known: FORMAT }));
     assert_eq!(with(16, 4), Err(MemoryError::Features { node: NODE, unknown: 4 }));
     assert_eq!(with(0, b'X'), Ok(None));
 }
