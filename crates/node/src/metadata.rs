@@ -107,8 +107,8 @@ mod placement;
 mod tables;
 
 pub use catalog::{
-    begin_table, create_table, discard_tables, drop_tables, finish_tables, free_catalog_lock, free_dropped,
-    rename_tables, unlock_catalog, while_there,
+    begin_table, create_table, discard_tables, drop_tables, end_change_of, finish_tables, free_dropped, rename_tables,
+    unlock_catalog, while_there,
 };
 pub use format::{generation_local, newest, publish, read, read_local};
 pub use growth::{begin_growth, fill_larger, finish_growth};

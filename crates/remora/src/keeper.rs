@@ -24,7 +24,7 @@ use remora_fabric::{Lane, Nanos, NodeSet, WORD_BYTES};
 use remora_membership::{
     Configuration, ConfigurationError, Fenced, Helper, LeaseWatch, Membership, RecoveredClients, Standing,
 };
-use remora_node::{MemoryError, node};
+use remora_node::{MemoryError, metadata, node};
 use remora_record::TransactionId;
 use remora_txn::Lease;
 use remora_txn::recovery::{self, Verdict};
@@ -710,6 +710,8 @@ impl Keeper {
         })
         .await?;
         for (client, verdicts) in repaired {
+            // What all clients see of a change must not stay unknown to the nodes' CPUs.
+            metadata::end_change_of(lane, self.cluster.live_nodes(), me, client).await?;
             self.change(move |membership| membership.recovered(client, me, verdicts.clone())).await??;
         }
         Ok(())

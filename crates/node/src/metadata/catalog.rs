@@ -480,13 +480,35 @@ pub(super) async fn with_catalog_locked<T>(
     result
 }
 
-/// Frees the catalog lock of a leader that a client has, or had: its own, or of one whose access
-/// has been taken away.
-pub async fn free_catalog_lock(lane: &Lane, leader: NodeId, from: u32) -> Result<(), MemoryError> {
+/// Frees the catalog lock of a leader that a client has.
+async fn free_catalog_lock(lane: &Lane, leader: NodeId, from: u32) -> Result<(), MemoryError> {
     let mut round = lane.round();
     round.compare_swap(node::at(leader, AT_LOCK), from.into(), 0);
     lane.execute(round).await?;
     Ok(())
+}
+
+/// Ends the change of the catalog that a dead client has begun, whose access has been taken away,
+/// if it has begun one. What it has published at the leader is published at all nodes: clients go
+/// by the leader's catalog, and the nodes' CPUs by their own. What it has not is not made.
+///
+/// `me` takes the lock over meanwhile, so that it is ended in turn if this client dies, too.
+pub async fn end_change_of(lane: &Lane, nodes: NodeSet, me: u32, dead: u32) -> Result<(), MemoryError> {
+    let leader = nodes.leader();
+    let mut round = lane.round();
+    let read_lock = round.read(node::at(leader, AT_LOCK), WORD_BYTES);
+    if lane.execute(round).await?.words(read_lock)[0] != u64::from(dead) {
+        return Ok(());
+    }
+    let mut round = lane.round();
+    let swap = round.compare_swap(node::at(leader, AT_LOCK), dead.into(), me.into());
+    if !lane.execute(round).await?.swapped(swap) {
+        return Ok(());
+    }
+    tracing::warn!(client = dead, "a client has died while it changed the catalog");
+    let published = async { publish(lane, nodes, &read(lane, leader).await?).await }.await;
+    free_catalog_lock(lane, leader, me).await?;
+    published
 }
 
 /// Frees the catalog lock of a leader, whichever client holds it. The access of every client must

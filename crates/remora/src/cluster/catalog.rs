@@ -104,9 +104,9 @@ impl Cluster {
             };
             if self.is_dead(holder) {
                 self.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;
-                let leader = self.live_nodes().leader();
-                self.administer(async |lane: &Lane| metadata::free_catalog_lock(lane, leader, holder).await)?;
-                tracing::warn!(holder, "the catalog's lock is freed, whose holder died");
+                self.administer(async |lane: &Lane| {
+                    metadata::end_change_of(lane, self.live_nodes(), self.admin(), holder).await
+                })?;
             } else if began.elapsed() > CATALOG_PATIENCE || self.is_interrupted() {
                 return Err(MemoryError::CatalogLocked(holder.into()).into());
             } else if !is_told {

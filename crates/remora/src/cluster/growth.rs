@@ -357,8 +357,7 @@ impl Session {
             };
             if cluster.is_dead(holder) {
                 cluster.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;
-                metadata::free_catalog_lock(lane, cluster.live_nodes().leader(), holder).await?;
-                tracing::warn!(holder, "the catalog's lock is freed, whose holder died");
+                metadata::end_change_of(lane, cluster.live_nodes(), self.incarnation(), holder).await?;
             }
             cluster.unless_interrupted()?;
             lane.sleep(PAUSE_NS).await;
