@@ -40,7 +40,8 @@
 //!
 //! The catalog says how far it has come. The next client that wants the table to grow goes on from
 //! there. Several that do so at once do no harm: each change is made once, and a row that has moved
-//! is not there to be moved again.
+//! is not there to be moved again. If the client dies while it changes the catalog, its recovery
+//! ends the change (`end_change_of`), so that the nodes' CPUs know what clients know.
 //!
 //! # A larger table that is full before the smaller one is empty
 //!
