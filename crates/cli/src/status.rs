@@ -184,21 +184,23 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     let counted = if options.rows { count_rows(&options.connect, &tcp, &nodes, &catalog) } else { Ok(Vec::new()) };
     let tables = (0..).map(TableId).zip(&catalog.tables).filter(|(_, table)| table.is_there()).map(|(id, table)| {
         let spec = table.spec.clone();
-        let shards_of = || catalog.shards.iter().filter(|shard| shard.table == id);
-        let (shards, replicas) = (u64::from(spec.shards), u64::from(spec.replicas));
         TableRow {
-            rows: spec.slots * shards,
+            rows: spec.rows_that_fit(),
             counted: counted
                 .as_ref()
                 .ok()
                 .and_then(|all| all.iter().find(|(counted, _)| *counted == id))
                 .map(|one| one.1),
             growing: table.growth.is_some(),
-            bytes: spec.shard_bytes * shards * replicas,
+            bytes: spec.bytes_in_all(),
             shards: spec.shards,
             replicas: spec.replicas,
-            copies: shards_of().map(|shard| shard.copies().count()).min().unwrap_or(0),
-            joining: shards_of().flat_map(|shard| &shard.replicas).filter(|replica| replica.joining).count(),
+            copies: catalog.copies_of(table),
+            joining: catalog
+                .shards_of(table)
+                .flat_map(|shard| &shard.replicas)
+                .filter(|replica| replica.joining)
+                .count(),
             discipline: spec.discipline.to_string(),
             name: spec.name,
         }
@@ -254,7 +256,7 @@ fn count_rows(
     };
     let counted = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
         let mut counted = Vec::new();
-        for id in (0..catalog.tables.len() as u16).map(TableId) {
+        for (id, _) in (0..).map(TableId).zip(&catalog.tables).filter(|(_, table)| table.is_there()) {
             if let Some(table) = remora::floors::index::Table::open_by_id(catalog, id) {
                 counted.push((
                     id,

@@ -31,13 +31,13 @@ pub async fn begin_growth(
         let mut metadata = read(lane, nodes.leader()).await?;
         has(&metadata, smaller, &spec.name)?;
         let (from, stage, by) = (smaller.0, Stage::Announced, client);
-        if metadata.tables[usize::from(from.0)].spec.grows == Grows::Never {
+        let entry = &metadata.tables[usize::from(from.0)];
+        // It may have been given another name meanwhile.
+        let spec = TableSpec { name: entry.spec.name.clone(), ..spec };
+        if entry.spec.grows == Grows::Never {
             return Err(MemoryError::Fixed(spec.name));
         }
-        // It may have been given another name meanwhile.
-        let name = metadata.tables[usize::from(from.0)].spec.name.clone();
-        let spec = TableSpec { name, ..spec };
-        if let Some(creator) = metadata.tables[usize::from(from.0)].creator {
+        if let Some(creator) = entry.creator {
             return Err(MemoryError::Unfinished { table: spec.name, client: creator });
         }
         if let Some((larger, _)) = metadata.larger(from) {

@@ -225,6 +225,20 @@ pub struct TableSpec {
     pub grows: Grows,
 }
 
+impl TableSpec {
+    /// Rows that fit into all shards together.
+    #[must_use]
+    pub fn rows_that_fit(&self) -> u64 {
+        self.slots * u64::from(self.shards)
+    }
+
+    /// Bytes that the table takes at all memory nodes together.
+    #[must_use]
+    pub fn bytes_in_all(&self) -> u64 {
+        self.shard_bytes * u64::from(self.shards) * u64::from(self.replicas)
+    }
+}
+
 /// When clients make a table larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -397,6 +411,13 @@ impl Metadata {
         let is_it = |table: &TableEntry| table.is_there() && table.growth.is_none() && table.origin == origin;
         let found = (0..).map(TableId).zip(&self.tables).find(|(_, table)| is_it(table));
         found.ok_or_else(|| MemoryError::Dropped { table: name.to_owned() })
+    }
+
+    /// Copies that every record of a table has at least: fewer than there should be after a memory
+    /// node was lost.
+    #[must_use]
+    pub fn copies_of(&self, table: &TableEntry) -> usize {
+        self.shards_of(table).map(|shard| shard.copies().count()).min().unwrap_or(0)
     }
 
     /// A table, and the larger ones that it grows into, one after the other.

@@ -88,7 +88,9 @@ impl Cluster {
     /// client is loading rows into it. What a dead client was creating or loading is no obstacle.
     ///
     /// Call it where this thread runs no worker: a worker that waits for this call cannot let go of
-    /// the table. Of an ordered table, one of bytes, or one of large values, this drops a part: use
+    /// the table.
+    ///
+    /// Other kinds of tables consist of several tables, of which this call drops one: for them use
     /// [`drop_ordered`](Cluster::drop_ordered), [`drop_dyn_table`](Cluster::drop_dyn_table) or
     /// [`drop_large`](Cluster::drop_large).
     ///

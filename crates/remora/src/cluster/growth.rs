@@ -97,9 +97,9 @@ impl Cluster {
     /// Call it where this thread runs no worker: the call waits until every client has heard of it,
     /// for which a client takes up to 0.2 s, and up to its lease if its program stands still.
     ///
-    /// Of a [`DynTable`](crate::DynTable) and of a [`Large`](crate::Large), this makes the part
-    /// with this name larger: `name` has the keys, `name/rest` or `name/chunks` what is long of
-    /// values.
+    /// A [`DynTable`](crate::DynTable) and a [`Large`](crate::Large) consist of several tables, and
+    /// the call makes the one with this name larger: `name` has the keys, `name/rest` or
+    /// `name/chunks` the parts of long values.
     ///
     /// Fails, and has changed nothing,
     ///

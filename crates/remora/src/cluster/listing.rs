@@ -41,25 +41,17 @@ impl TableInfo {
     fn of(catalog: &Metadata, id: TableId, entry: &TableEntry) -> TableInfo {
         let spec = &entry.spec;
         let all: Vec<&TableEntry> = catalog.and_larger(id).map(|id| &catalog.tables[usize::from(id.0)]).collect();
-        let room = |entry: &TableEntry| entry.spec.slots * u64::from(entry.spec.shards);
-        let bytes =
-            |entry: &TableEntry| entry.spec.shard_bytes * u64::from(entry.spec.shards) * u64::from(entry.spec.replicas);
         TableInfo {
             name: spec.name.clone(),
             fingerprint: spec.fingerprint.0,
             key_bytes: spec.layout.key_bytes.into(),
             value_bytes: spec.layout.value_max as usize,
-            room: room(entry),
-            bytes: all.iter().map(|entry| bytes(entry)).sum(),
+            room: spec.rows_that_fit(),
+            bytes: all.iter().map(|entry| entry.spec.bytes_in_all()).sum(),
             replicas: spec.replicas,
-            copies: all
-                .iter()
-                .flat_map(|entry| catalog.shards_of(entry))
-                .map(|shard| shard.copies().count())
-                .min()
-                .unwrap_or(0),
+            copies: all.iter().map(|entry| catalog.copies_of(entry)).min().unwrap_or(0),
             grows: spec.grows == Grows::ByItself,
-            growing_to: all[1..].last().map(|larger| room(larger)),
+            growing_to: all[1..].last().map(|larger| larger.spec.rows_that_fit()),
         }
     }
 }
@@ -89,9 +81,9 @@ impl Cluster {
     /// Counts the rows of a table while transactions go on. Reads all of the table once, so that it
     /// takes as long as that; rows that are inserted or removed meanwhile may be counted or not.
     ///
-    /// Of a table of bytes or of large values, this counts the rows of the part with this name: one
-    /// for each key. An ordered table has no part of its own name, and its leaves hold several
-    /// keys.
+    /// A table of bytes, or of large values, consists of several tables. The one with its own name
+    /// has a row for each key, so that the call counts its keys. An ordered table has no part with
+    /// its own name, and its leaves hold several keys.
     ///
     /// Fails as [`Cluster::open_table`] does if there is no such table.
     pub fn count_rows(&self, name: &str) -> Result<u64, Error> {

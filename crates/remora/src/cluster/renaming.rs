@@ -22,8 +22,8 @@ impl Cluster {
     /// the old one, and with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while
     /// a client is creating the table.
     ///
-    /// Of an ordered table, one of large values, or one of bytes, this renames a part: use
-    /// [`rename_ordered`](Cluster::rename_ordered), [`rename_large`](Cluster::rename_large) or
+    /// Other kinds of tables consist of several tables, of which this call renames one: for them
+    /// use [`rename_ordered`](Cluster::rename_ordered), [`rename_large`](Cluster::rename_large) or
     /// [`rename_dyn_table`](Cluster::rename_dyn_table).
     ///
     /// ```
