@@ -1,5 +1,5 @@
 //! SmallBank runs on tables made for 1,000 accounts, while accounts are opened until there are
-//! 1,000,000: how long anybody has to wait for the tables that grow.
+//! 1,000,000. Measures the longest time in which no transaction ends, while the tables grow.
 //!
 //! `cargo run --release -p remora-cli --example grow [ACCOUNTS] [PROTOCOL]`
 //!
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Table, WorkerOptions};
+use remora::{Cluster, Error, Table, Worker, WorkerOptions};
 use remora_check::HistoryFile;
 use remora_workload::Prng;
 use remora_workload::smallbank::{Account, Customers, Kind, SmallBank};
@@ -57,15 +57,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => Protocol::default(),
     };
     let cluster = Cluster::embedded().node_bytes(2 << 30).protocol(protocol).open()?;
-    let movers = history.clone();
-    let cluster = match movers {
+    let cluster = match history.clone() {
         Some(file) => cluster.with_movers_observed(Arc::new(move || Box::new(file.recorder()))),
         None => cluster,
     };
     let bank = SmallBank::load(&cluster, Customers::new(FIRST, 0.04, 0.9))?;
-    let tables = ["savings", "checking"].map(|name| cluster.open_table::<u64, Account>(name));
-    let [savings, checking] = tables;
-    let (savings, checking) = (savings?, checking?);
+    let savings = cluster.open_table::<u64, Account>("savings")?;
+    let checking = cluster.open_table::<u64, Account>("checking")?;
 
     let done = AtomicBool::new(false);
     let alone = run(&cluster, &bank, history.as_ref(), &|began| began.elapsed() > Duration::from_secs(2))?;
@@ -108,6 +106,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// Has a worker's transactions recorded, if they are to be.
+fn record(worker: &mut Worker, history: Option<&Arc<HistoryFile>>) {
+    for session in worker.sessions() {
+        session.observe(history.map(|file| Box::new(file.recorder()) as Box<_>));
+    }
+}
+
 /// Runs SmallBank on a thread until it is over.
 fn run(
     cluster: &Cluster,
@@ -116,8 +121,7 @@ fn run(
     is_over: &dyn Fn(Instant) -> bool,
 ) -> Result<Seen, Error> {
     let mut worker = cluster.worker(WorkerOptions::default().coroutines(1).seed(7))?;
-    let recorder = |file: &Arc<HistoryFile>| Box::new(file.recorder()) as Box<_>;
-    worker.sessions().iter_mut().for_each(|session| drop(session.observe(history.map(recorder))));
+    record(&mut worker, history);
     worker.block_on(async |session| {
         let (mut random, mut seen, began) = (Prng::derive(1, 0), Seen::default(), Instant::now());
         while !is_over(began) {
@@ -138,8 +142,7 @@ fn open(
     history: Option<&Arc<HistoryFile>>,
 ) -> Result<Seen, Error> {
     let mut worker = cluster.worker(WorkerOptions::default().coroutines(OPENERS as usize))?;
-    let recorder = |file: &Arc<HistoryFile>| Box::new(file.recorder()) as Box<_>;
-    worker.sessions().iter_mut().for_each(|session| drop(session.observe(history.map(recorder))));
+    record(&mut worker, history);
     let seen = std::cell::RefCell::new(Seen::default());
     let ended = worker.run(async |opener, session| {
         for account in (FIRST..accounts).filter(|account| account % OPENERS == opener as u64) {

@@ -70,7 +70,7 @@ async fn grow(cluster: &Cluster, session: &mut Session, random: &mut Prng) -> bo
     let tables: Vec<_> =
         catalog.tables.iter().filter(|table| table.is_there() && table.spec.grows == Grows::ByItself).collect();
     let Some(table) = tables.get(random.below(tables.len().max(1) as u64) as usize) else { return false };
-    let rows = table.spec.slots * u64::from(table.spec.shards) + 1 + random.below(100);
+    let rows = table.spec.rows_that_fit() + 1 + random.below(100);
     session.grow_table(&table.spec.name, rows).await.is_ok()
 }
 
