@@ -308,6 +308,7 @@ mod tests {
         };
         let spec = TableSpec {
             name: "accounts".to_owned(),
+            schema: String::new(),
             fingerprint: Fingerprint(0),
             layout,
             index: IndexKind::ClusterHash,
@@ -318,7 +319,7 @@ mod tests {
             indirect: 1,
             slots: 1,
             shard_bytes: MIB,
-            grows: Grows::Never,
+            grows: Grows::WhenTold,
         };
         let replica = |node: &u16| Replica { node: NodeId(*node), region: node::REGION, base: 0, joining: false };
         let replicas: Vec<_> = nodes.iter().map(replica).collect();

@@ -148,6 +148,8 @@ struct TableRow {
     /// Replicas that are just being given what the others have.
     joining: usize,
     discipline: String,
+    /// What keys and values mean.
+    schema: String,
     /// Of all copies.
     bytes: u64,
 }
@@ -202,6 +204,7 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
                 .filter(|replica| replica.joining)
                 .count(),
             discipline: spec.discipline.to_string(),
+            schema: spec.schema,
             name: spec.name,
         }
     });
@@ -405,7 +408,8 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
         write!(text, "{:>14}", "rows")?;
     }
     write!(text, "{:>14}{:>8}{:>10}{:>12}  ", "rows that fit", "shards", "replicas", "bytes")?;
-    writeln!(text, "discipline")?;
+    let discipline_width = status.tables.iter().map(|table| table.discipline.len()).max().unwrap_or(0).max(10);
+    writeln!(text, "{:<discipline_width$}  schema", "discipline")?;
     for (table, name) in status.tables.iter().zip(&names) {
         let (rows, bytes) = (output::grouped(table.rows), value::show_bytes(table.bytes));
         let TableRow { shards, replicas, copies, joining, discipline, .. } = table;
@@ -415,7 +419,8 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
         if let Some(counted) = table.counted {
             write!(text, "{:>14}", output::grouped(counted))?;
         }
-        write!(text, "{rows:>14}{shards:>8}{copies:>10}{bytes:>12}  {discipline}")?;
+        write!(text, "{rows:>14}{shards:>8}{copies:>10}{bytes:>12}  {discipline:<discipline_width$}  ")?;
+        text.push_str(&output::printable(&table.schema));
         if table.growing {
             text.push_str("; the table of this name grows into it");
         }
@@ -472,6 +477,7 @@ mod tests {
             copies: 1,
             joining: 0,
             discipline: "locks".to_owned(),
+            schema: "things\u{1b}[2J".to_owned(),
             bytes: 64,
         };
         let tables = vec![table_named("good"), table_named("bad\n\u{1b}[2Jname")];

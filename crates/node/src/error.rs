@@ -157,9 +157,6 @@ pub enum MemoryError {
         /// What a transaction that moves rows has failed with.
         why: String,
     },
-    /// A table is a part of something that cannot grow, such as an ordered table.
-    #[error("table {0:?} cannot grow: it is a part of an ordered table, which keeps its size")]
-    Fixed(String),
     /// A table cannot grow, because these clients will never say that they have heard of it.
     #[error(
         "table {table:?} cannot grow: clients {clients:?} are connected and have no lease in this program's configuration, so \
@@ -191,22 +188,16 @@ pub enum MemoryError {
     },
     /// The table was made with another schema.
     #[error(
-        "table {table:?} was made for other types: it has keys of {} bytes, values of {} bytes and schema fingerprint \
-         {found:#x}, and this program's types have {} bytes, {} bytes and {wanted:#x}: open it with the types, and the \
-         schema, that it was created with",
-        found_sizes.0, found_sizes.1, wanted_sizes.0, wanted_sizes.1
+        "table {table:?} was made for other types: its schema is {found}, and this program's is {wanted}: open it with the \
+         types, and the schema, that it was created with"
     )]
     Fingerprint {
         /// The table.
         table: String,
-        /// What the catalog says.
-        found: u64,
-        /// What this program's type has.
-        wanted: u64,
-        /// Bytes of the table's keys and values.
-        found_sizes: (usize, usize),
-        /// Bytes of this program's.
-        wanted_sizes: (usize, usize),
+        /// The table's schema.
+        found: Box<SchemaShown>,
+        /// The program's schema.
+        wanted: Box<SchemaShown>,
     },
     /// A limit of the format.
     #[error("{of}{what}: {value} is more than the {max} that fit")]
@@ -327,5 +318,25 @@ impl MemoryError {
             of.0.get_or_insert_with(|| name.to_owned());
         }
         self
+    }
+}
+
+/// A schema, as an error names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SchemaShown {
+    /// What keys and values mean. The catalog cuts long texts.
+    pub text: String,
+    /// Bytes of a record's key.
+    pub key_bytes: usize,
+    /// Most bytes of a record's value.
+    pub value_bytes: usize,
+    /// Fingerprint of the whole text and of the sizes.
+    pub fingerprint: u64,
+}
+
+impl fmt::Display for SchemaShown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SchemaShown { text, key_bytes, value_bytes, fingerprint } = self;
+        write!(f, "{text:?} (keys of {key_bytes} bytes, values of {value_bytes} bytes, fingerprint {fingerprint:#x})")
     }
 }

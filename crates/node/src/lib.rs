@@ -22,7 +22,7 @@ pub mod ring;
 pub use client::{
     ClientSlot, Registration, Remains, changes, clients, come, connected, follow_leader, next_incarnation, registered,
 };
-pub use error::{MemoryError, OfTable};
+pub use error::{MemoryError, OfTable, SchemaShown};
 pub use id::{ShardId, TableId};
 pub use identity::{GivenUp, Identity};
 pub use metadata::{

@@ -8,6 +8,8 @@ pub const SHARDS_MAX: usize = 1024;
 pub const REPLICAS_MAX: usize = 7;
 /// Bytes of a table's name.
 pub const NAME_BYTES_MAX: usize = 64;
+/// Bytes of the text of a schema that the catalog keeps.
+pub const SCHEMA_BYTES_MAX: usize = 128;
 /// Bytes of a key.
 pub const KEY_BYTES_MAX: usize = 64;
 /// Bytes of a value: its length has 16 bits in a record's header.

@@ -46,7 +46,9 @@ use crate::limits::CLIENTS_MAX;
 /// 9. Tables may be unfinished, and then name the client that creates them; entries of discarded
 ///    tables are vacant.
 /// 10. Tables may be dropped: their entries say so, and when each table was entered.
-pub const FORMAT: u32 = 11;
+/// 11. Tables may grow: an entry says which table it grows from.
+/// 12. Entries have the text of the table's schema. Every table may grow.
+pub const FORMAT: u32 = 12;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// Feature bits that this program knows.
@@ -67,7 +69,7 @@ const SUPERBLOCK_BYTES: u64 = 4096;
 pub(crate) const AT_CLIENTS: u64 = SUPERBLOCK_BYTES;
 pub(crate) const CLIENT_SLOT_BYTES: u64 = 64;
 pub(crate) const AT_METADATA: u64 = AT_CLIENTS + CLIENTS_MAX as u64 * CLIENT_SLOT_BYTES;
-pub(crate) const METADATA_BYTES: u64 = 160 << 10;
+pub(crate) const METADATA_BYTES: u64 = 176 << 10;
 /// Where the space begins that is allocated.
 pub const AT_SPACE: u64 = AT_METADATA + 2 * METADATA_BYTES;
 

@@ -30,6 +30,7 @@ fn formatted<F: Fabric>(fabric: F) -> F {
 fn spec(name: &str, replicas: u8) -> TableSpec {
     TableSpec {
         name: name.to_owned(),
+        schema: "balance: i64".to_owned(),
         fingerprint: Fingerprint(0x0123_4567_89ab_cdef),
         layout: Layout {
             key_bytes: 8,
@@ -47,7 +48,7 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
         indirect: 4,
         slots: 5,
         shard_bytes: 8192,
-        grows: Grows::Never,
+        grows: Grows::WhenTold,
     }
 }
 
@@ -81,10 +82,10 @@ fn golden_superblock() {
     node::format(&region, Place { numa: Some(1), nic: 2 }).unwrap();
     let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
     assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
-    assert_eq!(line[1], 0x0201_0000_0000_000b, "NIC 2, NUMA node 1, format 11");
-    assert_eq!(line[2..], [0, 1 << 20, 388 << 10, 0, 0, 0]);
+    assert_eq!(line[1], 0x0201_0000_0000_000c, "NIC 2, NUMA node 1, format 12");
+    assert_eq!(line[2..], [0, 1 << 20, 420 << 10, 0, 0, 0]);
     let superblock = node::Superblock::parse(NODE, &line.try_into().unwrap()).unwrap();
-    assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 388 << 10));
+    assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 420 << 10));
     assert_eq!(superblock.place, Place { numa: Some(1), nic: 2 });
 }
 
@@ -95,12 +96,12 @@ fn golden_metadata() {
     assert_eq!(id, TableId(0));
     let words: Vec<u64> =
         metadata.encode().chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
-    assert_eq!(words.len(), (64 + 192 + 2 * 128) / 8);
+    assert_eq!(words.len(), (64 + 320 + 2 * 128) / 8);
     let (header, rest) = words.split_at(8);
     assert_eq!(header[0].to_le_bytes(), *b"REMORAcd");
-    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 11, "format 11");
+    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 12, "format 12");
     assert_eq!(header[2..], [0, 1, 1, 2 << 32 | 1, 0, 0], "features, generation, epoch, two shards and one table");
-    let (table, shards) = rest.split_at(24);
+    let (table, shards) = rest.split_at(40);
     assert_eq!(table[0].to_le_bytes(), *b"accounts");
     assert_eq!(table[1..8], [0; 7]);
     assert_eq!(table[8..12], [0x0123_4567_89ab_cdef, 3, 4, 5]);
@@ -108,8 +109,12 @@ fn golden_metadata() {
     assert_eq!(table[13], 32 << 48 | 8 << 32 | 2 << 16, "value at, key bytes, shards, first shard");
     assert_eq!(table[14], 1 << 32 | 1 << 24 | 2 << 16, "read scheme, index, replicas");
     assert_eq!(table[15], 0x0201_0101, "discipline");
-    assert_eq!(table[16..], [1, 0, 0, 1, 0, 0, 0, 0], "born by the first change, its own origin, and not dropped");
-    let space = 388 << 10;
+    let grows_when_told = 1 << 56;
+    assert_eq!(table[16..20], [1, 0, 0, 1], "born by the first change, not dropped, and its own origin");
+    assert_eq!(table[20..24], [grows_when_told, 0, 0, 0]);
+    let schema: Vec<u8> = table[24..].iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert!(schema.starts_with(b"balance: i64\0") && schema[12..].iter().all(|byte| *byte == 0));
+    let space = 420 << 10;
     assert_eq!(shards[..6], [2 << 16, 8192, 0, space, 1, space]);
     assert_eq!(shards[16..22], [2 << 16, 8192, 1, space + 8192, 0, space + 8192]);
     assert_eq!(Metadata::decode(NODE, &metadata.encode()).as_ref(), Ok(&Some(metadata.clone())));
@@ -119,7 +124,7 @@ fn golden_metadata() {
     (growing.tables[1].growths, growing.tables[1].origin) = (3, 1);
     growing.tables[1].growth = Some(Growth { from: TableId(0), stage: Stage::Filling, by: 6 });
     let words = growing.encode();
-    let larger = &words[64 + 192..];
+    let larger = &words[64 + 320..];
     assert_eq!(larger[144..][..8], (3u64 << 32).to_le_bytes(), "it has grown three times");
     assert_eq!(larger[152..][..8], 1u64.to_le_bytes(), "the first change entered the first of them");
     assert_eq!(larger[160..][..8], (2u64 << 56 | 2 << 48 | 6).to_le_bytes(), "client 6 fills it, from table 0");
@@ -127,7 +132,7 @@ fn golden_metadata() {
     let mut joining = metadata;
     joining.shards[0].replicas[1].joining = true;
     let words = joining.encode();
-    assert_eq!(words[64 + 192..][4 * 8..5 * 8], (1u64 << 32 | 1).to_le_bytes(), "node 1 joins");
+    assert_eq!(words[64 + 320..][4 * 8..5 * 8], (1u64 << 32 | 1).to_le_bytes(), "node 1 joins");
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(joining.clone())));
     let mut unfinished = joining;
     unfinished.tables[0].creator = Some(7);
@@ -156,7 +161,7 @@ fn golden_metadata() {
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(dropped)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 1387556202;
+const GOLDEN_CHECKSUM: u32 = 1617669034;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
@@ -178,20 +183,20 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2;", "format 11:"],
+            ["format 2;", "format 12:"],
         ),
         // The version before this one, and one that is newer.
         (
             8,
-            10,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 10, known: FORMAT },
-            ["format 10;", "format 11:"],
+            11,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 11, known: FORMAT },
+            ["format 11;", "format 12:"],
         ),
         (
             8,
-            12,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 12, known: FORMAT },
-            ["format 12;", "format 11:"],
+            13,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 13, known: FORMAT },
+            ["format 13;", "format 12:"],
         ),
         (
             16,
@@ -217,8 +222,8 @@ fn what_another_program_wrote_is_refused_untouched() {
         bytes[at] = value;
         Metadata::decode(NODE, &bytes)
     };
-    assert_eq!(with(8, 10), Err(MemoryError::Format { node: NODE, found: 10, known: FORMAT }));
-    assert_eq!(with(8, 12), Err(MemoryError::Format { node: NODE, found: 12, known: FORMAT }));
+    assert_eq!(with(8, 11), Err(MemoryError::Format { node: NODE, found: 11, known: FORMAT }));
+    assert_eq!(with(8, 13), Err(MemoryError::Format { node: NODE, found: 13, known: FORMAT }));
     assert_eq!(with(16, 4), Err(MemoryError::Features { node: NODE, unknown: 4 }));
     assert_eq!(with(0, b'X'), Ok(None));
 }
@@ -228,7 +233,7 @@ fn sealed(tables: u32, shards: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Metadata::default().encode();
     bytes[40..44].copy_from_slice(&tables.to_le_bytes());
     bytes[44..48].copy_from_slice(&shards.to_le_bytes());
-    bytes.extend(body.iter().copied().cycle().take(tables as usize * 192 + shards as usize * 128));
+    bytes.extend(body.iter().copied().cycle().take(tables as usize * 320 + shards as usize * 128));
     bytes[12..16].fill(0);
     let checksum = crc32c::crc32c(&bytes);
     bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
@@ -279,7 +284,7 @@ fn a_table() -> Vec<u8> {
 #[test]
 fn a_damaged_copy_leaves_the_other() {
     const FIRST: u64 = 68 << 10;
-    const SECOND: u64 = 228 << 10;
+    const SECOND: u64 = 244 << 10;
     let fabric = cluster(1, 4 << 20);
     let (_, first) = create(&fabric, spec("one", 1)).unwrap();
     let (_, second) = create(&fabric, spec("two", 1)).unwrap();
@@ -317,13 +322,14 @@ fn tables_that_cannot_be_made() {
     }
     let limit = |error| matches!(error, MemoryError::Limit { value, max, .. } if value == max + 1);
     assert!(limit(refused(&|spec| spec.name = "n".repeat(NAME_BYTES_MAX + 1))));
+    assert!(limit(refused(&|spec| spec.schema = "s".repeat(129))));
     assert!(limit(refused(&|spec| spec.layout.key_bytes = KEY_BYTES_MAX as u16 + 1)));
     assert!(limit(refused(&|spec| spec.layout.value_max = VALUE_BYTES_MAX as u32 + 1)));
     assert!(matches!(refused(&|spec| spec.shards = 1025), MemoryError::Limit { what: "shards", value: 1025, .. }));
     let MemoryError::OutOfMemory { node, wanted, free, of } = refused(&|spec| spec.shard_bytes = 10 << 20) else {
         panic!()
     };
-    assert_eq!((node, wanted, free), (NodeId(0), 20 << 20, (1 << 20) - (388 << 10)), "both shards");
+    assert_eq!((node, wanted, free), (NodeId(0), 20 << 20, (1 << 20) - (420 << 10)), "both shards");
     assert_eq!(of.name(), Some("rows"));
     // None of this has left the catalog locked, or anything in it.
     assert_eq!(read(&fabric, NODE), Ok(Metadata::default()));

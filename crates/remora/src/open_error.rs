@@ -127,7 +127,6 @@ fn kind_of(error: &MemoryError) -> OpenErrorKind {
         | MemoryError::Differs { .. } => OpenErrorKind::Changing,
         MemoryError::Interrupted => OpenErrorKind::Interrupted,
         MemoryError::NotMoved { .. } => OpenErrorKind::Changing,
-        MemoryError::Fixed(_) => OpenErrorKind::Argument,
         MemoryError::Configuration(_)
         | MemoryError::Unheard { .. }
         | MemoryError::NeedsConfiguration(_)

@@ -5,16 +5,18 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use remora_node::Fingerprint;
 use remora_node::limits::KEY_BYTES_MAX;
+use remora_node::{Fingerprint, SchemaShown};
 
 use crate::error::{Error, Named};
 use crate::key::Key;
 use crate::record::Record;
 
 /// The schema of a table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Schema {
+    /// What keys and values mean.
+    pub(crate) text: String,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) key_bytes: usize,
     pub(crate) value_bytes: usize,
@@ -28,7 +30,14 @@ impl Schema {
 
     /// The schema of this description, with these sizes.
     pub(crate) fn new(schema: &str, key_bytes: usize, value_bytes: usize) -> Schema {
-        Schema { fingerprint: Fingerprint::of(schema, key_bytes, value_bytes), key_bytes, value_bytes }
+        let fingerprint = Fingerprint::of(schema, key_bytes, value_bytes);
+        Schema { text: schema.to_owned(), fingerprint, key_bytes, value_bytes }
+    }
+
+    /// The schema, as an error names it.
+    pub(crate) fn shown(self) -> SchemaShown {
+        let Schema { text, fingerprint, key_bytes, value_bytes } = self;
+        SchemaShown { text, key_bytes, value_bytes, fingerprint: fingerprint.0 }
     }
 }
 

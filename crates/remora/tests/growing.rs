@@ -4,6 +4,7 @@
 #[macro_use]
 mod support;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use std::time::{Duration, Instant};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
 use remora::{
-    Cluster, DynOptions, DynSchema, Error, LargeOptions, Lengths, Limit, OpenErrorKind, OrderedOptions, Table,
-    TableOptions, Transaction, WorkerOptions,
+    Cluster, Design, DynOptions, DynSchema, Error, LargeOptions, Lengths, Limit, OpenErrorKind, Ordered,
+    OrderedOptions, Table, TableOptions, Transaction, WorkerOptions,
 };
 
 every_protocol! {
@@ -21,6 +22,7 @@ every_protocol! {
     full_memory_nodes_are_told,
     a_load_grows_its_table,
     all_parts_of_a_table_grow,
+    ordered_tables_grow_while_they_are_used,
 }
 
 const ACCOUNTS: u64 = 150;
@@ -235,6 +237,86 @@ fn all_parts_of_a_table_grow(protocol: Protocol) {
     }
 }
 
+/// A leaf has room for 13 of them.
+type Wide = [u64; 8];
+
+/// Keys of a thread's own: in two groups, so that leaves and inner nodes split in the middle, too.
+fn ordered_key(thread: u64, number: u64) -> u64 {
+    thread << 32 | (number & 1) << 20 | number
+}
+
+/// Inserts, removes and scans keys of this thread until it has `rows` of them. Each scan of all of
+/// them finds exactly those that are there.
+fn fill(cluster: &Cluster, ordered: &Ordered<u64, Wide>, thread: u64, rows: u64) {
+    let mut worker = cluster.worker(WorkerOptions::default().seed(thread)).unwrap();
+    worker.block_on(async |session| {
+        let mut own = BTreeMap::new();
+        for number in 0..rows + rows / 4 {
+            let key = ordered_key(thread, number);
+            session.transact(async |tx| ordered.insert(tx, key, [number; 8]).await).await.unwrap();
+            own.insert(key, [number; 8]);
+            if number % 5 == 4 {
+                let oldest = *own.keys().next().unwrap();
+                let removed = session.transact(async |tx| ordered.remove(tx, oldest).await).await.unwrap();
+                assert_eq!(removed, own.remove(&oldest));
+            }
+            if number % 97 == 0 {
+                let range = ordered_key(thread, 0)..ordered_key(thread + 1, 0);
+                let all = async |tx: &mut Transaction<'_, '_>| ordered.scan(tx, range.clone(), usize::MAX).await;
+                let found = session.transact(all).await.unwrap();
+                assert_eq!(found, own.iter().map(|(key, number)| (*key, *number)).collect::<Vec<_>>());
+            }
+        }
+    });
+}
+
+fn ordered_tables_grow_while_they_are_used(protocol: Protocol) {
+    const THREADS: u64 = 2;
+    const ROWS: u64 = 1_200;
+    let cluster = cluster(protocol);
+    for design in [Design::Fine, Design::Hybrid(1), Design::Coarse(2)] {
+        let options = OrderedOptions::for_rows(10).design(design);
+        let ordered = cluster.create_ordered::<u64, Wide>("ordered", options).unwrap();
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (cluster, ordered) = (&cluster, &ordered);
+                scope.spawn(move || fill(cluster, ordered, thread, ROWS));
+            }
+        });
+        let (nodes, tree) = cluster.inspect_ordered(&ordered, |_, _| ()).unwrap();
+        assert_eq!((tree.fault, tree.rows), (None, THREADS * ROWS), "{design:?}");
+        assert!(nodes.iter().all(|found| (found.locked, found.torn, found.differing_lines) == (0, 0, 0)));
+        assert!(cluster.catalog().table("ordered/leaves").unwrap().1.growths > 0, "{design:?}");
+        // Where the tables are by now, the root is found.
+        let opened = cluster.open_ordered::<u64, Wide>("ordered").unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let last = worker.block_on(async |session| session.transact(async |tx| opened.last(tx, ..).await).await);
+        assert_eq!(last.unwrap().unwrap().0 >> 32, THREADS - 1);
+        drop(worker);
+        let _freed = cluster.drop_ordered("ordered").unwrap();
+    }
+    let options = OrderedOptions::for_rows(10).grows(false);
+    let fixed = cluster.create_ordered::<u64, u64>("fixed", options).unwrap();
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    let full = worker.block_on(async |session| {
+        for key in 0.. {
+            if let Err(error) = session.transact(async |tx| fixed.insert(tx, key, key).await).await {
+                return error;
+            }
+        }
+        unreachable!("the table is full at some time")
+    });
+    assert!(is_full(&full), "{full}");
+    drop(worker);
+    cluster.grow_table("fixed/leaves", 1_000).unwrap();
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    let put = async |tx: &mut Transaction<'_, '_>| fixed.put(tx, u64::MAX, 1).await;
+    assert_eq!(worker.block_on(async |session| session.transact(put).await).unwrap(), None);
+    let loaded = (0..2_000).map(|key| (key, key));
+    let loaded = cluster.load_ordered::<u64, u64>("loaded", OrderedOptions::for_rows(10), loaded).unwrap();
+    assert_eq!(cluster.inspect_ordered(&loaded, |_, _| ()).unwrap().1.rows, 2_000);
+}
+
 /// A transaction finds no row of a key. Then the table grows, as far as it does without this
 /// transaction, and another one inserts the row and leaves a mark elsewhere. Returns the row and
 /// the mark, as the first transaction has them when it commits.
@@ -286,10 +368,6 @@ fn row_and_mark(mutant: Option<Mutant>) -> (Option<u64>, Option<u64>) {
 #[test]
 fn what_cannot_grow_says_why() {
     let cluster = cluster(Protocol::default());
-    let _ordered = cluster.create_ordered::<u64, u64>("ordered", OrderedOptions::for_rows(100)).unwrap();
-    let part = cluster.grow_table("ordered/leaves", 10_000).unwrap_err();
-    assert_eq!(part.kind(), OpenErrorKind::Argument, "{part}");
-    assert!(part.to_string().contains("\"ordered/leaves\" cannot grow"), "{part}");
     let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(100)).unwrap();
     // A client without a lease never says what it has heard of.
     let unleased = cluster.clone().with_lease(None);

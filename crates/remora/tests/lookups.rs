@@ -364,9 +364,13 @@ fn tables_of_others_are_not_opened() {
     assert!(cluster.open_table::<u64, Words<1>>("rows").is_ok());
     let memory = |error: OpenError| error.memory().cloned().unwrap_or_else(|| panic!("{error}"));
     let error = memory(cluster.open_table::<u64, Other>("rows").unwrap_err());
-    let MemoryError::Fingerprint { ref table, found, wanted, .. } = error else { panic!("{error}") };
-    assert!(table == "rows" && found != wanted);
-    assert!(error.to_string().contains(&format!("{found:#x}")) && error.to_string().contains(&format!("{wanted:#x}")));
+    let MemoryError::Fingerprint { ref table, ref found, ref wanted } = error else { panic!("{error}") };
+    assert!(table == "rows" && found.fingerprint != wanted.fingerprint);
+    for named in [found, wanted] {
+        assert!(error.to_string().contains(&named.to_string()), "{error}");
+    }
+    assert_eq!((&*wanted.text, wanted.key_bytes, wanted.value_bytes), ("other", 8, 8));
+    assert_eq!(found.text, <Words<1> as remora::Record>::schema());
     assert!(matches!(
         memory(cluster.open_table::<u32, Words<1>>("rows").unwrap_err()),
         MemoryError::Fingerprint { .. }

@@ -176,7 +176,7 @@ impl Opening for &Size {
     fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError> {
         let row = |key| Row::new(key, 0, 0);
         if let Some((design, order)) = self.ordered {
-            let options = OrderedOptions::for_rows(self.rows()).design(design);
+            let options = OrderedOptions::for_rows(self.rows()).design(design).grows(false);
             let mut places: Vec<(u64, u64)> = (0..self.records).map(|key| (order.place(key), key)).collect();
             places.sort_unstable();
             let rows = places.into_iter().map(|(place, key)| (place, row(key)));

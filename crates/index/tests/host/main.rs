@@ -33,6 +33,7 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
     let Geometry { buckets, indirect, slots, .. } = geometry;
     let spec = TableSpec {
         name: "keys".to_owned(),
+        schema: String::new(),
         fingerprint: Fingerprint(0),
         layout,
         index: remora_node::IndexKind::ClusterHash,
@@ -43,7 +44,7 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
         indirect,
         slots,
         shard_bytes: geometry.bytes(),
-        grows: Grows::Never,
+        grows: Grows::WhenTold,
     };
     let replica = |node| Replica { node: NodeId(node), region: node::REGION, base: BASE, joining: false };
     Metadata {

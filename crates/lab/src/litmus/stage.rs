@@ -200,6 +200,7 @@ impl Stage {
         };
         let spec = TableSpec {
             name: name.clone(),
+            schema: String::new(),
             fingerprint: Fingerprint(0),
             layout,
             index,
@@ -212,7 +213,7 @@ impl Stage {
             indirect: sizes.indirect,
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
-            grows: Grows::Never,
+            grows: Grows::WhenTold,
         };
         let (nodes, admin) = (self.nodes, self.admin.incarnation);
         let create = async |lane: &Lane| {

@@ -196,7 +196,7 @@ impl Trees {
                 System::Hybrid => Design::Hybrid(node),
                 System::Fine | System::Remembered => Design::Fine,
             };
-            let options = OrderedOptions::for_rows(end - first + room).design(design);
+            let options = OrderedOptions::for_rows(end - first + room).design(design).grows(false);
             let rows = (first..end).map(|key| (2 * key, Number(2 * key)));
             let tree = cluster.load_ordered(&format!("part {node}"), options, rows)?;
             let tree = if point.system == System::Remembered { tree } else { tree.without_memory() };

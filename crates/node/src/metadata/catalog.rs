@@ -10,7 +10,8 @@ use crate::client;
 use crate::error::{MemoryError, OfTable};
 use crate::id::{ShardId, TableId};
 use crate::limits::{
-    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
+    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SCHEMA_BYTES_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX,
+    VALUE_BYTES_MAX,
 };
 use crate::node::{self, AT_LOCK, AT_SPACE};
 
@@ -537,6 +538,7 @@ fn check_spec(nodes: u16, spec: &TableSpec) -> Result<(), MemoryError> {
         return Err(MemoryError::empty("the number of shards, replicas or buckets").of_table(&spec.name));
     }
     limit("bytes of a table's name", spec.name.len() as u64, NAME_BYTES_MAX as u64)?;
+    limit("bytes of a schema's text", spec.schema.len() as u64, SCHEMA_BYTES_MAX as u64)?;
     limit("bytes of a key", u64::from(spec.layout.key_bytes), KEY_BYTES_MAX as u64)?;
     limit("bytes of a value", u64::from(spec.layout.value_max), VALUE_BYTES_MAX as u64)?;
     limit("bytes of a record's slot", u64::from(spec.layout.slot_bytes), SLOT_BYTES_MAX as u64)?;

@@ -14,7 +14,8 @@ use crate::bytes::{read_bytes, write_bytes};
 use crate::error::MemoryError;
 use crate::id::{ShardId, TableId};
 use crate::limits::{
-    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
+    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SCHEMA_BYTES_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX,
+    VALUE_BYTES_MAX,
 };
 use crate::node::{self, AT_METADATA, FEATURES_KNOWN, FORMAT, METADATA_BYTES};
 
@@ -65,6 +66,7 @@ struct RawTable {
     stage: u8,
     grows: u8,
     more_reserved: [u8; 24],
+    schema: [u8; SCHEMA_BYTES_MAX],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -91,11 +93,11 @@ const TABLE_BYTES: usize = size_of::<RawTable>();
 const SHARD_BYTES: usize = size_of::<RawShard>();
 const CHECKSUM_AT: usize = 12;
 
-const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 192 && SHARD_BYTES == 128);
+const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 320 && SHARD_BYTES == 128);
 const _: () = assert!(std::mem::offset_of!(RawHeader, checksum) == CHECKSUM_AT);
 const _: () =
     assert!(std::mem::offset_of!(RawTable, discipline) == 120 && std::mem::offset_of!(RawTable, creator) == 124);
-const _: () = assert!(std::mem::offset_of!(RawTable, dropped) == 136 && size_of::<RawTable>() == 192);
+const _: () = assert!(std::mem::offset_of!(RawTable, dropped) == 136 && std::mem::offset_of!(RawTable, schema) == 192);
 const _: () = assert!(HEADER_BYTES + TABLES_MAX * TABLE_BYTES + SHARDS_MAX * SHARD_BYTES <= METADATA_BYTES as usize);
 
 impl Metadata {
@@ -149,6 +151,7 @@ impl Metadata {
                 ..RawTable::new_zeroed()
             };
             raw.name[..spec.name.len()].copy_from_slice(spec.name.as_bytes());
+            raw.schema[..spec.schema.len()].copy_from_slice(spec.schema.as_bytes());
             bytes.extend_from_slice(raw.as_bytes());
         }
         for shard in &self.shards {
@@ -219,10 +222,15 @@ fn encoded_bytes(header: &RawHeader) -> Option<usize> {
     (tables <= TABLES_MAX && shards <= SHARDS_MAX).then_some(HEADER_BYTES + tables * TABLE_BYTES + shards * SHARD_BYTES)
 }
 
+/// A text that has zeros behind it.
+fn text_of(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).ok().map(str::to_owned)
+}
+
 fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
     let raw = RawTable::read_from_bytes(raw).ok()?;
-    let name_bytes = raw.name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES_MAX);
-    let name = std::str::from_utf8(&raw.name[..name_bytes]).ok()?.to_owned();
+    let (name, schema) = (text_of(&raw.name)?, text_of(&raw.schema)?);
     let [lock, atomics, replication, log] = raw.discipline;
     let layout = Layout {
         key_bytes: raw.key_bytes,
@@ -246,6 +254,7 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
     fits.then_some(TableEntry {
         spec: TableSpec {
             name,
+            schema,
             fingerprint: Fingerprint(raw.fingerprint),
             layout,
             index,

@@ -4,7 +4,7 @@ use remora_fabric::{Lane, NodeId, NodeSet};
 
 use super::catalog::{Newcomer, enter, places_from, with_catalog_locked};
 use super::format::{publish, read};
-use super::tables::{Grows, Growth, Metadata, Stage, TableSpec, Tombstone};
+use super::tables::{Growth, Metadata, Stage, TableSpec, Tombstone};
 use crate::error::MemoryError;
 use crate::id::TableId;
 
@@ -15,9 +15,8 @@ type Born = (TableId, u64);
 /// the one that moves the rows. If there is such a table already, only the client is named. Returns
 /// the larger table and the catalog.
 ///
-/// Fails with [`MemoryError::Dropped`] if the smaller table is not there any more, with
-/// [`MemoryError::Unfinished`] while a client creates it, and with [`MemoryError::Fixed`] if it
-/// never grows.
+/// Fails with [`MemoryError::Dropped`] if the smaller table is not there any more, and with
+/// [`MemoryError::Unfinished`] while a client creates it.
 pub async fn begin_growth(
     lane: &Lane,
     nodes: NodeSet,
@@ -34,9 +33,6 @@ pub async fn begin_growth(
         let entry = &metadata.tables[usize::from(from.0)];
         // It may have been given another name meanwhile.
         let spec = TableSpec { name: entry.spec.name.clone(), ..spec };
-        if entry.spec.grows == Grows::Never {
-            return Err(MemoryError::Fixed(spec.name));
-        }
         if let Some(creator) = entry.creator {
             return Err(MemoryError::Unfinished { table: spec.name, client: creator });
         }

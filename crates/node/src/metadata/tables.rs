@@ -7,6 +7,7 @@ use remora_fabric::{Address, NodeId, NodeSet, RegionId};
 
 use crate::error::MemoryError;
 use crate::id::{ShardId, TableId};
+use crate::limits::SCHEMA_BYTES_MAX;
 
 /// A stored pointer: `shard : 16 | offset : 48`. It never names a node, so it survives a fail-over;
 /// the configuration turns it into an address. The same pointer names a record on all of its
@@ -201,6 +202,8 @@ pub struct Layout {
 pub struct TableSpec {
     /// Name of the table.
     pub name: String,
+    /// What keys and values mean, for people: see [`TableSpec::schema_to_keep`].
+    pub schema: String,
     /// Fingerprint of the schema.
     pub fingerprint: Fingerprint,
     /// Layout of the slots.
@@ -226,6 +229,19 @@ pub struct TableSpec {
 }
 
 impl TableSpec {
+    /// The part of a schema's text that the catalog keeps: [`SCHEMA_BYTES_MAX`] bytes, with `...` at
+    /// the end of a text that was longer. Tables are told apart by their fingerprints, which are
+    /// those of whole texts.
+    #[must_use]
+    pub fn schema_to_keep(text: &str) -> String {
+        let text = text.replace('\0', " ");
+        if text.len() <= SCHEMA_BYTES_MAX {
+            return text;
+        }
+        let end = text.floor_char_boundary(SCHEMA_BYTES_MAX - 3);
+        format!("{}...", &text[..end])
+    }
+
     /// Rows that fit into all shards together.
     #[must_use]
     pub fn rows_that_fit(&self) -> u64 {
@@ -243,9 +259,6 @@ impl TableSpec {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Grows {
-    /// Never: the table is a part of something that finds its records in other ways than by their
-    /// keys.
-    Never = 0,
     /// When a program says so.
     WhenTold = 1,
     /// By themselves, before the table is full, and when a program says so.
@@ -254,7 +267,7 @@ pub enum Grows {
 
 impl Grows {
     pub(super) fn from_code(code: u8) -> Option<Grows> {
-        [Grows::Never, Grows::WhenTold, Grows::ByItself].into_iter().find(|grows| *grows as u8 == code)
+        [Grows::WhenTold, Grows::ByItself].into_iter().find(|grows| *grows as u8 == code)
     }
 }
 

@@ -97,9 +97,10 @@ impl Cluster {
     /// Call it where this thread runs no worker: the call waits until every client has heard of it,
     /// for which a client takes up to 0.2 s, and up to its lease if its program stands still.
     ///
-    /// A [`DynTable`](crate::DynTable) and a [`Large`](crate::Large) consist of several tables, and
-    /// the call makes the one with this name larger: `name` has the keys, `name/rest` or
-    /// `name/chunks` the parts of long values.
+    /// A [`DynTable`](crate::DynTable), a [`Large`](crate::Large) and an ordered table consist of
+    /// several tables, and the call makes the one with this name larger. `name` has the keys of the
+    /// first two, `name/rest` or `name/chunks` the parts of long values. `name/leaves` has the
+    /// leaves of an ordered table; the rows of that table are its leaves.
     ///
     /// Fails, and has changed nothing,
     ///
@@ -108,10 +109,8 @@ impl Cluster {
     /// - with [`OpenErrorKind::Configuration`](crate::OpenErrorKind::Configuration) if a client is
     ///   connected that has no lease, or if the cluster has no configuration: such a client never
     ///   says what it has heard of,
-    /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the name,
-    ///   which ordered tables have not, and with
-    ///   [`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument) for a part of an ordered
-    ///   table: those keep their size.
+    /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the name. An
+    ///   ordered table has none with its own name alone.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};

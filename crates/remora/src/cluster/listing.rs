@@ -13,6 +13,9 @@ use crate::error::{Error, OpenError};
 pub struct TableInfo {
     /// The table's name.
     pub name: String,
+    /// What its keys and values mean, as the program that created it has said: at most 128 bytes,
+    /// which end with `...` if there was more.
+    pub schema: String,
     /// The fingerprint of its schema: of a description, and of the sizes of keys and values. Tables
     /// of one schema have one fingerprint.
     pub fingerprint: u64,
@@ -43,6 +46,7 @@ impl TableInfo {
         let all: Vec<&TableEntry> = catalog.and_larger(id).map(|id| &catalog.tables[usize::from(id.0)]).collect();
         TableInfo {
             name: spec.name.clone(),
+            schema: spec.schema.clone(),
             fingerprint: spec.fingerprint.0,
             key_bytes: spec.layout.key_bytes.into(),
             value_bytes: spec.layout.value_max as usize,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use remora_fabric::{Lane, NodeId, NodeSet};
 use remora_index::Sizes;
-use remora_node::{Discipline, Grows, MemoryError, ReadScheme, TableEntry, TableSpec, metadata};
+use remora_node::{Discipline, Grows, MemoryError, ReadScheme, SchemaShown, TableEntry, TableSpec, metadata};
 
 use super::handle::Cluster;
 use super::opened::{Wanted, announce_lines};
@@ -37,8 +37,6 @@ pub struct TableOptions {
     /// Whether the table grows before it is full, while transactions go on. One that does not grows
     /// when [`Cluster::grow_table`] is called.
     pub grows: bool,
-    /// Whether it is a part of an ordered table, which never grows.
-    pub(crate) is_part: bool,
 }
 
 setters!(TableOptions {
@@ -54,15 +52,7 @@ impl TableOptions {
     /// defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> TableOptions {
-        TableOptions {
-            rows,
-            replicas: None,
-            shards: None,
-            first_node: 0,
-            read_scheme: None,
-            grows: true,
-            is_part: false,
-        }
+        TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None, grows: true }
     }
 }
 
@@ -115,7 +105,7 @@ impl Cluster {
         schema: Schema,
         options: TableOptions,
     ) -> Result<Arc<remora_index::Table>, OpenError> {
-        let Schema { fingerprint, key_bytes, value_bytes } = schema;
+        let Schema { ref text, fingerprint, key_bytes, value_bytes } = schema;
         let atomic_line = self.capabilities().atomic_line;
         let single_line = remora_record::layout(key_bytes, value_bytes, ReadScheme::SingleLine);
         let layout = match options.read_scheme {
@@ -141,6 +131,7 @@ impl Cluster {
         let sizes = Sizes::for_rows(index, rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
         let spec = TableSpec {
             name: name.to_owned(),
+            schema: TableSpec::schema_to_keep(text),
             fingerprint,
             layout,
             index,
@@ -151,11 +142,7 @@ impl Cluster {
             indirect: sizes.indirect,
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
-            grows: match options.grows {
-                _ if options.is_part => Grows::Never,
-                true => Grows::ByItself,
-                false => Grows::WhenTold,
-            },
+            grows: if options.grows { Grows::ByItself } else { Grows::WhenTold },
         };
         // The closure asks for nodes and client itself: there the last epoch has been entered.
         let draft = self.draft();
@@ -289,10 +276,13 @@ impl Cluster {
             let layout = &spec.layout;
             return Err(MemoryError::Fingerprint {
                 table: name.to_owned(),
-                found: spec.fingerprint.0,
-                wanted: wanted.fingerprint.0,
-                found_sizes: (layout.key_bytes.into(), layout.value_max as usize),
-                wanted_sizes: (wanted.key_bytes, wanted.value_bytes),
+                found: Box::new(SchemaShown {
+                    text: spec.schema.clone(),
+                    key_bytes: layout.key_bytes.into(),
+                    value_bytes: layout.value_max as usize,
+                    fingerprint: spec.fingerprint.0,
+                }),
+                wanted: Box::new(wanted.shown()),
             }
             .into());
         }

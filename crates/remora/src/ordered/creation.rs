@@ -26,6 +26,9 @@ impl Cluster {
         if options.rows == 0 {
             return Err(MemoryError::empty("the number of rows of a table").of_table(name).into());
         }
+        let announced = rows.size_hint().0 as u64;
+        let options =
+            if options.grows { OrderedOptions { rows: options.rows.max(announced), ..options } } else { options };
         self.create_together(|cluster| cluster.create_tree_unfinished(name, &form, options, rows))
     }
 
@@ -40,7 +43,7 @@ impl Cluster {
             replicas: options.replicas,
             shards: node.map(|_| 1),
             first_node: node.unwrap_or(0),
-            is_part: true,
+            grows: options.grows,
             ..TableOptions::for_rows(options.rows)
         };
         let (of_leaves, of_inner) = match options.design {
@@ -50,7 +53,7 @@ impl Cluster {
         };
         let create = |what, rows, at: Option<u16>| {
             let options = TableOptions { rows, read_scheme: Some(ReadScheme::Checksum), ..node(at) };
-            self.create_table_as(&part(name, what), form.nodes, options)
+            self.create_table_as(&part(name, what), form.nodes.clone(), options)
         };
         let create_values = |schema| self.create_dyn_parts(&part(name, VALUES), schema, node(of_leaves), options.bytes);
         let values = form.values.as_ref().map(create_values).transpose()?;
@@ -100,7 +103,7 @@ impl Cluster {
     /// Opens a tree that exists.
     pub(super) fn open_tree(&self, name: &str, schema: &DynSchema) -> Result<Tree, OpenError> {
         let form = Form::of(schema).map_err(|error| error.of_table(name))?;
-        let open = |what| self.open_table_as(&part(name, what), form.nodes);
+        let open = |what| self.open_table_as(&part(name, what), form.nodes.clone());
         let open_values = |schema| self.open_dyn_table(&part(name, VALUES), schema);
         let values = form.values.as_ref().map(open_values).transpose()?;
         Ok(Tree::new(open(INNER)?, open(LEAVES)?, values, form.shape))

@@ -81,8 +81,7 @@ impl Cluster {
     ///
     /// A transaction writes at most 32 KiB, and an insert writes a leaf, too. So an insert of a
     /// value of more than some 28,000 bytes can fail
-    /// ([`Limit::LogEntry`](crate::Limit::LogEntry)). The table does not grow by itself:
-    /// [`OrderedOptions::rows`] are all that it has room for.
+    /// ([`Limit::LogEntry`](crate::Limit::LogEntry)).
     pub fn create_dyn_ordered(
         &self,
         name: &str,

@@ -29,10 +29,8 @@ pub enum Design {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct OrderedOptions {
-    /// Keys that it can hold. An ordered table does not grow: inserts that find no room fail with
-    /// [`Limit::TableFull`](crate::Limit::TableFull). There is room for leaves that are half full;
-    /// after many deletes, leaves can have fewer keys, and the table be full with fewer than
-    /// `rows`.
+    /// Keys that it has room for at first, also if leaves are half full. After many deletes, leaves
+    /// can have fewer keys.
     pub rows: u64,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,
@@ -43,19 +41,25 @@ pub struct OrderedOptions {
     /// rows come last among the rows with an equal prefix. Each such group then grows at an end of
     /// its own, and leaves become full.
     pub apart: usize,
-    /// Bytes of all values together that it can hold, if they have different lengths; if `None`,
+    /// Bytes of all values together that it has room for at first, if they have different lengths; if `None`,
     /// `rows` of the longest ones. Values that lie in leaves, and those of typed tables, have one
     /// length.
     pub bytes: Option<u64>,
+    /// Whether each of its tables grows before it is full, while transactions go on. In a table
+    /// that does not, inserts that find no room fail with
+    /// [`Limit::TableFull`](crate::Limit::TableFull), until
+    /// [`Cluster::grow_table`](crate::Cluster::grow_table) is called.
+    pub grows: bool,
 }
 
-setters!(OrderedOptions { replicas: u8, design: Design, apart: usize, bytes: u64 });
+setters!(OrderedOptions { replicas: u8, design: Design, apart: usize, bytes: u64, grows: bool });
 
 impl OrderedOptions {
-    /// A table of at most `rows` keys, otherwise with the cluster's defaults.
+    /// A table of `rows` keys, which grows when it needs more, otherwise with the cluster's
+    /// defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> OrderedOptions {
-        OrderedOptions { rows, replicas: None, design: Design::Fine, apart: 0, bytes: None }
+        OrderedOptions { rows, replicas: None, design: Design::Fine, apart: 0, bytes: None, grows: true }
     }
 
     /// The tables that it will consist of, for keys and values of these types: rows, bytes of a

@@ -49,6 +49,7 @@ impl Form {
         let shape = inline.or_else(|| Shape::new(key_bytes, 0)).ok_or_else(refused)?;
         let of = format!("{}, of {}", NodeRecord::schema(), schema.description());
         let nodes = Schema {
+            text: format!("{of}; keys of {keys}, values of {values}"),
             fingerprint: Fingerprint::of(&of, key_bytes, padded_bytes(values)),
             ..Table::<u64, NodeRecord>::schema()
         };

@@ -106,6 +106,7 @@ impl<F: Host> Rig<F> {
         };
         let spec = TableSpec {
             name: name.to_owned(),
+            schema: String::new(),
             fingerprint: Fingerprint(0),
             layout,
             index,
@@ -116,7 +117,7 @@ impl<F: Host> Rig<F> {
             indirect: sizes.indirect,
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
-            grows: Grows::Never,
+            grows: Grows::WhenTold,
         };
         let client = self.admin.incarnation;
         let create = async |lane: &Lane| {

@@ -54,7 +54,7 @@ macro_rules! tables {
                         loaded(rows.len() as u64);
                         rows
                     });
-                    let options = OrderedOptions::for_rows(capacity.$name);
+                    let options = OrderedOptions::for_rows(capacity.$name).grows(false);
                     let options = options.apart(DISTRICT_BYTES);
                     let $name = cluster.load_ordered(stringify!($name), options, rows)?;
                 )*
