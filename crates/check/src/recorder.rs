@@ -178,7 +178,7 @@ impl Recorder {
         }
         for scan in event.scans().filter(|_| wrote) {
             let of_range = event.accesses().filter(|access| {
-                access.table.id() == scan.table.id() && scan.from <= access.key && access.key < scan.to
+                access.table.origin() == scan.table.origin() && scan.from <= access.key && access.key < scan.to
             });
             let found = of_range.filter_map(|access| Some((access.key, access.read?.to_bits())));
             line.scan(scan.table.name(), scan.from, scan.to, found);

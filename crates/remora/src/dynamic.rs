@@ -292,6 +292,23 @@ impl DynTable {
         Ok(())
     }
 
+    /// Returns the values of several keys, in their order; `None` for each key that is not there.
+    ///
+    /// Takes one round trip, and another one if some values are longer than 132 bytes.
+    /// [`Transaction::get_many`] also takes keys of different tables.
+    pub async fn get_many(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        keys: &[impl AsRef<[u8]>],
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let all = self.fetch_all(tx, keys.iter().map(AsRef::as_ref)).await?;
+        let value = |(key, found): (&_, &Fetched)| match found.is_there() {
+            true => Ok(Some(self.value(tx, AsRef::as_ref(key), found)?.into_owned())),
+            false => Ok(None),
+        };
+        keys.iter().zip(&all).map(value).collect()
+    }
+
     /// Returns the value of a key; `None` if the key is not there.
     pub async fn get(&self, tx: &mut Transaction<'_, '_>, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         Ok(self.read(tx, key).await?.map(Cow::into_owned))
@@ -402,6 +419,13 @@ impl DynTable {
             tx.fetch().await?;
         }
         Ok(named)
+    }
+
+    /// Names what a key's value has beyond its head, which has been fetched. Returns whether there
+    /// is such.
+    pub(crate) fn name_rest_of(&self, tx: &mut Transaction<'_, '_>, key: &[u8]) -> Result<bool, Error> {
+        let mut named = self.name_key(tx, key, Access::Read)?;
+        self.name_rest(tx, &mut named, Access::Read)
     }
 
     /// Fetches the records of several keys, to be read.

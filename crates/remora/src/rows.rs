@@ -2,9 +2,10 @@
 
 use remora_txn::Intent;
 
+use crate::dynamic::DynTable;
 use crate::error::Error;
 use crate::key::Key;
-use crate::ordered::Ordered;
+use crate::ordered::{DynOrdered, Ordered};
 use crate::record::Record;
 use crate::table::Table;
 use crate::transaction::{Transaction, ValueMut};
@@ -14,14 +15,21 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// A key and its table: `(&accounts, 7)`.
+/// A key and its table: `(&accounts, 7)`, or `(&profiles, b"anna")` of a table of bytes.
 pub trait Row: Sealed {
     /// The table's values.
     type Value;
 
     /// Names the key for the next round trip.
     #[doc(hidden)]
-    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent);
+    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) -> Result<(), Error>;
+
+    /// Names what the key's value has beyond the records of the first round trip. Returns whether
+    /// there is such.
+    #[doc(hidden)]
+    fn name_rest(&self, _tx: &mut Transaction<'_, '_>) -> Result<bool, Error> {
+        Ok(false)
+    }
 
     /// Returns the key's value.
     #[doc(hidden)]
@@ -35,7 +43,12 @@ pub trait Rows: Sealed {
 
     /// Names the keys for the next round trip.
     #[doc(hidden)]
-    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent);
+    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) -> Result<(), Error>;
+
+    /// Names what values have beyond the records of the first round trip. Returns whether there is
+    /// such.
+    #[doc(hidden)]
+    fn name_rest(&self, tx: &mut Transaction<'_, '_>) -> Result<bool, Error>;
 
     /// Returns the keys' values.
     #[doc(hidden)]
@@ -74,11 +87,13 @@ impl Transaction<'_, '_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn prefetch(&mut self, intent: Intent, rows: impl Rows) -> Result<(), Error> {
-        rows.name(self, intent);
+        rows.name(self, intent)?;
         self.fetch().await
     }
 
-    /// Returns the values of several keys, which may be of different tables, in one round trip.
+    /// Returns the values of several keys, which may be of different tables, in one round trip. If
+    /// some of them are values of a table of bytes that are longer than 132 bytes, it takes another
+    /// one for all of these together.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -95,8 +110,11 @@ impl Transaction<'_, '_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn get_many<R: Rows>(&mut self, rows: R) -> Result<R::Values, Error> {
-        rows.name(self, Intent::Read);
+        rows.name(self, Intent::Read)?;
         self.fetch().await?;
+        if rows.name_rest(self)? {
+            self.fetch().await?;
+        }
         rows.get(self).await
     }
 
@@ -153,8 +171,9 @@ impl<K, V> Sealed for (&Table<K, V>, K) {}
 impl<K: Key, V: Record> Row for (&Table<K, V>, K) {
     type Value = V;
 
-    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) {
+    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) -> Result<(), Error> {
         self.0.prefetch(tx, self.1, intent);
+        Ok(())
     }
 
     fn get(&self, tx: &mut Transaction<'_, '_>) -> impl Future<Output = Result<Option<V>, Error>> {
@@ -167,8 +186,9 @@ impl<K, V> Sealed for (&Ordered<K, V>, K) {}
 impl<K: Key, V: Record> Row for (&Ordered<K, V>, K) {
     type Value = V;
 
-    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) {
+    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) -> Result<(), Error> {
         self.0.prefetch(tx, self.1, intent);
+        Ok(())
     }
 
     fn get(&self, tx: &mut Transaction<'_, '_>) -> impl Future<Output = Result<Option<V>, Error>> {
@@ -176,13 +196,42 @@ impl<K: Key, V: Record> Row for (&Ordered<K, V>, K) {
     }
 }
 
+/// Rows of tables of bytes, whose keys are slices, arrays or vectors of bytes.
+macro_rules! row_of_bytes {
+    ($table:ident) => {
+        impl<K: AsRef<[u8]>> Sealed for (&$table, K) {}
+
+        impl<K: AsRef<[u8]>> Row for (&$table, K) {
+            type Value = Vec<u8>;
+
+            fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) -> Result<(), Error> {
+                self.0.prefetch(tx, self.1.as_ref(), intent)
+            }
+
+            fn name_rest(&self, tx: &mut Transaction<'_, '_>) -> Result<bool, Error> {
+                self.0.name_rest_of(tx, self.1.as_ref())
+            }
+
+            fn get(&self, tx: &mut Transaction<'_, '_>) -> impl Future<Output = Result<Option<Vec<u8>>, Error>> {
+                self.0.get(tx, self.1.as_ref())
+            }
+        }
+    };
+}
+row_of_bytes!(DynTable);
+row_of_bytes!(DynOrdered);
+
 impl<R: Row, const N: usize> Sealed for [R; N] {}
 
 impl<R: Row, const N: usize> Rows for [R; N] {
     type Values = [Option<R::Value>; N];
 
-    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) {
-        self.iter().for_each(|row| row.name(tx, intent));
+    fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) -> Result<(), Error> {
+        self.iter().try_for_each(|row| row.name(tx, intent))
+    }
+
+    fn name_rest(&self, tx: &mut Transaction<'_, '_>) -> Result<bool, Error> {
+        self.iter().try_fold(false, |has_rest, row| Ok(row.name_rest(tx)? | has_rest))
     }
 
     async fn get(&self, tx: &mut Transaction<'_, '_>) -> Result<Self::Values, Error> {
@@ -212,9 +261,17 @@ macro_rules! tuple_of_rows {
             type Values = ($(Option<$row::Value>,)*);
 
             #[allow(non_snake_case, reason = "the type's letter names its component")]
-            fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) {
+            fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) -> Result<(), Error> {
                 let ($($row,)*) = self;
-                $($row.name(tx, intent);)*
+                $($row.name(tx, intent)?;)*
+                Ok(())
+            }
+
+            #[allow(non_snake_case, reason = "the type's letter names its component")]
+            fn name_rest(&self, tx: &mut Transaction<'_, '_>) -> Result<bool, Error> {
+                let ($($row,)*) = self;
+                let rests = [$($row.name_rest(tx)?),*];
+                Ok(rests.contains(&true))
             }
 
             #[allow(non_snake_case, reason = "the type's letter names its component")]

@@ -12,7 +12,8 @@ use remora::observe::{Cost, Observer, TransactionEvent};
 use remora::protocol::{Protocol, Validation};
 use remora::{
     Cluster, DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynOptions, DynSchema, DynTable, Error, Intent, Lengths, Limit,
-    Misuse, OpenErrorKind, Record, Session, Table, TableOptions, Transaction, TransactionOptions, Worker,
+    Misuse, OpenErrorKind, OrderedOptions, Record, Session, Table, TableOptions, Transaction, TransactionOptions,
+    Worker,
 };
 
 use support::{cut_off, embedded, on_every_fabric, options, rest, seeds, table, worker};
@@ -22,6 +23,7 @@ every_protocol! {
     values_of_any_length_move_between_keys,
     a_dropped_operation_has_done_all_of_it_or_nothing,
     a_small_value_does_not_pay_for_large_ones,
+    many_keys_take_one_round_trip,
 }
 
 /// Keys and values of any length.
@@ -331,6 +333,77 @@ fn bad_input_is_refused() {
         assert_eq!(put.await.unwrap(), None);
         let refused = session.transact(async |tx| things.get_mut(tx, &[1; 20]).await.map(drop)).await.unwrap_err();
         assert!(matches!(refused, Error::Misuse(Misuse::NotInPlace { .. })), "{refused}");
+    });
+}
+
+/// Keys of several tables come in one round trip, with short values; parts of long ones come in
+/// another one, whatever their number.
+fn many_keys_take_one_round_trip(protocol: Protocol) {
+    let cluster = embedded(protocol, 3);
+    let things = create(&cluster, &any());
+    let options = OrderedOptions::for_rows(100);
+    let short = DynSchema::new("short", Lengths::UpTo(20), Lengths::UpTo(10));
+    let long = DynSchema::new("long", Lengths::UpTo(20), Lengths::UpTo(4_000));
+    let ordered = cluster.create_dyn_ordered("ordered", &short, options).unwrap();
+    let apart = cluster.create_dyn_ordered("apart", &long, options).unwrap();
+    let numbers = cluster.create_table::<u64, u64>("numbers", TableOptions::for_rows(10)).unwrap();
+    worker(&cluster, 1, 1).block_on(async |session| {
+        let costs = Costs::default();
+        session.observe(Some(Box::new(costs.clone())));
+        let fill = session.transact(async |tx| {
+            numbers.put(tx, 7, 7).await?;
+            numbers.put(tx, 8, 8).await?;
+            for key in [b"a", b"b"] {
+                things.put(tx, key, &[1; 100]).await?;
+                ordered.put(tx, key, b"value").await?;
+                apart.put(tx, key, &[2; 100]).await?;
+            }
+            things.put(tx, b"long", &[3; 5_000]).await?;
+            apart.put(tx, b"long", &[4; 3_000]).await.map(drop)
+        });
+        fill.await.unwrap();
+        let few = async |tx: &mut Transaction<'_, '_>| {
+            let found = tx.get_many(((&numbers, 7), (&things, b"a"), (&ordered, b"b"), (&apart, "a"))).await?;
+            assert_eq!(found, (Some(7), Some(vec![1; 100]), Some(b"value".to_vec()), Some(vec![2; 100])));
+            Ok(())
+        };
+        let all = async |tx: &mut Transaction<'_, '_>| {
+            let found = things.get_many(tx, &["long", "b", "a"]).await?;
+            assert_eq!(found, [Some(vec![3; 5_000]), Some(vec![1; 100]), Some(vec![1; 100])]);
+            Ok(())
+        };
+        let both = async |tx: &mut Transaction<'_, '_>| {
+            let found = tx.get_many(((&things, "long"), (&apart, "long"))).await?;
+            assert_eq!(found, (Some(vec![3; 5_000]), Some(vec![4; 3_000])));
+            Ok(())
+        };
+        let one = async |tx: &mut Transaction<'_, '_>| things.get(tx, b"a").await.map(drop);
+        let slots = async |tx: &mut Transaction<'_, '_>| {
+            let (one, two) = (tx.want(&numbers, 7), tx.want(&numbers, 7 + 1));
+            tx.fetch().await?;
+            assert_eq!((one.value(tx)?, two.value(tx)?), (Some(7), Some(8)));
+            Ok(())
+        };
+        let mut trips = [0; 5];
+        for _warm in 0..2 {
+            session.transact(one).await.unwrap();
+            session.transact(slots).await.unwrap();
+            session.transact(few).await.unwrap();
+            session.transact(all).await.unwrap();
+            session.transact(both).await.unwrap();
+            trips = std::array::from_fn(|step| costs.0.borrow()[step].round_trips);
+            costs.0.take();
+        }
+        let [one, slots, few, all, both] = trips;
+        assert_eq!([few, all - one, both - one], [slots; 3], "{protocol:?}: {trips:?}");
+        let absent = session.transact(async |tx| {
+            let rows = tx.get_many([(&things, "long"), (&things, "c")]).await?;
+            assert_eq!(rows, [Some(vec![3; 5_000]), None]);
+            things.get_many(tx, &["c", "long"]).await
+        });
+        assert_eq!(absent.await.unwrap(), [None, Some(vec![3; 5_000])]);
+        let refused = session.transact(async |tx| tx.get_many([(&things, "")]).await).await.unwrap_err();
+        assert!(matches!(refused.limit(), Some(Limit::KeyLength { found: 0, .. })), "{refused}");
     });
 }
 

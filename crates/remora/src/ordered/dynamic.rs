@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use remora_node::limits::KEY_BYTES_MAX;
 use remora_record::Key;
-use remora_txn::Inspection;
+use remora_txn::{Inspection, Intent};
 
 use super::keys::{key_of, pad, padded_bytes, unpadded};
 use super::load::TreeInspection;
@@ -135,6 +135,21 @@ impl DynOrdered {
     #[must_use]
     pub fn missing(&self, key: &[u8]) -> Error {
         Error::NotFound(Named::new(self.name(), key))
+    }
+
+    /// Names a key, for what the transaction is about to do with it. The next round trip brings
+    /// what that needs, together with all else that was named by then, as far as this handle
+    /// remembers where it is. The operation itself then takes no round trip.
+    pub fn prefetch(&self, tx: &mut Transaction<'_, '_>, key: &[u8], intent: Intent) -> Result<(), Error> {
+        let stored = self.key(key)?;
+        self.tree.prefetch(tx, stored.bytes(), intent)
+    }
+
+    /// Names what a key's value has beyond its head, which has been fetched. Returns whether there
+    /// is such.
+    pub(crate) fn name_rest_of(&self, tx: &mut Transaction<'_, '_>, key: &[u8]) -> Result<bool, Error> {
+        let stored = self.key(key)?;
+        self.tree.values.as_ref().map_or(Ok(false), |values| values.name_rest_of(tx, stored.bytes()))
     }
 
     /// Returns the value of a key; `None` if the key is not there.
