@@ -438,6 +438,32 @@ fn a_catalog_that_a_dead_client_has_locked_is_named() {
     );
 }
 
+/// A client dies after it has published a change at the leader, and before the other node has it.
+#[test]
+fn what_a_dead_client_has_published_reaches_all_nodes() {
+    let fabric = cluster(2, 1 << 20);
+    let (_, before) = create(&fabric, spec("rows", 2)).unwrap();
+    let end = |dead: u32| {
+        let nodes = NodeSet::first(2);
+        block_on(&fabric, ClientId(1), async |lane: &Lane| metadata::end_change_of(lane, nodes, 1, dead).await).unwrap()
+    };
+    let half_publish = |metadata: &Metadata| {
+        let publish = async |lane: &Lane| metadata::publish(lane, NodeSet::first(1), metadata).await;
+        block_on(&fabric, ClientId(1), publish).unwrap().unwrap();
+    };
+    let mut after = before.clone();
+    (after.generation, after.tables[0].creator) = (before.generation + 1, Some(7));
+    half_publish(&after);
+    // Another client holds the lock: that change goes on.
+    store(&fabric, NODE, 48, 9);
+    end(7).unwrap();
+    assert_eq!((read(&fabric, NodeId(1)), load(&fabric, NODE, 48)), (Ok(before), 9));
+    store(&fabric, NODE, 48, 7);
+    end(7).unwrap();
+    assert_eq!((read(&fabric, NODE), read(&fabric, NodeId(1))), (Ok(after.clone()), Ok(after)));
+    assert_eq!(load(&fabric, NODE, 48), 0, "the lock is free");
+}
+
 // --- Clients.
 
 #[test]

@@ -238,6 +238,12 @@ fn keys_are_in_the_order_of_their_bytes() {
         assert_eq!(scan(session, b"a\0", b"a\x01").await, keys[6..9]);
         assert_eq!(scan(session, b"a\0\0\0", b"a\0b\0").await, keys[8..9]);
         assert_eq!(scan(session, b"b", b"a").await, keys[..0]);
+        for prefix in [&b""[..], b"a", b"a\0", b"a\0b", b"\xff", b"\xff\xff", b"b\xff", b"nothing", &[b'a'; 80]] {
+            let found = session.transact(async |tx| things.scan_prefix(tx, prefix, 100).await).await.unwrap();
+            let found: Vec<_> = found.into_iter().map(|(key, _)| key).collect();
+            let expected: Vec<_> = keys.iter().filter(|key| key.starts_with(prefix)).collect();
+            assert!(found.iter().map(|key| &key[..]).eq(expected.into_iter().map(|key| &key[..])), "{prefix:?}");
+        }
         assert_eq!(scan(session, b"", b"").await, keys[..0]);
     });
     assert_eq!(settled(&cluster, &things, &mut worker).rows, keys.len() as u64);

@@ -53,7 +53,7 @@ use crate::transaction::Transaction;
 ///             for (key, value) in [("2025/bob", "7"), ("2026/anna", "12"), ("2026/eve", "9")] {
 ///                 scores.put(tx, key.as_bytes(), value.as_bytes()).await?;
 ///             }
-///             scores.scan(tx, &b"2026/"[..]..&b"20260"[..], 100).await
+///             scores.scan_prefix(tx, b"2026/", 100).await
 ///         })
 ///         .await
 /// })?;
@@ -215,8 +215,7 @@ impl DynOrdered {
     /// transaction inserts into or deletes from the part of the range that this one has seen,
     /// before this one commits. Otherwise this one aborts.
     ///
-    /// The ends of a range may be bytes of any length: also empty, or longer than any key. So a
-    /// range from `"2026/"` to `"20260"` has all keys that begin with `"2026/"`.
+    /// The ends of a range may be bytes of any length: also empty, or longer than any key.
     pub async fn scan<'k>(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -224,6 +223,27 @@ impl DynOrdered {
         limit: usize,
     ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
         self.scan_in(tx, &range, (Order::Ascending, limit)).await
+    }
+
+    /// The first keys that begin with `prefix` and their values, in ascending order: at most
+    /// `limit`. Otherwise like [`scan`](DynOrdered::scan).
+    pub async fn scan_prefix(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        prefix: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+        let mut end = prefix.to_vec();
+        while end.pop_if(|last| *last == u8::MAX).is_some() {}
+        let behind = match end.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(&end[..])
+            }
+            // No key is behind all that begin with it.
+            None => Bound::Unbounded,
+        };
+        self.scan(tx, (Bound::Included(prefix), behind), limit).await
     }
 
     /// The last keys of a range and their values, in descending order: at most `limit`. It takes a

@@ -167,6 +167,7 @@ fn tables_are_listed_with_what_they_have() {
     let all = cluster.list_tables().unwrap();
     let seen: Vec<_> = all.iter().map(|one| (&*one.name, one.key_bytes, one.value_bytes, one.copies)).collect();
     assert_eq!(seen, [("a", 16, 8, 1), ("b", 8, 8, 2)]);
+    assert_eq!(all.iter().map(|one| &*one.schema).collect::<Vec<_>>(), ["u64", &<Row as remora::Record>::schema()]);
     assert_eq!([(all[0].grows, all[0].growing_to), (all[1].grows, all[1].growing_to)], [(true, None), (false, None)]);
     assert!(all[1].room >= 300 && all[1].bytes >= 2 * 300 * 32, "{all:?}");
     assert_eq!(cluster.count_rows("b").unwrap(), 100);
