@@ -98,7 +98,7 @@
 //! | open | [`open_table`](Cluster::open_table) | [`open_ordered`](Cluster::open_ordered) | [`open_dyn_table`](Cluster::open_dyn_table) | [`open_dyn_ordered`](Cluster::open_dyn_ordered) | [`open_large`](Cluster::open_large) |
 //! | drop | [`drop_table`](Cluster::drop_table) | [`drop_ordered`](Cluster::drop_ordered) | [`drop_dyn_table`](Cluster::drop_dyn_table) | [`drop_ordered`](Cluster::drop_ordered) | [`drop_large`](Cluster::drop_large) |
 //! | rename | [`rename_table`](Cluster::rename_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_dyn_table`](Cluster::rename_dyn_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_large`](Cluster::rename_large) |
-//! | grows | yes | no | yes | no | yes |
+//! | grows | yes | yes | yes | yes | yes |
 //!
 //! `open_or_create_...` does what its name says. Sizes in options are first sizes of tables that
 //! grow: they grow [by themselves](TableOptions::grows), or by [`Cluster::grow_table`], while
