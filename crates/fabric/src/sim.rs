@@ -23,6 +23,7 @@ mod profile;
 #[cfg(feature = "profiles")]
 mod profiles;
 mod queue;
+mod recording;
 mod transport;
 mod world;
 
@@ -36,6 +37,7 @@ pub use faults::{FaultKind, Injected, Planned};
 pub use profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Path, Profile, Switch};
 #[cfg(feature = "profiles")]
 pub use profiles::ProfileError;
+pub use recording::{Recorded, Recording};
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::copy;

@@ -1,5 +1,5 @@
-//! Experiments on simulated clusters: calibration, reproduced tables, fault campaigns and litmus
-//! tests.
+//! Experiments on simulated clusters: calibration, reproduced tables, fault campaigns, litmus
+//! tests, and traces of one transaction.
 #![forbid(unsafe_code)]
 
 pub mod campaign;
@@ -8,5 +8,6 @@ pub mod hardware;
 pub mod latches;
 pub mod litmus;
 pub mod reproduce;
+pub mod trace;
 
 pub use cluster::{Bench, LabError};

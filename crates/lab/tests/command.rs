@@ -37,6 +37,7 @@ fn experiments_have_exit_statuses() {
         "hardware --profile connectx3 --report -",
         "campaign --seeds 0..1 --faults pause --transactions 1000 --report -",
         "replay --seed 1 --faults none --transactions 100",
+        "trace --protocol ford --workload insert",
     ] {
         let output = run(line);
         assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
@@ -45,6 +46,7 @@ fn experiments_have_exit_statuses() {
     assert_refused("campaign --faults restart", "part of the fault fail");
     assert_refused("campaign --seeds 9", "--seeds");
     assert_refused("campaign --protocol unsynchronized", "--protocol");
+    assert_refused("trace --workload smallbank", "--workload");
     assert_refused("replay --seed 1 --history /nonexistent/h", "--history /nonexistent/h");
 }
 
@@ -66,6 +68,7 @@ fn protocols_are_listed_one_name_a_line() {
 fn what_cannot_be_shown_is_an_error() {
     for line in [
         "protocols",
+        "trace",
         "litmus --only lost-update --report -",
         "replay --seed 1 --transactions 5 --faults none",
         "campaign --seeds 0..1 --transactions 5 --faults none",

@@ -83,7 +83,7 @@ pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
 pub use protocol::{
     FirstRead, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
 };
-pub use rpc::RpcHandler;
+pub use rpc::{RpcHandler, request_name};
 pub use session::{Session, Settled, TransactOptions, Trial};
 pub use sets::{Intent, Slot};
 pub use shared::SharedLocks;

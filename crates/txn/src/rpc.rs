@@ -97,6 +97,16 @@ impl Code {
     }
 }
 
+/// Returns the name of what a request asks for, by the request's first word: for traces.
+#[must_use]
+pub fn request_name(word: u64) -> Option<&'static str> {
+    const NAMES: [&str; Code::ALL.len()] = [
+        "read", "find", "lock", "validate", "release", "log", "commit", "prepare", "undo", "free", "descend", "consult",
+    ];
+    let (code, _) = Code::parse(word)?;
+    NAMES.get(code as usize - 1).copied()
+}
+
 /// Words of a request about a key: code, shard, key.
 pub(crate) const KEY_REQUEST_WORDS_MAX: usize = 2 + KEY_BYTES_MAX / WORD_BYTES;
 /// Links that a reply to PREPARE has room for.

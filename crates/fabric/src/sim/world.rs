@@ -35,6 +35,7 @@ use super::costs::{Costs, MediumState, NicState};
 use super::faults::Faults;
 use super::profile::Path;
 use super::queue::{NS, Picos, Queue};
+use super::recording::Recording;
 use super::{Deployment, SimOptions, SimStatistics};
 use crate::address::{Address, NodeId};
 use crate::error::FabricError;
@@ -309,6 +310,8 @@ pub(super) struct World {
     /// more.
     pub(super) abandoned: u64,
     pub(super) faults: Faults,
+    /// What passes through, if it is recorded.
+    pub(super) recording: Option<Recording>,
     /// A word that is polled, and when it was written.
     pub(super) watched: Option<(Address, Option<Picos>)>,
     /// Clients that lose their access, each with the number of pieces after which it does.
@@ -361,6 +364,7 @@ impl World {
             acting: None,
             abandoned: 0,
             faults: Faults::default(),
+            recording: None,
             watched: None,
             revocations: Vec::new(),
             statistics: SimStatistics::default(),

@@ -6,7 +6,7 @@ use super::{Flight, World};
 use crate::error::FabricError;
 use crate::ids::{LaneId, Ticket};
 use crate::round::buffer::RoundBuffer;
-use crate::sim::queue::Picos;
+use crate::sim::queue::{NS, Picos};
 
 impl World {
     /// A group will not be done.
@@ -45,6 +45,9 @@ impl World {
         let connection = flight.connection as usize;
         flight.buffer.finish(flight.outcome);
         self.spare_groups.push(std::mem::take(&mut flight.groups));
+        if let Some(recording) = &mut self.recording {
+            recording.complete(connection, flight.ticket, self.now / NS);
+        }
         let costs = &self.costs;
         let taking = u64::from(flight.polls) * costs.poll + u64::from(flight.calls) * costs.call_poll + costs.switch;
         let client = &mut self.connections[connection];

@@ -10,7 +10,7 @@ use crate::round::buffer::{RoundBuffer, Verb};
 use crate::shm::execute_verb;
 use crate::sim::costs::occupy;
 use crate::sim::profile::Path;
-use crate::sim::queue::Picos;
+use crate::sim::queue::{NS, Picos};
 use crate::transport::Posted;
 
 impl World {
@@ -19,6 +19,10 @@ impl World {
             let outcome = self.execute_now(connection, &mut buffer);
             buffer.finish(outcome);
             return Posted::Done(buffer);
+        }
+        let now = self.clock(connection) / NS;
+        if let Some(recording) = &mut self.recording {
+            recording.post(connection, now, &mut buffer);
         }
         let ticket = buffer.ticket();
         let flight = Box::new(Flight {

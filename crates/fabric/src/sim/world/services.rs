@@ -1,6 +1,7 @@
 //! What the CPUs of memory nodes do of their own: services that look for work, and nap between.
 
 use super::{Event, RunningService, World};
+use crate::address::NodeId;
 use crate::service::{self, Progress, Service, ServiceStop};
 use crate::sim::queue::{NS, Picos};
 
@@ -48,6 +49,9 @@ impl World {
         if progress != Progress::Idle {
             running.stop.add_cpu_ns(SERVICE_STEP / NS);
             self.occupy_idlest(running.node, SERVICE_STEP);
+            if let Some(recording) = &mut self.recording {
+                recording.served.push((NodeId(running.node as u16), self.now / NS));
+            }
         }
         self.services[index as usize] = Some(running);
         self.queue.push(self.now + pause, Event::Service { index });

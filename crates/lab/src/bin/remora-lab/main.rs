@@ -7,6 +7,7 @@ mod campaign;
 mod hardware;
 mod litmus;
 mod reproduce;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,8 @@ enum Experiment {
     Campaign(campaign::CampaignOptions),
     /// Runs one seed of a campaign again.
     Replay(campaign::ReplayOptions),
+    /// Runs one transaction, and draws its rounds as a sequence diagram.
+    Trace(trace::TraceOptions),
     /// Lists the protocols that promise transactions, one name a line.
     Protocols,
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Experiment::Litmus(options) => litmus::litmus(&options),
         Experiment::Campaign(options) => campaign::campaign(&options),
         Experiment::Replay(options) => campaign::replay(&options),
+        Experiment::Trace(options) => trace::trace(&options),
         Experiment::Protocols => protocols(),
     })
 }
