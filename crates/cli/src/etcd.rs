@@ -11,6 +11,7 @@ use crate::{Failure, value};
 
 /// What `--configuration etcd://...` does not say.
 #[derive(Clone, Debug, Args, Serialize)]
+#[command(next_help_heading = "Configuration in etcd")]
 pub(crate) struct EtcdArgs {
     /// Talk TLS to etcd, and trust these certificates: PEM, of an authority or its servers' own.
     #[arg(long, value_name = "FILE", requires = "configuration")]

@@ -1,4 +1,5 @@
-//! Options of commands that look after a cluster: where it is, and what its clients go by.
+//! Options of commands that look at a cluster or look after it: its memory nodes, its configuration
+//! and its key.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,21 +17,21 @@ use crate::{Failure, value};
 
 #[derive(Debug, Args)]
 pub(crate) struct MeetArgs {
-    /// The memory nodes: host:port of each.
+    /// The memory nodes: host:port of each, or shm: and the path of each.
     #[arg(long, value_name = "ADDR,...", required = true, value_parser = value::nodes())]
-    connect: Nodes,
+    pub(crate) connect: Nodes,
     /// What the clients name with the same option. Beside the first file of memory nodes if they
     /// are files.
     #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place())]
-    configuration: Option<Place>,
+    pub(crate) configuration: Option<Place>,
     #[command(flatten)]
-    etcd: EtcdArgs,
+    pub(crate) etcd: EtcdArgs,
     /// The key that the memory nodes ask for.
     #[arg(long, value_name = "FILE")]
-    key_file: Option<PathBuf>,
+    pub(crate) key_file: Option<PathBuf>,
     /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
     #[arg(long, value_name = "FILE")]
-    tls_ca: Option<PathBuf>,
+    pub(crate) tls_ca: Option<PathBuf>,
 }
 
 impl MeetArgs {

@@ -21,6 +21,13 @@ use crate::rdma::RdmaArgs;
 use crate::{Failure, value};
 
 const SECONDS: f64 = 10.0;
+
+// Headings of `--help`. What belongs to one workload stands above them.
+const CLUSTER: &str = "Cluster";
+const TRANSACTIONS: &str = "Transactions";
+const LOAD: &str = "Load";
+const RESULTS: &str = "Results";
+
 const MEMORY_NODES: u16 = 3;
 const REPLICAS: u8 = 3;
 
@@ -29,7 +36,7 @@ const REPLICAS: u8 = 3;
 pub(crate) struct RunArgs {
     /// Backend: shm, everything in this process; tcp or verbs (an RDMA device), to running memory
     /// nodes with --connect; sim, a simulated cluster [default: shm, or what --connect names].
-    #[arg(long, value_name = "NAME", value_parser = value::fabric)]
+    #[arg(long, help_heading = CLUSTER, value_name = "NAME", value_parser = value::fabric)]
     #[serde(skip)] // a field of the report already, as is the protocol
     pub(crate) fabric: Option<String>,
     #[command(flatten)]
@@ -37,31 +44,32 @@ pub(crate) struct RunArgs {
     pub(crate) rdma: RdmaArgs,
     /// Use running memory nodes: host:port of each, or shm: and the path of each. The first
     /// client loads the tables.
-    #[arg(long, value_name = "ADDR,...", value_parser = value::nodes())]
+    #[arg(long, help_heading = CLUSTER, value_name = "ADDR,...", value_parser = value::nodes())]
     #[serde(serialize_with = "value::serialize_nodes")]
     pub(crate) connect: Option<Nodes>,
     /// The key that these memory nodes ask for.
-    #[arg(long, value_name = "FILE", requires = "connect")]
+    #[arg(long, help_heading = CLUSTER, value_name = "FILE", requires = "connect")]
     #[serde(serialize_with = "value::serialize_path")]
     pub(crate) key_file: Option<PathBuf>,
     /// What says which clients are alive, the same for all client processes of a cluster: a file,
     /// if they are on one host, or etcd://host:port,host:port,.../PATH. Beside the first file of
     /// memory nodes if they are files
-    #[arg(long, value_name = "FILE|etcd://...", requires = "connect", value_parser = value::place())]
+    #[arg(long, help_heading = CLUSTER, value_name = "FILE|etcd://...", requires = "connect", value_parser = value::place())]
     #[serde(serialize_with = "value::serialize_place")]
     pub(crate) configuration: Option<Place>,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) etcd: EtcdArgs,
     /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
-    #[arg(long, value_name = "FILE", requires = "connect")]
+    #[arg(long, help_heading = CLUSTER, value_name = "FILE", requires = "connect")]
     #[serde(serialize_with = "value::serialize_path")]
     pub(crate) tls_ca: Option<PathBuf>,
     /// Run no transactions: check what must hold of these memory nodes' tables.
-    #[arg(long, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
+    #[arg(long, help_heading = RESULTS, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
     pub(crate) check: bool,
     #[arg(
         long,
+        help_heading = TRANSACTIONS,
         value_name = "NAME",
         default_value = Protocol::default().name(),
         value_parser = value::protocol,
@@ -72,62 +80,62 @@ pub(crate) struct RunArgs {
     /// Of FORD: what to do without, separated by commas: hitchhike, address-cache, coalesce,
     /// background-release, backup-reads, selective-flush; or corrections, which leaves no
     /// transactions, but the cost of the published ones.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
+    #[arg(long, help_heading = TRANSACTIONS, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ford_without: Vec<String>,
     /// Memory nodes [default: 3].
-    #[arg(long, value_name = "N", conflicts_with = "connect",
+    #[arg(long, help_heading = CLUSTER, value_name = "N", conflicts_with = "connect",
           value_parser = clap::value_parser!(u16).range(1..=fabric::limits::NODES_MAX as i64))]
     memory_nodes: Option<u16>,
     /// Number of memory nodes, the last ones, that get nothing of new tables: they are there for
     /// what others lose.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
+    #[arg(long, help_heading = CLUSTER, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
     pub(crate) spares: u16,
     /// Copies of each record [default: 3].
-    #[arg(long, value_name = "R",
+    #[arg(long, help_heading = CLUSTER, value_name = "R",
           value_parser = clap::value_parser!(u8).range(1..=REPLICAS_MAX as i64))]
     pub(crate) replicas: Option<u8>,
     /// Bytes of each memory node, such as 512MiB [default: what the workload needs].
-    #[arg(long, value_name = "SIZE", value_parser = value::bytes, conflicts_with = "connect")]
+    #[arg(long, help_heading = CLUSTER, value_name = "SIZE", value_parser = value::bytes, conflicts_with = "connect")]
     pub(crate) node_size: Option<u64>,
     /// Workers, each a thread [default: all cores].
-    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..CLIENTS_MAX as u64))]
+    #[arg(long, help_heading = LOAD, value_name = "T", value_parser = clap::value_parser!(u64).range(1..CLIENTS_MAX as u64))]
     threads: Option<u64>,
     /// Transactions in flight for each worker.
-    #[arg(long, value_name = "C", default_value_t = 8,
+    #[arg(long, help_heading = LOAD, value_name = "C", default_value_t = 8,
           value_parser = clap::value_parser!(u64).range(1..fabric::limits::LANES_MAX as u64))]
     pub(crate) coroutines: u64,
     /// Let other coroutines run after every round, also where it completes at once.
-    #[arg(long)]
+    #[arg(long, help_heading = LOAD)]
     pub(crate) yield_after_rounds: bool,
     /// How long to run [default: 10].
-    #[arg(long, value_name = "S", value_parser = value::seconds, conflicts_with = "transactions")]
+    #[arg(long, help_heading = LOAD, value_name = "S", value_parser = value::seconds, conflicts_with = "transactions")]
     seconds: Option<f64>,
     /// Run N transactions instead: committed, or aborted by the workload.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     transactions: Option<u64>,
     /// At most N transactions a second, of all workers; what was missed is not caught up with.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<u64>,
     /// Of all randomness.
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, help_heading = LOAD, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Write the report as JSON; - for standard output.
-    #[arg(long, value_name = "FILE|-")]
+    #[arg(long, help_heading = RESULTS, value_name = "FILE|-")]
     #[serde(serialize_with = "value::serialize_path")]
     pub(crate) report: Option<PathBuf>,
     /// Record every attempt, as JSON lines for `remora check`.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = RESULTS, value_name = "FILE")]
     #[serde(serialize_with = "value::serialize_path")]
     pub(crate) history: Option<PathBuf>,
     /// Record also what is about to commit, before it does: for clients that may be killed, and
     /// `remora check --crashed`.
-    #[arg(long, requires = "history")]
+    #[arg(long, help_heading = RESULTS, requires = "history")]
     pub(crate) history_durable: bool,
     /// So long may a client that runs give no sign of life until others take it for dead and
     /// recover it; one whose process has ended, they find at once [default: 2000].
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    #[arg(long, help_heading = CLUSTER, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_ms: Option<u64>,
     #[command(flatten)]
@@ -279,7 +287,7 @@ impl RunArgs {
 
 /// The simulator's own options.
 #[derive(Clone, Debug, Args, Serialize)]
-#[command(next_help_heading = "With --fabric sim")]
+#[command(next_help_heading = "Simulated cluster (--fabric sim)")]
 pub(crate) struct SimArgs {
     /// The hardware: a profile that comes with remora, or a TOML file [default: connectx4].
     #[arg(long, value_name = "NAME|FILE")]

@@ -9,6 +9,7 @@ use crate::Failure;
 
 /// Which RDMA device to use, with `--fabric verbs`.
 #[derive(Clone, Debug, Default, Args, Serialize)]
+#[command(next_help_heading = "RDMA device (--fabric verbs)")]
 pub(crate) struct RdmaArgs {
     /// RDMA device, as rdma link names it [default: the first with an active port].
     #[arg(long, value_name = "NAME")]

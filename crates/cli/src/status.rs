@@ -11,17 +11,16 @@ use std::time::Duration;
 
 use clap::Args;
 use remora::admin::NodeId;
-use remora::connect::{Nodes, Place};
+use remora::connect::Nodes;
 use remora::floors::fabric::shm::file::ShmFiles;
 use remora::floors::fabric::tcp::{Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, NodeSet, block_on};
 use remora::floors::node::{Identity, MemoryError, Metadata, TableId, connected, identity, metadata, node};
 use remora::observe::NodeStatus;
-use remora_command::inputs::Inputs;
 use serde::Serialize;
 
 use crate::drain::failure;
-use crate::etcd::EtcdArgs;
+use crate::meet::MeetArgs;
 use crate::memnode::{read_client_tls, read_keys};
 use crate::output::{self, ReportTo};
 use crate::{Failure, Verdict, value};
@@ -32,37 +31,19 @@ use crate::{Failure, Verdict, value};
   remora status --connect shm:/dev/shm/n0,/dev/shm/n1 --report -
   remora status --connect 10.0.0.7:7000,10.0.0.8:7000,10.0.0.9:7000 --configuration /var/lib/remora/bank
 
+Asks only the nodes that --connect names. With --configuration it says also which nodes are lost, leave or are being filled,
+and whether there is a controller.
+
 Exit status: 0 all nodes answer, 1 one does not, 2 bad input.")]
 pub(crate) struct StatusOptions {
-    /// The memory nodes: host:port of each, or shm: and the path of each.
-    #[arg(long, value_name = "ADDR,...", required = true, value_parser = value::nodes())]
-    connect: Nodes,
-    /// Say also what clients and controllers know that name the same: which nodes are lost, leave
-    /// or are filled.
-    #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place())]
-    configuration: Option<Place>,
     #[command(flatten)]
-    etcd: EtcdArgs,
-    /// The key that they ask for.
-    #[arg(long, value_name = "FILE")]
-    key_file: Option<PathBuf>,
-    /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
-    #[arg(long, value_name = "FILE")]
-    tls_ca: Option<PathBuf>,
+    meet: MeetArgs,
     /// Count the rows of each table. Reads all tables once, so that it takes as long as that.
     #[arg(long)]
     rows: bool,
     /// Write it as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
-}
-
-impl StatusOptions {
-    /// The files that these options name, which the command reads.
-    fn inputs(&self) -> Inputs {
-        let (key_file, tls_ca) = (self.key_file.as_deref(), self.tls_ca.as_deref());
-        self.etcd.inputs_with(Some(&self.connect), self.configuration.as_ref(), key_file, tls_ca)
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -155,16 +136,16 @@ struct TableRow {
 }
 
 pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
-    options.inputs().check(&[("--report", ReportTo::file(options.report.as_deref()))])?;
-    let keys = options.key_file.as_deref().map(read_keys).transpose()?;
-    let tls = options.tls_ca.as_deref().map(read_client_tls).transpose()?;
+    options.meet.inputs().check(&[("--report", ReportTo::file(options.report.as_deref()))])?;
+    let keys = options.meet.key_file.as_deref().map(read_keys).transpose()?;
+    let tls = options.meet.tls_ca.as_deref().map(read_client_tls).transpose()?;
     let tcp = TcpOptions { keys, tls, ..TcpOptions::default() };
     let report_to = ReportTo::open(options.report.as_deref())?;
-    let place = options.etcd.complete(options.configuration.clone())?;
+    let place = options.meet.etcd.complete(options.meet.configuration.clone())?;
     let mut catalog: Option<Metadata> = None;
     let mut cluster = None;
-    let nodes = (0..).zip(ask_all(&options.connect, &tcp)).map(|(at, answer)| {
-        let address = options.connect.name(NodeId(at)).unwrap_or_default();
+    let nodes = (0..).zip(ask_all(&options.meet.connect, &tcp)).map(|(at, answer)| {
+        let address = options.meet.connect.name(NodeId(at)).unwrap_or_default();
         match answer {
             Ok((state, identity, metadata)) => {
                 cluster = cluster.or(identity.map(|identity| identity.cluster));
@@ -183,7 +164,7 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
         let replicas = catalog.shards.iter().flat_map(|shard| &shard.replicas);
         state.shards = replicas.filter(|replica| Some(replica.node.0) == state.number).count();
     }
-    let counted = if options.rows { count_rows(&options.connect, &tcp, &nodes, &catalog) } else { Ok(Vec::new()) };
+    let counted = if options.rows { count_rows(&options.meet.connect, &tcp, &nodes, &catalog) } else { Ok(Vec::new()) };
     let tables = (0..).map(TableId).zip(&catalog.tables).filter(|(_, table)| table.is_there()).map(|(id, table)| {
         let spec = table.spec.clone();
         TableRow {

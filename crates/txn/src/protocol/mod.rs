@@ -3,7 +3,7 @@
 //! A folder implements [`Steps`] for the type of its parameters. One value of that type is one
 //! protocol: the presets of a family differ in parameters alone. Everything else takes what it must
 //! know of a protocol from its [`ProtocolSpec`], and the list of all protocols from
-//! [`Protocol::ALL`]. `docs/protocols/adding.md` says how to add one.
+//! [`Protocol::ALL`]. `docs/how-to/add-a-protocol.md` says how to add one.
 
 pub(crate) mod lookup;
 mod redo;
