@@ -24,10 +24,11 @@ Prints one line when it is ready; SIGTERM, SIGINT and SIGHUP stop it. Exit statu
 pub(crate) struct ControllerOptions {
     #[command(flatten)]
     meet: MeetArgs,
-    /// A memory node that leaves a question unanswered for so long is lost.
+    /// A memory node that leaves a question unanswered for this time is lost.
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     patience_ms: u64,
-    /// So long may this controller give no sign of life until another one takes its place.
+    /// Lease of this controller: after this time without a sign of life, another one takes its
+    /// place.
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     lease_ms: u64,
     /// Copy at most MB megabytes a second, where copies are made of what was lost.

@@ -93,7 +93,7 @@ pub(crate) struct DrillOptions {
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     #[serde(skip)]
     protocol: String,
-    /// Of FORD: what to do without, separated by commas.
+    /// FORD's mechanisms to leave out, separated by commas.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ford_without: Vec<String>,
@@ -101,14 +101,14 @@ pub(crate) struct DrillOptions {
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(Customers::ACCOUNTS_MIN..=10_000_000))]
     accounts: u64,
-    /// So long may a client that lives give no sign of life.
+    /// Lease of a client: after this time without a sign of life it is taken for dead.
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     lease_ms: u64,
     /// Between two kills, have a client stand still for three of its leases: the others take it for
     /// dead, and when it goes on, it has to find out.
     #[arg(long)]
     stall: bool,
-    /// Of who is killed, and of all transactions.
+    /// Seed of the choice of victims, and of all transactions.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// Write the timeline: committed transactions of each client in bins of 20 ms, and who was

@@ -9,28 +9,30 @@ use serde::Serialize;
 
 use crate::{Failure, value};
 
+/// Heading of `--help`.
+const HEADING: &str = "Configuration in etcd";
+
 /// What `--configuration etcd://...` does not say.
 #[derive(Clone, Debug, Args, Serialize)]
-#[command(next_help_heading = "Configuration in etcd")]
 pub(crate) struct EtcdArgs {
     /// Talk TLS to etcd, and trust these certificates: PEM, of an authority or its servers' own.
-    #[arg(long, value_name = "FILE", requires = "configuration")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE", requires = "configuration")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     etcd_ca: Option<PathBuf>,
     /// Show etcd this certificate: PEM.
-    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
+    #[arg(long, help_heading = HEADING, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     etcd_cert: Option<PathBuf>,
-    /// The private key to that certificate: PEM, for nobody else to read.
-    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    /// The private key to that certificate: PEM. Refused if other users may read it.
+    #[arg(long, help_heading = HEADING, value_name = "FILE", requires = "etcd_cert")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     etcd_key: Option<PathBuf>,
-    /// The user to be in etcd.
-    #[arg(long, value_name = "NAME", requires_all = ["configuration", "etcd_password_file"])]
+    /// User name in etcd.
+    #[arg(long, help_heading = HEADING, value_name = "NAME", requires_all = ["configuration", "etcd_password_file"])]
     #[serde(skip_serializing_if = "Option::is_none")]
     etcd_user: Option<String>,
-    /// That user's password, for nobody else to read.
-    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    /// File with that user's password. Refused if other users may read it.
+    #[arg(long, help_heading = HEADING, value_name = "FILE", requires = "etcd_user")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     etcd_password_file: Option<PathBuf>,
 }

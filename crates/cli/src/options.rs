@@ -27,6 +27,7 @@ const CLUSTER: &str = "Cluster";
 const TRANSACTIONS: &str = "Transactions";
 const LOAD: &str = "Load";
 const RESULTS: &str = "Results";
+const SIMULATED: &str = "Simulated cluster (--fabric sim)";
 
 const MEMORY_NODES: u16 = 3;
 const REPLICAS: u8 = 3;
@@ -39,9 +40,6 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = CLUSTER, value_name = "NAME", value_parser = value::fabric)]
     #[serde(skip)] // a field of the report already, as is the protocol
     pub(crate) fabric: Option<String>,
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(crate) rdma: RdmaArgs,
     /// Use running memory nodes: host:port of each, or shm: and the path of each. The first
     /// client loads the tables.
     #[arg(long, help_heading = CLUSTER, value_name = "ADDR,...", value_parser = value::nodes())]
@@ -57,16 +55,10 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = CLUSTER, value_name = "FILE|etcd://...", requires = "connect", value_parser = value::place())]
     #[serde(serialize_with = "value::serialize_place")]
     pub(crate) configuration: Option<Place>,
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(crate) etcd: EtcdArgs,
     /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
     #[arg(long, help_heading = CLUSTER, value_name = "FILE", requires = "connect")]
     #[serde(serialize_with = "value::serialize_path")]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Run no transactions: check what must hold of these memory nodes' tables.
-    #[arg(long, help_heading = RESULTS, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
-    pub(crate) check: bool,
     #[arg(
         long,
         help_heading = TRANSACTIONS,
@@ -77,9 +69,9 @@ pub(crate) struct RunArgs {
     )]
     #[serde(skip)]
     protocol: String,
-    /// Of FORD: what to do without, separated by commas: hitchhike, address-cache, coalesce,
-    /// background-release, backup-reads, selective-flush; or corrections, which leaves no
-    /// transactions, but the cost of the published ones.
+    /// FORD's mechanisms to leave out, separated by commas: hitchhike, address-cache, coalesce,
+    /// background-release, backup-reads, selective-flush; or corrections, to measure the published
+    /// verbs, which do not keep transactions apart.
     #[arg(long, help_heading = TRANSACTIONS, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ford_without: Vec<String>,
@@ -87,8 +79,8 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = CLUSTER, value_name = "N", conflicts_with = "connect",
           value_parser = clap::value_parser!(u16).range(1..=fabric::limits::NODES_MAX as i64))]
     memory_nodes: Option<u16>,
-    /// Number of memory nodes, the last ones, that get nothing of new tables: they are there for
-    /// what others lose.
+    /// Spare memory nodes, the last ones: they get nothing of new tables, and take over what other
+    /// nodes lose.
     #[arg(long, help_heading = CLUSTER, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
     pub(crate) spares: u16,
     /// Copies of each record [default: 3].
@@ -98,6 +90,11 @@ pub(crate) struct RunArgs {
     /// Bytes of each memory node, such as 512MiB [default: what the workload needs].
     #[arg(long, help_heading = CLUSTER, value_name = "SIZE", value_parser = value::bytes, conflicts_with = "connect")]
     pub(crate) node_size: Option<u64>,
+    /// Lease of a client: after this time without a sign of life, the other clients take it for
+    /// dead and recover it. They see at once that a process has ended [default: 2000].
+    #[arg(long, help_heading = CLUSTER, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_ms: Option<u64>,
     /// Workers, each a thread [default: all cores].
     #[arg(long, help_heading = LOAD, value_name = "T", value_parser = clap::value_parser!(u64).range(1..CLIENTS_MAX as u64))]
     threads: Option<u64>,
@@ -118,9 +115,12 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<u64>,
-    /// Of all randomness.
+    /// Seed of all random choices.
     #[arg(long, help_heading = LOAD, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Run no transactions: check what must hold of these memory nodes' tables.
+    #[arg(long, help_heading = RESULTS, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
+    pub(crate) check: bool,
     /// Write the report as JSON; - for standard output.
     #[arg(long, help_heading = RESULTS, value_name = "FILE|-")]
     #[serde(serialize_with = "value::serialize_path")]
@@ -133,11 +133,12 @@ pub(crate) struct RunArgs {
     /// `remora check --crashed`.
     #[arg(long, help_heading = RESULTS, requires = "history")]
     pub(crate) history_durable: bool,
-    /// So long may a client that runs give no sign of life until others take it for dead and
-    /// recover it; one whose process has ended, they find at once [default: 2000].
-    #[arg(long, help_heading = CLUSTER, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_ms: Option<u64>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) rdma: RdmaArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) etcd: EtcdArgs,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) sim: SimArgs,
@@ -287,33 +288,32 @@ impl RunArgs {
 
 /// The simulator's own options.
 #[derive(Clone, Debug, Args, Serialize)]
-#[command(next_help_heading = "Simulated cluster (--fabric sim)")]
 pub(crate) struct SimArgs {
     /// The hardware: a profile that comes with remora, or a TOML file [default: connectx4].
-    #[arg(long, value_name = "NAME|FILE")]
+    #[arg(long, help_heading = SIMULATED, value_name = "NAME|FILE")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     pub(crate) profile: Option<OsString>,
     /// Client machines, each with --threads workers [default: 1; if symmetric, the memory nodes].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
+    #[arg(long, help_heading = SIMULATED, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) compute_nodes: Option<u64>,
     /// Whether memory nodes run workers too.
-    #[arg(long, value_enum)]
+    #[arg(long, help_heading = SIMULATED, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deployment: Option<Deployment>,
     /// The memory nodes' memory, as the profile has it: dram, optane ... [default: dram].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = SIMULATED, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<String>,
     /// NICs write to memory and not to the processors' caches (DDIO off).
-    #[arg(long)]
+    #[arg(long, help_heading = SIMULATED)]
     pub(crate) no_ddio: bool,
     /// Virtual time before anything is counted [default: 1].
-    #[arg(long, value_name = "MS", value_parser = value::seconds)]
+    #[arg(long, help_heading = SIMULATED, value_name = "MS", value_parser = value::seconds)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) warmup_ms: Option<f64>,
     /// Virtual time that is counted [default: 5].
-    #[arg(long, value_name = "MS", value_parser = value::seconds)]
+    #[arg(long, help_heading = SIMULATED, value_name = "MS", value_parser = value::seconds)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) measure_ms: Option<f64>,
 }

@@ -7,25 +7,27 @@ use serde::Serialize;
 
 use crate::Failure;
 
+/// Heading of `--help`.
+const HEADING: &str = "RDMA device (--fabric verbs)";
+
 /// Which RDMA device to use, with `--fabric verbs`.
 #[derive(Clone, Debug, Default, Args, Serialize)]
-#[command(next_help_heading = "RDMA device (--fabric verbs)")]
 pub(crate) struct RdmaArgs {
     /// RDMA device, as rdma link names it [default: the first with an active port].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = HEADING, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
     /// Port of the device [default: the first that is active].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(long, help_heading = HEADING, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     device_port: Option<u8>,
     /// Place of its address in the port's table [default: RoCE version 2 for IPv4, else the first].
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = HEADING, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     gid_index: Option<u8>,
     /// How calls travel: rc, in the reliable connections; ud, as unreliable datagrams, repeated
     /// until they are acknowledged. Clients decide it, and memory nodes follow [default: rc].
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, help_heading = HEADING, value_name = "HOW")]
     #[serde(skip_serializing_if = "Option::is_none")]
     rdma_calls: Option<RdmaCalls>,
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use remora::admin::NodeId;
-use remora::connect::Nodes;
+use remora::connect::{Nodes, Place};
 use remora::floors::fabric::shm::file::ShmFiles;
 use remora::floors::fabric::tcp::{Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, NodeSet, block_on};
