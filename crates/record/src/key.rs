@@ -1,4 +1,7 @@
-//! Keys: fixed-width byte strings in an order-preserving encoding (an integer is big-endian).
+//! The key of a record, and the hash of a key that an index works with.
+//!
+//! A key is a byte string. All keys of a table have the same length. An integer is encoded
+//! big-endian, so the order of the bytes is the order of the integers.
 
 use remora_fabric::{WORD_BYTES, splitmix};
 use remora_node::limits::KEY_BYTES_MAX;
@@ -6,25 +9,27 @@ use zerocopy::IntoBytes;
 
 const KEY_WORDS_MAX: usize = KEY_BYTES_MAX / WORD_BYTES;
 
-/// A key as records hold it: its bytes in whole words, zero-padded.
+/// The key of a record as it lies in memory: its bytes in whole words, padded with zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     words: [u64; KEY_WORDS_MAX],
     bytes: u16,
 }
 
-/// What an index knows of a key: the key itself if it has at most 8 bytes, otherwise a hash of it;
-/// and a scattered form of that word.
+/// The hash of a key: one word that indexes store and compare, and a scattered form of that word.
+///
+/// The word is the key itself if the key has at most 8 bytes. Otherwise it is a hash of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KeyHash {
-    /// What a hash slot holds and is compared with. Two keys of more than 8 bytes can share it.
+    /// The word that a hash slot holds. Two different keys of more than 8 bytes can have the same
+    /// word.
     pub word: u64,
-    /// The word, scattered over all 64 bits.
+    /// The word, hashed over all 64 bits. Indexes take places from it.
     pub scatter: u64,
 }
 
 impl Key {
-    /// Makes a key of these bytes. `None` if there are more than [`KEY_BYTES_MAX`].
+    /// Makes a key of these bytes. Returns `None` if there are more than [`KEY_BYTES_MAX`] bytes.
     #[inline]
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Key> {
@@ -40,14 +45,14 @@ impl Key {
         &self.words.as_bytes()[..usize::from(self.bytes)]
     }
 
-    /// Returns the words of the key, the last one zero-padded.
+    /// Returns the words of the key. The last word is padded with zeros.
     #[inline]
     #[must_use]
     pub fn words(&self) -> &[u64] {
         &self.words[..usize::from(self.bytes).div_ceil(WORD_BYTES)]
     }
 
-    /// Returns what an index knows of the key.
+    /// Returns the hash of the key that indexes work with.
     #[inline]
     #[must_use]
     pub fn hash(&self) -> KeyHash {

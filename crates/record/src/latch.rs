@@ -1,31 +1,33 @@
-//! The latch word: one writer or many readers, for the time of one operation.
+//! The latch word. It admits one writer or many readers to what it guards, for the time of one
+//! operation.
 //!
 //! ```text
 //! | readers : 63 | exclusive : 1 |      bit 63 .. bit 0
 //! ```
 //!
-//! A latch names no owner. Unlike with a [lock](crate::LockWord), no client can tell which client
-//! holds it, or release it for a dead one.
+//! A latch names no owner. In this it differs from a [lock](crate::LockWord): no client can tell
+//! which client holds a latch, or release it for a dead client.
 //!
-//! 1. The writer enters by CAS(free -> exclusive), and leaves by FETCH_ADD([`LEAVE_EXCLUSIVE`]). It
-//!    may not leave by CAS. A reader that comes in vain adds itself for a moment, and the CAS would
-//!    fail because of that. The answer of an unlatch that is not awaited is never looked at, so the
-//!    latch would be taken for ever.
+//! 1. The writer enters by CAS(free -> exclusive), and leaves by FETCH_ADD([`LEAVE_EXCLUSIVE`]).
+//!    The writer may not leave by CAS. A reader that finds the latch taken still adds itself for a
+//!    moment, and during that moment the CAS would fail. The writer does not look at the answer
+//!    when it does not await its unlatch. So the latch would stay taken for ever.
 //! 2. A reader enters by FETCH_ADD([`ENTER_SHARED`]). If the word that it found is exclusive, the
-//!    reader is not in. It must then take itself back by FETCH_ADD([`LEAVE_SHARED`]) before it
-//!    comes again; otherwise the count leaks, and no writer ever enters.
-//! 3. No client WRITEs the word, since WRITE and FETCH_ADD are not atomic to each other. (A latch
-//!    that clients enter by CAS alone may be left by the WRITE of the data, which then has to end
-//!    with it. The word here is not such a latch.)
+//!    reader is not in. The reader must then subtract itself again by FETCH_ADD([`LEAVE_SHARED`])
+//!    before its next attempt. Otherwise the count leaks, and no writer ever enters.
+//! 3. No client WRITEs the word, since WRITE and FETCH_ADD are not atomic to each other. Other
+//!    latches, which clients enter by CAS alone, may be left by the WRITE of the data. That WRITE
+//!    then has to end with the latch word. The latch here is not of that kind.
 
-/// What a reader adds to enter.
+/// The number that a reader adds to the latch word to enter.
 pub const ENTER_SHARED: u64 = 2;
-/// What a reader adds to leave, and what a reader that came in vain adds to take itself back.
+/// The number that a reader adds to the latch word to leave. A reader that was not admitted adds it
+/// too, to subtract itself again.
 pub const LEAVE_SHARED: u64 = ENTER_SHARED.wrapping_neg();
-/// What the writer adds to leave.
+/// The number that the writer adds to the latch word to leave.
 pub const LEAVE_EXCLUSIVE: u64 = LatchWord::EXCLUSIVE.0.wrapping_neg();
 
-/// A latch word, as an atomic found it.
+/// A latch word, as an atomic verb found it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct LatchWord(u64);
@@ -33,39 +35,40 @@ pub struct LatchWord(u64);
 impl LatchWord {
     /// A free latch: no writer, and no reader.
     pub const FREE: LatchWord = LatchWord(0);
-    /// A latch that a writer holds, with no reader that came in vain.
+    /// A latch that a writer holds. No reader has added itself since.
     pub const EXCLUSIVE: LatchWord = LatchWord(1);
 
-    /// Unpacks a word of memory. Every word is some latch word.
+    /// Unpacks a word of memory. Every 64-bit value is a valid latch word.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> LatchWord {
         LatchWord(bits)
     }
 
-    /// Packs the word.
+    /// Packs the latch word into the 64 bits that lie in memory.
     #[inline]
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Counts the readers that are in, and the readers that came in vain and have not taken
-    /// themselves back.
+    /// Returns the count of readers in the word: readers that are in, and readers that were not
+    /// admitted and have not yet subtracted themselves.
     #[inline]
     #[must_use]
     pub fn readers(self) -> u64 {
         self.0 >> 1
     }
 
-    /// Whether a writer is in.
+    /// Whether a writer holds the latch.
     #[inline]
     #[must_use]
     pub fn is_exclusive(self) -> bool {
         self.0 & LatchWord::EXCLUSIVE.0 != 0
     }
 
-    /// Whether the reader whose FETCH_ADD found this word is in. If not, it must take itself back.
+    /// Whether the reader whose FETCH_ADD found this word is in. If not, the reader must add
+    /// [`LEAVE_SHARED`] before it tries again.
     #[inline]
     #[must_use]
     pub fn admits_reader(self) -> bool {
@@ -79,17 +82,17 @@ mod tests {
 
     use super::*;
 
-    /// Which published error is put back.
+    /// The published error that a test puts back.
     #[derive(Clone, Copy, PartialEq)]
     enum Rule {
         Correct,
         /// The writer leaves by CAS(exclusive -> free), and does not look at the answer.
         LeaveByCas,
-        /// A reader that came in vain does not take itself back.
+        /// A reader that was not admitted does not subtract itself.
         NotTakenBack,
     }
 
-    /// Where a client stands between two atomics.
+    /// The state of a client between two atomics.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     enum At {
         Door,
@@ -98,7 +101,8 @@ mod tests {
         Done,
     }
 
-    /// The next atomic of client 0, the writer, or of a reader.
+    /// Returns the word and the client's state after the next atomic of a client. Client 0 is the
+    /// writer; the others are readers.
     fn step(rule: Rule, word: u64, client: usize, at: At) -> (u64, At) {
         let found = LatchWord::from_bits(word);
         match (client, at) {
@@ -116,17 +120,18 @@ mod tests {
 
     #[derive(Default)]
     struct Explored {
-        /// The words left when all were done.
+        /// The words that were left when all clients were done.
         ends: HashSet<u64>,
         /// Whether the word was ever exclusive after its writer had left.
         stuck: bool,
     }
 
-    /// Every order of the atomics of one writer and two readers.
+    /// Explores every order of the atomics of one writer and two readers.
     fn explore(rule: Rule) -> Explored {
         let (mut all, mut seen, mut open) = (HashSet::new(), Explored::default(), vec![(0u64, [At::Door; 3])]);
         while let Some((word, clients)) = open.pop() {
-            // A leaking count makes ever new states; three are enough to see it.
+            // A count that leaks makes new states without end. Three readers too many are enough to
+            // see it.
             if LatchWord::from_bits(word).readers() > 3 || !all.insert((word, clients)) {
                 continue;
             }

@@ -1,7 +1,8 @@
-//! Words that coordinate, and records that one READ can check.
+//! The words by which clients coordinate (lock, version, latch), and records that a client can
+//! check after one READ.
 //!
-//! The crate has pure decisions on plain values. Nothing here talks to a memory node, so all tests
-//! run without one.
+//! The crate consists of pure decisions on plain values. No function here talks to a memory node,
+//! so all tests run without one.
 #![forbid(unsafe_code)]
 
 mod key;

@@ -1,52 +1,56 @@
-//! The lock word: who owns a record.
+//! The lock word of a record. It names the transaction, or the clients, that hold the record's
+//! lock.
 //!
 //! ```text
 //! | 0 : 1 | owner : 24 | sequence : 39 |      exclusive, or free if all bits are 0
 //! | 1 : 1 | epoch : 13 | holders  : 50 |      shared; bit 63 .. bit 0
 //! ```
 //!
-//! An exclusive lock names the transaction (owner, sequence) that holds it. The owner is a client
-//! incarnation, never given again, so the word names one attempt of one transaction for ever, and
-//! CAS(me -> free) can never release the lock of another transaction.
+//! An exclusive lock names the transaction that holds it, as (owner, sequence). The owner is a
+//! client incarnation, and no incarnation is given twice. So the word names one attempt of one
+//! transaction for ever. CAS(me -> free) can never release the lock of another transaction.
 //!
 //! A shared lock names the clients that hold it: bit n is the client in slot n of the memory nodes.
-//! An epoch ends every client, so a shared lock of an earlier epoch is void: nobody holds it.
-//! Recovery takes the bit of a dead client out of every word before another client is given its
-//! slot.
+//! A new epoch ends every client, so no client holds a shared lock of an earlier epoch. Such a lock
+//! is *void*. Recovery takes the bit of a dead client out of every word before another client is
+//! given the dead client's slot.
 //!
-//! The word is changed by CAS alone, and by the FETCH_ADD that takes a client out of a shared lock.
-//! The WRITE that installs a value does not cover it.
+//! Only CAS changes the word, and the FETCH_ADD that takes a client out of a shared lock. The WRITE
+//! that installs a value does not cover the word.
 //!
-//! # What other code asks
+//! # What other code asks of a lock word
 //!
-//! No code outside this module knows which bits mean what, or that a free word is 0. Of a word that
-//! was read, it asks [`LockWord::is_free`], [`LockWord::is_held_by`], [`LockWord::holder`],
-//! [`LockWord::is_exclusive`] and [`LockWord::shared`]. For the CAS of a word, it asks
-//! [`Swap::lock`] and [`Swap::unlock`]. For a WRITE, it asks [`LockWord::freed`]. So a discipline
-//! with words of another kind has its rules here.
+//! No code outside this module knows which bits mean what, or that a free word is 0. So the rules
+//! of a discipline with another kind of word all belong here. Other code asks:
 //!
-//! A slot that was never locked has a word of all zeros. So that word has to be free in every kind,
-//! and it is what [`Swap::lock`] expects. In both kinds here it is the only free word. Where a free
-//! word still tells who held it last, the CAS has to expect the word that was found before.
+//! - about a word that it has read: [`LockWord::is_free`], [`LockWord::is_held_by`],
+//!   [`LockWord::holder`], [`LockWord::is_exclusive`] and [`LockWord::shared`];
+//! - for the CAS of a word: [`Swap::lock`] and [`Swap::unlock`];
+//! - for a WRITE over a word: [`LockWord::freed`].
+//!
+//! The word of a slot that was never locked is all zeros. So all zeros has to mean free in every
+//! kind of word, and [`Swap::lock`] expects that word. In the two kinds above it is the only free
+//! word. In a kind whose free words still tell which client held the lock last, the CAS would have
+//! to expect the word that was found before.
 
 use std::fmt;
 
 use remora_node::limits::INCARNATIONS_MAX;
 use remora_node::ring::OWNER_SHIFT;
 
-/// The id of one attempt of a transaction: (owner, sequence), unique over all processes and threads
-/// of a cluster.
+/// The id of one attempt of a transaction, as (owner, sequence). It is unique over all processes
+/// and threads of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct TransactionId(u64);
 
 impl TransactionId {
-    /// The last sequence number of an incarnation. At ten million transactions per second it is
-    /// reached after fifteen hours. The worker then connects as a new incarnation.
+    /// The last sequence number of an incarnation. A worker that runs ten million transactions per
+    /// second reaches it after fifteen hours. The worker then connects as a new incarnation.
     pub const SEQUENCE_MAX: u64 = (1 << OWNER_SHIFT) - 1;
 
-    /// Packs an id. `None` if the owner is 0 or has more than 24 bits, or the sequence more
-    /// than 39.
+    /// Packs an id. Returns `None` if the owner is 0 or has more than 24 bits, or if the sequence
+    /// has more than 39 bits.
     #[inline]
     #[must_use]
     pub fn new(owner: u32, sequence: u64) -> Option<TransactionId> {
@@ -54,35 +58,35 @@ impl TransactionId {
         fits.then_some(TransactionId(u64::from(owner) << OWNER_SHIFT | sequence))
     }
 
-    /// Unpacks an id. `None` if no transaction has it.
+    /// Unpacks an id. Returns `None` if no transaction can have this id.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> Option<TransactionId> {
         TransactionId::new((bits >> OWNER_SHIFT) as u32, bits & TransactionId::SEQUENCE_MAX)
     }
 
-    /// Packs the id, as lock words, logs and histories have it.
+    /// Packs the id into the 64 bits that lock words, logs and histories hold.
     #[inline]
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Returns the client incarnation.
+    /// Returns the owner: the client incarnation that runs the transaction.
     #[inline]
     #[must_use]
     pub fn owner(self) -> u32 {
         (self.0 >> OWNER_SHIFT) as u32
     }
 
-    /// Returns the number within the incarnation.
+    /// Returns the sequence: the number of the transaction within its client incarnation.
     #[inline]
     #[must_use]
     pub fn sequence(self) -> u64 {
         self.0 & TransactionId::SEQUENCE_MAX
     }
 
-    /// Returns the lock word of a record that this transaction has locked.
+    /// Returns the lock word of a record that this transaction has locked exclusively.
     #[inline]
     #[must_use]
     pub fn lock(self) -> LockWord {
@@ -96,30 +100,30 @@ impl fmt::Display for TransactionId {
     }
 }
 
-/// A record's lock word, as it was read.
+/// The lock word of a record, as a client read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct LockWord(u64);
 
 impl LockWord {
-    /// The word of a record that no transaction has locked.
+    /// The lock word of a record that no transaction has locked.
     pub const FREE: LockWord = LockWord(0);
 
-    /// Unpacks a word of memory. Every word is some lock word.
+    /// Unpacks a word of memory. Every 64-bit value is some lock word.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> LockWord {
         LockWord(bits)
     }
 
-    /// Packs the word.
+    /// Packs the lock word into the 64 bits that lie in memory.
     #[inline]
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Whether no transaction holds the lock.
+    /// Whether the lock word is free: neither a transaction nor a client holds the lock.
     #[inline]
     #[must_use]
     pub fn is_free(self) -> bool {
@@ -133,27 +137,27 @@ impl LockWord {
         self == id.lock()
     }
 
-    /// Returns the transaction that holds the lock exclusively.
+    /// Returns the transaction that holds the lock exclusively, or `None` if there is none.
     #[must_use]
     pub fn holder(self) -> Option<TransactionId> {
         TransactionId::from_bits(self.0)
     }
 
-    /// Returns the word that the holder of this lock puts in its place to free it.
+    /// Returns the word that the holder of this lock writes in its place to free it.
     #[inline]
     #[must_use]
     pub fn freed(self) -> LockWord {
         LockWord::FREE
     }
 
-    /// Whether a transaction holds it exclusively, and may be changing the record.
+    /// Whether a transaction holds the lock exclusively, and so may be changing the record.
     #[inline]
     #[must_use]
     pub fn is_exclusive(self) -> bool {
         !self.is_free() && self.0 & SharedLock::KIND == 0
     }
 
-    /// Returns the shared lock that it is, if it is one.
+    /// Returns the lock as a shared lock. `None` if the lock is free or exclusive.
     #[inline]
     #[must_use]
     pub fn shared(self) -> Option<SharedLock> {
@@ -161,24 +165,24 @@ impl LockWord {
     }
 }
 
-/// A CAS of a lock word: the word that it expects, and the word that it puts in its place.
+/// The two operands of a CAS of a lock word: the expected word, and the word that takes its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Swap {
-    /// The word that is expected.
+    /// The word that the CAS expects.
     pub from: LockWord,
-    /// The word that takes its place.
+    /// The word that the CAS puts in place of `from`.
     pub to: LockWord,
 }
 
 impl Swap {
-    /// Returns the CAS that takes a lock. It leaves the lock alone if that is not free.
+    /// Returns the CAS that takes a free lock. It changes nothing if the lock is not free.
     #[inline]
     #[must_use]
     pub fn lock(to: LockWord) -> Swap {
         Swap { from: LockWord::FREE, to }
     }
 
-    /// Returns the CAS that frees a lock. It leaves the lock alone if that is not `held`.
+    /// Returns the CAS that frees the lock `held`. It changes nothing if the word is another one.
     #[inline]
     #[must_use]
     pub fn unlock(held: LockWord) -> Swap {
@@ -186,54 +190,55 @@ impl Swap {
     }
 }
 
-/// A lock word that clients share.
+/// A lock word in its shared kind: clients hold the lock together, in one epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedLock(u64);
 
 impl SharedLock {
-    /// Clients that one word can name: those in slots 0 to 49.
+    /// The number of clients that one word can name: the clients in slots 0 to 49.
     pub const CLIENTS_MAX: u64 = 50;
 
     const KIND: u64 = 1 << 63;
     const EPOCHS: u64 = 1 << 13;
 
-    /// Returns the lock of an epoch that no client holds. It is in memory only between the
-    /// FETCH_ADD that takes the last holder out and the CAS that frees the word, which follows it
-    /// at once.
+    /// Returns a shared lock of this epoch that no client holds. Such a word is in memory for a
+    /// moment only: between the FETCH_ADD that takes the last holder out and the CAS that frees the
+    /// word.
     #[inline]
     #[must_use]
     pub fn of_epoch(epoch: u64) -> SharedLock {
         SharedLock(SharedLock::KIND | (epoch % SharedLock::EPOCHS) << SharedLock::CLIENTS_MAX)
     }
 
-    /// The bit of the client in a slot. `None` if words have no bit for it.
+    /// Returns the bit of the client in a slot. `None` if the slot is 50 or more, for which words
+    /// have no bit.
     #[must_use]
     pub fn bit(slot: u64) -> Option<u64> {
         (slot < SharedLock::CLIENTS_MAX).then(|| 1 << slot)
     }
 
-    /// Whether it is of another epoch: then nobody holds it.
+    /// Whether the lock is of another epoch than this one. No client holds such a lock.
     #[inline]
     #[must_use]
     pub fn is_void(self, epoch: u64) -> bool {
         self.0 >> SharedLock::CLIENTS_MAX != SharedLock::of_epoch(epoch).0 >> SharedLock::CLIENTS_MAX
     }
 
-    /// The bits of the clients that hold it.
+    /// Returns the bits of the clients that hold the lock.
     #[inline]
     #[must_use]
     pub fn holders(self) -> u64 {
         self.0 & ((1 << SharedLock::CLIENTS_MAX) - 1)
     }
 
-    /// Whether no client holds it: it is void, or its last holder is about to free it.
+    /// Whether no client holds the lock: it is void, or its last holder is about to free it.
     #[inline]
     #[must_use]
     pub fn is_vacant(self, epoch: u64) -> bool {
         self.is_void(epoch) || self.holders() == 0
     }
 
-    /// Returns the word with a client among its holders.
+    /// Returns the lock word that has this client's bit in addition to the present holders.
     #[inline]
     #[must_use]
     pub fn with(self, bit: u64) -> LockWord {

@@ -1,4 +1,5 @@
-//! The slot of a record, and how one READ of it is checked.
+//! The layout of a record in its slot, and the check that the bytes of one READ are one state of
+//! it.
 //!
 //! ```text
 //! slot: whole 64-byte lines, 64-byte aligned
@@ -12,19 +13,19 @@
 //!      version u64, 56 bytes of key and value
 //! ```
 //!
-//! What comes before the key is the *header* of the slot. Every layout begins with lock, version
-//! and meta, so the address of a record is that of its lock. Only a [`RecordShape`] says where
-//! anything else lies, what a WRITE installs, and what validation reads. No other code counts the
+//! The *header* of a slot is what comes before the key. Every layout begins with lock, version and
+//! meta, so the address of a record is the address of its lock. A [`RecordShape`] says where
+//! everything else lies, what a WRITE installs, and what validation reads. No other code counts the
 //! words of a slot.
 //!
-//! Extra words belong to the protocol of the table. They are a part of the record's state like its
-//! value: one image has both, and the read scheme covers both. A rollback puts them back as they
-//! were before, so they tell of the value and not of the version.
+//! Extra words belong to the protocol of the table. They are a part of the record's state, as the
+//! value is: an image has both, and the read scheme covers both. A rollback writes back the extra
+//! words that were there before. So they describe the value, not the version.
 //!
 //! `length` is the length of the value in bytes. `incarnation` is the lossy incarnation of the
 //! key's life in this slot. The index and its caches hold the same 14 bits, so the record itself
-//! shows that a location is stale. The incarnation wraps, so the key in the record is always
-//! compared as well.
+//! shows that a location is stale. The incarnation wraps, so readers always compare the key in the
+//! record as well.
 //!
 //! ```text
 //! deleted present
@@ -35,23 +36,27 @@
 //!                  about its key, which may have been inserted again elsewhere
 //! ```
 //!
-//! An *image* is what a WRITE installs: everything from the version on, always to the end of the
-//! largest value. So replicas that skip a version are still byte-identical.
+//! An *image* is what a WRITE installs: everything from the version to the end of the largest
+//! value. A replica may miss a version. It is still byte-identical after the next WRITE, because an
+//! image always has that length.
 //!
 //! # When a value may be read
 //!
 //! Bytes from another machine are a [`FetchedRecord`] until [`FetchedRecord::check`] has found that
-//! they are one state of the record. Only the [`StableRecord`] that it returns has accessors. With
-//! single lines and line versions a record whose lock is held may be half written, so it is never
-//! stable (see `remora_fabric::copy` for the other half of the argument). A checksum also shows
-//! that a record is whole while it is locked and not written yet.
+//! they are one state of the record. Only the [`StableRecord`] that the check returns has
+//! accessors.
 //!
-//! Where records are installed in place ([`FetchedRecord::check_in_place`]) a record is stable if
-//! it is visible and its lines belong together, locked or not.
+//! With single lines and with line versions, a record whose lock is held may be half written, so it
+//! is never stable. The other half of this argument is in `remora_fabric::copy`. With a checksum, a
+//! locked record is stable if the checksum shows that it is whole: its holder has not begun to
+//! write.
 //!
-//! Stable does not mean current. A transaction can have committed while its write-back is still in
-//! flight, and then it holds the lock. A reader that does not validate later must therefore also
-//! see the lock free.
+//! In tables whose records are installed in place, [`FetchedRecord::check_in_place`] decides
+//! instead. There a record is stable if it is visible and its lines belong together, locked or not.
+//!
+//! Stable does not mean current. A transaction may have committed while the WRITE that installs its
+//! value is still in flight; until that arrives, the transaction holds the lock. So a reader that
+//! does not validate later must also see the lock free.
 
 use remora_fabric::copy::{self, Word};
 use remora_fabric::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
@@ -63,37 +68,37 @@ use crate::version::Version;
 
 const VERSION: usize = 1;
 const META: usize = 2;
-/// Words that validation looks at: lock and version.
+/// The number of words that validation looks at: lock and version.
 const VALIDATED_WORDS: usize = VERSION + 1;
-/// Words that every slot begins with: lock, version and meta.
+/// The number of words that every slot begins with: lock, version and meta.
 const FIXED_WORDS: usize = 3;
-/// Most extra words of a layout: the first line has room for them.
+/// The largest number of extra words of a layout. The first line must have room for them.
 const EXTRA_WORDS_MAX: usize = LINE_WORDS - FIXED_WORDS;
 
 const PRESENT: u64 = 1;
 const DELETED: u64 = 2;
 const INCARNATION_SHIFT: u32 = 2;
-/// The bits of a lossy incarnation.
+/// The mask of a lossy incarnation: the low 14 bits of an incarnation.
 pub const INCARNATION_MASK: u16 = (1 << 14) - 1;
 const LENGTH_SHIFT: u32 = 16;
 const CHECKSUM_SHIFT: u32 = 32;
 
-/// Returns how many words a value of `bytes` bytes takes.
+/// Returns the number of words that a value of `bytes` bytes occupies.
 #[inline]
 #[must_use]
 pub fn value_words(bytes: usize) -> usize {
     bytes.div_ceil(WORD_BYTES)
 }
 
-/// Returns the layout of records with keys of `key_bytes` and values of at most `value_max` bytes.
-/// Fails if a single-line record would be too long.
+/// Returns the layout of records with keys of `key_bytes` bytes and values of at most `value_max`
+/// bytes. Fails if the scheme is a single line and the record does not fit into it.
 pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<Layout, MemoryError> {
     layout_with_extra(0, key_bytes, value_max, scheme)
 }
 
-/// Returns the [`layout`] of records that have `extra_words` words of their protocol before the
-/// key. Fails if the first line has no room for the extra words, or if a single-line record would
-/// be too long.
+/// Returns the layout of records that have `extra_words` words of their protocol before the key;
+/// otherwise as [`layout`]. Fails if the first line has no room for the extra words, or if the
+/// scheme is a single line and the record does not fit into it.
 pub fn layout_with_extra(
     extra_words: usize,
     key_bytes: usize,
@@ -123,23 +128,23 @@ pub fn layout_with_extra(
     })
 }
 
-/// Returns the shape of a *structural record*: a word of an index that is changed like a record. It
-/// has no key, no extra words, and one line.
+/// Returns the shape of a *structural record*: a word of an index that clients change as they
+/// change records. It has no key, no extra words, and one line.
 #[must_use]
 pub fn structural(scheme: ReadScheme) -> RecordShape {
     let scheme = if scheme == ReadScheme::LineVersions { ReadScheme::SingleLine } else { scheme };
     RecordShape { scheme, header_words: FIXED_WORDS, key_words: 0, value_max: WORD_BYTES, words: FIXED_WORDS + 1 }
 }
 
-/// Where everything lies in the slots of a table: what follows from its layout, computed once.
+/// The place of everything in the slots of a table, computed once from the table's layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordShape {
     scheme: ReadScheme,
-    /// Words of a slot before the key.
+    /// The number of words of a slot before the key.
     header_words: usize,
     key_words: usize,
     value_max: usize,
-    /// Words of a slot that hold something.
+    /// The number of words of a slot that hold something.
     words: usize,
 }
 
@@ -149,7 +154,7 @@ impl RecordShape {
     pub fn of(layout: &Layout) -> RecordShape {
         let key_words = usize::from(layout.key_bytes).div_ceil(WORD_BYTES);
         let data = key_words + value_words(layout.value_max as usize);
-        // A catalog may say anything of its sizes.
+        // A catalog may hold any sizes, also impossible ones.
         let header_words = (usize::from(layout.value_at) / WORD_BYTES).saturating_sub(key_words);
         let header_words = header_words.clamp(FIXED_WORDS, LINE_WORDS);
         let mut shape = RecordShape {
@@ -179,31 +184,32 @@ impl RecordShape {
         VALIDATED_WORDS * WORD_BYTES
     }
 
-    /// Parses what validation READs: the first words of a slot. `None` if there are too few words.
+    /// Parses what validation READs, the first words of a slot. Returns `None` if there are too few
+    /// words.
     #[inline]
     #[must_use]
     pub fn validated(&self, words: &[u64]) -> Option<RecordHeader> {
         RecordHeader::parse(words)
     }
 
-    /// Returns the number of bytes to READ from the beginning of a slot for its lock, its version
-    /// and the life of its key.
+    /// Returns the number of bytes to READ from the beginning of a slot to learn its lock, its
+    /// version and the life of its key.
     #[inline]
     #[must_use]
     pub fn life_bytes(&self) -> usize {
         FIXED_WORDS * WORD_BYTES
     }
 
-    /// Reads the life of the key from the first words of a slot. `None` if the slot was never used,
-    /// or if there are too few words.
+    /// Returns the life of the key, from the first words of a slot. Returns `None` if the slot was
+    /// never used, or if there are too few words.
     #[inline]
     #[must_use]
     pub fn life(&self, words: &[u64]) -> Option<Life> {
         self.life_of_image(words.get(VERSION..)?)
     }
 
-    /// Reads the life of the key from an image. `None` if the slot was never used, or if there are
-    /// too few words.
+    /// Returns the life of the key, from an image. Returns `None` if the slot was never used, or if
+    /// there are too few words.
     #[inline]
     #[must_use]
     pub fn life_of_image(&self, image: &[u64]) -> Option<Life> {
@@ -218,14 +224,14 @@ impl RecordShape {
         (VERSION * WORD_BYTES) as u64
     }
 
-    /// Returns the image that is a part of the words of a slot.
+    /// Returns the part of a slot's words that is its image.
     #[inline]
     #[must_use]
     pub fn image_of<'w>(&self, words: &'w [u64]) -> &'w [u64] {
         &words[VERSION..]
     }
 
-    /// Returns the number of bytes to READ for a whole record.
+    /// Returns the number of bytes to READ from the beginning of a slot for the whole record.
     #[inline]
     #[must_use]
     pub fn record_bytes(&self) -> usize {
@@ -239,8 +245,8 @@ impl RecordShape {
         self.key_words
     }
 
-    /// Returns the places of the key's words in the slot. The node's own CPU may read them in any
-    /// record that is linked, because they do not change as long as it is linked.
+    /// Returns the indices of the key's words in the slot. The node's own CPU may read the key in
+    /// any record that is linked, because the key does not change while the record is linked.
     #[inline]
     pub fn key_places(&self) -> impl Iterator<Item = usize> {
         (0..self.key_words).map(|index| self.data_at(index))
@@ -259,7 +265,7 @@ impl RecordShape {
         self.value_max
     }
 
-    /// Returns the place in the slot of a word of key and value.
+    /// Returns the index in the slot of word `index` of the data: the key and, after it, the value.
     #[inline]
     fn data_at(&self, index: usize) -> usize {
         let in_first_line = LINE_WORDS - self.header_words;
@@ -270,13 +276,13 @@ impl RecordShape {
         (1 + further / (LINE_WORDS - 1)) * LINE_WORDS + 1 + further % (LINE_WORDS - 1)
     }
 
-    /// Installs an image by the CPU of the record's node, which holds its lock. `slot` begins with
-    /// the lock word.
+    /// Installs an image by the CPU of the memory node that holds the record. The CPU must hold the
+    /// record's lock. `slot` begins with the lock word.
     ///
     /// A NIC may READ a line between two stores to it, and the lines of a record in any order. So
-    /// each further line is marked as invisible before its data changes. It gets its version when
-    /// the data is whole, as in FaRM (Dragojević et al., NSDI 2014, section 4). The lock marks the
-    /// first line, and a checksum needs no order.
+    /// the CPU marks each further line as invisible before it changes the line's data. It writes
+    /// the line's version when the data is whole, as in FaRM (Dragojević et al., NSDI 2014, section
+    /// 4). The lock marks the first line. A checksum needs no order.
     pub fn install<W: Word>(&self, slot: &[W], image: &[u64]) {
         debug_assert_eq!(image.len(), self.image_words());
         if self.scheme != ReadScheme::LineVersions {
@@ -294,8 +300,8 @@ impl RecordShape {
         }
     }
 
-    /// Gives an image another version: what a rollback installs. The extra words stay what they
-    /// are, like the value.
+    /// Gives an image another version, which makes it the image of a rollback. The extra words and
+    /// the value stay as they are.
     pub fn stamp(&self, image: &mut [u64], version: Version) {
         debug_assert_eq!(image.len(), self.image_words());
         let Some(first) = image.first_mut() else { return };
@@ -311,15 +317,15 @@ impl RecordShape {
         }
     }
 
-    /// Appends the image of a record to `out`. The value has been checked against the table's
-    /// maximum. Extra words are 0.
+    /// Appends the image of a record to `out`, with extra words of 0. The caller has checked that
+    /// the value is not longer than the table's maximum.
     #[inline]
     pub fn encode(&self, version: Version, life: Life, key: &[u64], value: &[u8], out: &mut Vec<u64>) {
         self.encode_with_extra(version, life, &[], key, value, out);
     }
 
-    /// Appends the image of a record to `out`, as [`RecordShape::encode`] does, with these extra
-    /// words.
+    /// Appends the image of a record to `out`, with these extra words; otherwise as
+    /// [`RecordShape::encode`].
     #[inline]
     pub fn encode_with_extra(
         &self,
@@ -368,28 +374,29 @@ impl RecordShape {
     }
 }
 
-/// Whether a slot's key exists, and in which life.
+/// The life of the key in a slot: whether the key exists, and in which incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
     /// The key exists.
     Present {
-        /// Lossy incarnation.
+        /// The lossy incarnation of this life.
         incarnation: u16,
     },
     /// An inserter has linked the slot and has not committed.
     Prepared {
-        /// Lossy incarnation.
+        /// The lossy incarnation of this life.
         incarnation: u16,
     },
     /// The key was deleted. The slot is a tombstone: unlinked, but its version still counts.
     Deleted {
-        /// Lossy incarnation.
+        /// The lossy incarnation of this life.
         incarnation: u16,
     },
 }
 
 impl Life {
-    /// Reads the life from two words of a slot. `None` if the slot was never used.
+    /// Returns the life that the version word and the meta word of a slot describe. `None` if the
+    /// slot was never used.
     #[inline]
     fn of(version: u64, meta: u64) -> Option<Life> {
         let incarnation = (meta >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK;
@@ -402,8 +409,8 @@ impl Life {
         }
     }
 
-    /// Returns the lossy incarnation of the key's life. The index entry that links the slot, or did
-    /// so before, has the same one.
+    /// Returns the lossy incarnation of the key's life. The index entry that links the slot, or
+    /// that linked it before, has the same incarnation.
     #[inline]
     #[must_use]
     pub fn incarnation(self) -> u16 {
@@ -415,10 +422,10 @@ impl Life {
     }
 }
 
-/// Lock and version of a record: what validation looks at.
+/// The lock and the version of a record: what validation looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// The lock word, which names the transaction that has the record locked.
+    /// The lock word, which names the holder of the record's lock.
     pub lock: LockWord,
     /// The version of the record.
     pub version: Version,
@@ -427,7 +434,8 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Reads the header from the first two words. `None` if there are fewer than two.
+    /// Parses the header from the first two words of a slot. Returns `None` if there are fewer than
+    /// two.
     #[inline]
     fn parse(words: &[u64]) -> Option<RecordHeader> {
         let [lock, version, ..] = words else { return None };
@@ -435,7 +443,7 @@ impl RecordHeader {
         Some(RecordHeader { lock: LockWord::from_bits(*lock), version, invisible })
     }
 
-    /// Whether the record is visible, and still has the version that a transaction saw.
+    /// Whether the record is visible and still has `version`, the version that a transaction saw.
     #[inline]
     #[must_use]
     pub fn still_shows(&self, version: Version) -> bool {
@@ -443,18 +451,20 @@ impl RecordHeader {
     }
 }
 
-/// Why fetched bytes are not one state of a record. Read them again.
+/// The reason why fetched bytes are not one state of a record. The reader has to READ the record
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unstable {
     /// The record is locked, and the read scheme cannot tell whether the holder has begun to write.
     Locked(LockWord),
-    /// The record is being installed in place.
+    /// A writer is installing the record in place.
     Invisible(LockWord),
     /// The bytes are parts of several states.
     Torn,
 }
 
-/// Words of a slot that have arrived. They are not checked yet: they may not belong together.
+/// The words of a slot that a READ has fetched. They are not checked yet, so they may be of
+/// different states.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchedRecord<'b> {
     words: &'b [u64],
@@ -462,14 +472,15 @@ pub struct FetchedRecord<'b> {
 }
 
 impl<'b> FetchedRecord<'b> {
-    /// Wraps what a READ of [`RecordShape::record_bytes`] has returned.
+    /// Wraps the words that a READ of [`RecordShape::record_bytes`] has returned.
     #[inline]
     #[must_use]
     pub fn new(words: &'b [u64], shape: &'b RecordShape) -> FetchedRecord<'b> {
         FetchedRecord { words, shape }
     }
 
-    /// Checks that the words are one state of the record.
+    /// Checks that the words are one state of the record, in a table whose records are not
+    /// installed in place.
     #[inline]
     pub fn check(self) -> Result<StableRecord<'b>, Unstable> {
         let record = self.parse()?;
@@ -479,9 +490,12 @@ impl<'b> FetchedRecord<'b> {
         record.whole()
     }
 
-    /// Checks a record of a table whose records are installed in place. A writer marks a record as
-    /// invisible in the same WRITE that begins to change it. It makes the record visible when that
-    /// is whole on every replica. So a record may be stable although it is locked.
+    /// Checks that the words are one state of the record, in a table whose records are installed in
+    /// place.
+    ///
+    /// A writer marks a record as invisible in the same WRITE that begins to change it. The writer
+    /// makes the record visible again when the record is whole on every replica. So a record may be
+    /// stable although it is locked.
     #[inline]
     pub fn check_in_place(self) -> Result<StableRecord<'b>, Unstable> {
         self.parse()?.whole()
@@ -496,13 +510,14 @@ impl<'b> FetchedRecord<'b> {
             return Err(Unstable::Invisible(header.lock));
         }
         let record = StableRecord { words: self.words, shape: self.shape, header };
-        // Memory that is no record of this table at all must not send accessors out of bounds.
+        // Memory that is no record of this table at all must not send an accessor out of bounds.
         if record.value_bytes() > self.shape.value_max { Err(Unstable::Torn) } else { Ok(record) }
     }
 
     /// Returns the record without any check, as a protocol without the read scheme would hand it to
-    /// the application. This is for mutants, and for runs that are labelled as unsynchronized. A
-    /// torn record is wrong but not unsound, since a value of an impossible length is refused.
+    /// the application. Only mutants, and runs that are labelled as unsynchronized, call it. A torn
+    /// record has a wrong value but reads no memory out of bounds: `None` is returned if the
+    /// value's length is impossible.
     #[inline]
     #[must_use]
     pub fn unchecked(self) -> Option<StableRecord<'b>> {
@@ -512,7 +527,7 @@ impl<'b> FetchedRecord<'b> {
     }
 }
 
-/// One state of a record.
+/// One state of a record, as a READ found it and a check has confirmed it.
 #[derive(Clone, Copy, Debug)]
 pub struct StableRecord<'b> {
     words: &'b [u64],
@@ -521,7 +536,7 @@ pub struct StableRecord<'b> {
 }
 
 impl StableRecord<'_> {
-    /// Returns the lock word. With a checksum a stable record may be locked.
+    /// Returns the lock word. With a checksum, a stable record may be locked.
     #[inline]
     #[must_use]
     pub fn lock(&self) -> LockWord {
@@ -578,7 +593,7 @@ impl StableRecord<'_> {
             && self.shape.key_places().zip(key).all(|(place, word)| self.words[place] == *word)
     }
 
-    /// Returns the words of the record's key.
+    /// Returns the words of the record's key, in order.
     pub fn key(&self) -> impl Iterator<Item = u64> {
         self.shape.key_places().map(|place| self.words[place])
     }
@@ -590,14 +605,15 @@ impl StableRecord<'_> {
         (self.words[META] >> LENGTH_SHIFT) as usize & 0xffff
     }
 
-    /// Returns what a WRITE would install to restore this state.
+    /// Returns the image of this state: what a WRITE would install to restore it.
     #[inline]
     #[must_use]
     pub fn image(&self) -> &[u64] {
         self.shape.image_of(self.words)
     }
 
-    /// Copies the first words of the value to `out`, and zeros where the value is shorter.
+    /// Copies the first words of the value to `out`. Fills `out` with zeros where the value is
+    /// shorter.
     #[inline]
     pub fn first_words(&self, out: &mut [u64]) {
         let count = value_words(self.value_bytes());
@@ -644,7 +660,7 @@ impl StableRecord<'_> {
         let mut crc = crc32c::crc32c(self.words[VERSION..META].as_bytes());
         crc = crc32c::crc32c_append(crc, bare.as_bytes());
         crc = crc32c::crc32c_append(crc, self.words[META + 1..].as_bytes());
-        // A slot that was never used has no checksum; all zero, it is whole.
+        // A slot that was never used has no checksum. It is whole if all its words are zero.
         u64::from(crc) == meta >> CHECKSUM_SHIFT || self.words[VERSION..].iter().all(|word| *word == 0)
     }
 }
@@ -669,7 +685,7 @@ mod tests {
         words
     }
 
-    /// What a record of some shape holds.
+    /// The contents of a record of some shape.
     #[derive(Clone, Debug)]
     struct Sample {
         layout: Layout,
@@ -687,7 +703,7 @@ mod tests {
             slot_with(&self.shape(), 0, version, &self.extra, &self.key, &self.value)
         }
 
-        /// The record with other extra words and another value.
+        /// Returns the record with other extra words and another value.
         fn changed(&self, by: u8) -> Sample {
             let extra = self.extra.iter().map(|word| word.wrapping_add(by.into())).collect();
             let value = self.value.iter().map(|byte| byte.wrapping_add(by)).collect();
@@ -712,7 +728,7 @@ mod tests {
         })
     }
 
-    /// Memory that records the state of each line after every store, in order.
+    /// A word of memory that records the state of its line after every store, in order.
     struct Watched<'m> {
         value: Cell<u64>,
         line: usize,
@@ -734,7 +750,8 @@ mod tests {
         }
     }
 
-    /// Lines of one READ may be of any times, each of them between any two stores.
+    /// The lines of one READ may be of different times, and each time may lie between any two
+    /// stores.
     #[test]
     fn what_a_cpu_is_installing_is_refused() {
         let schemes = [ReadScheme::Checksum, ReadScheme::LineVersions];
@@ -802,7 +819,7 @@ mod tests {
             prop_assert_eq!(&first[..], &read[..first.len()]);
         }
 
-        /// What a CPU installs is what a WRITE would.
+        /// An install by a CPU leaves what a WRITE would leave.
         #[test]
         fn what_is_installed_is_the_image(old in samples(), by in any::<u8>()) {
             let (shape, new) = (old.shape(), old.changed(by).slot(4));
@@ -818,7 +835,7 @@ mod tests {
             let mut words = sample.slot(2);
             shape.stamp(&mut words[1..], Version::from_bits(5).0);
             prop_assert_eq!(&words, &sample.slot(5));
-            // Also of a slot that was never used.
+            // A rollback of a slot that was never used is read back too.
             let mut unused = vec![0; shape.record_bytes() / 8];
             shape.stamp(&mut unused[1..], Version::from_bits(5).0);
             let record = FetchedRecord::new(&unused, &shape).check_in_place().unwrap();
@@ -831,7 +848,8 @@ mod tests {
         fn a_mixture_of_two_states_is_refused(sample in samples(), mask in any::<u64>(), by in 1u8..255) {
             let shape = sample.shape();
             let (before, after) = (sample.slot(2), sample.changed(by).slot(4));
-            // Only a checksum promises anything about words within a line: else the fabric does.
+            // Only a checksum promises anything about the words within a line. For the other
+            // schemes, the fabric promises that a line is whole.
             let unit = if shape.scheme == ReadScheme::Checksum { 1 } else { LINE_WORDS };
             let mixed: Vec<u64> = (0..before.len())
                 .map(|word| if mask >> (word / unit % 64) & 1 == 0 { before[word] } else { after[word] })
@@ -917,7 +935,7 @@ mod tests {
         assert!(layout_with_extra(4, 8, 8, ReadScheme::SingleLine).is_err());
     }
 
-    /// The format, byte for byte: data in memory nodes outlives programs.
+    /// Pins the format byte for byte, because data in memory nodes outlives programs.
     #[test]
     fn golden_bytes() {
         let shape = RecordShape::of(&layout(8, 16, ReadScheme::SingleLine).unwrap());

@@ -1,13 +1,16 @@
-//! The version word of a record.
+//! The version word of a record. It says which state the record has, and whether the record may be
+//! read.
 //!
 //! ```text
 //! | invisible : 1 | version : 63 |      bit 63 .. bit 0
 //! ```
 //!
-//! A version grows with every change of its slot and with every life of a key in it, and is never
-//! reset. Even versions are commits, odd ones rollbacks, so every state of a record dates itself
-//! and a log entry can tell what became of it. An invisible record is being installed by a protocol
-//! that writes in place, and must not be read.
+//! 1. A version grows with every change of its slot and with every life of a key in the slot. It is
+//!    never reset.
+//! 2. Even versions are commits, odd ones rollbacks. So every state of a record has its own
+//!    version, and a log entry can tell what became of it.
+//! 3. An invisible record is being installed by a protocol that writes in place. It must not be
+//!    read.
 
 use std::fmt;
 
@@ -17,55 +20,57 @@ use std::fmt;
 pub struct Version(u64);
 
 impl Version {
-    /// The bit of a version word that says: invisible.
+    /// The bit of a version word that marks the record as invisible.
     pub const INVISIBLE: u64 = 1 << 63;
     /// The version that a bulk load installs.
     pub const LOADED: Version = Version(2);
 
-    /// From memory: the version, and whether the record is invisible.
+    /// Unpacks a word of memory. Returns the version, and whether the record is invisible.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> (Version, bool) {
         (Version(bits & !Version::INVISIBLE), bits & Version::INVISIBLE != 0)
     }
 
-    /// The word of a visible record.
+    /// Packs the version into the version word of a visible record.
     #[inline]
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The word of a record that is being installed in place.
+    /// Packs the version into the version word of a record that is being installed in place.
     #[inline]
     #[must_use]
     pub fn to_invisible_bits(self) -> u64 {
         self.0 | Version::INVISIBLE
     }
 
-    /// What a commit installs over this version.
+    /// Returns the version that a commit installs over this version.
     #[inline]
     #[must_use]
     pub fn committed_over(self) -> Version {
         Version((self.0 & !1) + 2)
     }
 
-    /// What a rollback installs over this version: one above what the commit would have installed.
+    /// Returns the version that a rollback installs over this version. It is one above the version
+    /// that the commit would have installed.
     #[inline]
     #[must_use]
     pub fn rolled_back_over(self) -> Version {
         self.committed_over().rolled_back()
     }
 
-    /// Whether a rollback has installed it, or an insert is prepared there: no commit installs such
-    /// a version.
+    /// Whether a rollback has installed this version, or an insert has prepared its record with it.
+    /// No commit installs such a version.
     #[inline]
     #[must_use]
     pub fn is_rolled_back(self) -> bool {
         self.0 & 1 == 1
     }
 
-    /// What a rollback of the commit that installs this version installs: one above it.
+    /// Returns the version that a rollback installs if the commit with this version has to be
+    /// undone. It is one above this version.
     #[inline]
     #[must_use]
     pub fn rolled_back(self) -> Version {
