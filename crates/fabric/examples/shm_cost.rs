@@ -1,4 +1,5 @@
-//! What a round costs on shared memory, in nanoseconds, and what an idle memory node costs.
+//! Measures two costs of the shared-memory backend: a round, in nanoseconds, and an idle memory
+//! node.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,7 +12,7 @@ fn word(index: u64) -> Address {
     Address { node: NodeId(0), region: RegionId(0), offset: 8 * index }
 }
 
-/// The fastest of several runs: what else the machine does only adds.
+/// Prints the fastest of several runs. Other load on the machine can only add to the time.
 async fn rounds(lane: &Lane, what: &str, turns: u64, fill: impl Fn(&mut Round<'_>, u64)) {
     let mut fastest = f64::MAX;
     for _ in 0..10 {
@@ -83,7 +84,8 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// With a path, measures a node in that file, in two processes; else a node of this process.
+/// With a path as its argument, measures a node in that file, with two processes. Without one,
+/// measures a node in this process.
 fn main() {
     if let Some(path) = std::env::args().nth(1) {
         if std::env::args().nth(2).is_some() {

@@ -1,6 +1,9 @@
-//! What the fabric adds to bare TCP: 64-byte READs at depth 1 and 64, and READs of 4 KiB, each
-//! beside an echo of the same bytes in the same batches. With the feature `tls`, also what TLS adds
-//! to that.
+//! Measures what the fabric costs beyond bare TCP, and what TLS adds to that.
+//!
+//! It READs 64 bytes at depths 1 and 64, and 4 KiB. Beside each it measures an echo of the same
+//! bytes in the same batches over a bare connection. TLS is measured if the feature `tls` is built
+//! in.
+//!
 //! `cargo run --release -p remora-fabric --example tcp_pingpong [--features tls] [repetitions]`
 
 #[cfg(feature = "tls")]
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 use remora_fabric::tcp::{Loopback, ServerOptions, TcpOptions};
 use remora_fabric::{Address, ClientId, Lane, NodeId, RegionId, Worker};
 
-/// A READ is a request of four words, and a response of two words and what is read.
+/// Bytes of a READ's request: four words. Its response has two words and the words that are read.
 const REQUEST_BYTES: usize = 32;
 const RESPONSE_HEAD_BYTES: usize = 16;
 const DEPTH: usize = 64;
@@ -42,7 +45,8 @@ fn echo_server(answer_bytes: usize) -> std::net::SocketAddr {
     address
 }
 
-/// Requests a second, `depth` of them in one write, then all their answers.
+/// Returns requests per second over a bare connection: `depth` requests in one write, then all
+/// their answers.
 fn bare(stream: &mut TcpStream, depth: usize, answer_bytes: usize) -> f64 {
     let (requests, mut answers) = (vec![1; REQUEST_BYTES * depth], vec![0; answer_bytes * depth]);
     let (began, mut count) = (Instant::now(), 0);
@@ -54,7 +58,7 @@ fn bare(stream: &mut TcpStream, depth: usize, answer_bytes: usize) -> f64 {
     count as f64 / began.elapsed().as_secs_f64()
 }
 
-/// A fabric, and lanes of a worker on it.
+/// A fabric, and the lanes of a worker that uses it.
 struct Rounds {
     name: &'static str,
     worker: Worker,
@@ -71,7 +75,7 @@ impl Rounds {
         Rounds { name, worker, lanes, _fabric: fabric }
     }
 
-    /// READs a second by `depth` lanes.
+    /// Returns the READs per second that `depth` lanes make.
     fn rate(&self, depth: usize, bytes: usize) -> f64 {
         let began = Instant::now();
         let counts = self.worker.run(self.lanes[..depth].iter().map(|lane| {
@@ -92,7 +96,7 @@ impl Rounds {
     }
 }
 
-/// With TLS, if it is built in.
+/// Connects with TLS. `None` if TLS is not built in.
 fn secret() -> Option<Rounds> {
     #[cfg(feature = "tls")]
     {
@@ -119,8 +123,7 @@ fn main() {
         let answer_bytes = RESPONSE_HEAD_BYTES + bytes;
         let mut stream = TcpStream::connect(echo_server(answer_bytes)).expect("an echo server");
         stream.set_nodelay(true).expect("an option");
-        // One after the other, again and again: whatever else the machine does, it does to all of
-        // them.
+        // Take turns, again and again: other load on the machine then slows all of them alike.
         let turns: Vec<Vec<f64>> = (0..repetitions)
             .map(|_| {
                 let bare = bare(&mut stream, depth, answer_bytes);

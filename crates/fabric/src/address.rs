@@ -1,42 +1,42 @@
-//! Where a verb acts: a memory node, one of its regions, and a byte offset.
+//! The place where a verb acts: a memory node, one of its regions, and a byte offset.
 
 use std::fmt;
 
-/// Bytes of a word, the unit that every backend reads, writes and swaps atomically.
+/// Bytes of a word: the unit that every backend reads, writes and swaps atomically.
 pub const WORD_BYTES: usize = 8;
-/// Words of a line, the unit of a record's versions (contract, rule 2).
+/// Words of a line: the unit of a record's line versions (contract, rule 2).
 pub const LINE_WORDS: usize = 8;
 /// Bytes of a line.
 pub const LINE_BYTES: usize = LINE_WORDS * WORD_BYTES;
 
-/// A memory node of the cluster.
+/// The number of a memory node in the cluster, counted from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NodeId(pub u16);
 
-/// Memory nodes, a bit each.
+/// A set of memory nodes, one bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NodeSet(u64);
 
 impl NodeSet {
-    /// The set of the first `count` nodes.
+    /// Returns the set of the first `count` nodes.
     #[must_use]
     pub fn first(count: u16) -> NodeSet {
         NodeSet(u64::MAX.checked_shr(u64::BITS.saturating_sub(count.into())).unwrap_or(0))
     }
 
-    /// Builds a set from its bits.
+    /// Builds a set from its bits: bit n is node n.
     #[must_use]
     pub fn from_bits(bits: u64) -> NodeSet {
         NodeSet(bits)
     }
 
-    /// The bits of this set.
+    /// Returns the bits of this set: bit n is node n.
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Whether a node is in it.
+    /// Whether a node is in the set.
     #[inline]
     #[must_use]
     pub fn has(self, node: NodeId) -> bool {
@@ -55,26 +55,26 @@ impl NodeSet {
         NodeSet(self.0 & !others.0)
     }
 
-    /// How many there are.
+    /// Returns how many nodes are in the set.
     #[must_use]
     pub fn count(self) -> u16 {
         self.0.count_ones() as u16
     }
 
-    /// Whether there are none.
+    /// Whether the set has no node.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The one with the lowest number, which keeps what the others follow in: node 0 if there are
-    /// none.
+    /// Returns the leader of the set: the node with the lowest number, whose state the others
+    /// follow. For an empty set it returns node 0.
     #[must_use]
     pub fn leader(self) -> NodeId {
         NodeId(if self.0 == 0 { 0 } else { self.0.trailing_zeros() as u16 })
     }
 
-    /// All of them, ascending.
+    /// Returns the nodes of the set in ascending order.
     pub fn iter(self) -> impl DoubleEndedIterator<Item = NodeId> {
         (0..u64::BITS as u16).map(NodeId).filter(move |node| self.has(*node))
     }
@@ -86,7 +86,7 @@ impl FromIterator<NodeId> for NodeSet {
     }
 }
 
-/// Their numbers, such as `0, 2`.
+/// Lists the numbers of the nodes, such as `0, 2`.
 impl fmt::Display for NodeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers: Vec<String> = self.iter().map(|node| node.0.to_string()).collect();
@@ -94,24 +94,27 @@ impl fmt::Display for NodeSet {
     }
 }
 
-/// A region of a memory node: one mapping, on one NUMA node, whose atomics one NIC serves.
+/// The number of a region within its memory node. A region is one mapping, on one NUMA node, whose
+/// atomics one NIC serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RegionId(pub u16);
 
-/// A byte of remote memory. Never stored in remote memory itself: what is stored is a shard and an
-/// offset, which the current configuration turns into an address.
+/// The address of a byte of remote memory: node, region and offset.
+///
+/// An address is never stored in remote memory. What is stored there is a shard and an offset,
+/// which the current configuration turns into an address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     /// The memory node.
     pub node: NodeId,
-    /// Region of the node.
+    /// The region of the node.
     pub region: RegionId,
-    /// Bytes from the region's start.
+    /// The distance from the region's start, in bytes.
     pub offset: u64,
 }
 
 impl Address {
-    /// The address `bytes` further on in the same region.
+    /// Returns the address `bytes` bytes further on in the same region.
     #[inline]
     #[must_use]
     pub fn plus(self, bytes: u64) -> Address {

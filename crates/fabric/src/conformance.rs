@@ -1,16 +1,18 @@
-//! The conformance suite: one function for each row of the contract of a round, for any backend.
+//! The conformance suite: tests that any backend can run, with one function for each row of the
+//! contract of a round.
 //!
-//! A backend describes how it is tested by a [`Bed`], and
-//! [`conformance_suite!`](crate::conformance_suite) makes one `#[test]` of each row, so that a row
-//! that fails is named:
+//! A backend implements [`Bed`], which says how it is tested.
+//! [`conformance_suite!`](crate::conformance_suite) makes one `#[test]` for each row, so that the
+//! test's name tells which row failed:
 //!
 //! ```ignore
 //! remora_fabric::conformance_suite!(ShmBed);
 //! ```
 //!
-//! Rows assert what the contract forbids. What it merely allows (that verbs which are not ordered
-//! do change places) is asserted only of a backend that says it [`reorders`](Bed::reorders), so
-//! that the other rows are known to mean something there.
+//! Rows assert that what the contract forbids does not happen. The contract also allows things that
+//! need not happen: verbs that are not ordered may change places. That they do is asserted only of
+//! a backend which says that it [`reorders`](Bed::reorders). There the other rows are then known to
+//! test something.
 
 mod calls;
 mod failure;
@@ -35,7 +37,7 @@ pub use memory::*;
 pub use order::*;
 pub use rounds::*;
 
-/// How several clients of a backend are played.
+/// How the suite plays several clients of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clients {
     /// Each client is a thread with a worker of its own.
@@ -44,27 +46,28 @@ pub enum Clients {
     Interleaved,
 }
 
-/// A backend under test. Rows take it as `&dyn Bed`, so that the library has all of their code: a
-/// test program of one more backend compiles none of it again.
+/// A backend under test. The rows take it as `&dyn Bed`, so the library contains all their code,
+/// and the test program of one more backend does not compile them again.
 pub trait Bed: Sync {
-    /// A fresh fabric with regions of these sizes for each node. `seed` is for a backend that has a
-    /// scheduler.
+    /// Returns a new fabric. `nodes` has the sizes of the regions of each node, in bytes. `seed` is
+    /// for backends that have a scheduler.
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Box<dyn Host>;
 
-    /// How several clients are played.
+    /// Returns how several clients are played.
     fn clients(&self) -> Clients;
 
-    /// Fresh fabrics for each row.
+    /// Returns the number of new fabrics for each row.
     fn runs(&self) -> u64;
 
-    /// Turns that each client takes on one fabric.
+    /// Returns the number of turns that each client takes on one fabric.
     fn turns(&self) -> u64;
 
-    /// Whether over all runs everything that the contract allows must have been seen.
+    /// Whether the backend must show, over all runs, everything that the contract allows.
     fn reorders(&self) -> bool;
 
-    /// A fresh fabric, as [`Bed::fabric`] makes it, that revokes a client after `steps` more steps,
-    /// in the middle of whatever that client does. `None` if the backend has no such steps.
+    /// Returns a new fabric, as [`Bed::fabric`] does, that revokes `client` after `steps` more
+    /// steps, in the middle of what that client does. Returns `None` if the backend has no such
+    /// steps.
     fn fabric_that_revokes(
         &self,
         nodes: &[Vec<usize>],
@@ -77,8 +80,8 @@ pub trait Bed: Sync {
     }
 }
 
-/// Makes one `#[test]` for each row of the contract. The argument is a constant expression that
-/// implements [`Bed`](crate::conformance::Bed).
+/// Makes one `#[test]` for each row of the contract. The argument is a constant expression whose
+/// value implements [`Bed`](crate::conformance::Bed).
 #[macro_export]
 macro_rules! conformance_suite {
     ($bed:expr) => {
@@ -157,8 +160,8 @@ macro_rules! conformance_suite {
     };
 }
 
-/// Holds back the other rows of a bed whose clients are threads: threads that share a core take
-/// turns, and races need them to run side by side.
+/// Holds back the other rows of a bed whose clients are threads. Races need threads that run side
+/// by side, and threads that share a core take turns.
 pub fn alone(bed: &dyn Bed) -> Option<MutexGuard<'static, ()>> {
     static ROW: Mutex<()> = Mutex::new(());
     match bed.clients() {
@@ -167,7 +170,7 @@ pub fn alone(bed: &dyn Bed) -> Option<MutexGuard<'static, ()>> {
     }
 }
 
-/// A word of a node's first region.
+/// Returns the address of a word in a node's first region.
 fn word(node: u16, index: usize) -> Address {
     Address { node: NodeId(node), region: RegionId(0), offset: 8 * index as u64 }
 }
@@ -175,12 +178,12 @@ fn word(node: u16, index: usize) -> Address {
 /// A client's coroutine, which owns its lane.
 type Body<'a, T> = Box<dyn FnOnce(Lane) -> Pin<Box<dyn Future<Output = T> + 'a>> + Send + 'a>;
 
-/// A client from an async closure.
+/// Makes a client from an async closure.
 fn client<'a, T, F: Future<Output = T> + 'a>(body: impl FnOnce(Lane) -> F + Send + 'a) -> Body<'a, T> {
     Box::new(move |lane| Box::pin(body(lane)))
 }
 
-/// Plays the clients 1, 2, ... at the same time; their results in that order.
+/// Plays the clients 1, 2, ... at the same time. Returns their results in that order.
 fn play<T: Send>(bed: &dyn Bed, fabric: &dyn Fabric, seed: u64, bodies: Vec<Body<'_, T>>) -> Vec<T> {
     match bed.clients() {
         Clients::Interleaved => {
@@ -203,8 +206,8 @@ fn play<T: Send>(bed: &dyn Bed, fabric: &dyn Fabric, seed: u64, bodies: Vec<Body
                         scope.spawn(move || {
                             let worker = Worker::new();
                             let lane = lane_of(&worker, fabric, number, seed);
-                            // All at once, not as a barrier wakes them: some races last a
-                            // millisecond.
+                            // Start all threads at the same moment, which a barrier does not: it
+                            // wakes them one by one, and some races last only a millisecond.
                             waiting.fetch_sub(1, Ordering::AcqRel);
                             while waiting.load(Ordering::Acquire) > 0 {
                                 std::thread::yield_now();
@@ -228,7 +231,7 @@ fn lane_of(worker: &Worker, fabric: &dyn Fabric, number: u32, seed: u64) -> Lane
     worker.lane(&endpoint, seed ^ u64::from(number) << 32).expect("a worker has lanes enough for a test")
 }
 
-/// Clients 1, 2, ... on one thread, taking their turns one after the other.
+/// The clients 1, 2, ... on one thread, which take their turns one after the other.
 struct Stage {
     worker: Worker,
     lanes: Vec<Lane>,
@@ -241,7 +244,7 @@ impl Stage {
         Stage { worker, lanes }
     }
 
-    /// The turn of client `number`.
+    /// Runs the turn of client `number`.
     fn on<'s, T>(&'s self, number: usize, body: impl AsyncFnOnce(&'s Lane) -> T) -> T {
         let lane = &self.lanes[number - 1];
         let mut results = self.worker.run([(lane.id(), body(lane))]);
@@ -268,9 +271,10 @@ async fn poke(lane: &Lane, at: Address, words: &[u64]) {
     run(lane, round).await;
 }
 
-/// Waits until nothing of the lane is in flight in the background; fails if that takes for ever.
+/// Waits until the lane has no background round in flight. Fails after a very long time.
 async fn settle(lane: &Lane) {
-    // At first often; then for seconds, because a server's thread may not run for so long.
+    // Looks often at first, then for seconds: a server's thread may be kept from running for that
+    // long.
     for pause in std::iter::repeat_n(100, 10_000).chain(std::iter::repeat_n(100_000, 100_000)) {
         if lane.background() == 0 {
             return;

@@ -1,7 +1,7 @@
-//! An endpoint: one worker's connection to all memory nodes, the same for every backend.
+//! An endpoint: one worker's connection to all memory nodes. This code is common to all backends.
 //!
-//! It leases buffers, posts rounds that nobody awaits, keeps the timers of its lanes, and remembers
-//! which background rounds failed until it has reported them.
+//! An endpoint leases buffers, posts background rounds (rounds that no coroutine awaits), and keeps
+//! the timers of its lanes. It remembers which background rounds failed until it has reported them.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -19,33 +19,33 @@ use crate::transport::{Capabilities, Posted, Transport};
 /// A background round that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackgroundFailure {
-    /// The lane that posted it.
+    /// The lane that posted the round.
     pub lane: LaneId,
-    /// Why.
+    /// Why the round failed.
     pub error: FabricError,
 }
 
-/// One connection of a worker to all memory nodes. Made by
-/// [`Worker::connect`](crate::Worker::connect).
+/// One connection of a worker to all memory nodes. [`Worker::connect`](crate::Worker::connect)
+/// makes it.
 pub struct Endpoint {
     transport: Box<dyn Transport>,
     ready: Rc<ReadySet>,
-    /// In front of the pool: the common lease and return touch no `RefCell`.
+    /// A buffer in front of the pool: the common lease and return then touch no `RefCell`.
     spare: Cell<Option<Box<RoundBuffer>>>,
     pool: RefCell<Vec<Box<RoundBuffer>>>,
-    /// Buffers made so far, wherever they are.
+    /// Buffers made so far, whether they are in the pool or in use.
     buffers: Cell<usize>,
     timers: RefCell<Vec<(Nanos, LaneId)>>,
-    /// Rounds to post when the round with that ticket has completed without error.
+    /// Rounds to post when the round with the given ticket has completed without error.
     continuations: RefCell<Vec<(Ticket, Box<RoundBuffer>)>>,
-    /// Rounds of each lane that nobody awaits and that have not completed.
+    /// Background rounds of each lane that have not completed.
     background: [Cell<u32>; LANES_MAX],
-    /// Lanes that are to go on when a background round of theirs has completed, a bit each.
+    /// Lanes that go on when one of their background rounds has completed, one bit each.
     waiting: Cell<u64>,
     failures: RefCell<Vec<BackgroundFailure>>,
-    /// Background rounds of each lane that have failed, ever.
+    /// Background rounds of each lane that have ever failed.
     failed: [Cell<u32>; LANES_MAX],
-    /// Nodes with a failure that no `execute` has reported, a bit each.
+    /// Nodes with a failure that no `execute` has reported yet, one bit each.
     unreported: Cell<u64>,
     next_serial: Cell<u64>,
     yields: Cell<bool>,
@@ -61,7 +61,7 @@ impl Endpoint {
             spare: Cell::new(None),
             pool: RefCell::default(),
             buffers: Cell::new(0),
-            // Several of one lane, at times.
+            // A lane may have several timers.
             timers: RefCell::new(Vec::with_capacity(2 * LANES_MAX)),
             continuations: RefCell::default(),
             background: [const { Cell::new(0) }; LANES_MAX],
@@ -74,8 +74,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether a lane lets the other coroutines run after every round, also where the round
-    /// completed at once. Off by default; tests turn it on.
+    /// Sets whether a lane lets the other coroutines run after every round, even where the round
+    /// completed at once. It is off by default. Tests turn it on.
     pub fn yield_after_rounds(&self, yields: bool) {
         self.yields.set(yields);
     }
@@ -92,28 +92,28 @@ impl Endpoint {
         self.transport.idle_waker()
     }
 
-    /// What the backend promises.
+    /// Returns what the backend promises beyond the contract.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.transport.capabilities()
     }
 
-    /// The time.
+    /// Returns the time of this endpoint's clock.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.transport.now()
     }
 
-    /// The clock of this machine, which those of other machines do not agree with: for leases and
-    /// timestamps.
+    /// Returns the time of this machine's clock, which may differ from the clocks of other
+    /// machines. Leases and timestamps use it.
     #[must_use]
     pub fn clock(&self) -> Nanos {
         self.transport.clock()
     }
 
-    /// The coroutine that runs has used so much CPU time that is not seen otherwise: what a
-    /// simulated core pays for.
+    /// Charges `time` of CPU to the coroutine that runs, for work that a simulator does not see
+    /// otherwise. A simulated core is busy for that time.
     #[inline]
     pub fn charge(&self, time: Nanos) {
         self.transport.charge(time);
@@ -126,13 +126,13 @@ impl Endpoint {
         }
     }
 
-    /// Rounds that have been begun so far.
+    /// Returns the number of rounds begun so far.
     #[must_use]
     pub fn rounds(&self) -> u64 {
         self.next_serial.get() - 1
     }
 
-    /// Background rounds that have failed since the last call.
+    /// Returns the background rounds that have failed since the last call.
     pub fn failures(&self) -> Vec<BackgroundFailure> {
         self.unreported.set(0);
         self.failures.take()
@@ -152,7 +152,8 @@ impl Endpoint {
     fn buffer_from_pool(&self) -> Box<RoundBuffer> {
         let mut pool = self.pool.borrow_mut();
         pool.pop().unwrap_or_else(|| {
-            // Room for all at once, now: giving one back must not allocate.
+            // Reserve room in the pool for all buffers now, because giving one back must not
+            // allocate.
             self.buffers.set(self.buffers.get() + 1);
             pool.reserve(self.buffers.get());
             RoundBuffer::new()
@@ -175,13 +176,14 @@ impl Endpoint {
         self.transport.take(ticket)
     }
 
-    /// Whether a background round has failed that nobody has been told of.
+    /// Whether a background round has failed and no round has reported it yet.
     #[inline]
     pub(crate) fn has_unreported(&self) -> bool {
         self.unreported.get() != 0
     }
 
-    /// A failure of an earlier background round that a new round to the same node must report.
+    /// Returns the failure of an earlier background round, if a new round to the same node must
+    /// report it.
     pub(crate) fn unreported_failure(&self, buffer: &RoundBuffer) -> Option<FabricError> {
         let node = buffer
             .verbs()
@@ -192,7 +194,7 @@ impl Endpoint {
         self.failures.borrow().iter().rev().find(|failure| failure.error.node == node).map(|failure| failure.error)
     }
 
-    /// Sends a round that nobody will await.
+    /// Sends a round that no coroutine will await.
     #[inline]
     pub(crate) fn post(&self, mut buffer: Box<RoundBuffer>) {
         buffer.background = true;
@@ -210,7 +212,7 @@ impl Endpoint {
         }
     }
 
-    /// Nobody awaits this round any more.
+    /// Makes a round a background round: its coroutine does not await it any more.
     pub(crate) fn abandon(&self, ticket: Ticket, lane: LaneId) {
         self.count_background(lane, 1);
         if let Some(buffer) = self.transport.orphan(ticket) {
@@ -218,8 +220,8 @@ impl Endpoint {
         }
     }
 
-    /// Posts `next` when the round with this ticket, which is under way or about to be posted, has
-    /// completed without error.
+    /// Posts `next` when the round with this ticket has completed without error. That round is
+    /// under way or about to be posted.
     pub(crate) fn chain(&self, after: Ticket, mut next: Box<RoundBuffer>) {
         next.background = true;
         let lane = next.lane;
@@ -229,12 +231,12 @@ impl Endpoint {
         }
     }
 
-    /// Has a lane go on when a background round of its own has completed.
+    /// Makes a lane go on when one of its background rounds has completed.
     pub(crate) fn wait_for_background(&self, lane: LaneId) {
         self.waiting.set(self.waiting.get() | 1 << lane.0);
     }
 
-    /// Whether this round waits for another one, and has not been posted yet.
+    /// Whether this round still waits for another round and has not been posted.
     pub(crate) fn is_chained(&self, ticket: Ticket) -> bool {
         self.continuations.borrow().iter().any(|(_, next)| next.ticket() == ticket) || self.transport.is_chained(ticket)
     }
@@ -245,7 +247,7 @@ impl Endpoint {
         self.continuations.borrow_mut().push((after, next));
     }
 
-    /// A round that nobody awaited has completed.
+    /// Takes back the buffer of a background round that has completed.
     fn reclaim(&self, buffer: Box<RoundBuffer>) {
         self.count_background(buffer.lane, -1);
         let waiting = self.waiting.get();
@@ -263,7 +265,8 @@ impl Endpoint {
         self.recycle(buffer);
     }
 
-    /// A round has completed that was given continuations afterwards.
+    /// Takes back the buffer of a round that has completed, and posts its continuations, which were
+    /// given to it after it was posted.
     #[cold]
     pub(crate) fn finish_abandoned(&self, buffer: Box<RoundBuffer>) {
         let (ticket, outcome) = (buffer.ticket(), buffer.outcome);
@@ -271,7 +274,7 @@ impl Endpoint {
         self.run_continuations(ticket, outcome);
     }
 
-    /// Posts the first continuation of a round; the others become continuations of that one.
+    /// Posts the first continuation of a round. The others become continuations of that one.
     #[cold]
     fn run_continuations(&self, completed: Ticket, outcome: Result<(), FabricError>) {
         let mut continuations = self.continuations.borrow_mut();
@@ -299,7 +302,8 @@ impl Endpoint {
         let count = &self.failed[failure.lane.0 as usize];
         count.set(count.get().saturating_add(1));
         let mut failures = self.failures.borrow_mut();
-        // A worker that never asks must not grow without bound; the newest say what is wrong now.
+        // The list must not grow without bound if a worker never asks for it. The newest failures
+        // say what is wrong now.
         if failures.len() == 1024 {
             failures.remove(0);
         }
@@ -311,14 +315,14 @@ impl Endpoint {
         count.set(count.get().wrapping_add_signed(change));
     }
 
-    /// Rounds of a lane that nobody awaits and that have not completed.
+    /// Returns the number of background rounds of a lane that have not completed.
     #[inline]
     #[must_use]
     pub fn background(&self, lane: LaneId) -> u32 {
         self.background[lane.0 as usize].get()
     }
 
-    /// Background rounds of a lane that have failed, ever.
+    /// Returns the number of background rounds of a lane that have ever failed.
     #[inline]
     pub(crate) fn background_failures(&self, lane: LaneId) -> u32 {
         self.failed[lane.0 as usize].get()
@@ -332,7 +336,7 @@ impl Endpoint {
         self.ready.set(lane);
     }
 
-    /// Lets the transport make progress and the timers fire.
+    /// Lets the transport make progress, and fires timers that are due.
     pub(crate) fn progress(&self) {
         self.transport.poll(&mut |lane| self.ready.set(lane), &mut |buffer| self.reclaim(buffer));
         let mut timers = self.timers.borrow_mut();

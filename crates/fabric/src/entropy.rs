@@ -1,4 +1,5 @@
-//! Random bytes of the system: for keys, nonces and first sequence numbers, which nobody may guess.
+//! Random bytes of the operating system, for keys, nonces and first sequence numbers, which must
+//! not be guessable.
 
 use std::io::ErrorKind;
 
@@ -11,7 +12,8 @@ pub(crate) fn random() -> Result<[u8; 32], SystemError> {
     Ok(bytes)
 }
 
-/// The error that the system gave; without a number, the system has no words for it.
+/// Converts the error that the system gave. Without an error number, the system has no words for
+/// it.
 fn in_its_words(number: Option<i32>) -> SystemError {
     number.map_or(SystemError::Kind(ErrorKind::Other), SystemError::Number)
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a round, as a small `Copy` value: the node, the kind, and the address
+//! The errors of a round, as small `Copy` values: the node, the kind of failure, and the address
 //! where one is known.
 
 use std::fmt;
@@ -8,17 +8,18 @@ use rustix::io::Errno;
 
 use crate::address::{Address, NodeId};
 
-/// An error of the operating system, in its own words, and small enough to be copied.
+/// An error of the operating system, in the system's own words. It is small enough to be copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SystemError {
     /// The system gave an error number.
     Number(i32),
-    /// There is no number: a library that stands between found the error.
+    /// There is no error number, because a library between this program and the system found the
+    /// error.
     Kind(ErrorKind),
 }
 
 impl SystemError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(self) -> ErrorKind {
         match self {
@@ -69,7 +70,7 @@ impl std::error::Error for SystemError {}
 pub struct FabricError {
     /// The memory node that the failing verb was for.
     pub node: NodeId,
-    /// What happened.
+    /// What failed.
     pub fault: Fault,
 }
 
@@ -79,30 +80,30 @@ pub enum Fault {
     /// The node is down or cannot be reached.
     #[error("is down or cannot be reached")]
     Unreachable,
-    /// The node answers, but its CPU does not do what is its part: redo logs are not applied.
+    /// The node answers, but its CPU lags behind with its part: it does not apply redo logs.
     #[error("does not apply its redo logs: it hangs, or has far too much to do")]
     Behind,
-    /// The node has revoked this client's access: another believed it dead. It may come back as a
-    /// new incarnation.
+    /// The node has revoked this client's access, because another client took it for dead. The
+    /// client may come back as a new incarnation.
     #[error("has revoked this client's access")]
     Revoked,
-    /// The cluster has no such node, or the node no such region.
+    /// The cluster has no such node, or the node has no such region.
     #[error("no region at {0}")]
     NoSuchRegion(Address),
     /// The verb would leave its region.
     #[error("{bytes} bytes at {at} are outside the region")]
     OutOfBounds {
-        /// Where it began.
+        /// The address at which the access began.
         at: Address,
-        /// How long it was.
+        /// The length of the access in bytes.
         bytes: u64,
     },
-    /// Address or length is not a multiple of 8 bytes.
+    /// The address or the length is not a multiple of 8 bytes.
     #[error("{bytes} bytes at {at}: address and length must be multiples of 8")]
     Unaligned {
-        /// Where it began.
+        /// The address at which the access began.
         at: Address,
-        /// How long it was.
+        /// The length of the access in bytes.
         bytes: u64,
     },
     /// The node's CPU serves no calls.
@@ -111,20 +112,20 @@ pub enum Fault {
     /// A call was answered with more words than the caller has room for.
     #[error("answered a call with {words} words, more than the {capacity} asked for")]
     ReplyTooLong {
-        /// Words of the reply.
+        /// The number of words of the reply.
         words: u32,
-        /// Words there was room for.
+        /// The number of words that there was room for.
         capacity: u32,
     },
-    /// No connection: the node cannot be had at all.
+    /// There is no connection to the node.
     #[error("{0}")]
     Refused(Refusal),
-    /// More verbs or bytes than one round holds: see [`crate::limits`].
+    /// The round has more verbs or bytes than one round holds: see [`crate::limits`].
     #[error("the round is full: at most 128 verbs and 64 KiB")]
     RoundFull,
 }
 
-/// Why a node gave no connection.
+/// The reason why a client has no connection to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The node does not answer.
@@ -133,53 +134,54 @@ pub enum Refusal {
     /// The node's name does not lead to an address.
     #[error("has a name that does not resolve: {0}")]
     Name(NameError),
-    /// This process lacks what a connection takes: descriptors, ports or memory. The node may be
-    /// well.
+    /// This process lacks descriptors, ports or memory for a connection. The node may be well.
     #[error("cannot be connected to: this process gets no connection from its system: {0}")]
     Local(SystemError),
-    /// What answers is no memory node of ours.
+    /// The machine at the address answers, but not as a memory node does.
     #[error("answers, but is no memory node (or not of this program)")]
     Foreign,
-    /// It speaks another version of the protocol.
+    /// The node speaks another version of the protocol.
     #[error("speaks protocol version {found}; this program speaks {known}: use programs of one version")]
     Version {
-        /// Version that the node speaks.
+        /// The version that the node speaks.
         found: u32,
-        /// Version that this program speaks.
+        /// The version that this program speaks.
         known: u32,
     },
-    /// It asks for a key, and none was given.
+    /// The node asks for a key, and the client was given none.
     #[error("asks for a key: give the one it was started with (--key-file)")]
     KeyNeeded,
-    /// A key was given, and it has none to prove itself by.
+    /// The client was given a key, and the node has none by which it could prove itself.
     #[error("has no key, so it cannot prove that it is the right one: start it with --key-file, or connect without")]
     NoKey,
-    /// The ends do not agree on TLS.
+    /// Client and node do not agree on TLS.
     #[error("{0}")]
     Tls(TlsReason),
-    /// It has another key.
+    /// The node has another key than the client.
     #[error("has another key")]
     WrongKey,
-    /// It offers no RDMA.
+    /// The node offers no RDMA.
     #[error("offers no RDMA: start it with --fabric verbs, or connect without")]
     NoRdma,
-    /// The node's NIC executes the verbs that change memory. They are not atomic to verbs of its
-    /// CPU.
+    /// The client uses no RDMA, and the node needs it: the node's NIC executes the verbs that
+    /// change memory, and they are not atomic to verbs of its CPU.
     #[error("is reached by RDMA only: connect with --fabric verbs")]
     NeedsRdma,
-    /// The ends do not come together over RDMA.
+    /// Client and node could not connect over RDMA.
     #[error("cannot be reached over RDMA: {0}; REMORA_LOG=warn says more")]
     Rdma(SystemError),
-    /// It has as many connections as it takes.
+    /// The node has as many connections as it accepts.
     #[error("has as many connections as it takes")]
     Full,
-    /// It could revoke no access from this client: it may not signal the client's process.
+    /// The node could never revoke this client's access, because it may not signal the client's
+    /// process.
     #[error("may not stop this process, and could not revoke its access: run both as one user")]
     NoRight,
 }
 
 impl From<io::Error> for Refusal {
-    /// Why no connection was made. What this process lacks is told apart from what the node does.
+    /// Converts the error of an attempt to connect. It tells apart what this process lacks and what
+    /// the node does.
     fn from(error: io::Error) -> Refusal {
         let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::ADDRNOTAVAIL];
         match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -189,42 +191,43 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// Why a name has no address.
+/// The reason why a name has no address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NameError {
     /// The resolver has not answered in time.
     #[error("the resolver (DNS) does not answer")]
     Silent,
-    /// The resolver said why, in these words.
+    /// The resolver reported an error, in these words.
     #[error("{0}")]
     Failed(&'static str),
 }
 
-/// Why there is no TLS with a node.
+/// The reason why there is no TLS connection with a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TlsReason {
-    /// It talks TLS only, and the client does not.
+    /// The node accepts TLS only, and the client does not use it.
     #[error("asks for TLS: say whose certificate to trust (--tls-ca)")]
     Needed,
-    /// It does not talk TLS, and the client talks nothing else.
+    /// The node does not offer TLS, and the client accepts nothing else.
     #[error("does not talk TLS: start it with --tls-cert and --tls-key, or connect without --tls-ca")]
     NotOffered,
-    /// The node's certificate is neither trusted by itself, nor signed by one that is.
+    /// The client trusts neither the node's certificate nor a certificate that signed it.
     #[error("has a certificate that is not to be trusted: it is not the one given (--tls-ca), nor signed by it")]
     Untrusted,
-    /// The node's certificate is for other names or addresses than the one it was called by.
+    /// The node's certificate is not for the name or address that the client used.
     #[error("has a certificate for another name: call it by a name or address that is in its certificate")]
     Name,
-    /// The node's certificate is not valid any more, or not yet.
+    /// The node's certificate has expired, or is not valid yet.
     #[error("has a certificate that has expired, or is not valid yet by this machine's clock")]
     Expired,
-    /// Anything else: another version, damaged or foreign packets.
+    /// Any other reason: another version, damaged packets, or packets of another protocol.
     #[error("could not agree on TLS (1.3)")]
     Failed,
 }
 
 impl Fault {
-    /// Whether the node itself is lost to this client, rather than one request being wrong.
+    /// Whether the fault means that the node itself is lost to this client. Otherwise one request
+    /// was wrong.
     #[must_use]
     pub fn lost(self) -> bool {
         matches!(self, Fault::Unreachable | Fault::Behind | Fault::Revoked)
@@ -240,7 +243,7 @@ mod tests {
         let refused = io::Error::from(Errno::CONNREFUSED);
         let fault = Fault::Refused(refused.into());
         assert_eq!(fault.to_string(), "does not answer: Connection refused (os error 111)");
-        // What the standard library has no kind for.
+        // An error that the standard library has no kind for.
         let odd = Refusal::from(io::Error::from(Errno::PROTO));
         assert_eq!(odd.to_string(), "does not answer: Protocol error (os error 71)");
         let late = Refusal::from(io::Error::from(ErrorKind::TimedOut));

@@ -1,8 +1,10 @@
-//! A worker: one thread that runs several coroutines, each on a lane, over its endpoints.
+//! A worker: one thread that runs several coroutines over its endpoints, each coroutine on a lane
+//! of its own.
 //!
-//! Sixty lines instead of an executor crate because a switch must cost a few nanoseconds:
-//! completions set a lane's ready bit, and only ready coroutines are polled. Wakers are real all
-//! the same, so that a coroutine may also await something of another thread, such as a channel.
+//! This is sixty lines and not an executor crate, because a switch between coroutines must cost
+//! only a few nanoseconds. A completion sets the ready bit of a lane, and the worker polls only
+//! coroutines that are ready. Wakers still work, so a coroutine may also await something of another
+//! thread, such as a channel.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -21,8 +23,8 @@ use crate::prefetch::prefetch_lines;
 use crate::ready::ReadySet;
 use crate::transport::Fabric;
 
-/// One thread that runs several coroutines. It stays on the thread that made it. Clones are the
-/// same worker: a coroutine may have one, to connect anew.
+/// One thread that runs several coroutines. A worker stays on the thread that made it. Clones are
+/// the same worker: a coroutine may have one to connect anew.
 #[derive(Clone)]
 pub struct Worker {
     ready: Rc<ReadySet>,
@@ -31,26 +33,27 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker of the calling thread.
+    /// Makes a worker of the calling thread.
     #[must_use]
     pub fn new() -> Worker {
         Worker { ready: Rc::new(ReadySet::new()), endpoints: Rc::default(), lanes: Rc::default() }
     }
 
-    /// Connects to all memory nodes as `client`. A worker has one endpoint; a seeded test gives it
-    /// several, one for each client that it plays. One that no lane uses any more goes when the
-    /// next one comes.
+    /// Connects to all memory nodes as `client`. A worker has one endpoint. A seeded test gives it
+    /// several, one for each client that the test plays. An endpoint that no lane uses any more is
+    /// dropped when the next one is made.
     pub fn connect(&self, fabric: &dyn Fabric, client: ClientId) -> Result<Rc<Endpoint>, FabricError> {
         let endpoint = Rc::new(Endpoint::new(fabric.connect(client)?, self.ready.clone()));
         let mut endpoints = self.endpoints.borrow_mut();
         endpoints.retain(|endpoint| Rc::strong_count(endpoint) > 1);
         endpoints.push(endpoint.clone());
-        // A worker without work idles in the first one.
+        // A worker without work idles in its first endpoint.
         *self.ready.idle() = endpoints.first().and_then(|first| first.idle_waker());
         Ok(endpoint)
     }
 
-    /// A new lane, with a random stream of its own. `None` when the worker has [`LANES_MAX`].
+    /// Makes a new lane, with a random stream of its own. Returns `None` when the worker has
+    /// [`LANES_MAX`] lanes already.
     #[must_use]
     pub fn lane(&self, endpoint: &Rc<Endpoint>, seed: u64) -> Option<Lane> {
         let id = self.lanes.get();
@@ -61,8 +64,8 @@ impl Worker {
         Some(Lane::new(endpoint.clone(), LaneId(id as u8), seed))
     }
 
-    /// Runs one coroutine for each named lane until all have finished; their results in the order
-    /// given. A panic of one ends the run.
+    /// Runs one coroutine for each named lane until all have finished. Returns their results in the
+    /// order given. A panic of one coroutine ends the run.
     pub fn run<'w, F: Future + 'w>(&'w self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Vec<F::Output> {
         self.start(tasks).to_end()
     }
@@ -75,7 +78,7 @@ impl Worker {
         turns.run_to_end();
     }
 
-    /// Begins a run that the caller drives, turn by turn: a simulator plays many workers on one
+    /// Begins a run that the caller drives, turn by turn. So a simulator plays many workers on one
     /// thread.
     pub fn start<'w, F: Future + 'w>(&'w self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Run<'w, F::Output> {
         let mut run = Run { turns: Turns::new(self), outputs: Vec::new() };
@@ -89,7 +92,7 @@ impl Worker {
         run
     }
 
-    /// Lets every endpoint make progress once, also outside of [`Worker::run`].
+    /// Lets every endpoint make progress once. It may also be called outside of [`Worker::run`].
     pub fn progress(&self) {
         for endpoint in &*self.endpoints.borrow() {
             endpoint.progress();
@@ -100,9 +103,10 @@ impl Worker {
         self.endpoints.borrow().iter().filter_map(|endpoint| endpoint.next_timer()).min()
     }
 
-    /// Nothing is ready: spin a bounded time, then park until the next timer, completion or wake.
+    /// Waits while no lane is ready: spins for a bounded time, then parks until the next timer,
+    /// completion or wake.
     fn wait(&self) {
-        // Where an answer comes from another thread or process, it may need this core.
+        // Where an answer comes from another thread or process, that one may need this core.
         let awaits_others = self.ready.idle().is_some();
         for _ in 0..IDLE_SPINS {
             self.progress();
@@ -121,26 +125,28 @@ impl Worker {
             thread::park();
             return;
         };
-        // Only the first endpoint is waited in. Where that is a real wait, the others are looked at
-        // again soon.
+        // The worker waits in its first endpoint only. Where that is a real wait, it soon looks at
+        // the others again.
         let soon = (endpoints.len() > 1 && awaits_others).then(|| first.now() + IDLE_SLICE_NS);
         first.idle(timer.into_iter().chain(soon).min());
     }
 }
 
-/// Coroutines of a worker that have begun, and what they have returned. Made by [`Worker::start`].
+/// A run of a worker: its coroutines, and the results of those which have finished.
+/// [`Worker::start`] makes it.
 pub struct Run<'w, T> {
     turns: Turns<'w>,
     outputs: Vec<Rc<Cell<Option<T>>>>,
 }
 
-/// The part of a run that is the same code whatever its coroutines are.
+/// The part of a run whose code does not depend on the type of the coroutines.
 struct Turns<'w> {
     worker: &'w Worker,
-    /// The run waits for the first `awaited` tasks. The others serve these, and end with them.
+    /// The first `awaited` tasks, for which the run waits, and then the tasks that serve them and
+    /// end with them.
     tasks: Vec<Task<'w>>,
     awaited: usize,
-    /// Awaited tasks that have not finished.
+    /// The number of awaited tasks that have not finished.
     running: usize,
     /// The task of each lane.
     by_lane: [u8; LANES_MAX],
@@ -151,28 +157,29 @@ struct Task<'w> {
     waker: Waker,
 }
 
-/// What a turn of a worker has come to.
+/// The result of one turn of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turned {
     /// Every coroutine has finished.
     Finished,
-    /// Some can go on at once.
+    /// Some coroutines can go on at once.
     Ready,
-    /// All wait, for a completion or until this time.
+    /// All coroutines wait, for a completion or until this time.
     Waiting(Option<Nanos>),
 }
 
-/// A worker's run, whatever its coroutines are.
+/// A worker's run, without the type of its coroutines.
 pub trait Turn {
-    /// Every coroutine that is ready goes on to where it waits next.
+    /// Runs every coroutine that is ready up to its next wait.
     fn turn(&mut self) -> Turned;
 
-    /// The coroutine of a lane will go on soon. A simulator runs thousands, whose states no cache
-    /// holds: fetching one line after the other when it does would take longer than what it does.
+    /// Prefetches the state of a lane's coroutine, which will go on soon. A simulator runs
+    /// thousands of coroutines, whose states are in no cache. Without this it would spend more time
+    /// on fetching one line after the other than on the work.
     fn prefetch(&self, lane: LaneId);
 }
 
-/// Lines of a coroutine's state that are fetched before it goes on.
+/// Lines of a coroutine's state that are fetched before the coroutine goes on.
 const STATE_LINES: usize = 64;
 
 impl<'w> Turns<'w> {
@@ -182,7 +189,7 @@ impl<'w> Turns<'w> {
 
     fn begin(&mut self, lane: LaneId, future: Pin<Box<dyn Future<Output = ()> + 'w>>) {
         assert_eq!(self.by_lane[lane.0 as usize], u8::MAX, "a lane runs one coroutine");
-        // Every coroutine has a lane of its own, so that there are fewer than a byte counts.
+        // Every coroutine has a lane of its own, so their number fits a byte.
         self.by_lane[lane.0 as usize] = self.tasks.len() as u8;
         let ready = &self.worker.ready;
         ready.set(lane);
@@ -246,13 +253,13 @@ impl<T> Turn for Run<'_, T> {
 }
 
 impl<'w, T> Run<'w, T> {
-    /// Adds a coroutine that serves the others: the run does not wait for it, and drops it when
-    /// they have finished.
+    /// Adds a coroutine that serves the others. The run does not wait for it, and drops it when the
+    /// others have finished.
     pub fn attend(&mut self, lane: LaneId, future: impl Future<Output = ()> + 'w) {
         self.turns.begin(lane, Box::pin(future));
     }
 
-    /// Goes on until every coroutine has finished; see [`Worker::run`].
+    /// Runs until every coroutine has finished; see [`Worker::run`].
     pub fn to_end(mut self) -> Vec<T> {
         self.turns.run_to_end();
         self.finish()
@@ -284,12 +291,12 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// What a coroutine returns, or the panic that ended it.
+/// Returns what a coroutine returns, or the panic that ended it.
 pub async fn catch_panic<T>(future: impl Future<Output = T>) -> thread::Result<T> {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| {
-        // A coroutine that has panicked is dropped without being polled again, so nobody sees it
-        // half-way.
+        // A coroutine that has panicked is dropped without another poll, so no code sees its
+        // half-changed state.
         match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
@@ -299,7 +306,8 @@ pub async fn catch_panic<T>(future: impl Future<Output = T>) -> thread::Result<T
     .await
 }
 
-/// Runs one coroutine on a worker of its own: for tests, tools, and what is done once.
+/// Runs one coroutine on a worker of its own, until it has finished. Tests, tools and one-time work
+/// use it.
 pub fn block_on<T>(
     fabric: &dyn Fabric,
     client: ClientId,
@@ -311,7 +319,7 @@ pub fn block_on<T>(
     Ok(result.expect("a task that has run has a result"))
 }
 
-/// A worker of one lane.
+/// Makes a worker with one lane.
 fn alone(fabric: &dyn Fabric, client: ClientId) -> Result<(Worker, Lane), FabricError> {
     let worker = Worker::new();
     let endpoint = worker.connect(fabric, client)?;

@@ -1,10 +1,10 @@
-//! How much memory this process may still take, and what keeps it from more.
+//! How much memory this process may still take, and which limit sets that amount.
 //!
-//! A machine's free memory is not what a process may have. A container has a limit of its own, and
-//! the system kills a process that exceeds it; so does every control group (cgroup) around it. A
-//! process has limits of resources, too. [`Headroom::now`] is the least that any of them leaves.
-//! Other processes may take memory a moment later, so a memory node takes what it promises at once
-//! ([`Region::take`](crate::Region::take)).
+//! A process may not have all of a machine's free memory. A container has a limit of its own, and
+//! the system kills a process that exceeds it. Every control group (cgroup) around the process has
+//! one, too. A process also has resource limits. [`Headroom::now`] returns the least amount that
+//! any of these limits leaves. Other processes may take memory a moment later. So a memory node
+//! takes all the memory that it promises at once ([`Region::take`](crate::Region::take)).
 
 use std::fmt;
 use std::fs;
@@ -12,25 +12,26 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 
-/// Memory that this process may still take.
+/// The memory that this process may still take, and the limit that sets it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Headroom {
-    /// How much; more than there can be, if nothing is known to limit it.
+    /// The amount in bytes. It is more than any machine has if no limit is known.
     pub bytes: u64,
-    /// What keeps it from more.
+    /// The limit that leaves the least.
     pub limit: MemoryLimit,
 }
 
-/// What keeps a process from taking more memory.
+/// A limit that keeps a process from taking more memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MemoryLimit {
     /// The machine's free memory.
     Machine,
-    /// The limit of the control group of this folder, and what the group has already.
+    /// The memory limit of the control group whose folder this is, less the memory that the group
+    /// uses.
     Group(PathBuf),
-    /// The process's address space, `ulimit -v`.
+    /// The size of the process's address space, `ulimit -v`.
     AddressSpace,
-    /// The process's data, `ulimit -d`.
+    /// The size of the process's data, `ulimit -d`.
     Data,
     /// The free space of the file system that this file is in.
     FileSystem(PathBuf),
@@ -39,7 +40,7 @@ pub enum MemoryLimit {
 }
 
 impl Headroom {
-    /// What this process may take now.
+    /// Returns what this process may take now.
     #[must_use]
     pub fn now() -> Headroom {
         let read = |name: &str| fs::read_to_string(Path::new("/proc").join(name)).unwrap_or_default();
@@ -57,7 +58,7 @@ impl Headroom {
         };
         let resources = [
             (Resource::As, MemoryLimit::AddressSpace, used(0)),
-            // Of statm, the sixth is data and stack.
+            // The sixth number of statm is data and stack.
             (Resource::Data, MemoryLimit::Data, used(5)),
         ];
         let resources = resources.into_iter().filter_map(|(resource, limit, used)| {
@@ -68,7 +69,7 @@ impl Headroom {
         all.min_by_key(|one| one.bytes).unwrap_or(Headroom { bytes: u64::MAX, limit: MemoryLimit::Machine })
     }
 
-    /// What a file may be long at most.
+    /// Returns the longest that a file of this process may become.
     pub(crate) fn of_a_file() -> Headroom {
         Headroom { bytes: getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX), limit: MemoryLimit::FileSize }
     }
@@ -88,15 +89,16 @@ impl fmt::Display for Headroom {
     }
 }
 
-/// Memory that the machine can give without swapping, by `/proc/meminfo`.
+/// Returns the memory that the machine can give without swapping, from the text of `/proc/meminfo`.
 fn free_of_machine(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The folders of the control groups that limit a process's memory, its own first, then those
-/// around it; by what `/proc/self/cgroup` and `/proc/self/mountinfo` say. Version 1 has a hierarchy
-/// for memory alone, version 2 one for all.
+/// Returns the folders of the control groups that limit a process's memory: the process's own group
+/// first, then the groups around it. It takes them from the texts of `/proc/self/cgroup` and
+/// `/proc/self/mountinfo`. Version 1 of control groups has a hierarchy for memory alone, version 2
+/// has one for all resources.
 fn groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
     let own = |wanted: &str| {
         cgroup.lines().find_map(|line| {
@@ -117,8 +119,8 @@ fn groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
         };
         let Some(path) = path else { continue };
         let (root, at) = (unescaped(root), PathBuf::from(unescaped(at)));
-        // A container sees the part of the hierarchy that is mounted, and may be told where that is
-        // outside.
+        // A container sees only the part of the hierarchy that is mounted in it. It may be told the
+        // path of that part as it is outside.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         let is_inside = !below.components().any(|part| part == Component::ParentDir);
         let parts = below.components().filter(|part| is_inside && matches!(part, Component::Normal(_)));
@@ -128,15 +130,16 @@ fn groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
     groups
 }
 
-/// A path of `mountinfo`, which writes some characters as octal numbers.
+/// Decodes a path of `mountinfo`, which writes some characters as octal numbers.
 fn unescaped(path: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .into_iter()
         .fold(path.to_owned(), |path, (octal, plain)| path.replace(octal, plain))
 }
 
-/// What a control group leaves of its limits, by the files in its folder. Cached files do not count
-/// as used: the system gives them up before it kills. `None` if it has no limit.
+/// Returns what a control group leaves of its limits, from the files in its folder. Cached files do
+/// not count as used, because the system gives them up before it kills a process. `None` if the
+/// group has no limit.
 fn left_in_group(group: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(group.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
@@ -146,7 +149,7 @@ fn left_in_group(group: &Path) -> Option<u64> {
         let limits = ["memory.limit_in_bytes", "memory.limit_in_bytes"];
         (limits, "memory.usage_in_bytes", ["total_inactive_file", "total_active_file"])
     };
-    // Version 1 writes a number that no machine has for none.
+    // For "no limit", version 1 writes a number that no machine reaches.
     let limit = limits.into_iter().filter_map(number).min().filter(|limit| *limit < 1 << 60)?;
     let statistics = read("memory.stat").unwrap_or_default();
     let cached = statistics.lines().filter_map(|line| {
@@ -195,8 +198,8 @@ mod tests {
         let memory = ["/memory/a/b", "/memory/a", "/memory", "/unified"];
         assert_eq!(own, memory.map(|group| format!("/sys/fs/cgroup{group}")));
 
-        // Containers: with the path outside, with a name space of their own, and somewhere else in
-        // that.
+        // Three containers: one sees the path outside, one has a name space of its own, and one is
+        // elsewhere in its name space.
         let mounted = "99 98 0:30 /docker/4f2 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
         assert_eq!(paths("4:cpuacct,memory:/docker/4f2\n", mounted), ["/sys/fs/cgroup/memory"]);
         assert_eq!(paths("0::/\n", two), ["/sys/fs/cgroup"]);

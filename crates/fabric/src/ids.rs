@@ -1,17 +1,19 @@
-//! Small numbers that every file of this crate may name: times, clients, coroutines, rounds.
+//! The small number types that every file of this crate uses: times, clients, coroutines, rounds.
 
-/// Nanoseconds: of CLOCK_MONOTONIC, or of the virtual clock of a seeded run.
+/// A time in nanoseconds: of CLOCK_MONOTONIC, or of the virtual clock of a seeded run.
 pub type Nanos = u64;
 
-/// One incarnation of a client: what a memory node gives access to, and takes it from. Never reused
-/// while any configuration remembers it; 24 bits, since it stands in lock words.
+/// The number of one incarnation of a client, to which a memory node gives and revokes access. No
+/// number is used again while any configuration remembers it. It has 24 bits, because lock words
+/// contain it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientId(pub u32);
 
-/// A coroutine of a worker: the number of its ready bit.
+/// The number of a coroutine of a worker, which is also the number of its ready bit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LaneId(pub u8);
 
-/// A posted round that has not completed: see [`RoundBuffer::ticket`](crate::RoundBuffer::ticket).
+/// The number of a posted round that has not completed: see
+/// [`RoundBuffer::ticket`](crate::RoundBuffer::ticket).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket(pub u64);

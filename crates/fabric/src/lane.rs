@@ -1,5 +1,6 @@
-//! A lane: one coroutine's view of its worker's endpoint. Everything it awaits is counted here,
-//! because coroutines interleave and only their own counters can tell what one transaction cost.
+//! A lane: one coroutine's view of its worker's endpoint. The lane counts everything that its
+//! coroutine awaits. Coroutines interleave, so only counters of their own can tell what one
+//! transaction cost.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,7 +17,8 @@ use crate::round::cost::{Cost, Tally};
 use crate::round::{Completed, Round};
 use crate::transport::{Capabilities, Posted};
 
-/// One coroutine of a worker. Made by [`Worker::lane`](crate::Worker::lane).
+/// The view that one coroutine of a worker has of its endpoint.
+/// [`Worker::lane`](crate::Worker::lane) makes it.
 pub struct Lane {
     endpoint: Rc<Endpoint>,
     id: LaneId,
@@ -29,7 +31,8 @@ impl Lane {
         Lane { endpoint, id, cost: Cell::default(), prng: Cell::new(Prng::new(seed)) }
     }
 
-    /// Returns this coroutine's view of another endpoint of its worker, in place of this lane.
+    /// Returns this coroutine's view of another endpoint of its worker. It takes the place of this
+    /// lane.
     #[must_use]
     pub fn on(&self, endpoint: &Rc<Endpoint>) -> Lane {
         Lane {
@@ -46,28 +49,28 @@ impl Lane {
         self.id
     }
 
-    /// The endpoint that it shares with the other lanes of its worker.
+    /// Returns the endpoint, which the lane shares with the other lanes of its worker.
     #[must_use]
     pub fn endpoint(&self) -> &Rc<Endpoint> {
         &self.endpoint
     }
 
-    /// What the backend promises.
+    /// Returns what the backend promises beyond the contract.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.endpoint.capabilities()
     }
 
-    /// A new round.
+    /// Begins a new round.
     #[inline]
     pub fn round(&self) -> Round<'_> {
         Round::new(&self.endpoint, self.endpoint.lease(self.id))
     }
 
-    /// Posts a round **now**; await the result for one round trip. An error names the node, and
-    /// leaves open which verbs have run. An empty round costs nothing.
-    // Inlined, so that what it returns is built where it is kept: a copy would wait until its parts
-    // have been stored.
+    /// Posts a round **now**. Awaiting the result takes one round trip. An error names the node,
+    /// and leaves open which verbs have run. An empty round costs nothing.
+    // This is inlined so that the result is built where the caller keeps it. A copy would wait
+    // until all its parts have been stored.
     #[inline(always)]
     pub fn execute<'l>(&'l self, round: Round<'l>) -> Execute<'l> {
         let (endpoint, buffer) = round.into_buffer();
@@ -111,8 +114,9 @@ impl Lane {
         State::Done(buffer)
     }
 
-    /// Posts a round that nobody awaits. Never fails here: a failure fails the next
-    /// [`Lane::execute`] to that node, and is listed by [`Endpoint::failures`].
+    /// Posts a round in the background: no coroutine awaits it. The call itself never fails. If the
+    /// round fails, the next [`Lane::execute`] to that node fails, and [`Endpoint::failures`] lists
+    /// the failure.
     #[inline]
     pub fn post(&self, round: Round<'_>) {
         let (_, Some(buffer)) = round.into_buffer() else { return };
@@ -125,9 +129,9 @@ impl Lane {
         self.endpoint.post(buffer);
     }
 
-    /// Posts several rounds that nobody awaits, each when the one before it has completed without
-    /// error. What others post meanwhile does not wait for them, as it would behind a fence
-    /// ([`Round::after_completion`]). Names the last of them, if there is any.
+    /// Posts several rounds in the background, each when the one before it has completed without
+    /// error. Returns the ticket of the last one, if there is any. Rounds that are posted meanwhile
+    /// do not wait for these, as they would behind a fence ([`Round::after_completion`]).
     pub fn post_all<'l>(&'l self, rounds: impl IntoIterator<Item = Round<'l>>) -> Option<Ticket> {
         let mut rounds = rounds.into_iter().filter_map(|round| {
             let buffer = round.into_buffer().1?;
@@ -148,15 +152,15 @@ impl Lane {
         Some(last)
     }
 
-    /// Whether a round of [`Lane::post_all`] still waits for one before it, and has not been
-    /// posted.
+    /// Whether a round of [`Lane::post_all`] is held back: it waits for a round before it and has
+    /// not been posted.
     #[must_use]
     pub fn is_held_back(&self, round: Ticket) -> bool {
         self.endpoint.is_chained(round)
     }
 
-    /// Waits until a round of [`Lane::post_all`] is not held back any more: it has been posted, or
-    /// a round before it has failed.
+    /// Waits until a round of [`Lane::post_all`] is no longer held back: it has been posted, or a
+    /// round before it has failed.
     pub fn until_posted(&self, round: Ticket) -> impl Future<Output = ()> + '_ {
         std::future::poll_fn(move |_| {
             if !self.is_held_back(round) {
@@ -167,8 +171,8 @@ impl Lane {
         })
     }
 
-    /// Posts a round that nobody awaits, when that other one, if it is still held back, has
-    /// completed without error.
+    /// Posts a round in the background. If the round `other` is still held back, it is posted when
+    /// `other` has completed without error.
     pub fn post_behind(&self, other: Ticket, round: Round<'_>) {
         if !self.is_held_back(other) {
             return self.post(round);
@@ -181,8 +185,8 @@ impl Lane {
         self.endpoint.chain(other, buffer);
     }
 
-    /// Whether memory nodes may hold back the answers to rounds that no coroutine awaits, until
-    /// the next round or for about a millisecond.
+    /// Whether memory nodes may hold back the answers to background rounds until the next round, or
+    /// for about a millisecond.
     #[must_use]
     pub fn may_hold_back(&self) -> bool {
         self.endpoint.may_hold_back()
@@ -195,43 +199,43 @@ impl Lane {
         self.cost.set(total);
     }
 
-    /// What this lane has spent since it was made. The cost of a transaction is the difference of
-    /// two values.
+    /// Returns what this lane has spent since it was made. The cost of a transaction is the
+    /// difference of two such values.
     #[inline]
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.cost.get()
     }
 
-    /// Rounds of this lane that nobody awaits and that have not completed.
+    /// Returns the number of this lane's background rounds that have not completed.
     #[inline]
     #[must_use]
     pub fn background(&self) -> u32 {
         self.endpoint.background(self.id)
     }
 
-    /// Background rounds of this lane that have failed, ever.
+    /// Returns the number of this lane's background rounds that have ever failed.
     #[inline]
     #[must_use]
     pub fn background_failures(&self) -> u32 {
         self.endpoint.background_failures(self.id)
     }
 
-    /// The time.
+    /// Returns the time of the endpoint's clock.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.endpoint.now()
     }
 
-    /// This coroutine has come to a place with a name: see [`sim`](crate::sim). Costs nothing
-    /// elsewhere.
+    /// Tells a simulation that this coroutine has come to a place with a name: see
+    /// [`sim`](crate::sim). It costs nothing on other backends.
     #[inline]
     pub fn probe(&self, name: &'static str) {
         self.endpoint.probe(self.id, name);
     }
 
-    /// The next number of this lane's random stream.
+    /// Draws the next number of this lane's random stream.
     #[inline]
     pub fn random(&self) -> u64 {
         let mut prng = self.prng.get();
@@ -240,8 +244,8 @@ impl Lane {
         value
     }
 
-    /// Lets the worker's other coroutines run once. For loops whose rounds complete at once, where
-    /// nothing else would.
+    /// Lets the worker's other coroutines run once. Loops whose rounds complete at once need it,
+    /// because nothing else there lets the others run.
     pub fn yield_now(&self) -> impl Future<Output = ()> + '_ {
         let mut yielded = false;
         std::future::poll_fn(move |_| {
@@ -253,7 +257,8 @@ impl Lane {
         })
     }
 
-    /// Lets the others run for at least `time`, and at least once even if that is 0.
+    /// Sleeps for at least `time` while the others run. They run at least once, even if `time` is
+    /// 0.
     pub fn sleep(&self, time: Nanos) -> impl Future<Output = ()> + '_ {
         Sleep { lane: self, deadline: self.now().saturating_add(time), registered: false }
     }
@@ -288,16 +293,18 @@ impl Future for Sleep<'_> {
 
 #[derive(Debug)]
 enum State {
-    /// It has come back, or was never sent; the buffer has the outcome.
+    /// The round has come back, or was never sent. The buffer has the outcome.
     Done(Box<RoundBuffer>),
     Pending(Ticket),
     Finished,
 }
 
-/// A round that has been posted. Await it for its answers. Dropping it leaves the round to run:
-/// whether its verbs have taken effect is then unknown. It must be awaited by the coroutine of its
-/// own lane, and it wakes that coroutine rather than a waker: no combinator that polls only what
-/// its own wakers named may stand in between.
+/// A round that has been posted. Await it for its answers.
+///
+/// Dropping it leaves the round to run; it is then unknown whether its verbs have taken effect. The
+/// coroutine of its own lane must await it. Its completion wakes that coroutine and no waker. So it
+/// must not be awaited through a combinator that polls only the futures whose own wakers were
+/// woken.
 #[must_use = "await it, or hand it over with `then_post`; to send a round that nobody awaits use `Lane::post`"]
 #[derive(Debug)]
 pub struct Execute<'l> {
@@ -307,22 +314,23 @@ pub struct Execute<'l> {
 }
 
 impl<'l> Execute<'l> {
-    /// Whether anything was sent. If not, the round has failed and none of its verbs will ever run.
+    /// Whether anything was sent. If not, the round has failed, and none of its verbs will ever
+    /// run.
     #[inline]
     #[must_use]
     pub fn was_sent(&self) -> bool {
         !matches!(&self.state, State::Done(buffer) if !buffer.sent)
     }
 
-    /// Gives up waiting, and has `next` posted in the background once this round has completed
-    /// without error. If it fails, `next` is not sent and the failure is a background failure.
-    /// Plain code: callable from `Drop`.
+    /// Stops waiting, and has `next` posted in the background when this round has completed without
+    /// error. If this round fails, `next` is not sent, and the failure is a background failure.
+    /// This is not an async function, so `Drop` can call it.
     pub fn then_post(self, next: Round<'l>) {
         self.then_post_all([next]);
     }
 
-    /// Posts several rounds after this one, each when the one before it has completed without
-    /// error.
+    /// Stops waiting, and has several rounds posted in the background. Each is posted when the one
+    /// before it has completed without error; the first, when this round has.
     pub fn then_post_all(mut self, rounds: impl IntoIterator<Item = Round<'l>>) {
         let endpoint = &self.lane.endpoint;
         let rounds = rounds.into_iter().filter_map(|next| {
@@ -347,7 +355,7 @@ impl<'l> Execute<'l> {
 impl<'l> Future for Execute<'l> {
     type Output = Result<Completed<'l>, FabricError>;
 
-    // Inlined for the same reason as `Lane::execute`.
+    // This is inlined for the same reason as `Lane::execute`.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -360,7 +368,8 @@ impl<'l> Future for Execute<'l> {
 }
 
 impl Execute<'_> {
-    /// The round's buffer, once it has completed and the other coroutines have had their turn.
+    /// Returns the round's buffer when the round has completed and the other coroutines have had
+    /// their turn.
     #[inline(never)]
     fn completed(&mut self) -> Option<Box<RoundBuffer>> {
         if let State::Pending(ticket) = self.state {

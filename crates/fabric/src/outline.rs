@@ -1,8 +1,9 @@
-//! Futures whose code is compiled once.
+//! Futures whose code is compiled once, in the crate that defines them.
 //!
-//! The compiler makes the code of an `async fn` where its future is polled, in every crate anew. So
-//! each program that runs a transaction would compile the whole commit. [`outline`] takes the
-//! address of that code where the future is made, and an [`Outlined`] future is polled through it.
+//! The compiler generates the code of an `async fn` where its future is polled, in every crate
+//! again. So each program that runs a transaction would compile the whole commit. [`outline`] takes
+//! the address of that code where the future is made. An [`Outlined`] future is polled through that
+//! address.
 
 use std::fmt;
 use std::future::Future;
@@ -21,10 +22,10 @@ pin_project! {
     }
 }
 
-/// Makes the code of a future part of the crate that calls this.
+/// Makes the code of a future a part of the crate that calls this function.
 ///
-/// The caller must be a function without type parameters, and `#[inline(never)]`: otherwise the
-/// compiler may move it, and the code with it, to where it is called.
+/// The caller must be a function without type parameters, and must be `#[inline(never)]`. Otherwise
+/// the compiler may move it, and the future's code with it, to its call sites.
 #[inline(always)]
 pub fn outline<F: Future>(future: F) -> Outlined<F> {
     Outlined { poll: F::poll, future }

@@ -1,18 +1,18 @@
 //! The random numbers of runs and simulations: xoshiro256++ (Blackman and Vigna), seeded by
 //! splitmix64.
 //!
-//! Our own, forty lines, because a failing seed must replay for ever: the stream may not change
-//! with a dependency.
+//! The generator is written here, in forty lines, because a failing seed must replay for ever. Its
+//! stream must not change with a dependency.
 
-/// A stream of random numbers. The same seed gives the same stream on every machine and in every
-/// version.
+/// A stream of random numbers. A seed gives the same stream on every machine and in every version.
 #[derive(Clone, Copy, Debug)]
 pub struct Prng {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: spreads a counter or a small seed over all 64 bits; every input bit
-/// reaches every output bit. It never changes: tables place their keys by it.
+/// Takes one step of splitmix64. It spreads a counter or a small seed over all 64 bits: every input
+/// bit reaches every output bit. This function never changes, because tables place their keys by
+/// it.
 #[inline]
 #[must_use]
 pub fn splitmix(seed: u64) -> u64 {
@@ -23,7 +23,7 @@ pub fn splitmix(seed: u64) -> u64 {
 }
 
 impl Prng {
-    /// The stream of a seed.
+    /// Makes the stream of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Prng {
         let mut at = seed;
@@ -35,15 +35,15 @@ impl Prng {
         Prng { state }
     }
 
-    /// A stream of its own for the `index`-th user of a seed.
+    /// Makes the stream of the `index`-th user of a seed. Each user has a stream of its own.
     #[must_use]
     pub fn derive(seed: u64, index: u64) -> Prng {
-        // Nested, not combined symmetrically: (seed 1, user 2) and (seed 2, user 1) must not share
-        // a stream.
+        // The two are nested and not combined symmetrically: (seed 1, user 2) and (seed 2, user 1)
+        // must not share a stream.
         Prng::new(splitmix(splitmix(seed).wrapping_add(index)))
     }
 
-    /// The next 64 bits.
+    /// Draws the next 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;
@@ -58,21 +58,21 @@ impl Prng {
         result
     }
 
-    /// A number below `bound`, which must not be 0. The bias of the multiplication is below 2^-32
-    /// for the bounds used.
+    /// Draws a number below `bound`, which must not be 0. The bias of the multiplication is below
+    /// 2^-32 for the bounds used.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         debug_assert!(bound > 0);
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from 0 to 1, which it never is.
+    /// Draws a number from 0 up to but not including 1.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         ((self.next_u64() >> 11) as f64) * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// True with probability `p`.
+    /// Draws true with probability `p`.
     #[inline]
     pub fn chance(&mut self, p: f64) -> bool {
         self.unit() < p
@@ -90,11 +90,11 @@ mod tests {
         assert_eq!(first, GOLDEN);
     }
 
-    // Written down from the first version: replays of old seeds depend on it.
+    // These outputs are fixed since the first version, because replays of old seeds depend on them.
     const GOLDEN: [u64; 3] = [14_971_601_782_005_023_387, 13_781_649_495_232_077_965, 1_847_458_086_238_483_744];
 
-    /// The published algorithm, by hand: from the state 1, 2, 3, 4 the first output is rotl(1 +
-    /// 4, 23) + 1, and the second comes from the state (1 ^ 2 ^ 4, 2 ^ 3 ^ 1, 3 ^ 1 ^ (2 << 17),
+    /// Checks the published algorithm by hand. From the state 1, 2, 3, 4 the first output is rotl(1
+    /// + 4, 23) + 1. The second comes from the state (1 ^ 2 ^ 4, 2 ^ 3 ^ 1, 3 ^ 1 ^ (2 << 17),
     /// rotl(4 ^ 2, 45)).
     #[test]
     fn the_generator_is_xoshiro256_plus_plus() {
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(prng.next_u64(), 3_588_806_011_781_223);
     }
 
-    /// The reference outputs of splitmix64 for the seed 1234567.
+    /// Checks the reference outputs of splitmix64 for the seed 1234567.
     #[test]
     fn seeds_are_spread_by_splitmix64() {
         assert_eq!(Prng::new(1_234_567).state[..2], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);

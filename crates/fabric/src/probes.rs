@@ -1,19 +1,21 @@
-//! The places in protocols that a simulation is told of ([`Lane::probe`](crate::Lane::probe)):
-//! faults happen there, and a campaign that has never reached one has proved nothing about it.
+//! The names of the places in protocols that a simulation is told of
+//! ([`Lane::probe`](crate::Lane::probe)). Faults happen at these places. A campaign that has never
+//! reached a place has proved nothing about it.
 
-/// The first lock of a transaction is about to be asked for: it may hold locks from now on.
+/// The transaction is about to ask for its first lock. It may hold locks from now on.
 pub const LOCKS: &str = "locks";
 /// The transaction's locks are held, and its read set is validated.
 pub const VALIDATED: &str = "validated";
-/// The transaction's log is everywhere: it has committed.
+/// The transaction's log is at all replicas that need it: the transaction has committed.
 pub const LOGGED: &str = "logged";
 /// The transaction's write set, and the release of its locks behind it, have been posted.
 pub const INSTALLED: &str = "installed";
-/// The transaction aborts, and the release of its locks has been posted.
+/// The transaction aborts, and has posted the release of its locks.
 pub const RELEASED: &str = "released";
 /// The client waits for room in a log ring.
 pub const RING_FULL: &str = "ring-full";
-/// What a dead client has left is about to be repaired: its access has been revoked.
+/// The client is about to repair what a dead client has left. The dead client's access has been
+/// revoked.
 pub const REPAIRS: &str = "repairs";
-/// A joining replica is about to get what was there before it.
+/// A joining replica is about to get the data that was written before it joined.
 pub const COPIES: &str = "copies";

@@ -1,5 +1,5 @@
-//! Which lanes of a worker may go on: one bit each, set by completions on the worker's own thread
-//! and by wakers on any thread.
+//! The ready bits of a worker: one bit for each lane that may go on. Completions set them on the
+//! worker's own thread, and wakers set them on any thread.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,16 +11,16 @@ use crate::ids::LaneId;
 
 /// The ready bits of a worker's lanes.
 pub(crate) struct ReadySet {
-    /// Set on the worker's own thread.
+    /// Bits that are set on the worker's own thread.
     local: Cell<u64>,
-    /// Set by wakers on any thread.
+    /// Bits that wakers set on any thread.
     remote: Arc<RemoteReady>,
 }
 
 struct RemoteReady {
     bits: AtomicU64,
     thread: Thread,
-    /// Waker of the endpoint that the thread idles in, if unparking it is not enough.
+    /// The waker of the endpoint that the thread idles in, if unparking the thread is not enough.
     idle: Mutex<Option<Waker>>,
 }
 
@@ -50,7 +50,7 @@ impl RemoteReady {
 }
 
 impl ReadySet {
-    /// Creates the set of a worker of the calling thread. No lane is ready.
+    /// Makes the set of a worker of the calling thread. No lane is ready.
     pub(crate) fn new() -> ReadySet {
         let remote =
             Arc::new(RemoteReady { bits: AtomicU64::new(0), thread: thread::current(), idle: Mutex::default() });
@@ -62,7 +62,8 @@ impl ReadySet {
         Arc::new(LaneWaker { remote: self.remote.clone(), bit: 1 << lane.0 }).into()
     }
 
-    /// The waker of the endpoint that the thread idles in, if unparking the thread is not enough.
+    /// Returns the waker of the endpoint that the thread idles in, if unparking the thread is not
+    /// enough.
     pub(crate) fn idle(&self) -> MutexGuard<'_, Option<Waker>> {
         self.remote.idle()
     }
@@ -72,7 +73,7 @@ impl ReadySet {
         self.local.set(self.local.get() | 1 << lane.0);
     }
 
-    /// All ready lanes; none is ready afterwards.
+    /// Returns all ready lanes, and clears their bits.
     #[inline]
     pub(crate) fn take(&self) -> u64 {
         let mut bits = self.local.take();

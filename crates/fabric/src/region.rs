@@ -1,7 +1,7 @@
-//! A region: a mapping of memory as a slice of atomic words.
+//! A region: mapped memory, as a slice of atomic words.
 //!
-//! The only place of this crate that maps memory. Everything that touches a region's bytes goes
-//! through `&[AtomicU64]`, so the rest is safe code.
+//! This is the only file of the crate that maps memory. All other code reaches a region's bytes
+//! through `&[AtomicU64]`, so it is safe code.
 
 use std::fmt;
 use std::fs::File;
@@ -23,15 +23,16 @@ use crate::prefetch::prefetch;
 /// Bytes of the huge pages that mappings are rounded up to.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Words of the smallest pages that there are.
+/// Words of the smallest page of any machine.
 const SMALL_PAGE_WORDS: usize = 4096 / WORD_BYTES;
 
-/// Which pages back a region.
+/// The kind of pages that back a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
     /// Reserved 2 MiB pages.
     Huge,
-    /// 4 KiB pages that the kernel has been asked to merge into 2 MiB ones, and may or may not.
+    /// 4 KiB pages that the kernel has been asked to merge into 2 MiB pages. It may or may not do
+    /// so.
     Transparent,
     /// 4 KiB pages: the system gives no huge ones.
     Small,
@@ -47,32 +48,32 @@ impl fmt::Display for Pages {
     }
 }
 
-/// A region could not be mapped, or its memory is not there.
+/// A region could not be mapped, or its memory could not be taken.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RegionError {
-    /// The size is 0 or not a multiple of a line.
+    /// The size is 0, or is not a multiple of a line.
     #[error("a region's size must be a positive multiple of {LINE_BYTES} bytes, not {0}")]
     Size(usize),
     /// The system refused the mapping.
     #[error("the system does not give {bytes} bytes of memory: {cause}; ask for less, or free some")]
     Refused {
-        /// Bytes asked for.
+        /// The number of bytes that were asked for.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         cause: Errno,
     },
-    /// The process may not take so much.
+    /// The process may not take that much memory.
     #[error("{} MiB are too much: {left}, and {} MiB of that are kept for the process itself", bytes.div_ceil(1 << 20), RESERVE_BYTES >> 20)]
     TooMuch {
-        /// Bytes asked for.
+        /// The number of bytes that were asked for.
         bytes: u64,
-        /// What there is.
+        /// The memory that the process may still take.
         left: Headroom,
     },
 }
 
-/// A region of a memory node in this process. Zeroed when new; 64-byte aligned; unmapped when
-/// dropped.
+/// A region of a memory node that this process has mapped. It is 64-byte aligned, zeroed when new,
+/// and unmapped when dropped.
 pub struct Region {
     base: NonNull<AtomicU64>,
     words: usize,
@@ -80,8 +81,8 @@ pub struct Region {
     pages: Pages,
 }
 
-// SAFETY: a region is memory that is only ever reached as `&[AtomicU64]`, which is Send and Sync;
-// the pointer is not tied to a thread, and `Drop` has exclusive access.
+// SAFETY: the memory of a region is only ever reached as `&[AtomicU64]`, which is Send and Sync.
+// The pointer is not tied to a thread, and `Drop` has exclusive access.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -97,15 +98,16 @@ impl Region {
             // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
             unsafe { mmap_anonymous(ptr::null_mut(), mapped_bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
         };
-        // Without overcommit, HUGETLB either reserves all its pages now or fails: it cannot fault
-        // later.
+        // Without overcommit, HUGETLB either reserves all its pages now or fails. So it cannot
+        // fault later.
         let (base, pages) = match map(MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) {
             Ok(base) => (base, Pages::Huge),
             Err(_) => {
-                // What the process may have says more than the system does.
+                // The limits of the process explain a refusal better than the system's error does.
                 let refused = |cause| there_is(bytes as u64).err().unwrap_or(RegionError::Refused { bytes, cause });
                 let base = map(MapFlags::PRIVATE).map_err(refused)?;
-                // SAFETY: the range is the mapping just made; advice does not change its contents.
+                // SAFETY: the range is the mapping that was made above. Advice does not change its
+                // contents.
                 let advised = unsafe { madvise(base, mapped_bytes, Advice::LinuxHugepage) };
                 (base, if advised.is_ok() { Pages::Transparent } else { Pages::Small })
             }
@@ -114,7 +116,7 @@ impl Region {
         Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
     }
 
-    /// Maps `bytes` of zeroed memory of which only the 4 KiB pages that are touched cost anything.
+    /// Maps `bytes` bytes of zeroed memory. Only the 4 KiB pages that are touched cost memory.
     pub(crate) fn sparse(bytes: usize) -> Result<Region, RegionError> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
@@ -124,35 +126,39 @@ impl Region {
         Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes: bytes, pages: Pages::Small })
     }
 
-    /// Maps a part of a file or of a memory device, shared with every other process that maps it.
-    /// `huge` asks for huge pages. If another process makes the file shorter afterwards, an access
-    /// to what is gone ends this process. But a region's file is locked by its server, and no other
-    /// process has business with its length.
+    /// Maps a part of a file or of a memory device. Every other process that maps the same part
+    /// shares it. `huge` asks for huge pages.
+    ///
+    /// If another process makes the file shorter afterwards, an access beyond the new end kills
+    /// this process. But the server of a region's file holds its lock, and no other process has a
+    /// reason to change its length.
     pub(crate) fn of_file(file: &File, offset: u64, bytes: usize, huge: bool) -> Result<Region, RegionError> {
         if bytes == 0 || !bytes.is_multiple_of(LINE_BYTES) {
             return Err(RegionError::Size(bytes));
         }
-        // Beyond the end of a file nothing is touched; a device is mapped in whole huge pages.
+        // The mapping may reach beyond the end of a file, where nothing is touched. A device is
+        // mapped in whole huge pages.
         let mapped_bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(RegionError::Size(bytes))?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice aliases no memory of this
-        // process that the language knows of. Another process that maps the file reaches it, as we
-        // do, by atomic words only.
+        // process that the language knows of. Another process that maps the file also reaches it by
+        // atomic words only.
         let base = unsafe { mmap(ptr::null_mut(), mapped_bytes, access, flags, file, offset) }
             .map_err(|cause| RegionError::Refused { bytes, cause })?;
         let advice = if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: the range is the mapping just made; advice does not change its contents.
+        // SAFETY: the range is the mapping that was made above. Advice does not change its
+        // contents.
         let advised = unsafe { madvise(base, mapped_bytes, advice) };
         let pages = if huge && advised.is_ok() { Pages::Transparent } else { Pages::Small };
         let base = NonNull::new(base.cast::<AtomicU64>()).ok_or(RegionError::Size(bytes))?;
         Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
     }
 
-    /// Takes all memory of a region from the system now. Fails if there is not enough; drop the
-    /// region then, which gives back what has been taken. Looks at the limits before each piece,
+    /// Takes all memory of a region from the system now, and fails if there is not enough. If it
+    /// fails, drop the region to give back what was taken. It checks the limits before each piece,
     /// because other processes take memory meanwhile.
     pub fn take(&self) -> Result<(), RegionError> {
-        // Reserved pages are this process's already.
+        // Reserved pages belong to this process already.
         let is_shared = self.pages != Pages::Huge;
         if is_shared {
             there_is(self.bytes())?;
@@ -162,14 +168,15 @@ impl Region {
             if is_shared {
                 there_is(bytes as u64)?;
             }
-            // SAFETY: the range lies inside of the mapping; populating it changes no contents.
+            // SAFETY: the range lies within the mapping. Populating it does not change its
+            // contents.
             let taken = unsafe {
                 let start = self.base.as_ptr().cast::<u8>().add(from);
                 madvise(start.cast(), bytes, Advice::LinuxPopulateWrite)
             };
             match taken {
                 Ok(()) => {}
-                // A kernel older than 5.14: each page is touched.
+                // A kernel older than 5.14 does not know the call: each page is touched.
                 Err(Errno::INVAL) => {
                     let words = self.words().iter().skip(from / WORD_BYTES).take(bytes / WORD_BYTES);
                     words.step_by(SMALL_PAGE_WORDS).for_each(|word| _ = word.fetch_or(0, Ordering::Relaxed));
@@ -180,17 +187,17 @@ impl Region {
         Ok(())
     }
 
-    /// The region's words.
+    /// Returns the region's words.
     #[inline]
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `base` is page-aligned and the mapping spans `words` words, zeroed by the kernel
-        // (every bit pattern is a valid AtomicU64), and lives as long as `self`; nobody has a
-        // `&mut` to it.
+        // SAFETY: `base` is page-aligned, and the mapping spans `words` words, which the kernel has
+        // zeroed. Every bit pattern is a valid AtomicU64. The mapping lives as long as `self`, and
+        // there is no `&mut` to it.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 
-    /// Asks the processor to bring the line of a word into its cache. Reads nothing.
+    /// Prefetches the line of a word into the processor's cache. It reads nothing.
     #[inline(always)]
     pub(crate) fn prefetch(&self, word: usize) {
         if let Some(word) = self.words().get(word) {
@@ -198,20 +205,20 @@ impl Region {
         }
     }
 
-    /// Size of the region in bytes.
+    /// Returns the size of the region in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.words * WORD_BYTES) as u64
     }
 
-    /// Pages that back the region.
+    /// Returns the kind of pages that back the region.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.pages
     }
 }
 
-/// Fails if this process may not take so much memory, and keep some for itself.
+/// Fails if this process may not take `bytes` bytes and still keep a reserve for itself.
 pub(crate) fn there_is(bytes: u64) -> Result<(), RegionError> {
     let left = Headroom::now();
     if bytes.saturating_add(RESERVE_BYTES) > left.bytes { Err(RegionError::TooMuch { bytes, left }) } else { Ok(()) }
@@ -219,7 +226,7 @@ pub(crate) fn there_is(bytes: u64) -> Result<(), RegionError> {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, whole, and no reference to it outlives `self`.
+        // SAFETY: this value owns the whole mapping, and no reference to it outlives `self`.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
         if let Err(cause) = unmapped {
             tracing::error!(%cause, "munmap failed");
@@ -233,18 +240,18 @@ impl fmt::Debug for Region {
     }
 }
 
-/// The half of a word that grows first: a futex is 32 bits. Only ever handed to the kernel, so that
-/// the program itself accesses the word in one size.
+/// Returns the low half of a word, which changes first, because a futex has 32 bits. It is only
+/// handed to the kernel, so the program itself accesses the word in one size.
 fn futex(word: &AtomicU64) -> &AtomicU32 {
     let half = usize::from(cfg!(target_endian = "big"));
-    // SAFETY: both halves lie inside the word, are aligned, and live as long as it; every bit
+    // SAFETY: both halves lie within the word, are aligned, and live as long as it. Every bit
     // pattern is valid, and there is no `&mut`.
     unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(half) }
 }
 
-/// Waits until a thread calls [`futex_wake`] for one of the words, which no longer holds the value
-/// that it is paired with. Waits no longer than until CLOCK_MONOTONIC shows `until`, and may return
-/// early. The words may be shared with other processes.
+/// Waits until a thread calls [`futex_wake`] for one of the words, and that word no longer has the
+/// value that it is paired with. It waits no longer than until CLOCK_MONOTONIC shows `until`, and
+/// may return early. The words may be shared with other processes.
 pub(crate) fn futex_wait(words: &[(&AtomicU64, u64)], until: Option<Nanos>) {
     const WORDS_MAX: usize = 128; // FUTEX_WAITV_MAX
     debug_assert!(words.len() <= WORDS_MAX);
@@ -261,14 +268,14 @@ pub(crate) fn futex_wait(words: &[(&AtomicU64, u64)], until: Option<Nanos>) {
     let waits = &waits[..words.len().min(WORDS_MAX)];
     match futex::waitv(waits, WaitvFlags::empty(), until.as_ref(), futex::ClockId::Monotonic) {
         Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::TIMEDOUT) => {}
-        // A kernel older than 5.16, or memory that has no futexes: poll, slowly.
+        // A kernel older than 5.16, or memory without futexes: poll slowly.
         Err(_) => thread::sleep(Duration::from_millis(1)),
     }
 }
 
 /// Ends the [`futex_wait`]s on a word.
 pub(crate) fn futex_wake(word: &AtomicU64) {
-    // An error says that the memory has no futexes, and then nobody sleeps there.
+    // An error means that the memory has no futexes, and then no thread sleeps there.
     let _ = futex::wake(futex(word), futex::Flags::empty(), i32::MAX as u32);
 }
 

@@ -1,9 +1,9 @@
-//! A round: verbs and the bytes they read and write, in one leased buffer.
+//! A round: its verbs, and the bytes that they read and write, in one leased buffer.
 //!
 //! The buffer moves: from the endpoint's pool to the [`Round`] being built, to the transport when
-//! it is posted, to [`Completed`] when it has come back, and to the pool again. Moving the box is
-//! what makes it safe to drop the future of a round (contract, rule 5): the transport still owns
-//! what the NIC uses.
+//! the round is posted, to [`Completed`] when it has come back, and to the pool again. Because the
+//! box itself moves, the future of a round may be dropped at any time (contract, rule 5): the
+//! transport still owns the memory that the NIC uses.
 
 use std::ops::Range;
 
@@ -21,19 +21,20 @@ pub(crate) mod part;
 use buffer::{Mark, RoundBuffer, Verb};
 use cost::Tally;
 
-/// A round being built. Dropping it gives its buffer back; nothing has been sent.
+/// A round being built. Dropping it gives its buffer back, and nothing is sent.
 #[must_use = "a round does nothing until it is executed or posted"]
 #[derive(Debug)]
 pub struct Round<'l> {
     endpoint: &'l Endpoint,
-    // Always `Some` until the round is executed, posted or dropped.
+    // It is `Some` until the round is executed, posted or dropped.
     buffer: Option<Box<RoundBuffer>>,
 }
 
-/// A piece of a round's buffer: its place in the low half, its words in the high half.
+/// A piece of a round's buffer: its place in the low half of the first word, its length in words in
+/// the high half.
 ///
-/// Handles are made and redeemed for every verb. Of two scalars they travel in registers; of three,
-/// through memory, and there the copy waits for the parts to be stored.
+/// Handles are made and redeemed for every verb. A handle of two scalars travels in registers. A
+/// handle of three would travel through memory, and the copy would wait until its parts are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Piece(u64);
 
@@ -59,7 +60,7 @@ impl Piece {
     }
 }
 
-/// The place of an answer of one word in the low half, the mark of its round in the high half: see
+/// An answer of one word: its place in the low half, the mark of its round in the high half; see
 /// [`Piece`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Marked(u64);
@@ -81,35 +82,36 @@ impl Marked {
     }
 }
 
-/// A READ of a round: redeem it at [`Completed::words`] or [`Completed::bytes`].
+/// The handle of a READ. Redeem it at [`Completed::words`] or [`Completed::bytes`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadHandle {
     piece: Piece,
     mark: Mark,
 }
 
-/// A compare-and-swap of a round: redeem it at [`Completed::swapped`].
+/// The handle of a compare-and-swap. Redeem it at [`Completed::swapped`] or
+/// [`Completed::previous`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SwapHandle {
     expected: u64,
     answer: Marked,
 }
 
-/// A FETCH_ADD of a round: redeem it at [`Completed::added`].
+/// The handle of a FETCH_ADD. Redeem it at [`Completed::added`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddHandle {
     at: u32,
     mark: Mark,
 }
 
-/// A call of a round: redeem it at [`Completed::reply`].
+/// The handle of a call. Redeem it at [`Completed::reply`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallHandle {
     at: u32,
     mark: Mark,
 }
 
-/// Bytes copied into a round once, to be written to several places.
+/// Bytes that were copied into a round once, to be written to several places.
 #[derive(Clone, Copy, Debug)]
 pub struct Staged {
     piece: Piece,
@@ -136,21 +138,21 @@ impl<'l> Round<'l> {
         self.buffer.as_ref().expect("a round keeps its buffer until it is consumed")
     }
 
-    /// Reads `bytes` from `at`. A wrong address or length, or a full round, is reported by the
-    /// round's execution.
+    /// Adds a READ of `bytes` bytes from `at`. Executing the round reports a wrong address or
+    /// length, or a full round.
     #[inline]
     pub fn read(&mut self, at: Address, bytes: usize) -> ReadHandle {
         let buffer = self.buffer();
         let words = aligned_words(buffer, at, bytes);
         let into = buffer.lease(words, at.node);
-        // More have been refused; here only their sum must not overflow.
+        // A longer READ has been refused above. Here only the sum must not overflow.
         let words = words.min(ROUND_WORDS_MAX);
         buffer.push(Verb::Read { at, words: words as u32, into });
         buffer.tally.add(Tally::READ, 0, words * WORD_BYTES);
         ReadHandle { piece: Piece::new(into, words), mark: buffer.mark() }
     }
 
-    /// Copies bytes into the round, to be written by any number of [`Round::write_staged`].
+    /// Copies bytes into the round, which any number of [`Round::write_staged`] may write.
     #[inline]
     pub fn stage(&mut self, bytes: &[u8]) -> Staged {
         let words = bytes.len() / WORD_BYTES;
@@ -160,15 +162,15 @@ impl<'l> Round<'l> {
             return self.stage_words(0);
         }
         let staged = self.stage_words(words);
-        // Nothing was staged if the round is refused already: it will not be sent.
+        // If the round is refused already, nothing was staged: it will not be sent.
         if staged.piece.words() as usize == words {
             self.staged_mut(staged).as_mut_bytes().copy_from_slice(bytes);
         }
         staged
     }
 
-    /// Takes `words` of the round's buffer to be filled through [`Round::staged_mut`]. Their
-    /// contents are what an earlier round left there.
+    /// Takes `words` words of the round's buffer, to be filled through [`Round::staged_mut`]. At
+    /// first they contain what an earlier round left there.
     #[inline]
     pub fn stage_words(&mut self, words: usize) -> Staged {
         let buffer = self.buffer();
@@ -177,7 +179,7 @@ impl<'l> Round<'l> {
         Staged { piece: Piece::new(at, words), mark: buffer.mark() }
     }
 
-    /// The words of a staged piece. Empty if the round was full.
+    /// Returns the words of a staged piece. They are empty if the round was full.
     #[inline]
     pub fn staged_mut(&mut self, staged: Staged) -> &mut [u64] {
         let buffer = self.buffer();
@@ -185,20 +187,20 @@ impl<'l> Round<'l> {
         &mut buffer.words[staged.piece.range()]
     }
 
-    /// Writes bytes to `at`; they are copied now.
+    /// Adds a WRITE of these bytes to `at`. The bytes are copied now.
     #[inline]
     pub fn write(&mut self, at: Address, bytes: &[u8]) {
         let staged = self.stage(bytes);
         self.write_staged(at, staged);
     }
 
-    /// Writes words to `at`; they are copied now.
+    /// Adds a WRITE of these words to `at`. The words are copied now.
     #[inline]
     pub fn write_words(&mut self, at: Address, words: &[u64]) {
         self.write(at, words.as_bytes());
     }
 
-    /// Writes a staged piece to `at`.
+    /// Adds a WRITE of a staged piece to `at`.
     #[inline]
     pub fn write_staged(&mut self, at: Address, staged: Staged) {
         let buffer = self.buffer();
@@ -209,7 +211,7 @@ impl<'l> Round<'l> {
         buffer.tally.add(Tally::WRITE, bytes, 0);
     }
 
-    /// Replaces the word at `at` by `new` if it is `expected`.
+    /// Adds a compare-and-swap, which replaces the word at `at` by `new` if the word is `expected`.
     #[inline]
     pub fn compare_swap(&mut self, at: Address, expected: u64, new: u64) -> SwapHandle {
         let buffer = self.buffer();
@@ -220,7 +222,7 @@ impl<'l> Round<'l> {
         SwapHandle { expected, answer: Marked::new(into, buffer.mark()) }
     }
 
-    /// Adds `delta` to the word at `at`, wrapping.
+    /// Adds a FETCH_ADD, which adds `delta` to the word at `at`, wrapping.
     #[inline]
     pub fn fetch_add(&mut self, at: Address, delta: u64) -> AddHandle {
         let buffer = self.buffer();
@@ -231,14 +233,16 @@ impl<'l> Round<'l> {
         AddHandle { at: into, mark: buffer.mark() }
     }
 
-    /// Flushes the earlier writes of this round to a node, as far as the backend reaches.
+    /// Adds a flush of the earlier writes of this round to a node, as far as the backend's flush
+    /// reaches.
     pub fn flush(&mut self, node: NodeId) {
         let buffer = self.buffer();
         buffer.push(Verb::Flush { node });
         buffer.tally.add(Tally::FLUSH, 0, 0);
     }
 
-    /// Has the node's CPU serve a request: `head`, then `body`. A reply has at most `reply_words`.
+    /// Adds a call: the node's CPU serves a request, which is `head` followed by `body`. The reply
+    /// may have at most `reply_words` words.
     pub fn call(&mut self, node: NodeId, head: &[u64], body: Option<Staged>, reply_words: usize) -> CallHandle {
         let head = {
             let staged = self.stage_words(head.len());
@@ -270,9 +274,9 @@ impl<'l> Round<'l> {
         CallHandle { at: into, mark: buffer.mark() }
     }
 
-    /// What is added from now on starts when everything before has completed, and does not start if
-    /// anything before has failed: as if the first part had been awaited. Costs, and counts, one
-    /// round trip.
+    /// Adds a fence. Verbs that are added after it start when all verbs before it have completed.
+    /// They do not start if a verb before it has failed. This is as if the first part of the round
+    /// had been awaited. A fence costs and counts one round trip.
     pub fn after_completion(&mut self) {
         let buffer = self.buffer();
         buffer.push(Verb::AfterCompletion);
@@ -286,8 +290,8 @@ impl<'l> Round<'l> {
         self.buffer_ref().verbs().is_empty()
     }
 
-    /// Whether `verbs` more verbs and `bytes` more bytes fit. A larger set is split into several
-    /// rounds.
+    /// Whether `verbs` more verbs and `bytes` more bytes fit into this round. A caller splits a
+    /// larger set into several rounds.
     #[inline]
     #[must_use]
     pub fn has_room(&self, verbs: usize, bytes: usize) -> bool {
@@ -303,7 +307,7 @@ impl Drop for Round<'_> {
     }
 }
 
-/// Words of an aligned access; 0 and an outcome if it is not aligned.
+/// Returns the words of an access. If it is not aligned, returns 0 and sets the round's outcome.
 #[inline(always)]
 fn aligned_words(buffer: &mut RoundBuffer, at: Address, bytes: usize) -> usize {
     if (at.offset | bytes as u64) & (WORD_BYTES as u64 - 1) != 0 {
@@ -313,7 +317,7 @@ fn aligned_words(buffer: &mut RoundBuffer, at: Address, bytes: usize) -> usize {
     bytes / WORD_BYTES
 }
 
-/// A round that has completed: its answers, by handle. Dropping it gives the buffer back.
+/// A round that has completed. It holds the answers, by handle. Dropping it gives the buffer back.
 #[derive(Debug)]
 pub struct Completed<'l> {
     endpoint: &'l Endpoint,
@@ -332,35 +336,35 @@ impl<'l> Completed<'l> {
         buffer
     }
 
-    /// The words that a READ brought.
+    /// Returns the words that a READ has read.
     #[inline]
     #[must_use]
     pub fn words(&self, handle: ReadHandle) -> &[u64] {
         &self.buffer(handle.mark).words[handle.piece.range()]
     }
 
-    /// The bytes that a READ brought, 8-byte aligned.
+    /// Returns the bytes that a READ has read. They are 8-byte aligned.
     #[inline]
     #[must_use]
     pub fn bytes(&self, handle: ReadHandle) -> &[u8] {
         self.words(handle).as_bytes()
     }
 
-    /// Whether a compare-and-swap found what it expected.
+    /// Whether a compare-and-swap found the expected word, and so replaced it.
     #[inline]
     #[must_use]
     pub fn swapped(&self, handle: SwapHandle) -> bool {
         self.previous(handle) == handle.expected
     }
 
-    /// What a compare-and-swap found.
+    /// Returns the word that a compare-and-swap found.
     #[inline]
     #[must_use]
     pub fn previous(&self, handle: SwapHandle) -> u64 {
         self.buffer(handle.answer.mark()).words[handle.answer.at()]
     }
 
-    /// The words that a call was answered with.
+    /// Returns the words of the reply to a call.
     #[inline]
     #[must_use]
     pub fn reply(&self, handle: CallHandle) -> &[u64] {
@@ -368,7 +372,7 @@ impl<'l> Completed<'l> {
         &reply[..*length as usize]
     }
 
-    /// What a FETCH_ADD found.
+    /// Returns the word that a FETCH_ADD found, before it added.
     #[inline]
     #[must_use]
     pub fn added(&self, handle: AddHandle) -> u64 {

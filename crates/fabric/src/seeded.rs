@@ -1,19 +1,24 @@
-//! Shared memory under a hostile scheduler: everything that the contract of a round allows, from a
-//! seed.
+//! The seeded backend: shared memory under a hostile scheduler, which does everything that the
+//! contract of a round allows, in an order drawn from a seed.
 //!
-//! One thread plays any number of clients. Every CAS, every group of words of a READ or WRITE, and
-//! every completion is a step of its own; any coroutine may run between two steps; verbs that the
-//! contract does not order run in any order, across rounds and endpoints; a client can lose its
-//! access after any step. The same seed gives the same run, so a failing one replays.
+//! One thread plays any number of clients.
 //!
-//! Memory tears in one of two ways, drawn for the whole run, because a line of a record may not
-//! tear (rule 2) and a backend cannot tell which lines are records':
+//! 1. Every CAS, every group of words of a READ or WRITE, and every completion is a step of its
+//!    own. Any coroutine may run between two steps.
+//! 2. Verbs that the contract does not order run in any order, across rounds and endpoints.
+//! 3. A client can lose its access after any step.
+//! 4. A seed always gives the same run, so a failing run can be replayed.
 //!
-//! - [`Tearing::Words`]: WRITEs land word group by word group; READs take their lines in ascending
-//!   order, the words of a line in any order, by the algorithm of [`copy`](crate::copy).
-//! - [`Tearing::Lines`]: WRITEs land line by line; READs take their lines in any order.
+//! Memory tears in one of two ways, which is drawn for the whole run. A line of a record may not
+//! tear (rule 2), and a backend cannot tell which lines are those of records:
 //!
-//! [`explore`] takes these steps in another way: it runs a small program in every order of them.
+//! - [`Tearing::Words`]: WRITEs land one group of words after the other. READs take their lines in
+//!   ascending order, and the words of a line in any order, by the algorithm of
+//!   [`copy`](crate::copy).
+//! - [`Tearing::Lines`]: WRITEs land one line after the other. READs take their lines in any order.
+//!
+//! [`explore`] uses these steps in another way: it runs a small program in every order of its
+//! steps.
 
 pub mod explore;
 mod journal;
@@ -36,15 +41,15 @@ use crate::transport::{Capabilities, Fabric, Handler, Host, Posted, Transport};
 
 use journal::Journal;
 
-/// Polls without anything to do after which the run is taken for deadlocked.
+/// Polls in which there was nothing to do, after which the run is taken for deadlocked.
 const IDLE_POLLS_MAX: u32 = 10_000_000;
 
-/// How memory tears in a run.
+/// The way in which memory tears in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tearing {
-    /// Between words; lines are read in ascending order.
+    /// Memory tears between words. Lines are read in ascending order.
     Words,
-    /// Between lines; lines are read in any order.
+    /// Memory tears between lines. Lines are read in any order.
     Lines,
 }
 
@@ -60,11 +65,11 @@ struct State {
     schedule: Schedule,
     /// A client whose rounds run to their end when they are posted.
     undisturbed: Option<ClientId>,
-    /// A NIC's CAS or FETCH_ADD loads in one step and stores in another.
+    /// Whether the CAS or FETCH_ADD of a NIC loads in one step and stores in another.
     split_atomics: bool,
-    /// What the run that is explored has changed in memory.
+    /// The changes that the explored run has made in memory.
     journal: Option<Journal>,
-    /// For each node, what an exploration has seen its handler do.
+    /// For each node, a digest of what an exploration has seen its handler do.
     handlers: Vec<u64>,
     prng: Prng,
     tearing: Tearing,
@@ -72,10 +77,11 @@ struct State {
     steps: u64,
     idle_polls: u32,
     connections: Vec<Connection>,
-    /// The connections with rounds in flight, and some that had, by their numbers in order. A run
-    /// makes hundreds of connections, few of which do something.
+    /// The connections with rounds in flight, and some that had rounds, in ascending order of their
+    /// numbers. A run makes hundreds of connections, few of which do something at a time.
     posting: Vec<usize>,
-    /// What can take the next step, unless something has begun, ended or failed since it was asked.
+    /// The candidates for the next step, unless something has begun, ended or failed since they
+    /// were listed.
     candidates: Vec<Candidate>,
     are_candidates_known: bool,
     services: Vec<Serving>,
@@ -85,14 +91,14 @@ struct State {
     down: Vec<NodeId>,
 }
 
-/// Who takes the next step.
+/// How the next step is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Schedule {
-    /// The random numbers of the seed do.
+    /// The random numbers of the seed choose it.
     Random,
-    /// Nobody: a round runs to its end when it is posted.
+    /// There is no choice: a round runs to its end when it is posted.
     Instant,
-    /// An exploration does.
+    /// An exploration chooses it.
     Explored,
 }
 
@@ -119,11 +125,12 @@ struct InFlight {
     verbs: Vec<Running>,
     outcome: Result<(), FabricError>,
     orphaned: bool,
-    /// Fingerprint of everything that its verbs have brought so far, in whatever order.
+    /// The fingerprint of everything that the round's verbs have read so far. It does not depend on
+    /// their order.
     brought: u64,
 }
 
-/// How far a verb has come.
+/// How far a verb has got.
 enum Running {
     Waiting,
     Reading {
@@ -134,14 +141,14 @@ enum Running {
     Writing {
         next: usize,
     },
-    /// An atomic that has loaded, and has not stored.
+    /// An atomic that has loaded and has not stored.
     Loaded {
         found: u64,
     },
     Done,
 }
 
-/// How far the READ of a line has come with the line's head; see [`copy`](crate::copy).
+/// How far the READ of a line has got with the line's head; see [`copy`](crate::copy).
 #[derive(Clone, Copy)]
 enum Look {
     None,
@@ -150,15 +157,15 @@ enum Look {
 }
 
 impl Seeded {
-    /// Creates memory nodes with the given regions (sizes in bytes), scheduled from `seed`, which
-    /// also draws the tearing.
+    /// Creates memory nodes with the given regions (sizes in bytes). `seed` draws the schedule and
+    /// the way of tearing.
     pub fn new(nodes: &[Vec<usize>], seed: u64) -> Result<Seeded, RegionError> {
         let mut prng = Prng::derive(seed, 0x5eed);
         let tearing = if prng.below(2) == 0 { Tearing::Words } else { Tearing::Lines };
         Seeded::with_tearing(nodes, seed, tearing)
     }
 
-    /// Creates memory nodes like [`Seeded::new`], with the given tearing.
+    /// Creates memory nodes as [`Seeded::new`] does, with the given way of tearing.
     pub fn with_tearing(nodes: &[Vec<usize>], seed: u64, tearing: Tearing) -> Result<Seeded, RegionError> {
         let state = State {
             schedule: Schedule::Random,
@@ -187,43 +194,43 @@ impl Seeded {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the NICs' atomics atomic among themselves only: between the load and the store of a
-    /// CAS or FETCH_ADD the CPU of the node may change the word, and what it stored is lost. Before
-    /// the first client connects.
+    /// Makes the atomics of the NICs atomic among themselves only: the CPU of the node may change
+    /// the word between the load and the store of a CAS or FETCH_ADD, and its store is then lost.
+    /// Call this before the first client connects.
     #[must_use]
     pub fn with_split_atomics(self) -> Seeded {
         self.state().split_atomics = true;
         self
     }
 
-    /// Verb steps taken so far.
+    /// Returns the number of verb steps taken so far.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.state().steps
     }
 
-    /// Takes a client's access away when `steps` more verb steps have been taken, in the middle of
-    /// whatever it does.
+    /// Revokes a client's access when `steps` more verb steps have been taken, in the middle of
+    /// what the client does.
     pub fn revoke_after(&self, client: ClientId, steps: u64) {
         let mut state = self.state();
         let at = state.steps + steps;
         state.revocations.push((at, client));
     }
 
-    /// Has a client's rounds run to their end when they are posted, from now on: of one that loads
-    /// or looks through tables while nobody else takes a step, so that no order of its verbs shows
-    /// anything. Each of them would take a step for every line that it reads.
+    /// Makes a client's rounds run to their end when they are posted, from now on. This is for a
+    /// client that loads or inspects tables while no other client takes a step. No order of its
+    /// verbs can show anything then, and each would take a step for every line that it reads.
     pub fn undisturbed(&self, client: ClientId) {
         self.state().undisturbed = Some(client);
     }
 
-    /// A client says something to others beside what it does in memory: for [`explore`], of
-    /// recoverers.
+    /// Records that a client tells other clients something, beyond what it does in memory.
+    /// [`explore`] needs to know this of recoverers.
     pub fn tells(&self, client: ClientId, what: u64) {
         self.state().tells(client, what);
     }
 
-    /// Steps the memory nodes' services until none finds work.
+    /// Steps the memory nodes' services until none of them finds work.
     pub fn settle_services(&self) {
         let mut state = self.state();
         loop {
@@ -305,7 +312,7 @@ impl Host for Seeded {
 }
 
 impl State {
-    /// A poll: a few steps of whatever can run.
+    /// Polls: takes a few steps of whatever can run.
     fn advance(&mut self, memory: &Memory) {
         self.now += 1 + self.prng.below(20);
         if !self.services.is_empty() && self.prng.below(16) == 0 {
@@ -325,7 +332,7 @@ impl State {
         }
     }
 
-    /// One step of one verb, or the completion of one round. False if nothing is in flight.
+    /// Takes one step of a verb, or completes one round. Returns false if nothing is in flight.
     fn step(&mut self, memory: &Memory) -> bool {
         if !self.are_candidates_known {
             let connections = &self.connections;
@@ -374,9 +381,10 @@ impl State {
         true
     }
 
-    /// Adds everything that can take the next step.
+    /// Adds all candidates for the next step.
     fn add_candidates(&self, candidates: &mut Vec<Candidate>) {
-        // Nodes (a bit each) whose NIC is in the middle of an atomic: it does no other meanwhile.
+        // Nodes (one bit each) whose NIC is in the middle of an atomic. It does no other atomic
+        // meanwhile.
         let mut busy = 0u64;
         for &index in &self.posting {
             let connection = &self.connections[index];
@@ -397,7 +405,7 @@ impl State {
     }
 }
 
-/// Why a client may not execute a verb, if it may not.
+/// Returns why a client may not execute a verb, or `None` if it may.
 fn refusal(revoked: &[ClientId], down: &[NodeId], client: ClientId, verb: &Verb) -> Option<FabricError> {
     let node = verb.node()?;
     if revoked.contains(&client) {
@@ -406,7 +414,7 @@ fn refusal(revoked: &[ClientId], down: &[NodeId], client: ClientId, verb: &Verb)
     down.contains(&node).then_some(FabricError { node, fault: Fault::Unreachable })
 }
 
-/// Something that can take the next step: a verb, or a whole round that can complete.
+/// A candidate for the next step: a verb, or a whole round that can complete.
 #[derive(Clone, Copy)]
 struct Candidate {
     connection: usize,
@@ -421,10 +429,10 @@ impl Verb {
 }
 
 impl Connection {
-    /// Rule 1 of the contract, as what may run next: a verb waits for the earlier ones of its
-    /// connection and node that it is ordered behind.
+    /// Adds the verbs that may run next. This is rule 1 of the contract: a verb waits for those
+    /// earlier verbs of its connection and node that it is ordered behind.
     fn runnable(&self, connection: usize, candidates: &mut Vec<Candidate>) {
-        // Nodes (a bit each) with a WRITE, an atomic, or a call, that has not been done.
+        // Nodes (one bit each) with a WRITE, an atomic, or a call that has not been done.
         let (mut writes, mut atomics, mut calls) = (0u64, 0u64, 0u64);
         for (round_index, round) in self.in_flight.iter().enumerate() {
             let mut all_done = true;
@@ -461,7 +469,7 @@ impl Connection {
         }
     }
 
-    /// Nodes of which this connection has an atomic half done.
+    /// Returns the nodes at which this connection has an atomic half done.
     fn loaded(&self) -> impl Iterator<Item = NodeId> {
         self.in_flight.iter().flat_map(|round| {
             let half_done = |(_, running): &(_, &Running)| matches!(running, Running::Loaded { .. });
@@ -483,7 +491,7 @@ impl Connection {
 }
 
 impl InFlight {
-    /// Nothing of what it has not done yet happens, because its client is revoked.
+    /// Cancels everything that the connection has not done yet, because its client is revoked.
     fn cut_off(&mut self) {
         let left = |running: &Running| !matches!(running, Running::Done);
         while let Some(verb) = self.verbs.iter().position(left) {
@@ -494,15 +502,15 @@ impl InFlight {
         }
     }
 
-    /// The round fails: what it has not done yet at that node does not happen, nor what waits for
-    /// its completion.
+    /// Fails the round. What the round has not done yet at that node does not happen. Neither does
+    /// what waits for its completion.
     fn fail(&mut self, error: FabricError) {
         if self.outcome.is_ok() {
             self.outcome = Err(error);
         }
         let mut fenced = false;
         for (verb, running) in self.buffer.verbs().iter().zip(&mut self.verbs) {
-            // A fence that has been passed had nothing failed in front of it.
+            // Nothing in front of a fence that has been passed has failed.
             fenced |= matches!((verb, &*running), (Verb::AfterCompletion, Running::Waiting));
             if fenced || verb.node() == Some(error.node) {
                 *running = Running::Done;
@@ -511,7 +519,7 @@ impl InFlight {
     }
 }
 
-/// One of the two steps of an atomic that the node's CPU may come in between of.
+/// Takes one of the two steps of an atomic. The node's CPU may act between the two.
 fn step_atomic(memory: &Memory, round: &mut InFlight, index: usize, verb: &Verb) -> Result<(), FabricError> {
     let (at, into) = match *verb {
         Verb::CompareSwap { at, into, .. } | Verb::FetchAdd { at, into, .. } => (at, into),
@@ -532,7 +540,7 @@ fn step_atomic(memory: &Memory, round: &mut InFlight, index: usize, verb: &Verb)
     Ok(())
 }
 
-/// One step of a verb that may run.
+/// Takes one step of a verb that may run.
 fn step_verb(
     memory: &Memory,
     prng: &mut Prng,
@@ -594,7 +602,7 @@ fn step_read(
                 lines.swap(last, prng.below(last as u64 + 1) as usize);
             }
         } else {
-            lines.reverse(); // taken from the end
+            lines.reverse(); // the lines are taken from the end
         }
         *running = Running::Reading { lines, look: Look::None, missing: 0 };
     }
@@ -657,7 +665,7 @@ impl Transport for SeededTransport {
         let connection = &mut state.connections[self.index];
         let ticket = round.ticket();
         if state.schedule == Schedule::Explored && !connection.trail.posted(ticket) {
-            return Posted::Pending(ticket); // nothing of a client that has crashed leaves it
+            return Posted::Pending(ticket); // nothing that a crashed client posts leaves it
         }
         let verbs = round.verbs().iter().map(|_| Running::Waiting).collect();
         let mut round = InFlight { ticket, buffer: round, verbs, outcome: Ok(()), orphaned: false, brought: 0 };

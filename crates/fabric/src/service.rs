@@ -1,9 +1,9 @@
-//! What a memory node's own CPU does beside the one-sided verbs: a service is stepped until it is
-//! stopped.
+//! Services: the work that a memory node's own CPU does beside the one-sided verbs. A service is
+//! stepped until it is stopped.
 //!
-//! One-sided writes tell the CPU nothing, so a service polls; it polls in batches and sleeps in
-//! between, longer the longer it finds nothing, so that many of them share few cores and an idle
-//! one costs next to nothing.
+//! One-sided writes do not notify the CPU, so a service polls. It works in batches and sleeps
+//! between them, for longer the longer it finds nothing. So several services share few cores, and
+//! an idle one costs next to nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,31 +12,32 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a step of a service found.
+/// The result of one step of a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// So much work that there is probably more already: step it again at once.
+    /// There was so much work that there is probably more already. Step the service again at once.
     Behind,
-    /// Some work: more will have come after a short nap, and a batch costs less than its parts.
+    /// There was some work. More will have come after a short nap, and one batch costs less than
+    /// several small ones.
     Worked,
     /// There was nothing to do.
     Idle,
 }
 
-/// Work of a memory node's CPU.
+/// A piece of software that the CPU of a memory node runs repeatedly.
 pub trait Service: Send {
     /// Does a bounded piece of work.
     fn step(&mut self) -> Progress;
 
-    /// The node's process has been started anew: what it knew is gone, except for what is in its
-    /// memory. For simulated nodes.
+    /// Forgets everything but what is in the node's memory, because the node's process has been
+    /// started anew. Simulated nodes call this.
     fn restart(&mut self) {}
 }
 
-/// Sleep after a step that found work. Short enough that a log ring of the default size does not
-/// fill meanwhile.
+/// Sleep after a step that found work. It is short enough that a log ring of the default size does
+/// not fill meanwhile.
 pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
-/// Sleep of a service that has found nothing for long: under 1 % of a CPU.
+/// Sleep of a service that has found nothing for a long time. It then uses less than 1 % of a CPU.
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
@@ -73,20 +74,20 @@ impl ServiceHandle {
         Ok(ServiceHandle { shared, thread: Some(thread) })
     }
 
-    /// Makes the two ends of a service that its owner steps, until the stop is requested.
+    /// Makes the two ends of a service that its owner steps itself, until the stop is requested.
     pub(crate) fn detached() -> (ServiceHandle, ServiceStop) {
         let shared = Arc::<Shared>::default();
         (ServiceHandle { shared: shared.clone(), thread: None }, ServiceStop(shared))
     }
 
-    /// CPU time that the service has used so far, in nanoseconds.
+    /// Returns the CPU time that the service has used so far, in nanoseconds.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         self.shared.cpu_ns.load(Ordering::Relaxed)
     }
 }
 
-/// The other end of a [`ServiceHandle`]: whether it has been dropped.
+/// The service's end of a [`ServiceHandle`]. It tells whether the handle has been dropped.
 #[derive(Debug)]
 pub(crate) struct ServiceStop(Arc<Shared>);
 
@@ -95,7 +96,7 @@ impl ServiceStop {
         self.0.stop.load(Ordering::Relaxed)
     }
 
-    /// The service has used so much more CPU time.
+    /// Adds to the CPU time that the service has used.
     pub(crate) fn add_cpu_ns(&self, ns: u64) {
         self.0.cpu_ns.fetch_add(ns, Ordering::Relaxed);
     }
@@ -113,13 +114,13 @@ impl Drop for ServiceHandle {
     }
 }
 
-/// CPU time of the calling thread, in nanoseconds.
+/// Returns the CPU time of the calling thread, in nanoseconds.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
     cpu_ns(ClockId::ThreadCPUTime)
 }
 
-/// CPU time of this process, in nanoseconds.
+/// Returns the CPU time of this process, in nanoseconds.
 pub(crate) fn process_cpu_ns() -> u64 {
     cpu_ns(ClockId::ProcessCPUTime)
 }

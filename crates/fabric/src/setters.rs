@@ -1,7 +1,7 @@
-//! Methods that set the fields of options, one after the other.
+//! A macro that writes the setter methods of option types.
 
-/// Adds a method for each field to a type of options. The method sets the field, and turns its
-/// argument into the field's type.
+/// Adds a method for each named field to a type of options. The method sets the field, and converts
+/// its argument into the field's type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {

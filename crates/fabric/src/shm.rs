@@ -1,14 +1,14 @@
-//! Shared memory: memory nodes are mappings of this process, and the one-sided verbs of a round are
-//! executed by the thread that posts it. [`Shm`] has all nodes in one process; [`file`](mod@file)
-//! has them in files that many processes map.
+//! Shared memory: memory nodes are mappings of this process, and the thread that posts a round
+//! executes its one-sided verbs. With [`Shm`], all nodes are in one process. With
+//! [`file`](mod@file), they are in files that several processes map.
 //!
-//! A round completes when it is posted, unless it has calls. Its verbs run in the order added,
-//! which is more order than the contract gives; nothing above may rely on it, and the
-//! [`seeded`](crate::seeded) backend sees to that.
+//! A round without calls completes when it is posted. Its verbs run in the order in which they were
+//! added, which is more order than the contract gives. No code above may rely on that, and tests on
+//! the [`seeded`](crate::seeded) backend find code that does.
 //!
 //! Calls go through mailboxes in shared memory (`channel`) to the node's own thread (`server`),
-//! which parks when it is idle. A handler must not revoke anybody, nor wait for a call of its own:
-//! both wait for handlers.
+//! which parks when it is idle. A handler must not revoke a client, nor wait for a call of its own,
+//! because both wait for handlers.
 
 mod access;
 mod calls;
@@ -44,21 +44,21 @@ use transport::ShmTransport;
 pub use memory::Memory;
 pub(crate) use memory::{CAPABILITIES, execute_verb, monotonic_ns, no_such_node};
 
-/// The shared-memory backend of one process. Clones share the memory.
+/// The shared-memory backend within one process. Clones share the memory.
 #[derive(Clone, Debug)]
 pub struct Shm {
     shared: Arc<Shared>,
 }
 
-/// What a fabric over shared memory and its transports have in common.
+/// The state that a fabric over shared memory shares with its transports.
 #[derive(Debug)]
 struct Shared {
     memory: Memory,
     controls: Box<[Arc<Control>]>,
-    /// The servers of nodes that have been given a handler by [`Shm`], which stop with the last
+    /// The servers of nodes to which [`Shm`] has given a handler. They stop with the last
     /// transport.
     servers: Mutex<Vec<(NodeId, Server)>>,
-    /// What is known of servers in other processes.
+    /// What is known about servers in other processes.
     watched: OnceLock<Servers>,
     gates: Mutex<Gates>,
 }
@@ -67,7 +67,7 @@ struct Shared {
 struct Gates {
     open: Vec<Arc<Attachment>>,
     revoked: Vec<ClientId>,
-    /// Bits of the nodes that are down.
+    /// The nodes that are down, one bit each.
     down: u64,
 }
 
@@ -96,7 +96,7 @@ impl GateWord for AtomicU64 {
     }
 }
 
-/// The gate bit of a node; none for one that cannot exist.
+/// Returns the gate bit of a node, or no bit for a node that cannot exist.
 #[inline]
 fn gate_bit(node: NodeId) -> u64 {
     const _: () = assert!(NODES_MAX == u64::BITS as usize);
@@ -114,7 +114,7 @@ impl Shared {
         })
     }
 
-    /// Lists an endpoint, so that nodes can be taken from it.
+    /// Adds an endpoint to the list from which nodes can be taken.
     fn attach(gates: &mut Gates, attachment: &Arc<Attachment>) {
         if gates.down != 0 {
             attachment.refuse(gates.down, Refusal::Down);
@@ -126,7 +126,7 @@ impl Shared {
         gates.open.push(attachment.clone());
     }
 
-    /// Takes all nodes from the endpoints of a client in this process, now and later.
+    /// Takes all nodes from the endpoints of a client in this process, now and in future.
     fn revoke(&self, client: ClientId) {
         let mut gates = lock(&self.gates);
         if !gates.revoked.contains(&client) {
@@ -148,14 +148,14 @@ impl Shared {
 }
 
 impl Shm {
-    /// Memory nodes with the given regions (sizes in bytes).
+    /// Creates memory nodes with the given regions (sizes in bytes).
     pub fn new(nodes: &[Vec<usize>]) -> Result<Shm, RegionError> {
         let memory = Memory::map(nodes)?;
         let controls = nodes.iter().map(|_| Control::anonymous()).collect::<Result<_, _>>()?;
         Ok(Shm { shared: Shared::new(memory, controls) })
     }
 
-    /// The memory.
+    /// Returns the memory of the nodes.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.shared.memory

@@ -1,21 +1,24 @@
-//! A cluster in virtual time, on one thread: memory nodes with real bytes, and machines, NICs and
-//! memory that cost what a [`Profile`] says. The same seed gives the same run, event for event.
+//! The simulated backend: a cluster in virtual time, on one thread. Its memory nodes have real
+//! bytes. Its machines, NICs and memory cost what a [`Profile`] says. A seed always gives the same
+//! run, event for event.
 //!
-//! Two ways to use it:
+//! It can be used in two ways:
 //!
 //! - **Driven**: the caller starts workers on simulated machines
-//!   ([`Worker::start`](crate::Worker::start)) and hands them to [`Sim::run`]. Each worker has a
-//!   core of its own, which runs one coroutine at a time, and pays for what that does: posting,
-//!   polling, switching, and what [`Endpoint::charge`](crate::Endpoint::charge) says.
+//!   ([`Worker::start`](crate::Worker::start)) and gives them to [`Sim::run`]. Each worker has a
+//!   core of its own, which runs one coroutine at a time. The core pays for what the coroutine
+//!   does: posting, polling, switching, and what [`Endpoint::charge`](crate::Endpoint::charge)
+//!   says.
 //! - **By itself**: any [`Worker::run`](crate::Worker::run) on its endpoints lets time pass
 //!   whenever it polls. CPUs cost nothing then. Tests and tools use it so.
 //!
-//! While it is [`instant`](Sim::instant), rounds complete at once and no time passes: for
+//! While it is [`instant`](Sim::instant), rounds complete at once and no time passes. This is for
 //! formatting and loading.
 //!
-//! It is as hostile as the contract of a round allows, unless [`SimOptions::hostile`] is off: a
-//! READ takes its lines at separate instants in any order; what is no line of a record tears at
-//! words; verbs that are not ordered change places. Faults come from a plan: [`Planned`].
+//! The simulation is as hostile as the contract of a round allows, unless [`SimOptions::hostile`]
+//! is off. A READ takes its lines at separate instants in any order. Memory that is not a line of a
+//! record tears at words. Verbs that are not ordered change places. Faults come from a plan:
+//! [`Planned`].
 
 mod costs;
 mod faults;
@@ -52,40 +55,40 @@ use queue::NS;
 use transport::SimTransport;
 use world::{Step, Work, World};
 
-/// Who runs where.
+/// Which machines are memory nodes, and which run workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Deployment {
-    /// Memory nodes are machines of their own, whose few threads serve calls.
+    /// Memory nodes are machines of their own. A few threads of each serve calls.
     #[default]
     Disaggregated,
-    /// Every machine is a memory node and runs workers, which serve the calls of others between
-    /// their own transactions.
+    /// Every machine is a memory node and also runs workers, which serve the calls of others
+    /// between their own transactions.
     Symmetric,
 }
 
 /// Options of a simulated cluster.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
-    /// The hardware.
+    /// The hardware of the cluster.
     pub profile: Profile,
-    /// Memory of the memory nodes, by its name in the profile.
+    /// The kind of memory of the memory nodes, by its name in the profile.
     pub medium: String,
-    /// Who runs where.
+    /// Which machines are memory nodes, and which run workers.
     pub deployment: Deployment,
-    /// Whether NICs write to the processors' caches.
+    /// Whether NICs write to the processors' caches (DDIO).
     pub ddio: bool,
     /// Whether NIC and memory of a node belong to different sockets.
     pub cross_socket: bool,
-    /// Everything that the contract allows happens, by chance.
+    /// Whether everything that the contract allows happens, by chance.
     pub hostile: bool,
-    /// How often an access to memory takes many times as long as usual, 0 to 1.
+    /// The probability, from 0 to 1, that an access to memory takes many times as long as usual.
     pub stretch: f64,
-    /// Seed of all chance.
+    /// The seed of all chance.
     pub seed: u64,
 }
 
 impl SimOptions {
-    /// A cluster of this hardware with DRAM.
+    /// Makes the options of a cluster of this hardware with DRAM.
     #[must_use]
     pub fn new(profile: Profile, seed: u64) -> SimOptions {
         SimOptions {
@@ -101,27 +104,27 @@ impl SimOptions {
     }
 }
 
-/// What a simulation has done.
+/// Counts of what a simulation has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SimStatistics {
-    /// Events.
+    /// Events that have happened.
     pub events: u64,
-    /// Verbs posted.
+    /// Verbs that were posted.
     pub verbs: u64,
     /// Parts of verbs that have taken effect.
     pub pieces: u64,
-    /// Groups of verbs that their client's death kept from leaving.
+    /// Groups of verbs that were posted and never left, because their client died.
     pub lost_groups: u64,
-    /// Groups that were sent again because of a partition.
+    /// Groups of verbs that were sent again because of a partition.
     pub resent_groups: u64,
-    /// Calls that were lost, or their answers, and sent again.
+    /// Calls that were sent again, because they or their answers were lost.
     pub resent_calls: u64,
     /// Calls that arrived again after they had been served, and were not served again.
     pub suppressed_calls: u64,
 }
 
 impl SimStatistics {
-    /// What has been done since `earlier`, a former value of the same counters.
+    /// Returns what has been done since `earlier`, a former value of the same counters.
     #[must_use]
     pub fn since(&self, earlier: &SimStatistics) -> SimStatistics {
         SimStatistics {
@@ -136,29 +139,29 @@ impl SimStatistics {
     }
 }
 
-/// Why there is no simulation.
+/// The reason why a simulation could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// The memory cannot be had.
+    /// The memory of the nodes could not be mapped.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// The profile has no such medium.
     #[error("profile {profile} has no medium {medium}: it has {known}")]
     NoMedium {
-        /// Name of the profile.
+        /// The name of the profile.
         profile: String,
-        /// What was asked for.
+        /// The medium that was asked for.
         medium: String,
-        /// What there is.
+        /// The media that the profile has.
         known: String,
     },
 }
 
 /// A worker of a driven simulation.
 pub struct Driven<'r> {
-    /// The worker's client incarnations.
+    /// The incarnations of the worker's clients.
     pub clients: Vec<ClientId>,
-    /// The worker's coroutines.
+    /// The run of the worker's coroutines.
     pub run: &'r mut dyn Turn,
 }
 
@@ -168,14 +171,14 @@ impl fmt::Debug for Driven<'_> {
     }
 }
 
-/// How a driven simulation has ended.
+/// The way in which a driven simulation has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// Every worker that is alive has finished.
+    /// Every live worker has finished.
     Finished,
-    /// The time is over.
+    /// The time limit was reached.
     OutOfTime,
-    /// Workers wait for something that never comes.
+    /// Workers wait for something that will never come.
     Deadlock,
 }
 
@@ -188,7 +191,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// Memory nodes with the given regions, sizes in bytes.
+    /// Makes memory nodes with the given regions (sizes in bytes).
     pub fn new(nodes: &[Vec<usize>], options: &SimOptions) -> Result<Sim, SimError> {
         let memory = Arc::new(Memory::map(nodes)?);
         let profile = &options.profile;
@@ -221,30 +224,31 @@ impl Sim {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether rounds complete at once and take no time from now on.
+    /// Sets whether rounds complete at once and take no time, from now on.
     pub fn instant(&self, instant: bool) {
         self.world().instant = instant;
     }
 
-    /// Clients that connect from now on are on this client machine. With [`Deployment::Symmetric`]
-    /// client machines are the memory nodes.
+    /// Places the clients that connect from now on, on this client machine. With
+    /// [`Deployment::Symmetric`], client machines are the memory nodes.
     pub fn place(&self, machine: usize) {
         self.world().place = machine;
     }
 
-    /// The time.
+    /// Returns the virtual time.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.world().now / NS
     }
 
-    /// What has been done so far.
+    /// Returns counts of what has been done so far.
     #[must_use]
     pub fn statistics(&self) -> SimStatistics {
         self.world().statistics
     }
 
-    /// Runs workers, each on a core of its own, until all have finished or the time is over.
+    /// Runs workers, each on a core of its own, until all have finished or the time limit is
+    /// reached.
     pub fn run(&self, workers: &mut [Driven<'_>], until: Option<Nanos>) -> Ended {
         let ended = self.drive(workers, until);
         let mut world = self.world();
@@ -260,7 +264,7 @@ impl Sim {
             for worker in &*workers {
                 let core = world.add_core(&worker.clients);
                 let now = world.now;
-                // Not all in the same instant.
+                // They do not all start in the same instant.
                 let begin = now + world.prng.below(1_000 * NS);
                 world.wake(core, begin);
             }
@@ -312,7 +316,7 @@ impl Sim {
         }
     }
 
-    /// The next event happens, of a simulation that nobody drives.
+    /// Lets the next event happen, in a simulation that is not driven.
     fn step(&self) {
         let step = self.world().step();
         if let Step::Work(work) = step {
@@ -320,48 +324,48 @@ impl Sim {
         }
     }
 
-    /// A memory node's CPU does what it has to do, while verbs go on.
+    /// Does the next work of a memory node's CPU, while verbs go on.
     fn work(&self, mut work: Work) {
         let beside = self.clone();
         copy::with_pauses(Rc::new(move || beside.world().meanwhile()), || work.run(&self.memory));
         self.world().worked(work);
     }
 
-    /// Steps the memory nodes' services until none finds work; takes no time.
+    /// Steps the memory nodes' services until none finds work. It takes no time.
     pub fn settle_services(&self) {
         self.world().settle_services();
     }
 
-    /// A fault that happens when its probe has been reached.
+    /// Plans a fault, which happens when its probe has been reached.
     pub fn plan(&self, planned: Planned) {
         self.world().faults.plan(planned);
     }
 
-    /// The faults that have happened.
+    /// Returns the faults that have happened.
     #[must_use]
     pub fn injected(&self) -> Vec<Injected> {
         self.world().faults.injected.clone()
     }
 
-    /// Faults that have been planned and have not happened.
+    /// Returns the number of faults that have been planned and have not happened.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.world().faults.waiting()
     }
 
-    /// Planned faults that wait for a client to reach a probe.
+    /// Returns the number of planned faults that wait for a client to reach this probe.
     #[must_use]
     pub fn waiting_for(&self, probe: &str) -> usize {
         self.world().faults.waiting_for(probe)
     }
 
-    /// How often each probe was reached.
+    /// Returns how often each probe was reached.
     #[must_use]
     pub fn reached(&self) -> BTreeMap<&'static str, u64> {
         self.world().faults.reached.iter().copied().collect()
     }
 
-    /// A client's machine dies now.
+    /// Makes a client's machine die now.
     pub fn crash(&self, client: ClientId) {
         let mut world = self.world();
         for connection in 0..world.connections.len() {
@@ -377,9 +381,9 @@ impl Sim {
         self.world().connections.iter().any(|connection| connection.client == client && connection.dead)
     }
 
-    /// A node that has failed works again, for clients that connect from now on: with what its
-    /// medium has kept, or, where that keeps nothing, empty. Its process is another one: handler
-    /// and services know nothing of before.
+    /// Restarts a node that has failed, for clients that connect from now on. It has what its
+    /// medium has kept; if the medium keeps nothing, it is empty. Its process is a new one: the
+    /// handler and the services know nothing of before.
     pub fn restart(&self, node: NodeId) {
         let mut world = self.world();
         if usize::from(node.0) < world.nodes.len() {
@@ -388,20 +392,20 @@ impl Sim {
         }
     }
 
-    /// Looks out for WRITEs of a word from now on, as a CPU that polls it would: see
-    /// [`Sim::written_at`]. One word at a time.
+    /// Watches for WRITEs of a word from now on, as a CPU that polls the word would: see
+    /// [`Sim::written_at`]. It watches one word at a time.
     pub fn watch(&self, at: Address) {
         self.world().watched = Some((at, None));
     }
 
-    /// When the watched word was last written, if it was.
+    /// Returns when the watched word was last written, if it was.
     #[must_use]
     pub fn written_at(&self) -> Option<Nanos> {
         let (_, when) = self.world().watched?;
         when.map(|when| when / NS)
     }
 
-    /// Takes a client's access away when `steps` more parts of verbs have taken effect.
+    /// Revokes a client's access when `steps` more parts of verbs have taken effect.
     pub fn revoke_after(&self, client: ClientId, steps: u64) {
         let mut world = self.world();
         let at = world.statistics.pieces + steps;
@@ -409,7 +413,7 @@ impl Sim {
     }
 }
 
-/// Events without a turn of any worker after which it is taken for deadlocked.
+/// Events without a turn of any worker, after which the simulation is taken for deadlocked.
 const IDLE_EVENTS_MAX: u32 = 10_000_000;
 
 impl fmt::Debug for Sim {
@@ -441,8 +445,8 @@ impl Fabric for Sim {
         self.world().fail_node(node.0.into());
     }
 
-    /// Nothing happens to the node itself: it may be alive and answer a client that does not know
-    /// that it is abandoned.
+    /// Nothing happens to the node itself. It may be alive, and answer a client that does not know
+    /// that the node is abandoned.
     fn abandon(&self, node: NodeId) {
         self.world().abandoned |= 1 << node.0;
     }

@@ -1,42 +1,43 @@
-//! Memory nodes over TCP: any machine is a memory node, without special hardware.
+//! The TCP backend: any machine can be a memory node, without special hardware.
 //!
-//! A [`Server`] serves the regions of one memory node from one thread; [`Tcp`] is the fabric of the
-//! clients: a connection for each endpoint and node, so that what an endpoint posts to a node
+//! A [`Server`] serves the regions of one memory node from one thread. [`Tcp`] is the fabric of the
+//! clients. It has a connection for each endpoint and node, so what an endpoint posts to a node
 //! arrives in order. The server executes verbs by the same code as shared memory, one frame after
 //! the other.
 //!
 //! # What it costs
 //!
-//! A round trip is two system calls at each end and what the network takes. All rounds that the
-//! coroutines of a worker post in one go leave in one system call for each node, and are answered
-//! in one. So with more coroutines each pays less. Answers of background rounds are not sent for
-//! their own sake (passive ACK). They ride on the next answer that a client waits for, or leave
-//! after a millisecond.
+//! A round trip costs two system calls at each end, and the time that the network takes. When the
+//! coroutines of a worker post several rounds in one go, all of them leave in one system call for
+//! each node, and are answered in one. So with more coroutines each of them pays less. The answers
+//! of background rounds are not sent by themselves (passive ACK). They ride on the next answer that
+//! a client waits for, or leave after a millisecond.
 //!
-//! # Who may come in
+//! # Which clients may connect
 //!
 //! Ends that share a [`Key`] prove it to each other before any verb (`tcp/handshake.rs`). While the
-//! cluster changes its key an end may have two ([`Keys`]); connections that are open then stay
-//! open. Without a key a server binds the local host only, unless it is told that everybody is
-//! welcome. After the handshake plain TCP is neither encrypted nor signed: who can read or change
-//! the packets between the machines can read and change memory.
+//! cluster changes its key, an end may have two ([`Keys`]); connections that are open then stay
+//! open. Without a key, a server binds the local host only, unless it is told to serve everyone.
+//! After the handshake, plain TCP is neither encrypted nor signed: an attacker who can read or
+//! change the packets between the machines can read and change memory.
 //!
-//! With [`tls`] every packet is encrypted and signed, the handshake among them, and the server
-//! shows a certificate. The certificate says who the server is and the key who may come in, so a
-//! cluster across a network that others use wants both. An end with TLS and one without refuse each
-//! other.
+//! With [`tls`], every packet is encrypted and signed, including the handshake, and the server
+//! shows a certificate. The certificate proves which server it is. The key proves which clients may
+//! connect. So a cluster across a network that others use needs both. An end with TLS and an end
+//! without refuse each other.
 //!
 //! # Names
 //!
-//! Names of memory nodes are looked up aside, with a deadline, and remembered ([`Names`]): a name
-//! server that is slow or silent keeps no client from nodes that it has reached before.
+//! Names of memory nodes are looked up on a separate thread, with a deadline, and are remembered
+//! ([`Names`]). So a name server that is slow or silent does not keep a client from nodes that it
+//! has reached before.
 //!
 //! # Failure
 //!
-//! A node that closes the connection, breaks the protocol, or leaves a round unanswered for longer
-//! than [`TcpOptions::patience`] is lost to that transport for good: rounds to it fail with
-//! [`Fault::Unreachable`] from then on. Nothing is ever sent twice, and nothing reconnects in
-//! secret: whether the verbs of a lost round have run is unknown, and only the layers above can
+//! A transport loses a node for good if the node closes the connection, breaks the protocol, or
+//! leaves a round unanswered for longer than [`TcpOptions::patience`]. From then on, rounds to the
+//! node fail with [`Fault::Unreachable`]. Nothing is ever sent twice, and nothing reconnects by
+//! itself. It is unknown whether the verbs of a lost round have run, and only the layers above can
 //! find out.
 
 use std::fmt;
@@ -92,15 +93,15 @@ use transport::TcpTransport;
 // Frames are words as the processor has them.
 const _: () = assert!(cfg!(target_endian = "little"), "the tcp backend is for little-endian machines");
 
-/// The fabric over TCP: memory nodes by their addresses. Clones are of the same fabric.
+/// The fabric over TCP: memory nodes by their addresses. Clones are the same fabric.
 #[derive(Clone)]
 pub struct Tcp {
     cluster: Arc<Cluster>,
 }
 
 impl Tcp {
-    /// The fabric of these memory nodes, `host:port` each; their numbers are their places in the
-    /// list. Names are looked up when a connection is made; see [`Names`].
+    /// Makes the fabric of these memory nodes, each as `host:port`. A node's number is its place in
+    /// the list. Names are looked up when a connection is made; see [`Names`].
     #[must_use]
     pub fn new(addresses: Vec<String>, options: TcpOptions) -> Tcp {
         let patience = options.patience.min(Duration::from_nanos(PATIENCE_MAX_NS));
@@ -112,8 +113,8 @@ impl Tcp {
         Tcp { cluster: Arc::new(cluster) }
     }
 
-    /// One memory node more, the last one: for who connects from now on. False if there are as many
-    /// as there can be.
+    /// Adds one memory node, which gets the last number, for clients that connect from now on.
+    /// Returns false if the fabric has as many nodes as it can have.
     #[must_use]
     pub fn add(&self, address: String) -> bool {
         let mut addresses = self.cluster.addresses.write().unwrap_or_else(PoisonError::into_inner);
@@ -125,8 +126,8 @@ impl Tcp {
         has_room
     }
 
-    /// Whether a memory node is at this address, which may be another name of it, as far as names
-    /// tell here.
+    /// Whether a memory node is at this address, as far as the names known here tell. The address
+    /// may be another name of the node.
     #[must_use]
     pub fn is_at(&self, node: NodeId, address: &str) -> bool {
         let resolved = |name: &str| self.cluster.options.names.find(name).unwrap_or_default();
@@ -135,7 +136,7 @@ impl Tcp {
         resolved(address).iter().any(|address| own.contains(address))
     }
 
-    /// The fabric of this memory node alone, by the same options.
+    /// Makes a fabric of this memory node alone, with the same options.
     #[must_use]
     pub fn beside(&self, address: String) -> Tcp {
         Tcp::new(vec![address], self.cluster.options.clone())
@@ -143,13 +144,13 @@ impl Tcp {
 }
 
 impl Tcp {
-    /// How a node's server is.
+    /// Asks a node for the status of its server.
     pub fn status(&self, node: NodeId) -> Result<NodeStatus, FabricError> {
         let words = self.cluster.ask(node, Kind::Status, &[])?;
         Ok(NodeStatus::from_words(words))
     }
 
-    /// Sizes of a node's regions, in bytes.
+    /// Returns the sizes of a node's regions, in bytes.
     pub fn region_bytes(&self, node: NodeId) -> Result<Vec<u64>, FabricError> {
         match self.cluster.open(node, Purpose::Administration) {
             Ok((_, hello)) => Ok(hello.region_bytes().collect()),
@@ -167,7 +168,7 @@ impl Fabric for Tcp {
         let cluster = &self.cluster;
         let domain = cluster.options.rdma.as_ref().map(Domain::of).transpose();
         let mut domain = domain.map_err(|error| FabricError { node: NodeId(0), fault: rdma::refused(&error) })?;
-        // Names are looked up side by side, though connections are made one after the other.
+        // Names are looked up side by side, although connections are made one after the other.
         cluster.prepare();
         let connect = |node| cluster.connect(node, client, domain.as_mut());
         let streams = cluster.all().map(connect).collect::<Result<Vec<_>, _>>()?;
@@ -186,7 +187,8 @@ impl Fabric for Tcp {
             }
         }
         if let Some(domain) = &domain {
-            // What connections share has no place; being woken is enough.
+            // The channels that connections share have no place among the nodes. It is enough that
+            // they wake the thread.
             domain.watch(|channel| poller.add(channel, BELL - 1, Interest::IN)).map_err(local)?;
         }
         let mut bells = cluster.bells.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,19 +198,20 @@ impl Fabric for Tcp {
         Ok(Box::new(TcpTransport::new(cluster.clone(), streams, bell, poller)))
     }
 
-    /// Always `None`: the memory is of other processes.
+    /// Returns `None` always, because the memory belongs to other processes.
     fn region(&self, _: NodeId, _: RegionId) -> Option<Arc<Region>> {
         None
     }
 
-    /// Nodes that have been taken away by [`Fabric::fail`] are not asked.
+    /// Revokes a client at all nodes, except the ones that [`Fabric::fail`] has taken away.
     fn revoke(&self, client: ClientId) -> Result<(), FabricError> {
         self.cluster.prepare();
-        // All of them, also if one does not answer.
+        // All nodes are asked, even if one does not answer.
         self.cluster.ask_all(|node| self.cluster.revoke_at(node, client)).into_iter().collect()
     }
 
-    /// A node that does not answer says nothing, so it cannot tell that a client has gone.
+    /// A node that does not answer cannot tell that a client has gone, so the answer is then not
+    /// `false`.
     fn is_connected(&self, client: ClientId) -> Option<bool> {
         self.cluster.prepare();
         let counts = self.cluster.ask_all(|node| self.cluster.connections_at(node, client));
@@ -231,8 +234,8 @@ impl Fabric for Tcp {
         self.cluster.down.fetch_and(!bit(node), Ordering::Relaxed);
     }
 
-    /// Asks on a thread of its own: a machine that is silently away keeps who asks waiting for
-    /// seconds.
+    /// Asks on a thread of its own, because a machine that is silently gone keeps its caller
+    /// waiting for seconds.
     fn answers(&self, node: NodeId) -> bool {
         let mut inquiries = self.cluster.inquiries.lock().unwrap_or_else(PoisonError::into_inner);
         let inquiry = inquiries.entry(node).or_default();

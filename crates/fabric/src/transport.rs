@@ -1,4 +1,4 @@
-//! What a backend implements. Everything else in this crate exists once, above it.
+//! The traits that a backend implements. Everything else in this crate is common to all backends.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -10,145 +10,150 @@ use crate::region::Region;
 use crate::round::buffer::RoundBuffer;
 use crate::service::{Service, ServiceHandle};
 
-/// What became of a round when it was posted.
+/// The result of posting a round.
 #[derive(Debug)]
 pub enum Posted {
-    /// It has completed already.
+    /// The round has completed already.
     Done(Box<RoundBuffer>),
-    /// The transport keeps the buffer with this ticket; poll for it.
+    /// The transport keeps the buffer under this ticket. Poll for it.
     Pending(Ticket),
 }
 
-/// How far [`Round::flush`](crate::Round::flush) reaches.
+/// How far a [`Round::flush`](crate::Round::flush) reaches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Flush {
-    /// It does nothing.
+    /// A flush does nothing.
     None,
-    /// Earlier writes are visible to every reader.
+    /// Earlier writes of the round to that node are visible to every reader.
     Visible,
-    /// Earlier writes survive a loss of power.
+    /// Earlier writes of the round to that node survive a loss of power.
     Persistent,
 }
 
-/// What a backend promises beyond the contract, or cannot give.
+/// What a backend promises beyond the contract of a round, or cannot give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
-    /// A line of a record is read whole or seen as changed (contract, rule 2). Without it, records
-    /// need a checksum.
+    /// Whether a line of a record is read whole or seen as changed (contract, rule 2). Without this
+    /// promise, records need a checksum.
     pub atomic_line: bool,
-    /// CPU code of the memory node may change words that verbs CAS.
+    /// Whether CPU code of the memory node may change words that verbs CAS.
     pub coherent_atomics: bool,
-    /// A WRITE of a word is atomic against CASes of the same word: beyond rule 3 of the contract.
+    /// Whether a WRITE of a word is atomic against CASes of that word, which is beyond rule 3 of
+    /// the contract.
     pub atomic_writes: bool,
     /// How far a flush reaches.
     pub flush: Flush,
     /// Whether a client's access can be revoked.
     pub revoke: bool,
-    /// Whether a node may be out of reach of some clients, and answer others: networks do that.
+    /// Whether some clients may be unable to reach a node that answers others. This can happen in
+    /// networks.
     pub partitions: bool,
 }
 
-/// A connection of one endpoint to all memory nodes. Not shared between threads.
+/// A connection of one endpoint to all memory nodes. It is not shared between threads.
 pub trait Transport {
-    /// Posts a round; its verbs in order. Never waits and never fails: a failure is the outcome of
-    /// the buffer.
+    /// Posts a round, whose verbs take effect in order as the contract says. It never waits and
+    /// never fails: a failure is the outcome of the buffer.
     fn post(&self, round: Box<RoundBuffer>) -> Posted;
 
-    /// The buffer of a round that has completed, else `None`.
+    /// Returns the buffer of a round that has completed, otherwise `None`.
     fn take(&self, ticket: Ticket) -> Option<Box<RoundBuffer>>;
 
-    /// Nobody waits for this round any more. Its buffer, if it has completed; else it comes out of
-    /// [`Transport::poll`].
+    /// Makes a round a background round: no coroutine waits for it any more. Returns its buffer if
+    /// it has completed. Otherwise [`Transport::poll`] will hand the buffer back.
     fn orphan(&self, ticket: Ticket) -> Option<Box<RoundBuffer>>;
 
-    /// Has a round posted once the round with this ticket has completed without error; if that
-    /// fails, this one fails too, unsent. Either is told by [`Transport::poll`], as of an orphaned
-    /// round. The first round may be under way, or about to be posted. Several rounds behind one
-    /// are posted one after the other.
+    /// Posts `next` when the round with this ticket has completed without error. If that round
+    /// fails, `next` fails as well, unsent. [`Transport::poll`] reports `next` as it reports an
+    /// orphaned round. The first round may be under way, or about to be posted. Several rounds
+    /// behind one are posted one after the other.
     ///
-    /// Gives the round back where the endpoint has to do it, which it can only while its worker
-    /// runs.
+    /// A transport that cannot do this gives `next` back, and the endpoint does it. The endpoint
+    /// can do it only while its worker runs.
     fn chain(&self, after: Ticket, next: Box<RoundBuffer>) -> Result<(), Box<RoundBuffer>> {
         let _ = after;
         Err(next)
     }
 
-    /// Whether this round waits for another one, and has not been posted yet.
+    /// Whether this round waits for another round and has not been posted.
     fn is_chained(&self, ticket: Ticket) -> bool {
         let _ = ticket;
         false
     }
 
     /// Whether a memory node may hold back, for about a millisecond, the answer to a round that no
-    /// coroutine awaits. The node sends it with its answer to the next round.
+    /// coroutine awaits. The node sends that answer with its answer to the next round.
     fn may_hold_back(&self) -> bool {
         false
     }
 
-    /// Makes progress: names the lanes whose round has completed, and hands back the buffers of
-    /// orphaned rounds. Either callback may post, so no lock or borrow of the transport's own may
-    /// be held over it.
+    /// Makes progress. It calls `ready` with each lane whose round has completed, and gives
+    /// `reclaimed` the buffers of orphaned rounds. Either callback may post a round, so the
+    /// transport must hold no lock or borrow of its own over the call.
     fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>));
 
-    /// The time.
+    /// Returns the time.
     fn now(&self) -> Nanos;
 
-    /// The clock of the client's machine, which those of other machines do not agree with: for
-    /// leases and timestamps. [`Transport::now`] is the one clock of all that is recorded.
+    /// Returns the clock of the client's machine, which may differ from the clocks of other
+    /// machines. It is for leases and timestamps. [`Transport::now`] is the one clock for
+    /// everything that is recorded.
     fn clock(&self) -> Nanos {
         self.now()
     }
 
-    /// What ends [`Transport::idle`] from another thread, where unparking the thread does not.
+    /// Returns a waker that ends [`Transport::idle`] from another thread, where unparking the
+    /// thread does not.
     fn idle_waker(&self) -> Option<Waker> {
         None
     }
 
-    /// No coroutine can run: wait until a round completes, the thread is unparked, or the clock
-    /// shows `until`.
+    /// Waits, because no coroutine can run, until a round completes, the thread is unparked, or the
+    /// clock shows `until`.
     fn idle(&self, until: Option<Nanos>);
 
-    /// What this backend promises.
+    /// Returns what this backend promises beyond the contract.
     fn capabilities(&self) -> Capabilities;
 
-    /// The coroutine that runs has used so much CPU time that is not seen otherwise. Means
-    /// something in a simulation only.
+    /// Charges `time` of CPU to the coroutine that runs, for work that is not seen otherwise. It
+    /// has an effect only in a simulation.
     fn charge(&self, time: Nanos) {
         let _ = time;
     }
 
-    /// Whether anybody wants to know of [`Transport::probe`].
+    /// Whether [`Transport::probe`] has an effect.
     fn probes(&self) -> bool {
         false
     }
 
-    /// A coroutine has come to a place with a name. Means something in a simulation only, which has
-    /// faults happen there.
+    /// Tells a simulation that a coroutine has come to a place with a name. The simulation lets
+    /// faults happen there. It has no effect on other backends.
     fn probe(&self, lane: LaneId, name: &'static str) {
         let _ = (lane, name);
     }
 }
 
-/// A cluster's memory as one backend gives it: a factory of transports, and the memory nodes' own
-/// side.
+/// A cluster's memory as one backend gives it: it makes transports for clients, and gives access to
+/// the memory nodes' own side.
 pub trait Fabric: Send + Sync {
-    /// Number of memory nodes; they are numbered from 0.
+    /// Returns the number of memory nodes. They are numbered from 0.
     fn nodes(&self) -> u16;
 
-    /// A connection to all nodes for one endpoint of `client`. Call it on the thread that will use
-    /// it. An error names the node that cannot be had.
+    /// Connects to all nodes, for one endpoint of `client`. Call it on the thread that will use the
+    /// connection. An error names the node that could not be reached.
     fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError>;
 
-    /// A region as its node's own CPU sees it. `None` where there is no such region, or it is not
-    /// of this process.
+    /// Returns a region as its node's own CPU sees it. `None` if there is no such region, or if it
+    /// belongs to another process.
     fn region(&self, node: NodeId, region: RegionId) -> Option<Arc<Region>>;
 
-    /// Takes all access from a client, at every node. Returns when no verb of it can take effect
-    /// any more; an error names the node that has not confirmed it.
+    /// Revokes all access of a client, at every node. Returns when no verb of the client can take
+    /// effect any more. An error names the node that has not confirmed the revocation.
     fn revoke(&self, client: ClientId) -> Result<(), FabricError>;
 
-    /// Whether a client of this or another process is connected to some node just now; `None` if
-    /// that cannot be told. A client that died is not. May wait for the nodes' answers.
+    /// Whether a client of this or another process is connected to some node at the moment. `None`
+    /// if that cannot be determined. A client that died is not connected. The call may wait for the
+    /// nodes' answers.
     fn is_connected(&self, client: ClientId) -> Option<bool> {
         let _ = client;
         None
@@ -158,75 +163,75 @@ pub trait Fabric: Send + Sync {
     /// it fails from now on.
     fn fail(&self, node: NodeId);
 
-    /// The cluster goes on without this node, dead or not: who connects from now on does so to the
-    /// others, and [`Fabric::revoke`] asks the others alone.
+    /// Records that the cluster goes on without this node, dead or not. Clients that connect from
+    /// now on connect to the other nodes only, and [`Fabric::revoke`] asks only the others.
     fn abandon(&self, node: NodeId) {
         self.fail(node);
     }
 
-    /// The cluster has taken a node in again that it had gone on without, or another one in its
-    /// place: who connects from now on does so to it too.
+    /// Records that the cluster has readmitted a node that it had gone on without, or another one
+    /// in its place. Clients that connect from now on connect to it, too.
     fn readmit(&self, node: NodeId) {
         let _ = node;
     }
 
-    /// Whether a node that was abandoned would answer who connects to it, without doing so. It
-    /// never waits: where asking takes time, this says what was last heard, nothing at first, and
+    /// Whether an abandoned node would answer a client that connects to it, without connecting. The
+    /// call never waits. Where asking takes time, it returns the last answer (false at first), and
     /// asks again meanwhile.
     fn answers(&self, node: NodeId) -> bool {
         let _ = node;
         false
     }
 
-    /// Tells a node that the cluster has gone on without it, so that it gives up what it has and
-    /// can be taken in again: see [`Handler::forget`]. Does nothing where nodes that live cannot be
-    /// out of reach.
+    /// Tells a node that the cluster has gone on without it, so that the node erases what it has
+    /// and can be readmitted: see [`Handler::forget`]. It has no effect on a backend where every
+    /// live node can be reached.
     fn forget(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
         let _ = (node, order);
         Ok(())
     }
 
-    /// What this backend promises.
+    /// Returns what this backend promises beyond the contract.
     fn capabilities(&self) -> Capabilities;
 
-    /// Says that these bytes are lines of records (contract, rule 2), for a backend that tears
-    /// whatever else may tear.
+    /// Says that these bytes are lines of records (contract, rule 2), to a backend that tears all
+    /// other memory.
     fn lines_of_records(&self, at: Address, bytes: u64) {
         let _ = (at, bytes);
     }
 }
 
-/// Serves calls ([`Round::call`](crate::Round::call)) on a memory node's own CPU, one after the
-/// other. It may be handed any words at all: a client is trusted with the memory it opens, not with
-/// the node's health.
+/// A handler, which serves calls ([`Round::call`](crate::Round::call)) on a memory node's own CPU,
+/// one after the other. It must cope with any words: a client is trusted with the memory that it
+/// opens, but not with the node's health.
 pub trait Handler: Send {
-    /// Serves a request; what is pushed to `reply`, which is empty, is the answer.
+    /// Serves a request. The handler pushes the answer to `reply`, which is empty at first.
     fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>);
 
-    /// What a request that begins so costs the CPU beside receiving, dispatching, moving its words
-    /// and answering: for simulated nodes.
+    /// Returns the CPU time of a request that begins with these words, beside receiving,
+    /// dispatching, moving its words and answering. Simulated nodes use it.
     fn work(&self, request: &[u64]) -> Nanos {
         let _ = request;
         0
     }
 
-    /// Gives up all that the node has, as if it were started anew, if that is what this order says
-    /// and it is right: see [`Fabric::forget`]. `cut` ends all connections of clients, and comes
-    /// before anything is given up, so that nothing of before reaches what comes after.
+    /// Erases everything that the node has, as if the node were started anew, if `order` says so
+    /// and is right: see [`Fabric::forget`]. The handler calls `cut` before it erases anything.
+    /// `cut` ends all connections of clients, so that no earlier verb reaches the new memory.
     fn forget(&mut self, order: &[u64], cut: &mut dyn FnMut()) {
         let _ = (order, cut);
     }
 
-    /// The node's process has been started anew: what it knew is gone, except for what is in its
-    /// memory. For simulated nodes.
+    /// Forgets everything but what is in the node's memory, because the node's process has been
+    /// started anew. Simulated nodes call it.
     fn restart(&mut self) {}
 }
 
-/// A fabric whose memory nodes are in this process: their own CPUs' side.
+/// A fabric whose memory nodes are in this process. It gives access to the CPUs of the nodes.
 pub trait Host: Fabric {
     /// Runs a service on the node's own CPU until the handle is stopped or dropped.
     fn serve(&self, node: NodeId, name: &str, service: Box<dyn Service>) -> ServiceHandle;
 
-    /// Has a handler serve the node's calls from now on.
+    /// Makes a handler serve the node's calls from now on.
     fn answer(&self, node: NodeId, handler: Box<dyn Handler>);
 }

@@ -1,4 +1,4 @@
-//! On shared memory a round allocates nothing once its worker is warm.
+//! Tests that a round on shared memory allocates nothing once its worker is warm.
 
 mod counting_allocator;
 
@@ -10,7 +10,7 @@ fn word(node: u16, index: u64) -> Address {
     Address { node: NodeId(node), region: RegionId(0), offset: 8 * index }
 }
 
-/// Every way to use a round.
+/// Uses a round in every way.
 async fn turn(lane: &Lane, turn: u64) {
     let mut round = lane.round();
     let swap = round.compare_swap(word(0, 0), turn, turn);
@@ -24,7 +24,8 @@ async fn turn(lane: &Lane, turn: u64) {
     round.fetch_add(word(1, 0), 1);
     let done = lane.execute(round).await.expect("healthy nodes");
     std::hint::black_box((done.swapped(swap), done.words(first), done.bytes(second)));
-    // A second round while the first one's buffer is still leased, and one in the background.
+    // A second round is built while the first one's buffer is still leased, and one runs in the
+    // background.
     let mut background = lane.round();
     background.write_words(word(1, 16), &[turn; 8]);
     let mut next = lane.round();

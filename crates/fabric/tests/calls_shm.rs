@@ -1,5 +1,5 @@
-//! Calls through the mailboxes of shared memory: what the contract's rows leave open, or cannot
-//! reach.
+//! Tests of calls through the mailboxes of shared memory that the contract's rows leave open or
+//! cannot reach.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -19,7 +19,7 @@ fn fabric(nodes: usize) -> Shm {
     Shm::new(&vec![vec![4096]; nodes]).expect("a test's memory")
 }
 
-/// A handler from a closure.
+/// A handler that is made from a closure.
 struct With<F>(F);
 
 impl<F: FnMut(ClientId, &[u64], &mut Vec<u64>) + Send> Handler for With<F> {
@@ -36,7 +36,8 @@ fn error(node: u16, fault: Fault) -> FabricError {
     FabricError { node: NodeId(node), fault }
 }
 
-/// More calls than any ring holds, of all sizes: calls that find no room wait, and the order stays.
+/// There are more calls than any ring holds, of all sizes. Calls that find no room wait, and keep
+/// their order.
 #[test]
 fn calls_that_find_no_room_wait_their_turn() {
     let fabric = fabric(1);
@@ -58,7 +59,7 @@ fn calls_that_find_no_room_wait_their_turn() {
                 posted.push((request, call, lane.execute(round)));
                 number += 1;
             }
-            // The last first: it comes last all the same.
+            // The last call is awaited first. It still completes last.
             while let Some((request, call, execute)) = posted.pop() {
                 assert_eq!(execute.await.expect("a healthy node").reply(call), request);
             }
@@ -67,8 +68,8 @@ fn calls_that_find_no_room_wait_their_turn() {
     .expect("a connection");
 }
 
-/// What follows a fence sees the call's effect, and so do the rounds posted behind; a failure ends
-/// them.
+/// A verb behind a fence sees the call's effect, and so do the rounds that are posted later. A
+/// failure ends them.
 #[test]
 fn a_fence_waits_for_replies_and_later_rounds_wait_behind_it() {
     let fabric = fabric(2);
@@ -87,7 +88,7 @@ fn a_fence_waits_for_replies_and_later_rounds_wait_behind_it() {
             let late = round.read(word(0, 0), 8);
             round.write_words(word(1, 1), &[turn]);
             let fenced = lane.execute(round);
-            // Behind it: rule 1 orders this READ after that WRITE.
+            // Rule 1 orders this READ behind that WRITE.
             let mut round = lane.round();
             let behind = round.read(word(1, 1), 8);
             let second = lane.execute(round);
@@ -112,8 +113,8 @@ fn a_fence_waits_for_replies_and_later_rounds_wait_behind_it() {
     .expect("a connection");
 }
 
-/// After `revoke` no call of the client is served, whether it was in its mailbox or still waiting;
-/// the one being served is waited for.
+/// After `revoke`, no call of the client is served, whether it was in its mailbox or still waiting.
+/// `revoke` waits for a call that is being served.
 #[test]
 fn a_revoked_clients_calls_are_not_served() {
     for turn in 0..20 {
@@ -151,7 +152,7 @@ fn a_revoked_clients_calls_are_not_served() {
             thread::sleep(Duration::from_millis(3));
             assert_eq!(served.load(Ordering::SeqCst), frozen, "a call was served after the revocation");
         });
-        // Its channel is free, the server well, and others are served.
+        // The client's channel is free, the server is well, and other clients are served.
         block_on(&fabric, ClientId(2), async |lane| {
             let mut round = lane.round();
             round.call(NodeId(0), &[], None, 0);
@@ -161,8 +162,8 @@ fn a_revoked_clients_calls_are_not_served() {
     }
 }
 
-/// `revoke` waits for the call being served also when the client itself is already closing the
-/// channel.
+/// `revoke` waits for a call that is being served, even if the client itself is closing the channel
+/// already.
 #[test]
 fn a_revocation_waits_for_a_channel_that_its_client_closes() {
     let fabric = fabric(1);
@@ -193,8 +194,8 @@ fn a_revocation_waits_for_a_channel_that_its_client_closes() {
         while !left.load(Ordering::SeqCst) {
             thread::yield_now();
         }
-        // Nothing tells from outside that the client has begun to close. If it has not after this
-        // time, the test proves less, and does not fail.
+        // It does not show from outside that the client has begun to close. If the client has not
+        // begun after this time, the test proves less, and does not fail.
         thread::sleep(Duration::from_millis(20));
         scope.spawn(|| {
             // The call is being served while the revocation begins.
@@ -206,8 +207,8 @@ fn a_revocation_waits_for_a_channel_that_its_client_closes() {
     });
 }
 
-/// A node that is taken away fails the calls that wait for it, at once; other nodes' replies still
-/// come.
+/// A node that is taken away fails the calls that wait for it, at once. The replies of other nodes
+/// still come.
 #[test]
 fn a_node_that_is_taken_away_fails_its_calls() {
     let fabric = fabric(2);
@@ -237,7 +238,7 @@ fn a_node_that_is_taken_away_fails_its_calls() {
     .expect("a connection");
 }
 
-/// A handler that panics ends its node's serving, not the caller's waiting.
+/// A handler that panics serves no more, and the calls to it fail instead of waiting.
 #[test]
 fn a_handler_that_panics_serves_no_more() {
     let fabric = fabric(1);
@@ -257,8 +258,8 @@ fn a_handler_that_panics_serves_no_more() {
     assert_eq!(call(2), Ok(Err(error(0, Fault::ReplyTooLong { words: 1, capacity: 0 }))));
 }
 
-/// Calls that come now and then, so that both sides park in between: no wake is lost, and a dropped
-/// endpoint's channel is used again.
+/// Calls come now and then, so both sides park in between. No wake is lost, and the channel of a
+/// dropped endpoint is used again.
 #[test]
 fn sides_that_park_are_woken() {
     let fabric = fabric(2);
@@ -282,7 +283,7 @@ fn sides_that_park_are_woken() {
                     lane.sleep(life % 5 * 20_000).await;
                 }
             }
-            // One more, that nobody awaits.
+            // One more round, which no coroutine awaits.
             let mut round = lane.round();
             round.call(NodeId(0), &[0], None, 1);
             lane.post(round);

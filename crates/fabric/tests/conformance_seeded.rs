@@ -1,5 +1,5 @@
-//! The contract of a round, on the seeded backend: everything that the contract allows is seen, and
-//! nothing else.
+//! Runs the contract of a round on the seeded backend. Everything that the contract allows must be
+//! seen, and nothing else.
 
 mod interleaved;
 

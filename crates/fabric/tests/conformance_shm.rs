@@ -1,4 +1,4 @@
-//! The contract of a round, on shared memory: clients are threads.
+//! Runs the contract of a round on shared memory. Clients are threads.
 
 use remora_fabric::Host;
 use remora_fabric::conformance::{Bed, Clients};

@@ -1,5 +1,5 @@
-//! The contract of a round, on shared memory in files: clients are threads, servers and clients map
-//! the files separately.
+//! Runs the contract of a round on shared memory in files. Clients are threads. Servers and clients
+//! map the files separately.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ impl Bed for FileBed {
         });
         let served = served.collect();
         let fabric = ShmFiles::new(&paths, served).expect("a test's files");
-        // They are mapped: their names are not needed any more.
+        // The files are mapped now, so their names are not needed any more.
         paths.iter().for_each(|path| std::fs::remove_file(path).expect("a test's file"));
         Box::new(fabric)
     }

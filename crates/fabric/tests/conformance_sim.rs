@@ -1,5 +1,5 @@
-//! The contract of a round, on the simulator with all profiles: everything that the contract allows
-//! is seen, and nothing else.
+//! Runs the contract of a round on the simulator with all profiles. Everything that the contract
+//! allows must be seen, and nothing else.
 
 mod interleaved;
 

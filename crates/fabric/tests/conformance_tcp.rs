@@ -1,5 +1,5 @@
-//! The contract of a round, over TCP: memory nodes are servers on threads of this process, clients
-//! are threads.
+//! Runs the contract of a round over TCP. Memory nodes are servers on threads of this process, and
+//! clients are threads.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ struct TcpBed;
 
 impl Bed for TcpBed {
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Box<dyn Host> {
-        // With and without a key.
+        // Half of the runs have a key.
         let keys = (seed % 2 == 1).then(|| Key::generate().expect("random bytes").into());
-        // A busy machine is not a dead node.
+        // A busy machine must not be taken for a dead node.
         let options = TcpOptions { keys, patience: Duration::from_secs(30), ..TcpOptions::default() };
         Box::new(Loopback::new(nodes, options).expect("a test's servers"))
     }

@@ -1,4 +1,4 @@
-//! The contract of a round, over TCP with TLS: no test knows the difference.
+//! Runs the contract of a round over TCP with TLS. No test sees a difference.
 
 #[path = "tcp_support/certificates.rs"]
 mod certificates;

@@ -1,6 +1,6 @@
-//! The contract of a round, over RDMA: memory nodes are servers on threads of this process, clients
-//! are threads, and the device that they use is the first there is. Needs one: `.ci/softroce` has
-//! one where there is none.
+//! Runs the contract of a round over RDMA. Memory nodes are servers on threads of this process, and
+//! clients are threads. They use the first RDMA device of the machine. The test needs a device;
+//! `.ci/softroce` makes one where there is none.
 
 use std::num::NonZeroU32;
 use std::sync::LazyLock;
@@ -15,13 +15,13 @@ fn open(options: DeviceOptions) -> Device {
     Device::open(&options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// NICs execute the verbs.
+/// A device whose NICs execute the verbs.
 static ONE_SIDED: LazyLock<Device> = LazyLock::new(|| open(DeviceOptions::default()));
-/// Verbs travel in messages, as where a device has no atomics.
+/// A device over which verbs travel in messages, as where a device has no atomics.
 static MESSAGES: LazyLock<Device> = LazyLock::new(|| open(DeviceOptions::default().messages_only(true)));
-/// Calls travel in datagrams.
+/// A device over which calls travel in datagrams.
 static DATAGRAMS: LazyLock<Device> = LazyLock::new(|| open(DeviceOptions::default().calls(Calls::Datagrams)));
-/// All verbs travel in datagrams, of which some are lost.
+/// A device over which all verbs travel in datagrams, and some datagrams are lost.
 static LOSSY: LazyLock<Device> = LazyLock::new(|| {
     const LOSE_EVERY: NonZeroU32 = NonZeroU32::new(7).unwrap();
     open(DeviceOptions::default().messages_only(true).calls(Calls::Datagrams).lose_every(LOSE_EVERY))
@@ -34,9 +34,9 @@ struct VerbsBed {
 
 impl Bed for VerbsBed {
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Box<dyn Host> {
-        // With and without a key.
+        // Half of the runs have a key.
         let keys = (seed % 2 == 1).then(|| Key::generate().expect("random bytes").into());
-        // A busy machine is not a dead node.
+        // A busy machine must not be taken for a dead node.
         let (rdma, patience) = (Some(Device::clone(self.device)), Duration::from_secs(30));
         let options = TcpOptions { keys, rdma, patience, ..TcpOptions::default() };
         Box::new(Loopback::new(nodes, options).expect("a test's servers"))
@@ -63,7 +63,8 @@ mod one_sided {
     remora_fabric::conformance_suite!(super::VerbsBed { device: &super::ONE_SIDED, turns: 100 });
 }
 
-// A message that wakes a server takes an emulated processor milliseconds: fewer turns.
+// These tests take fewer turns, because an emulated processor needs milliseconds for a message that
+// wakes a server.
 
 mod messages {
     remora_fabric::conformance_suite!(super::VerbsBed { device: &super::MESSAGES, turns: 10 });
@@ -73,8 +74,9 @@ mod datagrams {
     remora_fabric::conformance_suite!(super::VerbsBed { device: &super::DATAGRAMS, turns: 10 });
 }
 
-/// Clients share a node's queue pair for datagrams, one after the other and at the same time; when
-/// there are more than it takes, there is another one. They are told apart.
+/// Several clients share a node's queue pair for datagrams, one after the other and at the same
+/// time. When there are more than it can take, the node makes another one. It tells the clients
+/// apart.
 #[test]
 fn datagrams_of_many_clients_meet_in_one_queue_pair() {
     struct Counts(u64);

@@ -1,4 +1,4 @@
-//! The copy loops, against plain slices: what is where, without concurrency.
+//! Tests of the copy loops against plain slices, without concurrency: which words go where.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

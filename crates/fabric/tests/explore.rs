@@ -1,5 +1,5 @@
-//! The explorer on programs whose numbers of interleavings are known, and against itself without
-//! its reductions.
+//! Tests of the explorer on programs whose numbers of interleavings are known, and against itself
+//! without its reductions.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ fn word(index: u64) -> Address {
     Address { node: NODE, region: RegionId(0), offset: 8 * index }
 }
 
-/// The first word of a line.
+/// Returns the address of the first word of a line.
 fn line(index: u64) -> Address {
     word(8 * index)
 }
@@ -23,10 +23,10 @@ fn look(fabric: &Seeded, index: usize) -> u64 {
     fabric.region(NODE, RegionId(0)).unwrap().words()[index].load(std::sync::atomic::Ordering::Relaxed)
 }
 
-/// What clients can have seen, and what is in the first three lines in the end.
+/// What the clients have seen, and what is in the first three lines at the end, over all runs.
 type Outcomes = BTreeSet<(Vec<Option<Vec<u64>>>, Vec<u64>)>;
 
-/// Explores a program of clients that each do `body(number, lane)`.
+/// Explores a program whose clients each do `body(number, lane)`.
 fn outcomes(
     clients: u32,
     fabric: &Seeded,
@@ -58,7 +58,7 @@ fn outcomes_of(
                 .map(|(lane, number)| Player::new(ClientId(number), lane.endpoint(), body(number, lane))),
         );
         if let Some(mut seen) = play.run(&worker, players) {
-            // What a recoverer has come to is to be seen in memory only.
+            // What a recoverer has done shows in memory only.
             let recoverers = options.suspicions.iter().map(|suspicion| suspicion.by.0 as usize - 1);
             recoverers.for_each(|recoverer| seen[recoverer] = None);
             all.insert((seen, (0..24).map(|index| look(fabric, index)).collect()));
@@ -69,7 +69,7 @@ fn outcomes_of(
     (found.counts, all)
 }
 
-/// Interleavings and outcomes with each reduction; all must find the same outcomes.
+/// Returns the interleavings and outcomes with each reduction. All must find the same outcomes.
 fn reduced(
     clients: u32,
     options: &ExploreOptions,
@@ -133,8 +133,8 @@ fn swaps_of_one_word_have_two_orders() {
 
 #[test]
 fn a_read_of_two_lines_against_a_write_of_them() {
-    // READ in any order, WRITE ascending: 4 steps with one constraint are 12 orders; each line is
-    // read before or after.
+    // Lines of the READ come in any order, and lines of the WRITE ascending. Four steps with one
+    // constraint have 12 orders. Each line is read before or after it is written.
     let found = simple(2, async |client, lane| {
         let mut round = lane.round();
         if client == 1 {
@@ -159,8 +159,8 @@ fn readers_of_one_line_commute() {
     assert_eq!(found, [6, 1, 1]);
 }
 
-/// Rounds that follow each other, ordered and unordered verbs, dependences over two lines: no
-/// outcome is lost.
+/// Rounds that follow each other, ordered and unordered verbs, and dependences over two lines lose
+/// no outcome.
 #[test]
 fn reductions_lose_no_outcome() {
     let found = simple(2, async |client, lane| {
@@ -198,14 +198,13 @@ fn background_rounds_and_their_completions_are_explored() {
     };
     let found = simple(2, body);
     assert!(found[0] > found[1], "{found:?}");
-    // The READ is ordered behind the WRITE, whose completion may come later all the same.
+    // The READ is ordered behind the WRITE, but the WRITE may complete later.
     let (_, all) = outcomes(1, &memory(), &ExploreOptions::default(), |_| (), body);
     let background: BTreeSet<_> = all.into_iter().filter_map(|(seen, _)| Some(seen[0].as_ref()?[1])).collect();
     assert_eq!(background, [0, 1].into());
 }
 
-/// Random programs of a few verbs on two lines: with and without reductions their outcomes are the
-/// same.
+/// Random programs of a few verbs on two lines have the same outcomes with and without reductions.
 #[test]
 fn random_programs_lose_no_outcome() {
     let seeds = if std::env::var_os("REMORA_LONG").is_some() { 300 } else { 100 };
@@ -242,8 +241,8 @@ fn random_programs_lose_no_outcome() {
     }
 }
 
-/// Random recoveries: client 2 takes client 1 for dead, and client 3 perhaps takes client 2 for
-/// dead. Only these clients access one of the lines, one after the other.
+/// In random recoveries, client 2 takes client 1 for dead, and client 3 may take client 2 for dead.
+/// Only these clients access one of the lines, one after the other.
 #[test]
 fn random_recoveries_lose_no_outcome() {
     for seed in 0..60 {
@@ -290,7 +289,7 @@ fn random_recoveries_lose_no_outcome() {
     }
 }
 
-/// A client that is revoked in the middle of a WRITE has written a part of it, and is told so; a
+/// A client that is revoked in the middle of a WRITE has written a part of it, and gets an error. A
 /// recoverer that has not begun does nothing.
 #[test]
 fn a_suspicion_is_explored_before_and_after_every_step() {
@@ -351,7 +350,8 @@ fn a_crash_is_explored_before_and_after_every_step() {
     reduced(2, &options, memory, |_| (), body);
 }
 
-/// Adds to a word of its node, by a load and a store, as a CPU does that thinks it is alone.
+/// A service that adds to a word of its node by a load and a store, as if no other code changed the
+/// word.
 struct Adder(Seeded);
 
 impl Handler for Adder {
@@ -385,8 +385,7 @@ fn a_call_comes_in_between_a_split_atomic_and_another_atomic_does_not() {
     reduced(3, &ExploreOptions::default(), split, answer, add);
 }
 
-/// Each of two clients takes two numbers, in the order in which their rounds complete, and goes by
-/// them.
+/// Two clients each take two numbers, in the order in which their rounds complete, and act on them.
 #[test]
 fn what_coroutines_share_is_explored_where_they_say_so() {
     let taken = |shared, reduction, together: bool| {
@@ -452,7 +451,7 @@ fn private_memory_is_no_choice_and_is_checked() {
     assert!(stray.is_err());
 }
 
-/// A client that waits for a word by looking again and again sees it change. Its looks in vain are
+/// A client that waits for a word by repeated looks sees it change. Looks that find no change are
 /// not explored.
 #[test]
 fn sleepers_wake_when_what_they_saw_changes() {

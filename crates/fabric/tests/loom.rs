@@ -1,6 +1,6 @@
-//! The arguments of `src/copy.rs`, `src/gate.rs` and `src/shm/doorbell.rs`, checked over all
-//! interleavings and all values that the memory model lets a load return. Lines are cut to four
-//! words.
+//! Checks the arguments of `src/copy.rs`, `src/gate.rs` and `src/shm/doorbell.rs` over all
+//! interleavings, and over all values that the memory model lets a load return. Lines are cut to
+//! four words.
 
 #[allow(dead_code, reason = "the models use what they need of it")]
 #[path = "../src/shm/doorbell.rs"]
@@ -34,8 +34,8 @@ impl Word for ModelWord {
     }
 }
 
-/// The model checker takes sequentially consistent accesses for acquire and release only; fences it
-/// knows.
+/// The model checker treats sequentially consistent accesses as acquire and release only, so this
+/// uses its fences.
 impl GateWord for ModelWord {
     fn load(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
@@ -77,12 +77,12 @@ impl BellWord for ModelWord {
 
 const FREE: u64 = 0;
 
-/// What version `version` of a record holds at word `index`.
+/// Returns the content of word `index` in version `version` of a record.
 fn content(version: u64, index: usize) -> u64 {
     100 * version + index as u64
 }
 
-/// A record of `lines` lines in version 2, its lock free.
+/// Makes a record of `lines` lines in version 2, with its lock free.
 fn record(lines: usize) -> Arc<Vec<ModelWord>> {
     Arc::new((0..lines * LINE).map(|index| ModelWord(AtomicU64::new(image(2, index)))).collect())
 }
@@ -96,7 +96,7 @@ fn image(version: u64, index: usize) -> u64 {
     }
 }
 
-/// A writer that follows the discipline of records.
+/// Changes a record as a writer must.
 fn change(record: &[ModelWord], owner: u64, version: u64) {
     let lock = &record[0].0;
     lock.compare_exchange(FREE, owner, Ordering::SeqCst, Ordering::SeqCst).expect("the only writer");
@@ -105,8 +105,8 @@ fn change(record: &[ModelWord], owner: u64, version: u64) {
     lock.compare_exchange(owner, FREE, Ordering::SeqCst, Ordering::SeqCst).expect("only its owner frees a lock");
 }
 
-/// The check of a record's reader: what shows a free lock and the same version in every line must
-/// be whole.
+/// Checks a record as its reader does: if it shows a free lock and the same version in every line,
+/// it must be whole.
 fn judge(words: &[u64]) {
     let version = words[1];
     let lines = words.iter().enumerate().skip(LINE).step_by(LINE);
@@ -120,13 +120,14 @@ fn judge(words: &[u64]) {
 
 type Read = fn(&[ModelWord], usize, &mut [u64]);
 
-/// One writer, that changes the record so often, and one reader of its words from the first on.
+/// Whether a reader can see a torn record, while one writer changes it `changes` times. The reader
+/// reads `words` words from the first on.
 fn torn(lines: usize, words: usize, changes: u64, read: Read) -> bool {
     let seen_new = Arc::new(AtomicBool::new(false));
     let seen = seen_new.clone();
     let mut model = loom::model::Builder::new();
-    // A torn line takes a preemption of each; the mutants below show that two are enough to find
-    // what there is.
+    // A torn line takes one preemption of each thread. The mutants below show that two are enough
+    // to find every error.
     model.preemption_bound = Some(2);
     let result = catch_unwind(move || {
         model.check(move || {
@@ -146,12 +147,12 @@ fn torn(lines: usize, words: usize, changes: u64, read: Read) -> bool {
     result.is_err()
 }
 
-/// `copy::read_lines` as it is.
+/// Reads with `copy::read_lines` as it is.
 fn as_it_is(record: &[ModelWord], start: usize, into: &mut [u64]) {
     copy::read_lines::<_, LINE>(record, start, into);
 }
 
-/// The mutant that reads once and believes it.
+/// Reads as a mutant does that looks once and trusts it.
 fn without_second_look(record: &[ModelWord], start: usize, into: &mut [u64]) {
     for line in (0..into.len()).step_by(LINE) {
         into[line + 1] = Word::load(&record[start + line + 1]);
@@ -162,8 +163,8 @@ fn without_second_look(record: &[ModelWord], start: usize, into: &mut [u64]) {
     }
 }
 
-/// The mutant that looks at the lock before the version: both looks may show a free lock and the
-/// new version.
+/// Reads as a mutant does that looks at the lock before the version. Both looks may show a free
+/// lock and the new version.
 fn lock_before_version(record: &[ModelWord], start: usize, into: &mut [u64]) {
     let line = &record[start..start + LINE];
     loop {
@@ -213,11 +214,11 @@ fn the_model_finds_a_lock_read_before_its_version() {
     assert!(torn(1, LINE, 1, lock_before_version), "this test cannot fail");
 }
 
-/// How an endpoint begins a round: it returns the nodes refused.
+/// The way in which an endpoint begins a round. It returns the nodes that are refused.
 type Enter = fn(&Gate<ModelWord>, u64) -> u64;
 
-/// One endpoint that executes rounds of two verbs and one thread that refuses it: does a verb take
-/// effect afterwards?
+/// Whether a verb can take effect after the refusal. One endpoint executes rounds of two verbs, and
+/// one thread refuses it.
 fn lands_late(enter: Enter) -> bool {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
@@ -290,8 +291,7 @@ struct Futex {
 impl Futex {
     fn wait(&self, word: &ModelWord, seen: u64) {
         let held = self.lock.lock().unwrap();
-        // The system's look at the word is ordered by its lock, after every wake that has come
-        // already.
+        // Its lock orders the system's look at the word after every wake that has come already.
         if word.0.load(Ordering::SeqCst) == seen {
             drop(self.sleeping.wait(held).unwrap());
         }
@@ -317,8 +317,8 @@ impl Mailbox {
     }
 }
 
-/// One side that brings work twice, and one that parks until it has seen both: does it sleep for
-/// ever?
+/// Whether a side can sleep for ever. One side brings work twice, and the other parks until it has
+/// seen both.
 fn sleeps_for_ever(ring: fn(&Mailbox), park: fn(&Mailbox) -> u64, work: u64) -> bool {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

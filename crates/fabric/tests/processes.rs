@@ -1,5 +1,5 @@
-//! Shared memory across real processes: this test runs itself as servers and clients, and stops and
-//! kills them.
+//! Tests of shared memory across real processes. This test runs itself as servers and clients, and
+//! stops and kills them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -22,7 +22,7 @@ fn word(index: usize) -> Address {
     Address { node: NodeId(0), region: RegionId(0), offset: 8 * index as u64 }
 }
 
-/// A file of a test, removed when it ends.
+/// A file of a test, which is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -43,7 +43,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Another process of this test. It ends with its handle.
+/// Another process of this test. It is killed when its handle is dropped.
 struct Child {
     process: std::process::Child,
     input: ChildStdin,
@@ -64,7 +64,7 @@ impl Child {
         Child { process, input, output: BufReader::new(output) }
     }
 
-    /// The next thing it says.
+    /// Returns the next line that the process prints.
     fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -85,7 +85,7 @@ impl Child {
         kill_process(Pid::from_child(&self.process), signal).expect("a signal");
     }
 
-    /// Pauses it; returns when it does not run any more.
+    /// Pauses the process. Returns when it does not run any more.
     fn pause(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.process.id());
@@ -94,7 +94,7 @@ impl Child {
         }
     }
 
-    /// CPU time it has used, in clock ticks of 10 ms.
+    /// Returns the CPU time that the process has used, in clock ticks of 10 ms.
     fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).expect("it lives");
         let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
@@ -113,7 +113,7 @@ fn say(what: impl std::fmt::Display) {
     println!("@{what}");
 }
 
-/// Adds one to each word; a request of `[0]` is never answered.
+/// A handler that adds one to each word. It never answers a request of `[0]`.
 struct Adder;
 
 impl Handler for Adder {
@@ -125,7 +125,7 @@ impl Handler for Adder {
     }
 }
 
-/// What the other processes run.
+/// Runs the part of the other processes.
 #[test]
 #[ignore = "the other processes of these tests"]
 fn child() {
@@ -143,7 +143,7 @@ fn child() {
             }
         },
         "writer" => client(&path, async |lane| {
-            // It ends by itself if the test that would end it has been killed.
+            // The process ends by itself if the test that would end it has been killed.
             let began = Instant::now();
             for turn in (1..).take_while(|_| began.elapsed() < Duration::from_secs(60)) {
                 let mut round = lane.round();
@@ -166,7 +166,7 @@ fn client(path: &Path, body: impl AsyncFnOnce(&Lane)) {
     say(format_args!("{done:?}"));
 }
 
-/// The words that the writer writes.
+/// Returns the words that the writer writes.
 fn snapshot(region: &Region) -> Vec<u64> {
     region.words()[..WORDS].iter().map(|word| word.load(Ordering::Acquire)).collect()
 }
@@ -194,7 +194,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     began.elapsed()
 }
 
-/// Revokes the paused writer: it must be gone, and nothing may land.
+/// Revokes the paused writer. It must be gone, and nothing may land.
 fn revoke_paused(fabric: &ShmFiles, mut writer: Child, region: &Region) {
     fabric.revoke(ClientId(9)).expect("every node confirms");
     let frozen = snapshot(region);
@@ -224,7 +224,7 @@ fn a_client_paused_inside_a_write_is_revoked() {
     assert_eq!(fabric.hosted(NodeId(0)).expect("our node").endpoints(), 0);
 }
 
-/// A restarted server can still revoke who was connected to the one before.
+/// A restarted server can still revoke a client that was connected to the server before.
 #[test]
 fn a_client_of_an_earlier_server_is_revoked() {
     let file = Scratch::new();
@@ -262,7 +262,7 @@ fn a_killed_server_is_noticed_and_a_restart_says_so() {
     assert_eq!(server.hear(), "New");
     let fabric = ShmFiles::new(&[&file.0], Vec::new()).expect("the server's file");
     let gone = FabricError { node: NodeId(0), fault: Fault::Unreachable };
-    // A call that is never answered, and one-sided verbs.
+    // One client waits for a call that is never answered, and one uses one-sided verbs.
     for calls in [true, false] {
         block_on(&fabric, ClientId(1), async |lane| {
             let mut round = lane.round();
@@ -308,7 +308,7 @@ fn a_killed_server_is_noticed_and_a_restart_says_so() {
         let done = lane.execute(round).await.expect("the restarted node");
         assert_eq!(done.words(kept), [7]);
         drop(done);
-        // A clean stop is noticed too.
+        // A clean stop is noticed, too.
         let mut second = Child::start("server", &file.0);
         let refused = second.hear();
         assert!(refused.contains(&format!("another process ({}) serves it", server.process.id())), "{refused}");
@@ -370,7 +370,7 @@ fn what_is_not_ours_is_refused_untouched() {
     assert!(matches!(unchanged("another magic"), OpenError::Foreign { .. }));
 }
 
-/// An idle node and an idle client are asleep. Loose: the machine may be busy.
+/// An idle node and an idle client sleep. The limit is loose, because the machine may be busy.
 #[test]
 fn idle_processes_sleep() {
     let file = Scratch::new();

@@ -1,4 +1,4 @@
-//! The seeded backend as a test tool: runs replay from their seeds, and differ between them.
+//! Tests of the seeded backend as a tool: runs replay from their seeds, and differ between seeds.
 
 use remora_fabric::seeded::{Seeded, Tearing};
 use remora_fabric::{Address, ClientId, Lane, NodeId, RegionId, Worker};
@@ -7,7 +7,7 @@ fn word(node: u16, index: u64) -> Address {
     Address { node: NodeId(node), region: RegionId(0), offset: 8 * index }
 }
 
-/// What three clients see of each other, in the order they see it.
+/// Returns what three clients see of each other, in the order in which they see it.
 fn trace(seed: u64, tearing: Option<Tearing>) -> Vec<(usize, u64, Vec<u64>)> {
     let sizes = [vec![4096], vec![4096]];
     let fabric = match tearing {
@@ -53,12 +53,12 @@ fn seeds_and_tearings_differ() {
     assert_ne!(trace(1, Some(Tearing::Words)), trace(1, Some(Tearing::Lines)));
 }
 
-/// Writers of equal words are read torn within a line only where words tear, and lines out of order
-/// only where lines do.
+/// If writers write equal words, a line is read torn only where words tear, and lines are read out
+/// of order only where lines tear.
 #[test]
 fn memory_tears_as_the_run_has_drawn() {
     let torn_within_a_line = |words: &[u64]| words[1..8].iter().any(|word| *word != words[1]);
-    // A WRITE lands in ascending order, so a READ in ascending order that meets it halfway shows
+    // A WRITE lands in ascending order. So a READ in ascending order that meets it halfway shows
     // newer words first.
     for (tearing, within) in [(Tearing::Words, true), (Tearing::Lines, false)] {
         let mut seen = false;

@@ -1,4 +1,4 @@
-//! The space of memory nodes in files: taken before they are served.
+//! Tests of the space of memory nodes in files: it is taken before they are served.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
@@ -13,7 +13,8 @@ use remora_fabric::shm::file::{OpenError, PriorMemory, ShmNode};
 const CONTROL: u64 = 134 << 20;
 const REGION: u64 = 16 << 20;
 
-/// A folder that is gone after the test, with a file system of its own if it has one.
+/// A folder that is removed after the test. It has a file system of its own if it was made with
+/// one.
 struct Folder {
     path: PathBuf,
     mounted: bool,
@@ -26,7 +27,8 @@ impl Folder {
         Folder { path, mounted: false }
     }
 
-    /// With a file system in memory; `None`, with a message, where the test may not mount one.
+    /// Makes a folder with a file system in memory. Returns `None`, with a message, where the test
+    /// may not mount one.
     fn tmpfs(test: &str, size: &str) -> Option<Folder> {
         let mut folder = Folder::new(test);
         let mut mount = Command::new("mount");
@@ -62,7 +64,7 @@ fn a_file_has_all_of_its_space_before_it_is_served() {
     node.region().words()[0].store(7, Ordering::Relaxed);
     drop(node);
 
-    // Copied without its zeros.
+    // A copy of the file without its zeros.
     let copy = folder.path.join("copy");
     let copied = Command::new("cp").args(["--sparse=always"]).arg(&path).arg(&copy).status();
     assert!(copied.unwrap().success());
@@ -88,12 +90,12 @@ fn what_has_no_room_is_refused_and_leaves_nothing() {
     );
     assert!(!other.exists());
 
-    // Nor does one that was there before change.
+    // A file that existed before does not change either.
     File::create(&other).unwrap();
     assert!(ShmNode::open(&other, Some(REGION)).is_err());
     assert_eq!((fs::metadata(&other).unwrap().len(), taken(&other)), (0, 0));
 
-    // What is left cannot be taken from the node.
+    // The space that is left cannot be taken from the node.
     let mut filler = File::create(folder.path.join("filler")).unwrap();
     while filler.write_all(&[1; 1 << 20]).is_ok() {}
     node.region().words().iter().for_each(|word| assert_eq!(word.swap(8, Ordering::Relaxed), 7));
@@ -102,7 +104,7 @@ fn what_has_no_room_is_refused_and_leaves_nothing() {
     assert_eq!(node.region().words()[1].load(Ordering::Relaxed), 8);
 }
 
-/// A file that had its holes before is refused when there is no space for them.
+/// A file with holes is refused when there is no space for them.
 #[test]
 fn a_sparse_file_on_a_full_file_system_is_refused() {
     let Some(folder) = Folder::tmpfs("sparse", "160m") else { return };

@@ -1,5 +1,5 @@
-//! What a memory node's CPU stores becomes visible word by word, in the order of its program: verbs
-//! meet it half-way.
+//! Tests that the stores of a memory node's CPU become visible word by word, in the order of its
+//! program. Verbs meet them halfway.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const NODE: NodeId = NodeId(0);
 const LINE: Address = Address { node: NODE, region: RegionId(0), offset: 0 };
 const TURNS: u64 = 60;
 
-/// Fills a line with a number that grows.
+/// A service that fills a line with a number that grows.
 struct Filler {
     region: Arc<Region>,
     number: u64,
@@ -25,7 +25,8 @@ impl Filler {
     fn fill(&mut self) {
         self.number += 1;
         copy::write(self.region.words(), 0, &[self.number; LINE_WORDS]);
-        // A CPU takes a lock by one atomic instruction: at once, in between as well.
+        // A CPU takes a lock by one atomic instruction. That happens at once, and may happen
+        // between two stores.
         self.region.words()[LINE_WORDS].fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -47,7 +48,8 @@ impl Service for Filler {
 fn cluster(seed: u64) -> (Sim, Filler) {
     let profile = Profile::named("connectx4").expect("a shipped profile");
     let sim = Sim::new(&[vec![4096]], &SimOptions::new(profile, seed)).expect("a test's memory");
-    // A READ takes a line of a record in one instant: what it sees torn was torn.
+    // A READ takes a line of a record in one instant. So if it sees the line torn, the line was
+    // torn.
     sim.lines_of_records(LINE, 64);
     let region = sim.region(NODE, RegionId(0)).expect("a region");
     (sim, Filler { region, number: 0 })
@@ -61,8 +63,8 @@ fn lanes(sim: &Sim, worker: &Worker, count: u32, seed: u64) -> Vec<Lane> {
     (1..=count).map(lane).collect()
 }
 
-/// Reads the line and the word behind it until `enough` and puts into `seen` how many words were
-/// newer than the last, if any were.
+/// Reads the line and the word behind it until `enough`. If some words were newer than the last,
+/// their number goes into `seen`.
 async fn watch(lane: &Lane, enough: impl Fn(u64) -> bool, seen: &mut BTreeSet<usize>) {
     loop {
         let mut round = lane.round();
@@ -82,7 +84,7 @@ async fn watch(lane: &Lane, enough: impl Fn(u64) -> bool, seen: &mut BTreeSet<us
     }
 }
 
-/// After each word but the last, a client must have looked.
+/// A client must have looked after each word but the last.
 fn every_word(seen: &BTreeSet<usize>) {
     assert_eq!(seen.iter().copied().collect::<Vec<_>>(), (1..LINE_WORDS).collect::<Vec<_>>());
 }
@@ -139,7 +141,7 @@ fn reads_meet_the_stores_of_a_service() {
     every_word(&seen);
 }
 
-/// The stores of a CPU that is overtaken are part of the run that a seed gives.
+/// The pauses of a CPU that is overtaken are part of the run that a seed gives.
 #[test]
 fn a_seed_replays() {
     let run = |seed| {

@@ -1,10 +1,10 @@
-//! Texts that are no profile, at random: each is refused with the field that is wrong, and none
-//! panics.
+//! Random tests of texts that are not profiles: each is refused with the field that is wrong, and
+//! none causes a panic.
 
 use proptest::prelude::*;
 use remora_fabric::sim::{Profile, ProfileError};
 
-/// Text of the profiles that come with the simulator.
+/// Returns the text of a profile that comes with the simulator.
 fn shipped(index: usize) -> &'static str {
     [
         include_str!("../../../profiles/connectx4.toml"),
@@ -14,7 +14,7 @@ fn shipped(index: usize) -> &'static str {
     ][index % 4]
 }
 
-/// The lines of a profile that set a number, with the key as a refusal names it.
+/// Returns the lines of a profile that set a number, each with the key as a refusal names it.
 fn numbers(text: &str) -> Vec<(usize, String)> {
     let mut table = String::new();
     let mut keys = Vec::new();
@@ -31,7 +31,7 @@ fn numbers(text: &str) -> Vec<(usize, String)> {
     keys
 }
 
-/// A refusal of one line that names something.
+/// Checks that a refusal is one line and names something.
 fn is_told(refused: &ProfileError) -> Result<(), TestCaseError> {
     let ProfileError::Refused { field, reason, .. } = refused else {
         return Err(TestCaseError::fail(format!("not refused: {refused}")));
@@ -63,7 +63,7 @@ proptest! {
         }
     }
 
-    /// No number of a profile may be negative, none is text, and none may be missing.
+    /// No number of a profile may be negative, be text, or be missing.
     #[test]
     fn a_wrong_number_is_refused_by_its_name(
         of in any::<usize>(),

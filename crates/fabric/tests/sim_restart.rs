@@ -1,5 +1,5 @@
-//! A simulated memory node fails and works again: what its memory has kept, and what became of
-//! verbs in flight.
+//! Tests of a simulated memory node that fails and works again: what its memory has kept, and what
+//! happened to verbs in flight.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn word(index: usize) -> Address {
     Address { node: NODE, region: RegionId(0), offset: 8 * index as u64 }
 }
 
-/// Two nodes, whose memory is lines of records.
+/// Makes two nodes, whose memory is lines of records.
 fn cluster(options: &SimOptions) -> Sim {
     let sim = Sim::new(&[vec![4096], vec![4096]], options).expect("a test's memory");
     sim.lines_of_records(word(0), 4096);
@@ -30,12 +30,12 @@ fn volatile(seed: u64) -> SimOptions {
     SimOptions::new(Profile::named("connectx4").expect("a shipped profile"), seed)
 }
 
-/// Optane, whose DIMMs keep what has reached them (ADR).
+/// Returns options for Optane, whose DIMMs keep what has reached them (ADR).
 fn persistent(seed: u64, ddio: bool) -> SimOptions {
     SimOptions { medium: "optane".to_owned(), ddio, ..volatile(seed) }
 }
 
-/// Optane whose processors' caches are kept as well (eADR).
+/// Returns options for Optane whose processors' caches are kept as well (eADR).
 fn persistent_caches(seed: u64) -> SimOptions {
     let mut options = persistent(seed, true);
     options.profile.media.get_mut("optane").expect("a medium of the profile").caches_persistent = true;
@@ -57,7 +57,7 @@ async fn read(lane: &Lane) -> Result<Vec<u64>, FabricError> {
     lane.execute(round).await.map(|done| done.words(all).to_vec())
 }
 
-/// What a client that connects now reads, by lines, each of which must be of one WRITE.
+/// Returns what a client that connects now reads, line by line. Each line must be of one WRITE.
 fn lines(sim: &Sim) -> Vec<u64> {
     let words = block_on(sim, ClientId(9), read).expect("a client").expect("a healthy node");
     let line = |line: &[u64]| {
@@ -67,7 +67,7 @@ fn lines(sim: &Sim) -> Vec<u64> {
     words.chunks(LINE_WORDS).map(line).collect()
 }
 
-/// Writes 1 and flushes it, writes 2 and flushes that or not; the node fails and restarts.
+/// Writes 1 and flushes it, writes 2 and flushes that if `flush`. Then the node fails and restarts.
 fn after_a_crash(options: &SimOptions, flush: bool) -> Vec<u64> {
     let sim = cluster(options);
     block_on(&sim, ClientId(1), async |lane| {
@@ -135,7 +135,7 @@ fn persistent_memory_keeps_what_was_flushed() {
 #[test]
 fn what_was_not_flushed_is_kept_or_lost_line_by_line() {
     let seen: BTreeSet<Vec<u64>> = (0..200).map(|seed| after_a_crash(&persistent(seed, false), false)).collect();
-    // Every line is as it was flushed or as it was written last, whatever the others are.
+    // Every line is as it was flushed or as it was written last, independently of the other lines.
     assert_eq!(seen.len(), 1 << LINES, "{seen:?}");
     assert!(seen.iter().flatten().all(|line| [1, 2].contains(line)), "{seen:?}");
 }
@@ -148,7 +148,7 @@ fn what_is_lost_follows_from_the_seed() {
     }
 }
 
-/// What a process knows beside its node's memory: how often it was asked, and stepped.
+/// What a process knows beside its node's memory: how often it was called, and stepped.
 #[derive(Clone, Default)]
 struct Knowing {
     calls: u64,
@@ -212,8 +212,8 @@ fn with_ddio_a_flush_keeps_nothing() {
     assert!(seen.iter().flatten().any(|line| *line != 2), "nothing was ever lost");
 }
 
-/// A WRITE is under way when the node fails: some of its lines may be there, each whole, and its
-/// client is told.
+/// A WRITE is under way when the node fails. Some of its lines may have landed, each whole, and its
+/// client gets an error.
 #[test]
 fn a_crash_tears_a_write_at_lines() {
     let mut seen = BTreeSet::new();
@@ -234,7 +234,7 @@ fn a_crash_tears_a_write_at_lines() {
                 if std::ptr::eq(lane, writer) {
                     let outcome = write(lane, 2, false).await;
                     assert!([Ok(()), Err(UNREACHABLE)].contains(&outcome), "{outcome:?}");
-                    // By now it is down.
+                    // By this time the node is down.
                     lane.sleep(1_000_000).await;
                     assert_eq!(write(lane, 3, false).await, Err(UNREACHABLE));
                 } else {
@@ -245,7 +245,7 @@ fn a_crash_tears_a_write_at_lines() {
                 }
             })
         }));
-        // As it is when it fails: before the medium forgets anything.
+        // This is the memory at the failure, before the medium loses anything.
         let region = sim.region(NODE, RegionId(0)).expect("a region");
         let words: Vec<u64> = region.words()[..WORDS].iter().map(|word| word.load(Ordering::Relaxed)).collect();
         sim.restart(NODE);

@@ -1,4 +1,4 @@
-//! Over TCP a round allocates nothing at the client once its worker is warm.
+//! Tests that a round over TCP allocates nothing at the client once its worker is warm.
 
 mod counting_allocator;
 
@@ -45,8 +45,8 @@ fn no_round_allocates_on_a_warm_worker() {
             allocations() - before
         })
     }));
-    // All lanes share the thread, so each has counted everybody's. A busy machine may bring more
-    // rounds under way at once than there ever were, and buffers for them; that is a handful, and
-    // no allocation for each of 4,000 rounds.
+    // All lanes share the thread, so each has counted the allocations of all. On a busy machine
+    // there may be more rounds under way than ever before, which need buffers. Those are a handful,
+    // and not one allocation for each of 4,000 rounds.
     assert!(counts.iter().all(|count| *count <= 32), "allocations in 500 turns of each lane: {counts:?}");
 }

@@ -1,5 +1,5 @@
-//! Nodes that die, freeze or lie; clients that lie, do not listen, or lose their access in the
-//! middle of a WRITE.
+//! Tests of nodes that die, freeze or lie, and of clients that lie, do not listen, or lose their
+//! access in the middle of a WRITE.
 
 mod tcp_support;
 
@@ -18,7 +18,7 @@ fn down(node: u16) -> FabricError {
     FabricError { node: NodeId(node), fault: Fault::Unreachable }
 }
 
-/// Three servers, the middle one behaves as told.
+/// Makes three servers, of which the middle one behaves as told.
 fn between_good_ones(
     behave: impl Fn(TcpStream) + Send + Sync + 'static,
     options: TcpOptions,
@@ -28,7 +28,7 @@ fn between_good_ones(
     tcp(&[&first, &fake_server(behave), &last], options)
 }
 
-/// Rounds to a lost node fail, all others work.
+/// Checks that rounds to the lost node 1 fail, and that rounds to the other nodes work.
 async fn node_1_is_lost(lane: &Lane) {
     for _ in 0..3 {
         assert_eq!(touch(lane, &[1]).await, Err(down(1)));
@@ -49,7 +49,7 @@ fn a_node_that_is_stopped_is_named() {
     })
     .unwrap();
     assert!(matches!(fabric.connect(ClientId(2)), Err(FabricError { node: NodeId(1), fault: Fault::Refused(_) })));
-    // Once it is known to be gone, others connect.
+    // Once the node is known to be gone, clients connect to the others.
     fabric.fail(NodeId(1));
     block_on(&fabric, ClientId(2), node_1_is_lost).unwrap();
 }
@@ -66,7 +66,8 @@ fn limits_without_bounds_are_limits() {
     }
 }
 
-/// Others may have been told of it, and count on it.
+/// A node that was added later cannot be reached by an older connection. Other clients may know the
+/// node, and rely on it.
 #[test]
 fn a_node_that_came_later_cannot_be_reached() {
     let ((_, first), (_, second)) = (serve(ServerOptions::default()), serve(ServerOptions::default()));
@@ -85,7 +86,7 @@ fn a_node_that_came_later_cannot_be_reached() {
 
 #[test]
 fn who_asks_whether_a_node_answers_does_not_wait_for_it() {
-    // The system accepts for it, and nobody ever greets.
+    // The system accepts connections for this node, and no program ever greets.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (_server, lives) = serve(ServerOptions::default());
     let fabric = tcp(&[&silent.local_addr().unwrap().to_string(), &lives], TcpOptions::default());
@@ -93,14 +94,14 @@ fn who_asks_whether_a_node_answers_does_not_wait_for_it() {
     assert!(!fabric.answers(NodeId(1)), "nothing has been heard of it yet");
     while !fabric.answers(NodeId(1)) {
         assert!(!fabric.answers(NodeId(0)));
-        // Nobody tells when one has been heard of.
+        // Nothing reports when an answer has been heard, so look from time to time.
         thread::sleep(Duration::from_millis(10));
     }
     for _ in 0..1_000 {
         assert!(!fabric.answers(NodeId(0)));
     }
     assert!(began.elapsed() < Duration::from_secs(1), "it took {:?}", began.elapsed());
-    // Of a thousand questions one was asked.
+    // A thousand questions have led to one connection.
     silent.set_nonblocking(true).unwrap();
     let asked = silent.incoming().take_while(Result::is_ok).count();
     assert!(asked <= 1, "{asked} were asked at a time");
@@ -132,7 +133,7 @@ fn a_node_that_freezes_is_named_within_the_patience() {
     let patience = Duration::from_millis(300);
     let fabric = between_good_ones(
         |stream| {
-            // Takes everything, answers nothing, for ever.
+            // It reads everything and answers nothing, for ever.
             thread::spawn(move || drain(&stream));
         },
         TcpOptions { patience, ..TcpOptions::default() },
@@ -148,7 +149,7 @@ fn a_node_that_freezes_is_named_within_the_patience() {
     .unwrap();
 }
 
-/// Time that a worker spends elsewhere is not time that a node was silent.
+/// Time that a worker spends elsewhere does not count as time in which a node was silent.
 #[test]
 fn a_busy_client_does_not_take_its_nodes_for_dead() {
     let options = TcpOptions { patience: Duration::from_millis(100), ..TcpOptions::default() };
@@ -176,7 +177,7 @@ fn a_node_that_talks_garbage_is_lost() {
     let answers: [&'static [u64]; 6] = [
         &[u64::MAX, 0],
         &[2, 999],            // no such ticket
-        &[3, 1, 7],           // an answer that nobody asked for
+        &[3, 1, 7],           // an answer to no request
         &[2, 1],              // no answer
         &[9 << 32 | 2, 1],    // no such status
         &[1 << 32 | 3, 1, 7], // half a fault
@@ -206,7 +207,7 @@ fn clients_that_talk_garbage_disturb_nobody() {
     let (server, address) = serve(ServerOptions::default());
     let fabric = tcp(&[&address], TcpOptions::default());
     let (stop, turns) = (AtomicBool::new(false), 3u64);
-    /// Also when an assertion fails: the test must end.
+    /// Stops the threads, also when an assertion fails, so that the test ends.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {
@@ -218,7 +219,8 @@ fn clients_that_talk_garbage_disturb_nobody() {
         let good = scope.spawn(|| {
             block_on(&fabric, ClientId(1), async |lane| {
                 let mut sum = 0;
-                // Once at least: on a busy machine the others may be done before this has begun.
+                // The loop runs at least once: on a busy machine the other threads may be done
+                // before it begins.
                 while sum == 0 || !stop.load(Ordering::Relaxed) {
                     assert_eq!(touch(lane, &[0]).await, Ok(vec![sum]));
                     sum += 1;
@@ -254,7 +256,7 @@ fn clients_that_talk_garbage_disturb_nobody() {
                 stream
             };
             assert!(drain(&admin) <= 160, "administration has executed a verb");
-            // Half a frame, and then nothing.
+            // The client sends half a frame, and then nothing.
             let mut stream = raw_client(&address, 7);
             stream.write_all(&bytes(&[round(9), 0])).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
@@ -269,8 +271,8 @@ fn clients_that_talk_garbage_disturb_nobody() {
     assert!(is_healthy(&fabric));
 }
 
-/// Many rounds of 32 KiB are under way when the access is taken: once that is confirmed, memory
-/// does not change.
+/// Several rounds of 32 KiB are under way when the access is revoked. When the revocation is
+/// confirmed, memory does not change any more.
 #[test]
 fn nothing_lands_after_a_revocation_that_met_many_writes() {
     const WORDS: usize = (32 << 10) / 8;
@@ -311,7 +313,7 @@ fn nothing_lands_after_a_revocation_that_met_many_writes() {
     }
 }
 
-/// The answers of rounds that nobody awaits ride on others, or leave together after a while.
+/// The answers of background rounds ride on other answers, or leave together after a while.
 #[test]
 fn answers_that_nobody_awaits_are_not_sent_for_their_own_sake() {
     const TURNS: u64 = 200;
@@ -331,7 +333,7 @@ fn answers_that_nobody_awaits_are_not_sent_for_their_own_sake() {
         assert!(after.frames - before.frames >= 2 * TURNS);
         let sends = after.sends - before.sends;
         assert!((TURNS..TURNS + TURNS / 4).contains(&sends), "{TURNS} answers were awaited, {sends} were sent");
-        // Nobody awaits anything: it comes all the same, after a millisecond and not much later.
+        // No coroutine awaits an answer. It still comes, after a millisecond and not much later.
         let began = Instant::now();
         let mut background = lane.round();
         background.write_words(word(0, 9), &[TURNS]);
@@ -344,7 +346,8 @@ fn answers_that_nobody_awaits_are_not_sent_for_their_own_sake() {
     .unwrap();
 }
 
-/// A round that writes one piece to many places of a node is more than a frame holds.
+/// A round that writes one piece to several places of a node can be longer than a frame. It arrives
+/// whole.
 #[test]
 fn a_round_larger_than_a_frame_arrives_whole() {
     const WORDS: usize = ROUND_BYTES_MAX / 8 - 1;
@@ -365,7 +368,7 @@ fn a_round_larger_than_a_frame_arrives_whole() {
     .unwrap();
 }
 
-/// What was posted runs, also if its endpoint is dropped at once.
+/// A posted round runs, even if its endpoint is dropped at once.
 #[test]
 fn a_dropped_endpoint_leaves_nothing_behind() {
     let fabric = Loopback::new(&[vec![REGION]], TcpOptions::default()).unwrap();
@@ -383,7 +386,7 @@ fn a_dropped_endpoint_leaves_nothing_behind() {
     }
 }
 
-/// A server without work costs nothing, and a client that waits costs nothing.
+/// A server without work uses no CPU, and neither does a client that waits.
 #[test]
 fn idling_uses_no_cpu() {
     let fabric = Loopback::new(&[vec![REGION]], TcpOptions::default()).unwrap();
@@ -401,8 +404,8 @@ fn idling_uses_no_cpu() {
     .unwrap();
 }
 
-/// A service of the node's runs when memory has changed, and only then; one that panics is gone,
-/// and nothing else.
+/// A service of the node runs when memory has changed, and only then. A service that panics is
+/// removed, and nothing else is.
 #[test]
 fn services_are_woken_by_writes_and_their_time_is_counted() {
     struct Busy(std::sync::Arc<std::sync::atomic::AtomicU64>);

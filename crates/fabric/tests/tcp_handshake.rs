@@ -1,4 +1,4 @@
-//! Who may come in, and what becomes of those who may not.
+//! Tests of which clients may connect, and of what happens to those which may not.
 
 mod tcp_support;
 
@@ -43,7 +43,7 @@ fn ends_talk_if_both_have_the_same_key_or_none() {
     assert_eq!(refusal(&locked, Some(&other)), Some(Fault::Refused(Refusal::WrongKey)));
     assert_eq!(refusal(&locked, None), Some(Fault::Refused(Refusal::KeyNeeded)));
     assert_eq!(refusal(&open, Some(&key)), Some(Fault::Refused(Refusal::NoKey)));
-    // A client that does not check whom it talks to gets nowhere either.
+    // A client that does not check which server it talks to is refused as well.
     let mut stream = TcpStream::connect(&locked).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     stream.write_all(&client_hello(1)).unwrap();
@@ -56,7 +56,7 @@ fn ends_talk_if_both_have_the_same_key_or_none() {
     assert!(is_healthy(&tcp(&[&locked], with_key(Some(&key)))));
 }
 
-/// A client's own words, heard on the way and said again.
+/// An attacker records a client's proof on the way, and sends it again.
 #[test]
 fn a_replayed_proof_is_refused() {
     let key = Key::generate().unwrap();
@@ -143,7 +143,7 @@ fn the_slow_are_cut_off_and_hold_up_nobody() {
     let took = began.elapsed();
     assert!((Duration::from_millis(1_900)..Duration::from_secs(3)).contains(&took), "cut off after {took:?}");
 
-    // A server that is slow: its client gives up too.
+    // The server is slow, and its client gives up.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let began = Instant::now();
     let fault = refusal(&listener.local_addr().unwrap().to_string(), None);
@@ -211,12 +211,12 @@ fn a_key_file_is_its_owners() {
 }
 
 /// The files of a change of keys: `old` and `new` by turns, and the files that a server and its
-/// clients are told to read.
+/// clients read.
 struct Change {
     folder: PathBuf,
 }
 
-/// How far a change has come.
+/// The contents of the files after each step of the change.
 const STEPS: [&str; 4] = ["old", "old, new", "new, old", "new"];
 
 impl Change {
@@ -249,7 +249,7 @@ impl Change {
         std::fs::rename(beside, self.path(end)).unwrap();
     }
 
-    /// A client that has this end's file.
+    /// Makes a client that reads this end's file.
     fn client(&self, end: &str, address: &str) -> Tcp {
         let keys = Some(Keys::read(&self.path(end)).unwrap());
         tcp(&[address], TcpOptions { keys, ..TcpOptions::default() })
@@ -270,7 +270,7 @@ fn fault(tcp: &Tcp) -> Option<Fault> {
     tcp.connect(ClientId(1)).err().map(|error| error.fault)
 }
 
-/// One server and one client process, which are never started again: only their files change.
+/// One server and one client process are never restarted: only their files change.
 #[test]
 fn ends_that_are_a_step_apart_on_the_way_to_another_key_talk() {
     let change = Change::new("key-change");
@@ -280,12 +280,13 @@ fn ends_that_are_a_step_apart_on_the_way_to_another_key_talk() {
         for (client_step, name) in STEPS.iter().enumerate() {
             change.put("server", server_step);
             change.put("client", client_step);
-            // Further apart, they talk if the client has what the server has first.
+            // Ends that are further apart can talk if the client has the key that the server has
+            // first.
             let first = server.split(',').next().unwrap();
             let welcome = server_step.abs_diff(client_step) <= 1 || name.contains(first);
             let expected = (!welcome).then_some(Fault::Refused(Refusal::WrongKey));
             assert_eq!(fault(&client), expected, "server {server}; client {name}");
-            // Orders and questions too.
+            // Orders and questions work as well.
             assert_eq!(client.status(NodeId(0)).is_ok(), welcome, "server {server}; client {name}");
         }
     }
@@ -303,12 +304,12 @@ fn an_open_connection_outlives_its_key() {
         for step in 1..STEPS.len() {
             change.put("server", step);
             change.put("client", step);
-            // The server learns it from any client that comes.
+            // The server learns of its new file from any client that connects.
             assert!(is_healthy(&client));
             touch(lane, &[0]).await.unwrap();
         }
         assert_eq!(fault(&change.client("old", &address)), Some(Fault::Refused(Refusal::WrongKey)));
-        // Until the access is revoked, by a client with the new key.
+        // The connection stays until a client with the new key revokes the access.
         client.revoke(ClientId(5)).unwrap();
         touch(lane, &[0]).await
     });
@@ -330,21 +331,20 @@ fn a_file_that_cannot_be_used_leaves_both_ends_their_keys() {
     ];
     for (how, break_it) in breaks {
         for end in ["server", "client"] {
-            change.put(end, 3); // another key, if it could be used
+            change.put(end, 3); // it would be another key, if it could be used
             break_it(&change.path(end));
             assert_eq!(fault(&client), None, "{end}: {how}");
         }
         assert!(is_healthy(&client), "{how}");
     }
-    // Both mended, one after the other.
+    // Both files are repaired, one after the other.
     change.put("server", 3);
     assert_eq!(fault(&client), Some(Fault::Refused(Refusal::WrongKey)));
     change.put("client", 3);
     assert_eq!(fault(&client), None);
 }
 
-/// What a server asks for is what it has proved, though it has other keys by the time the answer
-/// comes.
+/// A server asks for the key that it has proved, even if it has other keys when the answer comes.
 #[test]
 fn keys_that_change_during_a_handshake_refuse_nobody() {
     let change = Change::new("key-during");

@@ -1,5 +1,5 @@
-//! What a server keeps for a client that does not listen. In a process of its own, whose memory it
-//! measures.
+//! Tests what a server keeps for a client that does not listen. The test runs in a process of its
+//! own, whose memory it measures.
 
 mod tcp_support;
 
@@ -11,10 +11,11 @@ use remora_fabric::tcp::{ServerOptions, TcpOptions};
 use remora_fabric::{ClientId, block_on};
 use tcp_support::*;
 
-/// Nobody has to wait, and no memory is used up, for one who asks for much and takes nothing.
+/// If one client asks for much and fetches nothing, no other client has to wait, and the server's
+/// memory does not grow.
 #[test]
 fn a_client_that_does_not_listen_stalls_only_itself() {
-    const READS: usize = 2_000; // of 60 KiB: far more than what sockets buffer
+    const READS: usize = 2_000; // of 60 KiB: far more than sockets buffer
     const WORDS: u64 = 7_680;
     let (_, address) = serve(ServerOptions::default());
     let mut deaf = raw_client(&address, 7);
@@ -35,7 +36,7 @@ fn a_client_that_does_not_listen_stalls_only_itself() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB");
     assert!(peak.parse::<usize>().unwrap() < 64 << 10, "{peak} KiB: what he does not take is kept for him");
-    // Once he listens, everything is there, in order.
+    // When the client listens again, everything arrives in order.
     for ticket in 0..READS as u64 {
         let mut head = [0; 16];
         deaf.read_exact(&mut head).unwrap();

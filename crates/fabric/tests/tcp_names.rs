@@ -1,4 +1,4 @@
-//! Names of memory nodes while the resolver is slow, silent or wrong.
+//! Tests of memory nodes' names while the resolver is slow, silent or wrong.
 
 mod tcp_support;
 
@@ -13,7 +13,7 @@ use remora_fabric::tcp::{Names, ServerOptions, Tcp, TcpOptions};
 use remora_fabric::{ClientId, Fabric, Fault, NameError, NodeId, Refusal};
 use tcp_support::*;
 
-/// What names lead to, and a resolver that never answers any more once it has been silenced.
+/// The addresses of names, and a resolver that never answers again once it has been silenced.
 #[derive(Clone, Default)]
 struct Directory {
     silent: Arc<AtomicBool>,
@@ -50,7 +50,7 @@ fn a_silent_resolver_does_not_matter_for_nodes_that_were_reached_before() {
     tcp.connect(ClientId(1)).map(drop).expect("its name resolves");
 
     directory.silent.store(true, Ordering::Relaxed);
-    // An answer counts for a second.
+    // An answer counts for one second.
     thread::sleep(Duration::from_millis(1_050));
     let (began, looked_up) = (Instant::now(), directory.lookups.load(Ordering::Relaxed));
     for client in 2..12 {
@@ -64,10 +64,10 @@ fn a_silent_resolver_does_not_matter_for_nodes_that_were_reached_before() {
     }
     assert!(began.elapsed() < Duration::from_secs(4), "every connection waits for the resolver");
     assert_eq!(directory.lookups.load(Ordering::Relaxed) - looked_up, 1, "a lookup is under way already");
-    // A fabric that is made of its options remembers what it has remembered.
+    // A fabric that is made with its options shares its memory of names.
     tcp.beside("node:1".to_owned()).status(NodeId(0)).expect("its name is known");
 
-    // A node that is gone is a node that is gone, whatever became of its name.
+    // A node that is gone is reported as gone, whatever happens to its name.
     server.stop();
     let fault = loop {
         match tcp.connect(ClientId(20)) {
@@ -102,7 +102,7 @@ fn the_error_says_that_it_was_the_name_and_names_are_looked_up_side_by_side() {
     let alone = tcp(&[&address, "nowhere:1"], Directory::default().options());
     assert_eq!(fault(&alone), Some((NodeId(1), unknown)));
     assert!(unknown.to_string().contains("name that does not resolve"), "{unknown}");
-    // This fabric goes on without it.
+    // This fabric goes on without the node.
     alone.fail(NodeId(1));
     assert_eq!(fault(&alone), None);
 
@@ -122,8 +122,8 @@ fn the_error_says_that_it_was_the_name_and_names_are_looked_up_side_by_side() {
     assert!(began.elapsed() < Duration::from_secs(5), "one lookup waits for another");
 }
 
-/// Two nodes accept connections and say nothing. One client's access is taken away at both, and a
-/// client is looked for: neither node is asked behind the other.
+/// Two nodes accept connections and say nothing. A client's access is revoked at both, and both are
+/// asked about a client. Neither question waits for the other node.
 #[test]
 fn silent_nodes_are_asked_side_by_side() {
     let nodes = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
@@ -135,7 +135,7 @@ fn silent_nodes_are_asked_side_by_side() {
         }];
     for question in questions {
         thread::scope(|scope| {
-            // The nodes hang up when both have been asked.
+            // The nodes close the connections when both have been asked.
             let asked = scope.spawn(|| {
                 let began = Instant::now();
                 let connections = nodes.each_ref().map(|node| node.accept().expect("a question"));

@@ -1,4 +1,4 @@
-//! TLS: who is believed, and what becomes of ends that do not agree.
+//! Tests of TLS: which certificates are trusted, and what happens to ends that do not agree.
 
 #[path = "tcp_support/certificates.rs"]
 mod certificates;
@@ -61,7 +61,7 @@ fn a_server_is_believed_by_its_certificate_and_its_name() {
         (refusal(&by_name, trusting(&named)), refusal(&address, trusting(&named))),
         (None, tls(TlsReason::Name))
     );
-    // Also if the file has that very certificate.
+    // This also holds if the client trusts exactly that certificate.
     let expired = Issued::expired(HOST);
     let (_, address) = serve(served_by(&expired));
     assert_eq!(refusal(&address, trusting(&expired)), tls(TlsReason::Expired));
@@ -86,7 +86,7 @@ fn with_tls_and_without_refuse_each_other_at_once() {
     let began = Instant::now();
     assert_eq!(refusal(&secret_address, TcpOptions::default()), tls(TlsReason::Needed));
     assert_eq!(refusal(&plain_address, trusting(&issued)), tls(TlsReason::NotOffered));
-    // Whether they have a key does not matter.
+    // It does not matter whether the two ends have a key.
     let keys = Some(Keys::from(Key::generate().unwrap()));
     assert_eq!(
         refusal(&secret_address, TcpOptions { keys: keys.clone(), ..TcpOptions::default() }),
@@ -94,7 +94,7 @@ fn with_tls_and_without_refuse_each_other_at_once() {
     );
     assert_eq!(refusal(&plain_address, TcpOptions { keys, ..trusting(&issued) }), tls(TlsReason::NotOffered));
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-    // One that does not care about the answer gets nowhere.
+    // A client that ignores the answer is refused as well.
     let mut stream = TcpStream::connect(&secret_address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let _ = stream.write_all(&[&client_hello(1)[..], &[0; 32], &bytes(&[1 << 32 | 4, 0, 1 << 32 | 1, 0])].concat());
@@ -113,12 +113,13 @@ fn the_key_is_proved_inside() {
     assert_eq!(found(Some(key)), None);
     assert_eq!(found(Some(other)), Some(Fault::Refused(Refusal::WrongKey)));
     assert_eq!(found(None), Some(Fault::Refused(Refusal::KeyNeeded)));
-    // TLS says nothing about clients, so it opens no address by itself.
+    // TLS proves nothing about clients, so TLS alone does not allow a public address.
     let memory: Arc<_> = remora_fabric::shm::Memory::map(&[vec![REGION]]).unwrap().into();
     assert!(Server::bind("0.0.0.0:0", served_by(&issued), memory).is_err());
 }
 
-/// What a relay has seen of a connection, both ways; it may bend a byte that the client sends.
+/// Starts a relay, which records both directions of a connection. It may change one byte that the
+/// client sends.
 fn relay(server: String, bend: Option<usize>) -> (String, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -170,8 +171,8 @@ fn between_the_ends_nothing_can_be_read() {
     }
 }
 
-/// Whatever byte is bent: nothing that the client did not say is done, and it learns that something
-/// is wrong.
+/// Whichever byte is changed: nothing happens that the client did not ask for, and the client gets
+/// an error.
 #[test]
 fn between_the_ends_nothing_can_be_changed() {
     let issued = Issued::signed(HOST);
@@ -214,8 +215,8 @@ fn garbage_and_slow_handshakes_disturb_nobody() {
         stream.write_all(what).unwrap();
         stream
     };
-    // A record of TLS that says nothing of sense, one that is too long, half a record, and what is
-    // no TLS.
+    // The inputs are a TLS record without meaning, one that is too long, half a record, and bytes
+    // that are not TLS.
     let garbage: [&[u8]; 5] = [
         &[22, 3, 1, 0, 4, 9, 9, 9, 9],
         &[22, 3, 1, 0xff, 0xff, 1],
@@ -255,7 +256,7 @@ fn a_server_that_is_slow_with_tls_is_given_up() {
     let issued = Issued::signed(HOST);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    // A byte at a time, of a record that would never be whole.
+    // It sends one byte at a time, of a record that would never become whole.
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.write_all(&[22, 3, 3, 0x20, 0]);
@@ -290,7 +291,8 @@ fn a_revocation_is_the_last_word() {
     assert!(is_healthy(&fabric));
 }
 
-/// As much as fits, in both directions at once: more than sockets take, more than a record holds.
+/// The largest rounds go in both directions at once: more than sockets buffer, and more than a
+/// record holds.
 #[test]
 fn the_largest_rounds_of_many_lanes_arrive_whole() {
     const WORDS: usize = 1000;
@@ -321,10 +323,10 @@ fn the_largest_rounds_of_many_lanes_arrive_whole() {
     }));
 }
 
-/// Answers that nobody fetches stop in the middle of a record, and go on from there.
+/// Answers that the client does not fetch stop in the middle of a record, and continue from there.
 #[test]
 fn a_client_that_does_not_listen_stalls_only_itself() {
-    const READS: usize = 1_000; // of 60 KiB: far more than what sockets buffer
+    const READS: usize = 1_000; // of 60 KiB: far more than sockets buffer
     const WORDS: u64 = 7_680;
     let issued = Issued::signed(HOST);
     let (_, address) = serve(served_by(&issued));

@@ -1,4 +1,5 @@
-//! A server's side of an open connection, on any bytes: no panic, no answer above the limits.
+//! Feeds any bytes to a server on an open connection. It must not panic, or answer beyond the
+//! limits.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| remora_fabric::tcp::fuzzing::requests(bytes));

@@ -1,4 +1,4 @@
-//! Rule 8: calls.
+//! Tests of rule 8 of the contract: calls that a memory node's CPU serves.
 
 use super::{Bed, Stage, client, peek, play, run, settle, word};
 use crate::address::NodeId;
@@ -9,8 +9,8 @@ use crate::transport::Handler;
 
 const REGION: usize = 4096;
 
-/// Answers with the caller, the number of calls so far, and the request; `[u64::MAX, n]` is
-/// answered with n words.
+/// A handler that answers with the caller, the number of calls so far, and the request. It answers
+/// `[u64::MAX, n]` with n words.
 #[derive(Default)]
 pub(super) struct Echo {
     served: u64,
@@ -28,8 +28,8 @@ impl Handler for Echo {
     }
 }
 
-/// A call is answered once, by the node it was made to, with what was sent; head and body are one
-/// request.
+/// A call is answered once, by the node that it was made to, with the words that were sent. Head
+/// and body are one request.
 pub fn a_call_is_answered_once(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
@@ -54,8 +54,8 @@ pub fn a_call_is_answered_once(bed: &dyn Bed) {
     }
 }
 
-/// One endpoint's calls to one node are served in the order posted, awaited or not, whichever lane
-/// makes them.
+/// A node serves the calls of one endpoint in the order posted, whether they are awaited or not,
+/// and whichever lane makes them.
 pub fn calls_are_served_in_order(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION]], seed);
@@ -110,8 +110,8 @@ pub fn calls_of_several_clients_are_served(bed: &dyn Bed) {
     }
 }
 
-/// A node that finds nothing to do may sleep: a call that comes while it falls asleep wakes it, as
-/// one that comes later. So does its answer wake the client.
+/// A node that finds nothing to do may sleep. A call wakes it, whether the call comes while the
+/// node falls asleep or later. The answer wakes the client likewise.
 pub fn a_call_wakes_a_node_that_has_gone_to_sleep(bed: &dyn Bed) {
     const CALLS: u64 = 1000;
     const LONGEST_NS: u64 = 400_000;
@@ -126,14 +126,14 @@ pub fn a_call_wakes_a_node_that_has_gone_to_sleep(bed: &dyn Bed) {
             let call = round.call(NodeId(0), &[turn], None, 3);
             let posted = lane.now();
             assert_eq!(run(lane, round).await.reply(call), [1, turn + 1, turn]);
-            // An end that was not woken looks when it loses patience.
+            // An end that was not woken looks only when its patience ends.
             assert!(lane.now() - posted < A_WAKEUP_WAS_LOST_NS, "call {turn} was seen late");
         }
     });
 }
 
-/// A node that serves no calls, or answers with more than there is room for, fails the round and
-/// names itself; the round after it works.
+/// A call fails the round, with an error that names the node, in two cases: the node serves no
+/// calls, or its answer is longer than the room for it. The next round works.
 pub fn a_call_that_cannot_be_answered_fails(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
@@ -158,7 +158,7 @@ pub fn a_call_that_cannot_be_answered_fails(bed: &dyn Bed) {
     });
 }
 
-/// A call of the largest size there is room for arrives whole, and so does its reply.
+/// A call of the largest size arrives whole, and so does its reply.
 pub fn a_large_call_arrives_whole(bed: &dyn Bed) {
     const WORDS: usize = 3500;
     let fabric = bed.fabric(&[vec![REGION]], 1);

@@ -1,4 +1,5 @@
-//! Rules 2, 6 and 7: what is refused, what fails, and what a revocation stops.
+//! Tests of rules 2, 6 and 7 of the contract: what is refused, what fails, and what a revocation
+//! stops.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +16,10 @@ use crate::round::cost::Cost;
 use crate::transport::Handler;
 
 const REGION: usize = 4096;
-/// Multiples of 8 that make no sense as a length.
+/// A multiple of 8 that is far too large for a length.
 const ABSURD: usize = !7;
 
-/// Every verb that takes an address, on `bytes` where it takes a length.
+/// All verbs that take an address. They act on `bytes` bytes where they take a length.
 const VERBS: [fn(&mut Round<'_>, Address); 4] = [
     |round, at| _ = round.read(at, 8),
     |round, at| round.write_words(at, &[7]),
@@ -26,7 +27,7 @@ const VERBS: [fn(&mut Round<'_>, Address); 4] = [
     |round, at| _ = round.fetch_add(at, 7),
 ];
 
-/// Executes a round with one verb, that must fail.
+/// Executes a round with one verb. The round must fail.
 fn refused(stage: &Stage, add: impl FnOnce(&mut Round<'_>)) -> FabricError {
     stage.on(1, async |lane| {
         let mut round = lane.round();
@@ -43,7 +44,7 @@ fn healthy(stage: &Stage) {
     });
 }
 
-/// An access that leaves its region is refused with the address and the length.
+/// An access that leaves its region is refused. The error has the address and the length.
 pub fn an_access_out_of_bounds_is_refused(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     let stage = Stage::new(&*fabric, 1, 1);
@@ -89,7 +90,7 @@ pub fn an_access_to_nowhere_is_refused(bed: &dyn Bed) {
         assert!(fabric.region(at.node, at.region).is_none());
     }
     healthy(&stage);
-    // Failing a node that does not exist is no reason to panic either.
+    // To fail a node that does not exist must not panic either.
     fabric.fail(NodeId(2));
     fabric.fail(NodeId(u16::MAX));
     healthy(&stage);
@@ -97,7 +98,8 @@ pub fn an_access_to_nowhere_is_refused(bed: &dyn Bed) {
     healthy(&later);
 }
 
-/// Executes a round around an ill-formed verb: it must fail, cost nothing, and leave no trace.
+/// Executes a round that contains an ill-formed verb. The round must fail, cost nothing, and leave
+/// no trace.
 fn ill_formed(stage: &Stage, expected: FabricError, add: impl Fn(&mut Round<'_>)) {
     stage.on(1, async |lane| {
         for background in [false, true] {
@@ -106,7 +108,7 @@ fn ill_formed(stage: &Stage, expected: FabricError, add: impl Fn(&mut Round<'_>)
             round.write_words(word(0, 0), &[7]);
             round.fetch_add(word(1, 0), 7);
             add(&mut round);
-            // Whatever is added behind does no harm.
+            // Verbs that are added after the ill-formed one do no harm.
             round.write_words(word(0, 1), &[7; 9]);
             round.read(word(1, 0), 64);
             round.compare_swap(word(0, 1), 0, 7);
@@ -127,7 +129,7 @@ fn ill_formed(stage: &Stage, expected: FabricError, add: impl Fn(&mut Round<'_>)
     });
 }
 
-/// Addresses and lengths that are no multiples of 8 bytes are refused before anything is sent.
+/// Addresses and lengths that are not multiples of 8 bytes are refused before anything is sent.
 pub fn an_unaligned_access_is_refused_and_nothing_is_sent(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     let stage = Stage::new(&*fabric, 1, 1);
@@ -142,7 +144,7 @@ pub fn an_unaligned_access_is_refused_and_nothing_is_sent(bed: &dyn Bed) {
     for bytes in [1, 4, 12, usize::MAX] {
         ill_formed(&stage, unaligned(8, bytes as u64), |round| _ = round.read(odd(8), bytes));
     }
-    // A WRITE's length is that of what was staged, which has no address yet.
+    // The length of a WRITE is checked on the staged words, before they have an address.
     stage.on(1, async |lane| {
         let mut round = lane.round();
         round.write_words(word(0, 0), &[7]);
@@ -154,7 +156,7 @@ pub fn an_unaligned_access_is_refused_and_nothing_is_sent(bed: &dyn Bed) {
     healthy(&stage);
 }
 
-/// A round that is too full is refused before anything is sent; one that is just full is not.
+/// A round beyond the limits is refused before anything is sent. A round at the limits is not.
 pub fn a_full_round_is_refused_and_nothing_is_sent(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![2 * ROUND_BYTES_MAX], vec![2 * ROUND_BYTES_MAX]], 1);
     let stage = Stage::new(&*fabric, 1, 1);
@@ -185,8 +187,8 @@ pub fn a_full_round_is_refused_and_nothing_is_sent(bed: &dyn Bed) {
     });
 }
 
-/// A revoked client is told so, by every node, for good, on every endpoint; others are not
-/// disturbed.
+/// A revoked client learns of it from every node, for good, and on every endpoint. Other clients
+/// are not disturbed.
 pub fn a_revoked_client_is_refused(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     if !fabric.capabilities().revoke {
@@ -217,8 +219,8 @@ pub fn a_revoked_client_is_refused(bed: &dyn Bed) {
     });
 }
 
-/// When `revoke` has returned, memory no longer changes, also if it came in the middle of a long
-/// WRITE.
+/// When `revoke` has returned, the client's writes no longer change memory, even if the revocation
+/// came in the middle of a long WRITE.
 pub fn nothing_lands_after_a_revocation(bed: &dyn Bed) {
     if !bed.fabric(&[vec![REGION]], 0).capabilities().revoke {
         eprintln!("skipped: this backend cannot revoke (Capabilities::revoke)");
@@ -229,7 +231,7 @@ pub fn nothing_lands_after_a_revocation(bed: &dyn Bed) {
         Clients::Interleaved => 200,
     };
     let mut cut = 0;
-    // A thread is met inside a WRITE only now and then.
+    // Threads are seldom met in the middle of a WRITE, so more runs are needed.
     let runs = if bed.clients() == Clients::Threads { bed.runs() * 10 } else { bed.runs() };
     for seed in 0..runs {
         let fabric = &*bed.fabric(&[vec![2 * ROUND_BYTES_MAX]], seed);
@@ -265,7 +267,7 @@ pub fn nothing_lands_after_a_revocation(bed: &dyn Bed) {
     assert!(!bed.reorders() || cut > 0, "no WRITE was ever cut");
 }
 
-/// A round that a revocation cuts fails; its verbs may or may not have run.
+/// A round that a revocation interrupts fails. Its verbs may or may not have run.
 pub fn a_round_cut_by_a_revocation_fails_and_may_have_run(bed: &dyn Bed) {
     let (mut untouched, mut partial, mut finished) = (0, 0, 0);
     for seed in 0..bed.runs() {
@@ -312,8 +314,8 @@ pub fn a_round_cut_by_a_revocation_fails_and_may_have_run(bed: &dyn Bed) {
     }
 }
 
-/// A round to a node that is down fails and names it; other nodes work, also for connections made
-/// later.
+/// A round to a node that is down fails, and its error names the node. Other nodes work, also for
+/// connections that are made later.
 pub fn a_node_that_is_down_is_named_and_others_work(bed: &dyn Bed) {
     for seed in 0..bed.runs().min(50) {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION], vec![REGION]], seed);
@@ -329,7 +331,7 @@ pub fn a_node_that_is_down_is_named_and_others_work(bed: &dyn Bed) {
             }
             assert_eq!(refused(stage, |round| round.flush(NodeId(1))), down);
             stage.on(number, async |lane| {
-                // One round to all three: the error is the failing node's.
+                // One round to all three nodes: its error names the node that is down.
                 let mut round = lane.round();
                 (0..3).for_each(|node| _ = round.fetch_add(word(node, 5), 1));
                 assert_eq!(lane.execute(round).await.err(), Some(down));
@@ -342,7 +344,8 @@ pub fn a_node_that_is_down_is_named_and_others_work(bed: &dyn Bed) {
     }
 }
 
-/// A node that is told to forget everything, if that is right.
+/// A node's handler that erases the node's memory when it is told to, if the order has the right
+/// words.
 struct Forgetful(Arc<Region>);
 
 impl Forgetful {
@@ -360,9 +363,10 @@ impl Handler for Forgetful {
     }
 }
 
-/// A node that forgets everything ends all connections that were made to it before, and serves the
-/// clients that connect anew. It does so by the right order only; and not where a node that lives
-/// can be reached by everybody.
+/// A node that erases its memory ends all connections that were made to it before, and serves the
+/// clients that connect anew. Only the right order makes it do so. On a backend where every client
+/// always reaches every live node ([`Capabilities::partitions`](crate::Capabilities::partitions) is
+/// false), the order has no effect.
 pub fn a_node_that_forgets_begins_anew(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     let region = fabric.region(NodeId(0), RegionId(0)).expect("a region of this process");
@@ -396,8 +400,8 @@ pub fn a_node_that_forgets_begins_anew(bed: &dyn Bed) {
     assert_eq!((held(&later, 0), held(&later, 1)), (0, 7));
 }
 
-/// What stands behind a fence does not start if something in front of it has failed, as if it had
-/// been awaited.
+/// Verbs behind a fence do not start if a verb in front of the fence has failed, as if the first
+/// part had been awaited.
 pub fn nothing_behind_a_fence_runs_after_a_failure(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
@@ -416,7 +420,7 @@ pub fn nothing_behind_a_fence_runs_after_a_failure(bed: &dyn Bed) {
     }
 }
 
-/// A background round that fails fails the next round to that node, once, and is listed.
+/// A background round that fails makes the next round to that node fail, once, and is listed.
 pub fn a_background_failure_is_reported(bed: &dyn Bed) {
     for seed in 0..bed.runs().min(50) {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION], vec![REGION]], seed);
@@ -448,7 +452,7 @@ pub fn a_background_failure_is_reported(bed: &dyn Bed) {
             assert_eq!(lane.endpoint().failures().len(), 2);
             write(1).await.expect("whoever took the list has been told");
 
-            // A round that would tell of a failure is not sent.
+            // A round that reports an earlier failure is not sent.
             post_bad().await;
             let mut round = lane.round();
             round.write_words(word(2, 0), &[9]);

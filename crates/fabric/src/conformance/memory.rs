@@ -1,4 +1,5 @@
-//! Rules 2 and 3: what of a READ or WRITE is atomic, and what atomics promise.
+//! Tests of rules 2 and 3 of the contract: which parts of a READ or WRITE are atomic, and what
+//! atomics promise.
 
 use super::{Bed, Clients, Lane, client, peek, play, run, word};
 use crate::address::LINE_BYTES;
@@ -6,14 +7,14 @@ use crate::address::LINE_BYTES;
 const WORDS: usize = 20;
 const REGIONS: usize = 8192;
 
-/// A word that shows of itself which write it came from, and whether it is a mixture.
+/// Returns a word that shows by itself which write it came from, and whether it is a mixture of
+/// two.
 fn stamp(client: u64, turn: u64) -> u64 {
     let half = client << 28 | (turn & 0x0fff_ffff);
     half << 32 | half
 }
 
-/// Two clients write the same words at the same time, a third reads them: no word is ever a
-/// mixture.
+/// While two clients write the same words and a third client reads them, no word is ever a mixture.
 pub fn words_are_atomic(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -74,14 +75,16 @@ pub fn a_write_becomes_visible_in_ascending_order(bed: &dyn Bed) {
     assert!(!bed.reorders() || seen_halfway > 0, "no WRITE was ever seen halfway");
 }
 
-/// What a record of version `version` holds at word `index`.
+/// Returns the content of word `index` in a record of version `version`.
 fn content(version: u64, index: usize) -> u64 {
     version.wrapping_mul(0x1_0001).wrapping_mul(index as u64 + 1)
 }
 
-/// Changes a record of `lines` lines under its lock, as the discipline says. The lock is CASed and
-/// awaited. The WRITE goes from the version on, and every further line begins with the version. The
-/// lock is CASed free behind it.
+/// Changes a record of `lines` lines under its lock, as clients must:
+///
+/// 1. It takes the lock by CAS, and awaits that.
+/// 2. It WRITEs the record from its version on. Every further line begins with the version.
+/// 3. It frees the lock by CAS, in the round of the WRITE.
 async fn change_record(lane: &Lane, lines: usize, owner: u64) {
     let mut round = lane.round();
     let lock = round.compare_swap(word(0, 0), 0, owner);
@@ -101,16 +104,16 @@ async fn change_record(lane: &Lane, lines: usize, owner: u64) {
     assert!(done.swapped(unlock), "only its owner frees a lock");
 }
 
-/// What a read of a record showed.
+/// The result of reading a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Locked,
-    /// A line version that is not the record's.
+    /// A line version differs from the record's version.
     Changed,
     Whole,
 }
 
-/// The check of a record's reader.
+/// Checks a record as its reader does.
 fn judge(words: &[u64]) -> Shown {
     if words[0] != 0 {
         return Shown::Locked;
@@ -129,7 +132,7 @@ fn judge(words: &[u64]) -> Shown {
     Shown::Whole
 }
 
-/// Two clients change a record of `lines` lines; two others read its first `words` words.
+/// Two clients change a record of `lines` lines. Two other clients read its first `words` words.
 fn records(bed: &dyn Bed, lines: usize, words: usize) {
     let mut shown = [0u64; 3];
     for seed in 0..bed.runs() {
@@ -139,8 +142,8 @@ fn records(bed: &dyn Bed, lines: usize, words: usize) {
             return;
         }
         fabric.lines_of_records(word(0, 0), (lines * LINE_BYTES) as u64);
-        // Some of what can go wrong takes a writer from lock to unlock within one READ: rare where
-        // steps are drawn.
+        // Some errors need a writer to go from lock to unlock within one READ. That is rare where
+        // steps are drawn at random.
         let turns = bed.turns() * if bed.clients() == Clients::Interleaved { 5 } else { 1 };
         let writing = |number: u64| {
             client(async move |lane: Lane| {
@@ -156,8 +159,8 @@ fn records(bed: &dyn Bed, lines: usize, words: usize) {
                 for _ in 0..turns {
                     shown[judge(&peek(&lane, word(0, 0), words).await) as usize] += 1;
                 }
-                // Where few cores are shared with others, it may have been locked at every look;
-                // the writers come to an end.
+                // Where other programs share few cores, the record may have been locked at every
+                // look so far. The writers come to an end, and then it is free.
                 while shown[Shown::Whole as usize] == 0 {
                     shown[judge(&peek(&lane, word(0, 0), words).await) as usize] += 1;
                 }
@@ -178,29 +181,29 @@ fn records(bed: &dyn Bed, lines: usize, words: usize) {
     }
 }
 
-/// A record of one line is whole, or shows a lock.
+/// A record of one line is read whole, or its lock shows as taken.
 pub fn a_record_of_one_line_is_read_whole(bed: &dyn Bed) {
     records(bed, 1, 8);
 }
 
-/// A record of several lines, each beginning with a line version, is whole, or shows a lock or
-/// another line version.
+/// A record of several lines, each of which begins with a line version, is read whole. Otherwise it
+/// shows a taken lock or a different line version.
 pub fn a_record_of_several_lines_is_read_whole(bed: &dyn Bed) {
     records(bed, 3, 24);
 }
 
-/// A READ that ends within the first line of a record is whole, or shows a lock.
+/// A READ that ends within the first line of a record is whole, or shows a taken lock.
 pub fn part_of_a_line_is_read_whole(bed: &dyn Bed) {
     records(bed, 1, 7);
 }
 
-/// A READ that ends within a later line of a record is whole, or shows a lock or another line
-/// version.
+/// A READ that ends within a later line of a record is whole, or shows a taken lock or a different
+/// line version.
 pub fn part_of_a_later_line_is_read_whole(bed: &dyn Bed) {
     records(bed, 3, 23);
 }
 
-/// If several clients CAS a word from 0, one wins, and the others are told who.
+/// If several clients CAS a word from 0, one of them wins, and the others learn which.
 pub fn one_compare_swap_wins(bed: &dyn Bed) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs() {
@@ -229,7 +232,7 @@ pub fn one_compare_swap_wins(bed: &dyn Bed) {
     }
 }
 
-/// FETCH_ADDs of several clients all count, and no two find the same.
+/// All FETCH_ADDs of several clients count, and no two of them find the same value.
 pub fn fetch_adds_sum_up(bed: &dyn Bed) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs() {
@@ -256,7 +259,7 @@ pub fn fetch_adds_sum_up(bed: &dyn Bed) {
     }
 }
 
-/// A lock taken by CAS, on one node, protects what is read and written on another.
+/// A lock on one node, taken by CAS, protects what is read and written on another node.
 pub fn a_lock_excludes(bed: &dyn Bed) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs() {

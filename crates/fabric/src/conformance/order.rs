@@ -1,9 +1,11 @@
-//! Rule 1: which verbs of an endpoint to a node are ordered, and which are not.
+//! Tests of rule 1 of the contract: which verbs of an endpoint to a node are ordered, and which are
+//! not.
 //!
-//! A pair of verbs is tried on a piece of memory that starts as `base` everywhere: the first turns
-//! `base` into `base + 1`, the second `base + 1` into `base + 2`, so what they find and leave tells
-//! in which order they took effect. WRITEs and READs cover a piece that begins and ends in the
-//! middle of lines; atomics act on its last word, the last to be written.
+//! Each pair of verbs acts on a piece of memory that is `base` everywhere at first. The first verb
+//! turns `base` into `base + 1`, the second turns `base + 1` into `base + 2`. So the values that
+//! they find and leave tell in which order they took effect. WRITEs and READs cover a piece that
+//! begins and ends in the middle of a line. Atomics act on its last word, which a WRITE writes
+//! last.
 
 use super::{Bed, Clients, Lane, Stage, client, peek, play, poke, run, word};
 use crate::executor::Worker;
@@ -23,7 +25,7 @@ enum Kind {
     FetchAdd,
 }
 
-/// What a verb found.
+/// The handle of a verb in its round, from which the test learns what the verb found.
 #[derive(Clone, Copy)]
 enum Handle {
     Nothing,
@@ -33,7 +35,7 @@ enum Handle {
 }
 
 impl Kind {
-    /// Adds the verb that turns `from` into `from + 1`; a READ leaves it.
+    /// Adds the verb that turns `from` into `from + 1`. A READ changes nothing.
     fn add(self, round: &mut Round<'_>, from: u64) -> Handle {
         match self {
             Kind::Read => Handle::Words(round.read(word(0, START), 8 * WORDS)),
@@ -48,7 +50,7 @@ impl Kind {
 }
 
 impl Handle {
-    /// The last word of the piece when the verb ran; `None` for a WRITE.
+    /// Returns the last word of the piece at the time of the verb. `None` for a WRITE.
     fn last(self, done: &Completed<'_>) -> Option<u64> {
         match self {
             Handle::Nothing => None,
@@ -67,7 +69,7 @@ enum Form {
     BothBackground,
 }
 
-/// The second verb takes effect after the first, in whatever rounds they are.
+/// The second verb takes effect after the first, whether they are in one round or in two.
 fn ordered(bed: &dyn Bed, first: Kind, second: Kind) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -111,7 +113,7 @@ async fn in_order(lane: &Lane, first: Kind, second: Kind, form: Form, base: u64)
             assert_eq!(done.words(handle), [base + 1; WORDS], "READ came before the end of WRITE, {form:?}");
         }
     }
-    // Atomics and WRITEs precede a READ, whatever form they were sent in.
+    // Atomics and WRITEs precede a READ, in whatever form they were sent.
     let left = peek(lane, word(0, START), WORDS).await;
     let expected = if second == Kind::Read { base + 1 } else { base + 2 };
     assert_eq!(left[WORDS - 1], expected, "what {first:?} and {second:?} left, {form:?}");
@@ -120,58 +122,58 @@ async fn in_order(lane: &Lane, first: Kind, second: Kind, form: Form, base: u64)
     }
 }
 
-/// WRITE then READ.
+/// A WRITE precedes a later READ.
 pub fn write_precedes_read(bed: &dyn Bed) {
     ordered(bed, Kind::Write, Kind::Read);
 }
 
-/// WRITE then WRITE.
+/// A WRITE precedes a later WRITE.
 pub fn write_precedes_write(bed: &dyn Bed) {
     ordered(bed, Kind::Write, Kind::Write);
 }
 
-/// WRITE then CAS.
+/// A WRITE precedes a later CAS.
 pub fn write_precedes_compare_swap(bed: &dyn Bed) {
     ordered(bed, Kind::Write, Kind::CompareSwap);
 }
 
-/// WRITE then FETCH_ADD.
+/// A WRITE precedes a later FETCH_ADD.
 pub fn write_precedes_fetch_add(bed: &dyn Bed) {
     ordered(bed, Kind::Write, Kind::FetchAdd);
 }
 
-/// CAS then READ.
+/// A CAS precedes a later READ.
 pub fn compare_swap_precedes_read(bed: &dyn Bed) {
     ordered(bed, Kind::CompareSwap, Kind::Read);
 }
 
-/// FETCH_ADD then READ.
+/// A FETCH_ADD precedes a later READ.
 pub fn fetch_add_precedes_read(bed: &dyn Bed) {
     ordered(bed, Kind::FetchAdd, Kind::Read);
 }
 
-/// CAS then CAS.
+/// A CAS precedes a later CAS.
 pub fn compare_swap_precedes_compare_swap(bed: &dyn Bed) {
     ordered(bed, Kind::CompareSwap, Kind::CompareSwap);
 }
 
-/// CAS then FETCH_ADD.
+/// A CAS precedes a later FETCH_ADD.
 pub fn compare_swap_precedes_fetch_add(bed: &dyn Bed) {
     ordered(bed, Kind::CompareSwap, Kind::FetchAdd);
 }
 
-/// FETCH_ADD then CAS.
+/// A FETCH_ADD precedes a later CAS.
 pub fn fetch_add_precedes_compare_swap(bed: &dyn Bed) {
     ordered(bed, Kind::FetchAdd, Kind::CompareSwap);
 }
 
-/// FETCH_ADD then FETCH_ADD.
+/// A FETCH_ADD precedes a later FETCH_ADD.
 pub fn fetch_add_precedes_fetch_add(bed: &dyn Bed) {
     ordered(bed, Kind::FetchAdd, Kind::FetchAdd);
 }
 
-/// What nobody awaits is ordered like everything else: a lock that was released in the background
-/// can be taken at once, and what was written under it is there.
+/// Rounds that are not awaited are ordered like all others. A lock that was released in the
+/// background can be taken at once, and what was written under it is visible.
 pub fn a_background_release_precedes_the_next_lock(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -194,7 +196,7 @@ pub fn a_background_release_precedes_the_next_lock(bed: &dyn Bed) {
     }
 }
 
-/// The order is the endpoint's, not the lane's.
+/// The order holds for the whole endpoint, across its lanes.
 pub fn lanes_of_one_endpoint_are_ordered(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -211,7 +213,7 @@ pub fn lanes_of_one_endpoint_are_ordered(bed: &dyn Bed) {
     }
 }
 
-/// One turn of a pair that is not ordered. True if the verbs changed places.
+/// Takes one turn of a pair that is not ordered. Returns true if the verbs changed places.
 async fn changed_places(lane: &Lane, first: Kind, second: Kind, fenced: bool, base: u64) -> bool {
     poke(lane, word(0, START), &[base; WORDS]).await;
     let before = lane.cost();
@@ -259,32 +261,33 @@ fn unordered(bed: &dyn Bed, first: Kind, second: Kind) {
     }
 }
 
-/// READ then WRITE.
+/// A READ and a later WRITE may change places, unless a fence stands between them.
 pub fn read_and_write_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::Read, Kind::Write);
 }
 
-/// READ then CAS.
+/// A READ and a later CAS may change places, unless a fence stands between them.
 pub fn read_and_compare_swap_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::Read, Kind::CompareSwap);
 }
 
-/// READ then FETCH_ADD.
+/// A READ and a later FETCH_ADD may change places, unless a fence stands between them.
 pub fn read_and_fetch_add_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::Read, Kind::FetchAdd);
 }
 
-/// CAS then WRITE.
+/// A CAS and a later WRITE may change places, unless a fence stands between them.
 pub fn compare_swap_and_write_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::CompareSwap, Kind::Write);
 }
 
-/// FETCH_ADD then WRITE.
+/// A FETCH_ADD and a later WRITE may change places, unless a fence stands between them.
 pub fn fetch_add_and_write_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::FetchAdd, Kind::Write);
 }
 
-/// READ then READ: of the same word, while another client counts it up.
+/// Two READs of one word may change places, unless a fence stands between them. Another client
+/// counts the word up meanwhile.
 pub fn reads_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     let (mut backward, mut forward) = (0, 0);
     for seed in 0..bed.runs() {
@@ -326,7 +329,8 @@ pub fn reads_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     }
 }
 
-/// WRITEs to different nodes, watched by another client.
+/// WRITEs to different nodes may change places, as another client sees them, unless a fence stands
+/// between them.
 pub fn nodes_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     for fenced in [false, true] {
         let (mut second_first, mut first_first) = (0, 0);
@@ -348,8 +352,7 @@ pub fn nodes_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
             let watching = client(async move |lane: Lane| {
                 let (mut second_first, mut first_first) = (0, 0);
                 for turn in 0..turns {
-                    // The one that is read first can only be older than the other if it was written
-                    // later.
+                    // If the word that is read first is the older one, it was also written later.
                     let order = if turn % 2 == 0 { [1, 0] } else { [0, 1] };
                     let early = peek(&lane, word(order[0], 0), 1).await[0];
                     let late = peek(&lane, word(order[1], 0), 1).await[0];
@@ -373,7 +376,7 @@ pub fn nodes_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     }
 }
 
-/// How a client stores before it loads.
+/// The way in which a client stores before it loads.
 #[derive(Clone, Copy)]
 enum Store {
     WriteThenRead,
@@ -381,13 +384,13 @@ enum Store {
     FetchAddThenRead,
 }
 
-/// Dekker's question, over and over: each of two clients stores its own word and then loads the
-/// other's. If a client loads something older than a store of the other client, the load that
+/// Repeats Dekker's test: each of two clients stores its own word and then loads the other client's
+/// word. If a client loads a value from before a store of the other client, then the load that
 /// follows that store must see the first client's store.
 fn store_then_load(bed: &dyn Bed, store: Store) {
     let nodes = if let Store::WriteAwaited = store { [0, 1] } else { [0, 0] };
-    // Threads that happen to run one after the other prove nothing: they try again until they have
-    // met often enough.
+    // Threads that happen to run one after the other prove nothing. So they try again until they
+    // have met often enough.
     let (mut met, enough) = (0, if bed.clients() == Clients::Threads { 100_000 } else { 0 });
     for seed in 0..bed.runs() + 20 {
         if seed >= bed.runs() && met >= enough {
@@ -434,23 +437,24 @@ fn store_then_load(bed: &dyn Bed, store: Store) {
     }
 }
 
-/// WRITE one's own word, READ the other's, in one round.
+/// In one round, a client WRITEs its own word and then READs the other client's word.
 pub fn stores_precede_loads_in_one_round(bed: &dyn Bed) {
     store_then_load(bed, Store::WriteThenRead);
 }
 
-/// WRITE one's own word, await it, READ the other's on another node.
+/// A client WRITEs its own word and awaits that. Then it READs the other client's word on another
+/// node.
 pub fn stores_precede_loads_of_the_next_round(bed: &dyn Bed) {
     store_then_load(bed, Store::WriteAwaited);
 }
 
-/// FETCH_ADD one's own word, READ the other's, in one round.
+/// In one round, a client FETCH_ADDs its own word and then READs the other client's word.
 pub fn atomics_precede_loads_in_one_round(bed: &dyn Bed) {
     store_then_load(bed, Store::FetchAddThenRead);
 }
 
-/// What stands behind a fence comes before what is posted later: a WRITE of a background round
-/// precedes the READ and the CAS of the next ones, although it waits for an answer first.
+/// Verbs behind a fence precede verbs that are posted later. A WRITE of a background round precedes
+/// the READ and the CAS of later rounds, although the WRITE waits for an answer first.
 pub fn what_is_fenced_precedes_later_rounds(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![4096], vec![4096]], seed);

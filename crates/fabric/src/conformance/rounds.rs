@@ -1,4 +1,5 @@
-//! Rules 4 and 5, and what endpoints, lanes and workers add: buffers, continuations, costs, wakes.
+//! Tests of rules 4 and 5 of the contract, and of what endpoints, lanes and workers add: buffers,
+//! continuations, costs, wakes.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,8 +29,8 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_ready())).await
 }
 
-/// Futures of rounds are dropped at every stage; what the same and other clients read afterwards is
-/// theirs alone, the dropped rounds have run in their order, and nothing stays in flight.
+/// Futures of rounds are dropped at every stage. What any client reads afterwards is its own
+/// answer, the dropped rounds have run in their order, and nothing stays in flight.
 pub fn a_dropped_round_leaves_no_trace_in_others(bed: &dyn Bed) {
     const WORDS: usize = 12;
     for seed in 0..bed.runs() {
@@ -74,7 +75,7 @@ pub fn a_dropped_round_leaves_no_trace_in_others(bed: &dyn Bed) {
     }
 }
 
-/// A continuation is posted when its round has completed, not before, though they go to different
+/// A continuation is posted only when its round has completed, even if the two go to different
 /// nodes.
 pub fn a_continuation_follows_its_round(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
@@ -96,7 +97,8 @@ pub fn a_continuation_follows_its_round(bed: &dyn Bed) {
                 settle(&lane).await;
                 assert_eq!(peek(&lane, word(1, 5), 1).await, [turn], "the continuation was not sent");
             }
-            // An empty continuation is nothing, and an empty round is continued at once.
+            // An empty continuation does nothing. The continuation of an empty round is posted at
+            // once.
             let mut first = lane.round();
             first.write_words(word(0, 5), &[turns + 1; 20]);
             lane.execute(first).then_post(lane.round());
@@ -122,7 +124,8 @@ pub fn a_continuation_follows_its_round(bed: &dyn Bed) {
     }
 }
 
-/// A continuation of a round that failed is not sent, and the failure is a background failure.
+/// A continuation of a round that failed is not sent, and the failure counts as a background
+/// failure.
 pub fn a_continuation_of_a_failed_round_is_not_sent(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
@@ -133,7 +136,7 @@ pub fn a_continuation_of_a_failed_round_is_not_sent(bed: &dyn Bed) {
             for turn in 0..6 {
                 let mut first = lane.round();
                 match turn {
-                    // Ill-formed, so that it is refused at once.
+                    // This round is ill-formed, so it is refused at once.
                     5 => _ = first.read(word(0, 0).plus(4), 8),
                     _ => first.write_words(word(0, 0), &[1; 20]),
                 }
@@ -155,7 +158,7 @@ pub fn a_continuation_of_a_failed_round_is_not_sent(bed: &dyn Bed) {
     }
 }
 
-/// Costs are counted exactly, at the lane that caused them.
+/// Costs are counted exactly, and at the lane that caused them.
 pub fn costs_are_exact(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     let worker = Worker::new();
@@ -213,7 +216,7 @@ pub fn costs_are_exact(bed: &dyn Bed) {
         staged_only.stage(&[0; 64]);
         drop(run(&lane, staged_only).await);
         spent("empty rounds", Cost::default());
-        // One that fails has cost what it cost.
+        // A round that fails still counts what it has cost.
         let mut round = lane.round();
         round.read(word(0, REGION), 8);
         assert!(lane.execute(round).await.is_err());
@@ -244,7 +247,7 @@ pub fn a_flush_costs_no_round_trip(bed: &dyn Bed) {
             let seen = stage.on(2, async |lane| [peek(lane, word(0, 0), 30).await, peek(lane, word(1, 0), 30).await]);
             assert_eq!(seen, [[7; 30]; 2]);
         }
-        // A flush alone is a round like any other, in the background too.
+        // A round with a flush alone is a round like any other, in the background too.
         stage.on(1, async |lane| {
             let mut round = lane.round();
             round.flush(NodeId(1));
@@ -257,7 +260,7 @@ pub fn a_flush_costs_no_round_trip(bed: &dyn Bed) {
     }
 }
 
-/// Two coroutines of one worker, each with a lane.
+/// Runs two coroutines of one worker, each with a lane.
 fn two_lanes<'a, F>(fabric: &dyn Fabric, yields: bool, body: impl Fn(usize, Lane) -> F)
 where
     F: Future<Output = ()> + 'a,
@@ -274,14 +277,16 @@ where
     worker.run(tasks);
 }
 
-/// However short, a sleep lets the others run; however often woken, it lasts as long as it says.
+/// The shortest sleep still lets the other coroutines run. A sleep lasts its full time, however
+/// often its lane is woken.
 pub fn a_sleep_is_pending_at_least_once(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let turn = Cell::new(0u64);
     let turn = &turn;
     two_lanes(&*fabric, false, |index, lane| async move {
         for step in 0..100 {
-            // Both must have taken every step before either takes the next but one.
+            // Both coroutines must have taken every step before either takes the step after the
+            // next.
             assert!(turn.get() >= 2 * step - step.min(1), "lane {index} was not let in at step {step}");
             turn.set(turn.get() + 1);
             lane.sleep(0).await;
@@ -294,7 +299,8 @@ pub fn a_sleep_is_pending_at_least_once(bed: &dyn Bed) {
         let mut dropped = Box::pin(lane.sleep(10));
         poll_once(&mut dropped).await;
         drop(dropped);
-        // Its timer wakes the lane all the same: nothing else may end early by it.
+        // The timer of a dropped sleep still wakes the lane. No other wait may end early because of
+        // it.
         let before = lane.now();
         lane.sleep(50_000).await;
         assert!(lane.now() - before >= 50_000);
@@ -328,11 +334,11 @@ pub fn handles_of_another_round_are_caught(bed: &dyn Bed) {
         assert!(caught(&mut || _ = done.added(add)), "what a FETCH_ADD found");
         assert!(caught(&mut || _ = done.reply(call).len()), "the reply of a call");
     });
-    // What was caught did no harm.
+    // The handles that were caught have done no harm.
     stage.on(1, async |lane| assert_eq!(peek(lane, word(0, 0), 3).await, [0, 1, 1]));
 }
 
-/// Something of another thread that a coroutine awaits.
+/// Something that another thread signals, and that a coroutine awaits.
 #[derive(Default)]
 struct Signal {
     state: Mutex<(u64, Option<Waker>)>,
@@ -405,8 +411,8 @@ pub fn wakers_of_other_threads_wake_a_lane(bed: &dyn Bed) {
             if bed.clients() == Clients::Interleaved {
                 return; // its clock does not wait for other threads
             }
-            // From now on no timer wakes the worker but this one, which fails the test instead of
-            // letting it hang.
+            // From now on this timer alone can wake the worker. It fails the test, which would hang
+            // otherwise.
             let mut limit = pin!(lane.sleep(15_000_000_000));
             std::future::poll_fn(|context| {
                 watching.replace(Some(context.waker().clone()));
@@ -419,7 +425,7 @@ pub fn wakers_of_other_threads_wake_a_lane(bed: &dyn Bed) {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// With `yield_after_rounds`, the coroutines of a worker take turns also where rounds complete at
+/// With `yield_after_rounds`, the coroutines of a worker take turns even where rounds complete at
 /// once.
 pub fn a_yielding_endpoint_lets_others_run(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
@@ -430,7 +436,7 @@ pub fn a_yielding_endpoint_lets_others_run(bed: &dyn Bed) {
             peek(&lane, word(0, 0), 1).await;
             log_ref.borrow_mut().push(index);
         }
-        // An error lets the others run as well.
+        // A round that fails lets the other coroutines run as well.
         for _ in 0..50 {
             let mut round = lane.round();
             round.read(word(0, 0).plus(1), 8);
@@ -443,7 +449,7 @@ pub fn a_yielding_endpoint_lets_others_run(bed: &dyn Bed) {
     assert!(switches >= 50, "only {switches} switches in {} rounds", log.len());
 }
 
-/// A lane that yields lets the others run once.
+/// A lane that yields lets the other coroutines run once.
 pub fn a_lane_that_yields_lets_others_run(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let turn = Cell::new(0u64);
@@ -457,7 +463,7 @@ pub fn a_lane_that_yields_lets_others_run(bed: &dyn Bed) {
     });
 }
 
-/// All lanes of a worker run together, and none more is given out.
+/// A worker gives out as many lanes as it has ready bits, and no more. All of them run together.
 pub fn a_worker_runs_as_many_lanes_as_it_has_bits(bed: &dyn Bed) {
     const ROUNDS: u64 = 10;
     for yields in [false, true] {
@@ -504,8 +510,8 @@ impl Service for Counting {
     }
 }
 
-/// A node's service sees what clients write and they see what it answers, until its handle is
-/// dropped.
+/// A node's service sees what clients write, and the clients see its answers, until the service's
+/// handle is dropped.
 pub fn a_service_runs_until_its_handle_is_dropped(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let Some(region) = fabric.region(NodeId(0), crate::address::RegionId(0)) else {

@@ -1,4 +1,5 @@
-//! A program without RDMA: none of these can exist, and the compiler knows it.
+//! The types of RDMA for a program that was built without it. No value of them can exist, and the
+//! compiler knows that.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,23 +14,23 @@ use crate::round::part::Part;
 use crate::shm::Memory;
 use crate::transport::Capabilities;
 
-/// An RDMA device that is open. Needs the cargo feature `verbs`.
+/// An open RDMA device. It needs the cargo feature `verbs`.
 #[derive(Clone, Debug)]
 pub enum Device {}
 
 impl Device {
-    /// Always [`VerbsError::NotBuilt`].
+    /// Fails always, with [`VerbsError::NotBuilt`].
     pub fn open(_: &DeviceOptions) -> Result<Device, VerbsError> {
         Err(VerbsError::NotBuilt)
     }
 
-    /// What memory nodes over this device promise.
+    /// Returns what memory nodes over this device promise.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         match *self {}
     }
 
-    /// Bytes that a WRITE may carry in its work request.
+    /// Returns the bytes that a WRITE may carry in its work request.
     pub fn inline_bytes(&self) -> Result<u32, VerbsError> {
         match *self {}
     }

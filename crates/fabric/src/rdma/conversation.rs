@@ -1,6 +1,7 @@
-//! Conversations over datagrams that may be lost, come twice or out of order: a stream of words
-//! each way, every word once and in its place. No device, no clock and no memory of the NIC's here;
-//! `present/datagrams.rs` has those.
+//! Conversations over datagrams. A conversation is a stream of words each way, in which every word
+//! arrives once and in its place, although datagrams may be lost, come twice or come out of order.
+//!
+//! This file has no device, no clock and no memory of the NIC. `present/datagrams.rs` has them.
 //!
 //! ```text
 //! word  0   token           from the receiver to this sender, on their authenticated connection
@@ -12,65 +13,67 @@
 //!
 //! # Rules
 //!
-//! 1. A datagram is for the conversation whose token and sender it has, or is dropped and counted,
-//!    like one that says impossible things.
-//! 2. What has a sequence is taken once: below `expected`, or marked as early, it is a duplicate,
-//!    and only has the sender told again what has come. So a frame that was sent twice is executed
-//!    once: frames are what the stream carries, and the answers that are kept for a client are the
-//!    datagrams that it has not acknowledged.
-//! 3. At most [`WINDOW`] datagrams are under way each way, so that each finds a receive buffer
-//!    ([`RECEIVES`]).
-//! 4. What is not acknowledged is sent again: the oldest after [`RESEND_NS`], then after twice that
-//!    time, and so on; the others that were under way then, as soon as the other end shows that it
-//!    lives; and one that [`REORDER`] later ones have overtaken, at once. What is sent again is the
-//!    same bytes, so that the NIC may still be reading them.
-//! 5. What has come is acknowledged by the next datagram that goes the other way (passive ACK), or
-//!    by one of its own: after half a window, or a duplicate, at once; otherwise after [`TELL_NS`],
-//!    or before this end sleeps.
-//! 6. An end that does not read does not acknowledge: beyond [`UNREAD_WORDS_MAX`], what comes next
-//!    is refused.
+//! 1. A datagram belongs to the conversation that has its token and its sender. Any other datagram
+//!    is dropped and counted, and so is one that has impossible contents.
+//! 2. A datagram with a sequence is taken once. If its sequence is below `expected` or marked as
+//!    early, it is a duplicate; its sender is then told again what has arrived. The stream carries
+//!    frames, so a frame that was sent twice is executed once. The answers that a server keeps for
+//!    a client are the datagrams that the client has not acknowledged.
+//! 3. At most [`WINDOW`] datagrams are under way in each direction, so that each finds a receive
+//!    buffer ([`RECEIVES`]).
+//! 4. A datagram that is not acknowledged is sent again. The oldest is sent again after
+//!    [`RESEND_NS`], then after twice that time, and so on. The others that were under way then are
+//!    sent again when the other end shows that it lives. A datagram that [`REORDER`] later ones
+//!    have overtaken is sent again at once. It is sent again with the same bytes, because the NIC
+//!    may still be reading them.
+//! 5. An end acknowledges what has arrived with its next datagram to the other end (passive ACK),
+//!    or with a datagram that carries nothing else. It sends the latter at once after half a window
+//!    or a duplicate. Otherwise it does so after [`TELL_NS`], or before it sleeps.
+//! 6. An end that does not read does not acknowledge. Beyond [`UNREAD_WORDS_MAX`] unread words, it
+//!    refuses what arrives.
 
 use std::collections::VecDeque;
 
 use crate::address::WORD_BYTES;
 use crate::ids::Nanos;
 
-/// Words in front of what a datagram carries.
+/// Words of a datagram in front of what it carries.
 pub(crate) const HEAD_WORDS: usize = 4;
-/// Datagrams under way each way.
+/// Datagrams that may be under way in each direction.
 pub(crate) const WINDOW: u64 = 16;
-/// Receive buffers for each conversation: for a window of datagrams, and one of acknowledgements
-/// for what this end has sent; as much again for repetitions while this end looks at nothing. The
-/// oldest is repeated eight times within the patience of clients (`PATIENCE_NS`), and an
-/// acknowledgement of each; beyond, a datagram that finds no buffer is lost like any other.
+/// Receive buffers for each conversation: a window of datagrams, a window of acknowledgements for
+/// what this end has sent, and the same number again. The second half is for repetitions while this
+/// end looks at nothing. Within the patience of clients (`PATIENCE_NS`) the other end repeats its
+/// oldest datagram eight times, and an acknowledgement of each. A datagram beyond these that finds
+/// no buffer is lost like any other.
 pub(crate) const RECEIVES: usize = 4 * WINDOW as usize;
-/// Time after which the oldest datagram that is not acknowledged is sent again; then twice as long,
-/// and so on.
+/// Time after which the oldest datagram that is not acknowledged is sent again. Each further
+/// repetition waits twice as long as the one before.
 pub(crate) const RESEND_NS: Nanos = 5_000_000;
-/// Time that an acknowledgement waits for a datagram to ride on.
+/// Longest time that an acknowledgement waits for a datagram to ride on.
 pub(crate) const TELL_NS: Nanos = 2_000_000;
 /// A datagram is taken for lost when this many later ones have overtaken it.
 const REORDER: u64 = 3;
-/// Words that may wait to be read.
+/// Words that may wait to be read before this end refuses more.
 const UNREAD_WORDS_MAX: usize = 16 << 10;
 
-// An acknowledgement that waits causes no repetition, early ones fit their word, and a place is a
-// sequence modulo the window.
+// A delayed acknowledgement causes no repetition, the early datagrams fit their word, and the place
+// of a datagram is its sequence modulo the window.
 const _: () = assert!(2 * TELL_NS < RESEND_NS && WINDOW <= 64 && WINDOW.is_power_of_two());
 
-/// A datagram under way.
+/// A datagram that is under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     arrived: bool,
-    /// To be sent again now, ...
+    /// It must be sent again now.
     again: bool,
-    /// ... or when the other end shows that it lives.
+    /// It must be sent again when the other end shows that it lives.
     suspect: bool,
-    /// Has been sent again because others overtook it.
+    /// It has already been sent again because later datagrams overtook it.
     overtaken: bool,
 }
 
-/// When the other end is to be told what has come.
+/// When this end tells the other end what has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tell {
     Nothing,
@@ -81,24 +84,26 @@ enum Tell {
 /// One end of a conversation.
 #[derive(Debug)]
 pub(crate) struct Conversation {
-    /// The first sequence that was not sent, and the first that is not known to have arrived.
+    /// The first sequence that was not sent. `acknowledged` is the first that is not known to have
+    /// arrived.
     next: u64,
     acknowledged: u64,
     sent: [Sent; WINDOW as usize],
-    /// When the oldest is sent again, and the time between.
+    /// When the oldest datagram is sent again. `timeout` is the time between two repetitions.
     resend_at: Nanos,
     timeout: Nanos,
-    /// The first sequence that has not come, and which of those behind it have: what they carry.
+    /// The first sequence that has not arrived. `early` and `early_words` are the later ones that
+    /// have, and what they carry.
     expected: u64,
     early: u64,
     early_words: [Vec<u64>; WINDOW as usize],
     unread: VecDeque<u64>,
     tell: Tell,
-    /// Taken since the other end was told.
+    /// Datagrams taken since this end last told the other end.
     untold: u64,
 }
 
-/// A datagram that says impossible things.
+/// The error for a datagram with impossible contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Strange;
 
@@ -123,22 +128,22 @@ impl Conversation {
         }
     }
 
-    /// The sequence of the next new datagram, if one may be sent.
+    /// Returns the sequence of the next new datagram, if one may be sent now.
     pub(crate) fn next(&self) -> Option<u64> {
         (self.next < self.acknowledged + WINDOW).then_some(self.next)
     }
 
-    /// Datagrams that have been sent, each counted once.
+    /// Returns the number of datagrams that have been sent, each counted once.
     pub(crate) fn sent(&self) -> u64 {
         self.next - 1
     }
 
-    /// Datagrams that may be sent.
+    /// Returns the number of new datagrams that may be sent now.
     pub(crate) fn room(&self) -> u64 {
         self.acknowledged + WINDOW - self.next
     }
 
-    /// The next new datagram is sent.
+    /// Records that the next new datagram is sent.
     pub(crate) fn sends(&mut self, now: Nanos) {
         if self.acknowledged == self.next {
             self.resend_at = now + self.timeout;
@@ -147,14 +152,15 @@ impl Conversation {
         self.next += 1;
     }
 
-    /// What a datagram that is sent now begins with. The other end is told by it what has come.
+    /// Returns the first words of a datagram that is sent now. They also tell the other end what
+    /// has arrived.
     pub(crate) fn head(&mut self, token: u64, sequence: u64) -> [u64; HEAD_WORDS] {
         self.tell = Tell::Nothing;
         self.untold = 0;
         [token, sequence, self.expected, self.early]
     }
 
-    /// A datagram to be sent again. Ask until there is none.
+    /// Returns a datagram that must be sent again. Call this until it returns `None`.
     pub(crate) fn again(&mut self, now: Nanos) -> Option<u64> {
         let under_way = self.acknowledged..self.next;
         if !under_way.is_empty() && self.resend_at <= now {
@@ -172,8 +178,8 @@ impl Conversation {
         Some(sequence)
     }
 
-    /// Whether a datagram that carries nothing is to be sent for what it tells; `idle` if none will
-    /// go that carries more.
+    /// Whether to send a datagram that carries nothing, only to tell what has arrived. `idle` says
+    /// that no other datagram will go soon.
     pub(crate) fn tells(&self, now: Nanos, idle: bool) -> bool {
         match self.tell {
             Tell::Nothing => false,
@@ -182,7 +188,7 @@ impl Conversation {
         }
     }
 
-    /// When it must be asked again what to send.
+    /// Returns when this conversation must next be asked what to send.
     pub(crate) fn due(&self) -> Option<Nanos> {
         let told = match self.tell {
             Tell::Nothing => None,
@@ -192,14 +198,14 @@ impl Conversation {
         told.into_iter().chain(self.resend_due()).min()
     }
 
-    /// When something must be sent again, unless it is acknowledged.
+    /// Returns when a datagram must be sent again, unless it is acknowledged first.
     pub(crate) fn resend_due(&self) -> Option<Nanos> {
         let mut under_way = self.acknowledged..self.next;
         let again = under_way.clone().any(|sequence| self.sent[place(sequence)].again);
         under_way.next().map(|_| if again { 0 } else { self.resend_at })
     }
 
-    /// A datagram has come: what is behind its token.
+    /// Takes a datagram that has arrived. `words` are its words behind the token.
     pub(crate) fn arrived(&mut self, now: Nanos, words: &[u64]) -> Result<(), Strange> {
         let (&[sequence, acknowledged, early], carried) = words.split_first_chunk().ok_or(Strange)?;
         let beyond = (early.checked_ilog2().map_or(0, |bit| u64::from(bit) + 2)).checked_add(acknowledged);
@@ -286,7 +292,7 @@ impl Conversation {
         !self.unread.is_empty()
     }
 
-    /// Reads what has come, whole words; how many bytes.
+    /// Reads what has arrived, in whole words. Returns the number of bytes.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> usize {
         let words = self.unread.len().min(into.len() / WORD_BYTES);
         for (word, bytes) in self.unread.drain(..words).zip(into.chunks_exact_mut(WORD_BYTES)) {
@@ -296,15 +302,15 @@ impl Conversation {
     }
 }
 
-/// Conversations that share a queue pair.
+/// The conversations that share a queue pair. Each has a *door*, at a place of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
     doors: Vec<Option<Door>>,
-    /// Datagrams of no conversation, or that said impossible things.
+    /// Datagrams that belonged to no conversation, or had impossible contents.
     strange: u64,
 }
 
-/// A conversation, and whose datagrams it takes.
+/// A conversation, with the token and the sender of the datagrams that it takes.
 #[derive(Debug)]
 struct Door {
     token: u64,
@@ -312,37 +318,38 @@ struct Door {
     conversation: Conversation,
 }
 
-/// Bits of a token that say which door.
+/// Bits of a token that name the door.
 const DOOR_BITS: u32 = 16;
 
 impl Doors {
-    /// Opens one, with a token that nobody can guess. Returns its place and its token.
+    /// Opens a conversation with a token that cannot be guessed. Returns its place and its token.
     pub(crate) fn open(&mut self, random: u64) -> (usize, u64) {
         let place = self.doors.iter().position(Option::is_none).unwrap_or_else(|| {
             self.doors.push(None);
             self.doors.len() - 1
         });
         let token = random << DOOR_BITS | place as u64;
-        // Until it is said from whom, nothing has this number: queue pairs' have 24 bits.
+        // No queue pair has this number, because theirs have 24 bits. So the door takes nothing
+        // until its sender is known.
         self.doors[place] = Some(Door { token, from: u32::MAX, conversation: Conversation::new() });
         (place, token)
     }
 
-    /// Who speaks at a door: the number of the other end's queue pair.
+    /// Sets the sender of a door: the number of the other end's queue pair.
     pub(crate) fn expect(&mut self, place: usize, from: u32) {
         if let Some(Some(door)) = self.doors.get_mut(place) {
             door.from = from;
         }
     }
 
-    /// Drops from now on all that comes for a conversation.
+    /// Closes a conversation: drops from now on all datagrams that come for it.
     pub(crate) fn close(&mut self, place: usize) {
         if let Some(door) = self.doors.get_mut(place) {
             *door = None;
         }
     }
 
-    /// How many are open.
+    /// Returns the number of open conversations.
     pub(crate) fn count(&self) -> usize {
         self.doors.iter().flatten().count()
     }
@@ -355,7 +362,8 @@ impl Doors {
         Some(&mut self.doors.get_mut(place)?.as_mut()?.conversation)
     }
 
-    /// A datagram has come from a queue pair; the place of the door that it was for.
+    /// Takes a datagram that has arrived from the queue pair `from`. Returns the place of the door
+    /// that it was for.
     pub(crate) fn arrived(&mut self, now: Nanos, from: u32, words: &[u64]) -> Option<usize> {
         let arrived = words.split_first().and_then(|(token, words)| {
             let place = (token & ((1 << DOOR_BITS) - 1)) as usize;
@@ -372,7 +380,7 @@ impl Doors {
         arrived
     }
 
-    /// Datagrams that have been dropped.
+    /// Returns the number of datagrams that have been dropped.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn strange(&self) -> u64 {
         self.strange

@@ -1,4 +1,5 @@
-//! RDMA that is there.
+//! RDMA in a program that was built with it: the queue pairs of endpoints and servers, and how
+//! calls and verbs use them.
 
 mod arena;
 mod datagrams;
@@ -30,18 +31,18 @@ use queue::{Access, Completion, Kind, Operation, Place, QueuePair, Registered, W
 
 /// Work requests of a client's queue pair that may be under way.
 const CLIENT_SENDS: u32 = 1024;
-/// Work requests of a server's queue pair that may be under way: messages only.
+/// Work requests of a server's queue pair that may be under way. They are messages only.
 const SERVER_SENDS: u32 = 128;
-/// Work requests that are left for messages.
+/// Work requests that are kept free for messages.
 const SPARE_SENDS: usize = 8;
-/// Bytes that are to travel in the work request itself, where the device does that.
+/// Bytes that should travel in the work request itself, on a device that can do that.
 const INLINE_BYTES: u32 = 188;
 
-// Or a round might wait for room for ever: its verbs, and what reads the last words back for each
-// node.
+// Otherwise a round might wait for room for ever. It needs room for its verbs, and for the READ of
+// the last words at each node.
 const _: () = assert!(CLIENT_SENDS as usize > 2 * crate::limits::ROUND_VERBS_MAX);
 
-/// What the queue pairs of an endpoint have in common.
+/// The part that the queue pairs of an endpoint have in common.
 pub(crate) struct Domain {
     domain: Arc<device::Domain>,
     offices: Offices,
@@ -53,20 +54,21 @@ impl Domain {
         Ok(Domain { offices: Offices::new(&domain, false), domain })
     }
 
-    /// A queue pair for a client, not connected yet.
+    /// Makes a queue pair for a client. It is not connected yet.
     pub(crate) fn queue(&mut self) -> Result<Queue, VerbsError> {
         let datagrams = self.domain.context.calls == Calls::Datagrams;
         Queue::new(&self.domain, CLIENT_SENDS, datagrams.then_some(&mut self.offices))
     }
 
-    /// Has `add` look at the channels that the connections share.
+    /// Calls `add` with each channel that connections share, so that the caller waits for it.
     pub(crate) fn watch(&self, add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
         self.offices.watch(add)
     }
 }
 
 impl Device {
-    /// Bytes that a WRITE may carry in its work request, as a queue pair of this device has them.
+    /// Returns the bytes that a WRITE may carry in its work request, on a queue pair of this
+    /// device.
     pub fn inline_bytes(&self) -> Result<u32, VerbsError> {
         Ok(Domain::of(self)?.queue()?.pair.inline_max() as u32)
     }
@@ -78,7 +80,7 @@ impl fmt::Debug for Domain {
     }
 }
 
-/// A memory node's regions, as its NIC gives access to them.
+/// A memory node's regions, to which its NIC gives clients access.
 pub(crate) struct Exports {
     domain: Arc<device::Domain>,
     regions: Vec<Registered>,
@@ -95,14 +97,15 @@ impl Exports {
         Ok(Exports { offices: Offices::new(&domain, true), domain, regions })
     }
 
-    /// Whether clients' verbs are executed by the NIC.
+    /// Whether the NIC executes clients' verbs.
     pub(crate) fn one_sided(&self) -> bool {
         self.domain.context.atomics
     }
 
-    /// Connects to a client that has said where it is; what to tell it goes to `reply`.
+    /// Connects to a client that has introduced itself. Appends to `reply` what the client must be
+    /// told.
     pub(crate) fn accept(&mut self, introduction: &[u64], reply: &mut Vec<u64>) -> Result<Queue, VerbsError> {
-        // Calls travel as the client wants it.
+        // The client chooses how calls travel.
         let datagrams = introduction.get(DATAGRAMS_AT).is_some_and(|word| *word != 0);
         let mut queue = Queue::new(&self.domain, SERVER_SENDS, datagrams.then_some(&mut self.offices))?;
         reply.extend(queue.introduction());
@@ -114,28 +117,28 @@ impl Exports {
         Ok(queue)
     }
 
-    /// Has `add` look at the channels that connections share.
+    /// Calls `add` with each channel that connections share, so that the caller waits for it.
     pub(crate) fn watch(&self, add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
         self.offices.watch(add)
     }
 
-    /// Sees what has come over what connections share; has the channels wake for what comes later,
-    /// if `arm`.
+    /// Looks at what has arrived over the queue pairs that connections share. With `arm`, their
+    /// channels also wake for what arrives later.
     pub(crate) fn poll(&self, arm: bool) {
         self.offices.poll(arm);
     }
 
-    /// When to poll though nothing comes.
+    /// Returns when to poll even if nothing arrives.
     pub(crate) fn due(&self) -> Option<Nanos> {
         self.offices.due()
     }
 
-    /// Whether polling has found something for anybody.
+    /// Whether polling has found something for any connection.
     pub(crate) fn has_ready(&self) -> bool {
         self.offices.has_ready()
     }
 
-    /// Who it was for.
+    /// Appends the owners of the connections that polling has found something for.
     pub(crate) fn ready(&self, into: &mut Vec<usize>) {
         self.offices.ready(into);
     }
@@ -147,7 +150,7 @@ impl fmt::Debug for Exports {
     }
 }
 
-/// A region of the other end.
+/// A region at the other end.
 #[derive(Clone, Copy, Debug)]
 struct RemoteRegion {
     address: u64,
@@ -155,7 +158,7 @@ struct RemoteRegion {
     key: u32,
 }
 
-/// A queue pair: one-sided verbs in lists, and a stream of bytes each way.
+/// A queue pair with what travels on it: one-sided verbs in lists, and a stream of bytes each way.
 pub(crate) struct Queue {
     pair: QueuePair,
     carrier: Carrier,
@@ -163,13 +166,14 @@ pub(crate) struct Queue {
     one_sided: bool,
     regions: Vec<RemoteRegion>,
     arena: Arena,
-    /// Not posted yet, for want of room.
+    /// Work requests that are not posted yet, because there was no room.
     backlog: VecDeque<WorkRequest>,
-    /// Whose last work request is in the backlog.
+    /// Lists whose last work request is in the backlog.
     waiting: VecDeque<Fetched>,
-    /// For each signaled work request, in the order posted: how many it ends, and whose it is.
+    /// The signaled work requests, in the order posted: how many work requests each ends, and which
+    /// list.
     under_way: VecDeque<(usize, Option<Fetched>)>,
-    /// Posted since the last signaled one.
+    /// Work requests posted since the last signaled one.
     unsignaled: usize,
     room: usize,
     done: VecDeque<Fetched>,
@@ -177,14 +181,14 @@ pub(crate) struct Queue {
     broken: bool,
 }
 
-/// What carries the stream of bytes.
+/// The carrier of the stream of bytes.
 enum Carrier {
-    /// The queue pair.
+    /// A ring at the other end, through the queue pair itself.
     Connection(Mail),
     Datagrams(Datagrams),
 }
 
-/// What of a round one list of verbs has done, or will do.
+/// One list of verbs of a round, which has completed or is under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetched {
     pub(crate) part: Part,
@@ -230,7 +234,7 @@ impl Queue {
         })
     }
 
-    /// What the other end must know of this one.
+    /// Returns the introduction of this end, which the other end needs to connect.
     pub(crate) fn introduction(&self) -> Vec<u64> {
         let Place { number, sequence, lid, mtu, gid, global, reads_in, atomics } = self.pair.place();
         let [low, high] = [0, 8].map(|at| u64::from_le_bytes(gid[at..at + 8].try_into().expect("eight bytes")));
@@ -254,7 +258,7 @@ impl Queue {
         ]
     }
 
-    /// Connects to the end that has introduced itself.
+    /// Connects to the other end, which has introduced itself.
     pub(crate) fn connect(&mut self, introduction: &[u64]) -> Result<(), VerbsError> {
         let strange =
             || VerbsError::System { what: "understand the other end", cause: io::ErrorKind::InvalidData.into() };
@@ -298,13 +302,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether a verb is one for [`Queue::post`].
+    /// Whether [`Queue::post`] posts this verb.
     #[inline]
     pub(crate) fn takes(&self, verb: &Verb) -> bool {
         self.one_sided && is_one_sided(verb)
     }
 
-    /// Why a verb that it [takes](Queue::takes) cannot be posted, if so.
+    /// Returns why a verb that it [takes](Queue::takes) cannot be posted, or `None` if it can.
     pub(crate) fn refusal(&self, verb: &Verb) -> Option<Fault> {
         let (at, words) = match *verb {
             Verb::Read { at, words, .. } | Verb::Write { at, words, .. } => (at, words),
@@ -321,8 +325,8 @@ impl Queue {
         }
     }
 
-    /// Posts the verbs of a part that it takes. False if there are none. If it cannot, it is
-    /// broken, which the next poll shows.
+    /// Posts those verbs of a part that this queue takes. Returns false if there are none. If
+    /// posting fails, the queue is broken, which the next poll shows.
     pub(crate) fn post(&mut self, part: Part, verbs: &[Verb], node: NodeId, words: &[u64]) -> bool {
         let verbs = posted(verbs, node, self.one_sided);
         let (count, needed) = verbs.clone().fold((0, 0), |(count, all), verb| (count + 1, all + carried(verb)));
@@ -364,14 +368,14 @@ impl Queue {
                 (Operation::CompareSwap { expected, new }, region(at), at.offset)
             }
             Verb::FetchAdd { at, delta, .. } => (Operation::FetchAdd(delta), region(at), at.offset),
-            // Behind the WRITEs: it is answered when they have gone where readers see them.
+            // This READ is behind the WRITEs. It is answered when they are where readers see them.
             _ => (Operation::Read, self.regions.first().copied().unwrap_or(nowhere), 0),
         };
         let (address, key) = (to.address.wrapping_add(offset), to.key);
         WorkRequest { operation, address, key, memory, at, words: carried(verb), signaled }
     }
 
-    /// Posts what there is room for.
+    /// Posts work requests of the backlog, as far as there is room.
     fn post_backlog(&mut self) -> io::Result<()> {
         let count = self.backlog.len().min(self.room.saturating_sub(SPARE_SENDS));
         for request in self.backlog.range(..count) {
@@ -385,7 +389,7 @@ impl Queue {
         self.pair.post(self.backlog.drain(..count))
     }
 
-    /// Sees what has completed.
+    /// Looks at what has completed.
     fn poll(&mut self) -> io::Result<()> {
         if self.broken {
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -420,13 +424,14 @@ impl Queue {
         }
         match &mut self.carrier {
             Carrier::Datagrams(datagrams) => datagrams.poll(),
-            // What has been told counts as told: so not without room to tell it.
+            // Making the credit counts as telling it. So it is made only if there is room to send
+            // it.
             Carrier::Connection(_) if self.room == 0 => Ok(()),
             Carrier::Connection(mail) => mail.credit(&self.pair).map_or(Ok(()), |credit| self.send(credit)),
         }
     }
 
-    /// Whether the queue pair has, or will have, something to tell.
+    /// Whether a completion is there, or is still to come.
     fn is_busy(&self) -> bool {
         matches!(self.carrier, Carrier::Connection(_)) || !self.under_way.is_empty() || !self.backlog.is_empty()
     }
@@ -437,16 +442,16 @@ impl Queue {
         self.pair.post(std::iter::once(message))
     }
 
-    /// A list that has completed.
+    /// Returns a list that has completed.
     pub(crate) fn fetched(&mut self) -> Option<Fetched> {
         if self.done.is_empty() {
-            // What is wrong shows when the stream is read.
+            // An error shows when the stream is read.
             let _ = self.poll();
         }
         self.done.pop_front()
     }
 
-    /// Copies what a list has brought to where the verbs want it.
+    /// Copies what a list has read to where its verbs want it.
     pub(crate) fn deliver(&mut self, fetched: Fetched, verbs: &[Verb], node: NodeId, words: &mut [u64]) {
         let mut at = fetched.block.at;
         for verb in posted(verbs, node, self.one_sided) {
@@ -463,7 +468,7 @@ impl Queue {
         self.arena.give_back(fetched.block);
     }
 
-    /// When the oldest list that has not completed was posted.
+    /// Returns when the oldest list that has not completed was posted.
     pub(crate) fn oldest(&self) -> Option<Nanos> {
         let posted = self.under_way.iter().find_map(|(_, whose)| whose.as_ref());
         posted.or(self.waiting.front()).map(|fetched| fetched.part.since)
@@ -474,13 +479,13 @@ impl Queue {
         !self.done.is_empty() || self.oldest().is_some()
     }
 
-    /// The parts that have not completed, and never will.
+    /// Returns the parts that have not completed, and never will.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Part> + '_ {
         let under_way = self.under_way.iter().filter_map(|(_, whose)| whose.as_ref());
         self.done.iter().chain(under_way).chain(&self.waiting).map(|fetched| fetched.part)
     }
 
-    /// Reads of the other end's messages; "would block" if there are none.
+    /// Reads messages of the other end. Fails with "would block" if there are none.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if !self.has_more() {
             self.poll()?;
@@ -495,7 +500,7 @@ impl Queue {
         }
     }
 
-    /// Sends a message; "would block" if the other end has no room for one.
+    /// Sends a message. Fails with "would block" if the other end has no room for one.
     pub(crate) fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.poll()?;
         let mail = match &mut self.carrier {
@@ -512,18 +517,20 @@ impl Queue {
         Ok(bytes)
     }
 
-    /// What becomes readable when something has completed, after [`Queue::arm`].
+    /// Returns the channel that becomes readable when something has completed, after
+    /// [`Queue::arm`].
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.pair.channel()
     }
 
-    /// Has its channel wake. True if the other end has made room already.
+    /// Arms the channel to wake when there is room. Returns true if the other end has made room
+    /// already.
     pub(crate) fn arm_for_room(&mut self) -> bool {
         let before = self.mail_room();
         self.arm_all().is_err() || self.mail_room() > before
     }
 
-    /// Has its channel wake. True if there is something already.
+    /// Arms the channel to wake for anything new. Returns true if there is something already.
     pub(crate) fn arm(&mut self) -> bool {
         self.arm_all().is_err() || self.has_news()
     }
@@ -538,8 +545,8 @@ impl Queue {
         self.poll()
     }
 
-    /// Whether there is something that polls have found: also those of connections that share a
-    /// queue pair with it.
+    /// Whether polls have found something, also for other connections that share a queue pair with
+    /// this one.
     pub(crate) fn has_news(&self) -> bool {
         !self.done.is_empty() || self.has_more()
     }
@@ -558,14 +565,14 @@ impl Queue {
         }
     }
 
-    /// Who is to be told of news by [`Exports::ready`].
+    /// Sets the owner that [`Exports::ready`] reports when there is news.
     pub(crate) fn own(&self, owner: usize) {
         if let Carrier::Datagrams(datagrams) = &self.carrier {
             datagrams.own(owner);
         }
     }
 
-    /// When to poll though nothing comes: something must be sent again.
+    /// Returns when to poll even if nothing arrives, because something must be sent again.
     pub(crate) fn resend_due(&self) -> Option<Nanos> {
         match &self.carrier {
             Carrier::Connection(_) => None,
@@ -578,12 +585,12 @@ fn is_one_sided(verb: &Verb) -> bool {
     !matches!(verb, Verb::Call { .. } | Verb::AfterCompletion)
 }
 
-/// Those of a node's verbs that are posted, in order.
+/// Returns the verbs for a node that are posted to its queue pair, in order.
 fn posted(verbs: &[Verb], node: NodeId, one_sided: bool) -> impl Iterator<Item = &Verb> + Clone {
     verbs.iter().filter(move |verb| one_sided && verb.node() == Some(node) && is_one_sided(verb))
 }
 
-/// Words of registered memory that a verb reads into or writes from.
+/// Returns the words of registered memory that a verb reads into or writes from.
 fn carried(verb: &Verb) -> usize {
     match *verb {
         Verb::Read { words, .. } | Verb::Write { words, .. } => words as usize,

@@ -1,6 +1,6 @@
 //! The buffer of a round: its verbs, and the words that they read into and write from.
 //!
-//! This is what a transport gets and gives back. [`Round`](crate::Round) fills it, and
+//! A transport gets this buffer and gives it back. [`Round`](crate::Round) fills it, and
 //! [`Completed`](crate::Completed) reads the answers.
 
 use crate::address::{Address, NodeId, WORD_BYTES};
@@ -10,77 +10,76 @@ use crate::limits::{ROUND_VERBS_MAX, ROUND_WORDS_MAX};
 
 use super::cost::Tally;
 
-/// One verb. Counts and places are in words; `into` and `from` are places in the round's own
-/// buffer.
+/// One verb of a round. Counts and places are in words. `into` and `from` are places in the round's
+/// own buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum Verb {
     /// Reads remote words into the buffer.
     Read {
-        /// Remote address.
+        /// The remote address.
         at: Address,
-        /// Words.
+        /// The number of words.
         words: u32,
-        /// Place in the buffer.
+        /// The place in the buffer that gets them.
         into: u32,
     },
-    /// Writes words of the buffer to remote memory, ascending.
+    /// Writes words of the buffer to remote memory, in ascending order.
     Write {
-        /// Remote address.
+        /// The remote address.
         at: Address,
-        /// Words.
+        /// The number of words.
         words: u32,
-        /// Place in the buffer.
+        /// The place in the buffer of the words to write.
         from: u32,
     },
-    /// Replaces a word if it is as expected; what was there goes to the buffer.
+    /// Replaces a word if it is the expected one. The word that was there goes to the buffer.
     CompareSwap {
-        /// Remote address.
+        /// The remote address.
         at: Address,
-        /// Expected word.
+        /// The expected word.
         expected: u64,
-        /// New word.
+        /// The new word.
         new: u64,
-        /// Place in the buffer.
+        /// The place in the buffer that gets the word that was there.
         into: u32,
     },
-    /// Adds to a word; what was there goes to the buffer.
+    /// Adds to a word. The word that was there goes to the buffer.
     FetchAdd {
-        /// Remote address.
+        /// The remote address.
         at: Address,
-        /// What to add, wrapping.
+        /// The number to add, wrapping.
         delta: u64,
-        /// Place in the buffer.
+        /// The place in the buffer that gets the word that was there.
         into: u32,
     },
     /// Flushes the earlier writes of the round to a node.
     Flush {
-        /// The node.
+        /// The node whose memory is flushed.
         node: NodeId,
     },
-    /// Has the node's CPU serve a request: `head_words` and `body_words` of the buffer, one after
-    /// the other.
+    /// Makes the node's CPU serve a request: `head_words` and then `body_words` of the buffer.
     Call {
-        /// The node.
+        /// The node that serves the request.
         node: NodeId,
-        /// Place of the request's first part.
+        /// The place of the request's first part.
         head: u32,
-        /// Words of it.
+        /// The number of words of the first part.
         head_words: u32,
-        /// Place of its second part.
+        /// The place of the request's second part.
         body: u32,
-        /// Words of it.
+        /// The number of words of the second part.
         body_words: u32,
-        /// Place in the buffer of the reply: its length in words, then the reply.
+        /// The place in the buffer of the reply: its length in words, then its words.
         into: u32,
-        /// Words of the longest reply.
+        /// The number of words of the longest reply that fits.
         capacity: u32,
     },
-    /// What follows starts when everything before it, at every node, has completed.
+    /// A fence: the verbs after it start when all verbs before it, at every node, have completed.
     AfterCompletion,
 }
 
 impl Verb {
-    /// The node that the verb acts on; `None` for [`Verb::AfterCompletion`].
+    /// Returns the node that the verb acts on. `None` for [`Verb::AfterCompletion`].
     #[must_use]
     pub fn node(&self) -> Option<NodeId> {
         match self {
@@ -94,15 +93,15 @@ impl Verb {
     }
 }
 
-/// Verbs of a new buffer, and words: it grows up to the limits of a round when one needs more,
-/// once. Most rounds are far smaller, and thousands of buffers of the full size would fill the
-/// caches of a simulation with nothing.
+/// Verbs that a new buffer has room for; [`WORDS_AT_FIRST`] is the same for words. A buffer grows
+/// once, to the limits of a round, when a round needs more. Most rounds are far smaller. Thousands
+/// of buffers of the full size would fill the caches of a simulation with unused memory.
 const VERBS_AT_FIRST: usize = 16;
 const WORDS_AT_FIRST: usize = 128;
 
-/// The buffer of a round: what a transport gets and gives back.
+/// The buffer of a round, which a transport gets and gives back.
 ///
-/// In this order, so that what a small round touches lies together.
+/// The fields are in this order so that what a small round touches lies together.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RoundBuffer {
@@ -112,11 +111,12 @@ pub struct RoundBuffer {
     pub(crate) tally: Tally,
     pub(crate) outcome: Result<(), FabricError>,
     pub(crate) lane: LaneId,
-    /// Nobody awaits it: a failure must be reported elsewhere.
+    /// No coroutine awaits the round, so a failure must be reported elsewhere.
     pub(crate) background: bool,
-    /// It was given to the transport.
+    /// The round was given to the transport.
     pub(crate) sent: bool,
-    /// Tells rounds apart: their handles, and their continuations.
+    /// The number of the round within its endpoint. It tells handles and continuations of different
+    /// rounds apart.
     pub(crate) serial: u64,
 }
 
@@ -146,27 +146,27 @@ impl RoundBuffer {
         self.serial = serial;
     }
 
-    /// The verbs in the order added.
+    /// Returns the verbs in the order in which they were added.
     #[inline]
     #[must_use]
     pub fn verbs(&self) -> &[Verb] {
         &self.verbs
     }
 
-    /// The verbs, and the words they read into and write from.
+    /// Returns the verbs, and the words that they read into and write from.
     #[inline]
     #[must_use]
     pub fn parts(&mut self) -> (&[Verb], &mut [u64]) {
         (&self.verbs, &mut self.words[..self.words_used])
     }
 
-    /// Whether any of its verbs is a call.
+    /// Whether any verb of the round is a call.
     #[inline(always)]
     pub(crate) fn has_calls(&self) -> bool {
         self.tally.has_calls()
     }
 
-    /// Whether it has parts that wait for others.
+    /// Whether the round has parts that wait for earlier parts.
     #[inline(always)]
     pub(crate) fn has_fences(&self) -> bool {
         self.tally.fences != 0
@@ -176,25 +176,26 @@ impl RoundBuffer {
         Mark(self.serial as u32)
     }
 
-    /// Stops a caller that redeems a handle, or writes a staged piece, of another round.
+    /// Panics if a caller redeems a handle, or writes a staged piece, of another round.
     #[inline(always)]
     pub(super) fn check(&self, mark: Mark) {
         assert!(mark == self.mark(), "the handle is another round's");
     }
 
-    /// What names it while it is under way: unique among the rounds of an endpoint.
+    /// Returns the ticket that names the round while it is under way. It is unique among the rounds
+    /// of an endpoint.
     #[must_use]
     pub fn ticket(&self) -> Ticket {
         Ticket(self.serial)
     }
 
-    /// The lane to wake when the round has completed.
+    /// Returns the lane to wake when the round has completed.
     #[must_use]
     pub fn lane(&self) -> LaneId {
         self.lane
     }
 
-    /// The transport's verdict.
+    /// Sets the outcome of the round. The transport calls this.
     pub fn finish(&mut self, outcome: Result<(), FabricError>) {
         self.outcome = outcome;
     }
@@ -208,14 +209,14 @@ impl RoundBuffer {
         }
     }
 
-    /// Whether `verbs` more verbs and `bytes` more bytes fit.
+    /// Whether `verbs` more verbs and `bytes` more bytes fit into the round.
     #[inline]
     pub(super) fn has_room(&self, verbs: usize, bytes: usize) -> bool {
         verbs <= ROUND_VERBS_MAX - self.verbs.len() && bytes.div_ceil(WORD_BYTES) <= ROUND_WORDS_MAX - self.words_used
     }
 
-    /// Takes `words` of the buffer: their place, or 0 and an outcome if the round has no room for
-    /// them.
+    /// Takes `words` words of the buffer. Returns their place. If the round has no room for them,
+    /// returns 0 and sets the outcome.
     #[inline]
     pub(super) fn lease(&mut self, words: usize, node: NodeId) -> u32 {
         let at = self.words_used;
@@ -227,7 +228,7 @@ impl RoundBuffer {
         at as u32
     }
 
-    /// Makes room for `words` more words, if a round may have them.
+    /// Makes room for `words` more words, if a round may have that many.
     #[cold]
     fn grow(&mut self, words: usize) -> bool {
         if words > ROUND_WORDS_MAX - self.words_used {
@@ -245,10 +246,10 @@ impl RoundBuffer {
     }
 }
 
-/// Which round a handle or a staged piece belongs to: the low half of the round's serial number.
+/// The mark of a round in its handles and staged pieces: the low half of the round's serial number.
 ///
 /// A handle can outlive its round, because a coroutine may drop the future of a round and go on. An
-/// answer that is looked up by such a handle would be a word of another round, so every look-up
+/// answer that is looked up by such a handle would be a word of another round. So every look-up
 /// compares marks, in every build.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Mark(pub(super) u32);

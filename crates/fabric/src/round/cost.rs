@@ -1,25 +1,25 @@
-//! What rounds cost, in exact counts: of a lane or a transaction, and of a round being built.
+//! The costs of rounds, as exact counts: of a lane or a transaction, and of a round being built.
 
 use crate::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 
-/// What a lane or a transaction has cost: exact counts.
+/// The exact cost of a lane or a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
-    /// Round trips that were awaited: those on the critical path.
+    /// Round trips that were awaited, and so are on the critical path.
     pub round_trips: u64,
-    /// READ verbs, background rounds included; so for the rest.
+    /// READ verbs, background rounds included. The counts below also include background rounds.
     pub reads: u64,
-    /// WRITE verbs.
+    /// WRITE verbs, background rounds included.
     pub writes: u64,
-    /// CAS and FETCH_ADD verbs.
+    /// CAS and FETCH_ADD verbs, background rounds included.
     pub atomics: u64,
-    /// Flushes.
+    /// Flushes, background rounds included.
     pub flushes: u64,
-    /// Calls served by a memory node's CPU.
+    /// Calls that a memory node's CPU serves, background rounds included.
     pub rpcs: u64,
-    /// Payload bytes to memory nodes.
+    /// Payload bytes sent to memory nodes, background rounds included.
     pub bytes_out: u64,
-    /// Payload bytes from memory nodes.
+    /// Payload bytes received from memory nodes, background rounds included.
     pub bytes_in: u64,
 }
 
@@ -37,7 +37,7 @@ impl Cost {
         self.bytes_in += other.bytes_in;
     }
 
-    /// What has been spent since `earlier`, a former value of the same counters.
+    /// Returns what has been spent since `earlier`, a former value of the same counters.
     #[must_use]
     pub fn since(&self, earlier: &Cost) -> Cost {
         Cost {
@@ -53,16 +53,17 @@ impl Cost {
     }
 }
 
-/// What a round costs, counted while it is built: two words, because a field for each count,
-/// written one by one and added up in pairs, costs more in store forwarding than everything else
-/// about a small round.
+/// The cost of a round, counted while the round is built. It consists of two words. A field for
+/// each count, written one by one and added up in pairs, would cost more in store forwarding than
+/// everything else about a small round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
-    /// Verbs by kind, 12 bits each.
+    /// Verbs by kind, 12 bits for each.
     verbs: u64,
-    /// Bytes out in the upper half, in in the lower.
+    /// Bytes out in the upper half, bytes in in the lower half.
     bytes: u64,
-    /// [`Verb::AfterCompletion`](crate::Verb::AfterCompletion): further round trips.
+    /// The number of [`Verb::AfterCompletion`](crate::Verb::AfterCompletion), each a further round
+    /// trip.
     pub(super) fences: u64,
 }
 
@@ -86,7 +87,7 @@ impl Tally {
         self.verbs >> (4 * Tally::BITS) != 0
     }
 
-    /// Adds it to a cost; `awaited` says whether its round trips are on the critical path.
+    /// Adds this to a cost. `awaited` says whether the round trips are on the critical path.
     #[inline]
     pub(crate) fn add_to(self, cost: &mut Cost, awaited: bool) {
         let count = |kind: u32| self.verbs >> (kind * Tally::BITS) & ((1 << Tally::BITS) - 1);
@@ -101,7 +102,7 @@ impl Tally {
     }
 }
 
-// A round that is refused because it is full counts the verbs that did not fit, but is never added
-// to anything.
+// A round that is refused because it is full also counts the verbs that did not fit. It is never
+// added to a cost.
 const _: () = assert!(ROUND_VERBS_MAX < 1 << Tally::BITS);
 const _: () = assert!((ROUND_VERBS_MAX as u64 * ROUND_BYTES_MAX as u64) < 1 << 32);

@@ -1,58 +1,80 @@
-//! Every order of the steps of a small program, up to steps that commute.
+//! Exploration: runs a small program in every order of its steps, up to steps that commute.
 //!
-//! A program is a closure that sets up its clients and hands their coroutines to [`Play::run`];
-//! [`explore`] runs it again and again, each time in another order, until there is none left or a
-//! bound is hit. Futures cannot be cloned, so every run starts from the beginning: memory is put
-//! back to what it was when the exploration began, and the run repeats the steps that lead to the
-//! place where it takes another turn. What a program does outside of [`Play::run`] happens at once.
+//! A program is a closure that sets up its clients and hands their coroutines to [`Play::run`].
+//! [`explore`] runs the closure again and again, each time in another order, until no order is left
+//! or a bound is hit.
+//!
+//! Futures cannot be cloned, so every run starts from the beginning. Memory is restored to its
+//! state at the beginning of the exploration. The run then repeats the steps up to the place where
+//! it takes another turn. What a program does outside of [`Play::run`] happens at once.
 //!
 //! # Steps
 //!
-//! A line of a READ, a line of a WRITE, a CAS or FETCH_ADD (or its load and its store, with
-//! [`Seeded::with_split_atomics`]), a call, and a step of a memory node's service. READs take their
-//! lines in any order, WRITEs in ascending order, and verbs wait for each other as the contract of
-//! a round says and no more. Where [`ExploreOptions`] ask for it: the crash of a client, after
-//! which nothing of it happens any more, and the drop of a client's future, whose verbs are sent. A
-//! verb in flight at a crash may land or not, also half of it: that it lands after the crash is the
-//! same as before it, since nobody else can see the crash. And that a client is taken for dead
-//! ([`Suspicion`]), dead or not: another one begins then, and may revoke it
-//! ([`Fabric::revoke`](crate::Fabric::revoke)), which ends all its verbs at that instant, whichever
-//! have landed, also half of one; it goes on, and is told errors.
+//! These are the steps:
+//!
+//! - a line of a READ;
+//! - a line of a WRITE;
+//! - a CAS or FETCH_ADD, or its load and its store, with [`Seeded::with_split_atomics`];
+//! - a call;
+//! - a step of a memory node's service.
+//!
+//! READs take their lines in any order, WRITEs in ascending order. Verbs wait for each other as the
+//! contract of a round says, and no more. [`ExploreOptions`] can ask for three more kinds of step:
+//!
+//! - *The crash of a client*, after which the client does nothing any more. A verb in flight at the
+//!   crash may land or not, and a half of it may land. No other client can see the crash. So a
+//!   landing after the crash is equivalent to one before it, and is not a case of its own.
+//! - *The drop of a client's future.* The verbs of its round are sent.
+//! - *A suspicion* ([`Suspicion`]): a client is taken for dead, whether it is or not. Then another
+//!   client begins, and may revoke it ([`Fabric::revoke`](crate::Fabric::revoke)). The revocation
+//!   ends all verbs of the suspected client at that instant, whichever have landed, also with a
+//!   half of one landed. The suspected client goes on, and gets errors.
 //!
 //! # Reduction, and why nothing is lost
 //!
-//! *Steps that are no choice.* A coroutine runs as soon as its round has completed: what it does
-//! until it posts again concerns nobody else, and what it posts can be held back for as long as
-//! anybody likes. The completion of a round is a step only where its client has other rounds in
-//! flight, which it might ask about, or sleeps, or may crash. A step in memory that is declared to
-//! be its client's own ([`Private`], and checked: another's access panics) commutes with everything
-//! that others can ever do, so it is taken at once, with the same exceptions; and all lines of a
-//! READ that are such memory are one step.
+//! *Steps that are no choice.* A coroutine runs as soon as its round has completed. What it does
+//! until it posts again concerns no other client, and what it posts can be held back for any time.
+//! The completion of a round is a step only in three cases: its client has other rounds in flight,
+//! about which it might ask; it sleeps; or it may crash.
+//!
+//! A step in memory that is declared to be its client's own ([`Private`]) commutes with everything
+//! that other clients can ever do. So it is taken at once, except in the three cases above. All
+//! lines of a READ of such memory are one step. The declaration is checked: an access by another
+//! client panics.
 //!
 //! *Sleep sets* (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems",
-//! 1996): of two steps that commute, in a state where both can be taken, only one order is
-//! followed. Steps of different clients commute if they touch different words, or only read them; a
+//! 1996). If two steps commute, and both can be taken in a state, only one order of them is
+//! followed. Steps of different clients commute if they touch different words, or only read them. A
 //! call and a service's step touch every word of their node. Steps of one client commute if they
 //! are of one round and touch different words, or only read them. Crashes and drops commute with
 //! the steps of other clients.
 //!
-//! *States.* What can still happen depends only on: the words of memory; for each client the rounds
-//! it has posted and what came back, in this order, since coroutines are deterministic; what its
-//! verbs in flight have done and brought; for each handler and service the memory and the requests
-//! it has seen, save that a service which has found nothing to do is the same as before. A state
-//! met again is left, except for the steps that slept when it was left before (the algorithm of the
-//! same book, with state matching). States are known by 64 bits: that two of a million share them
-//! has a chance of one in thirty million.
+//! *States.* What can still happen depends only on these:
+//!
+//! - the words of memory;
+//! - for each client, the rounds that it has posted and their answers, in this order, because
+//!   coroutines are deterministic;
+//! - what the client's verbs in flight have done and read;
+//! - for each handler and service, the memory and the requests that it has seen. A service that has
+//!   found nothing to do is in its former state.
+//!
+//! When a run meets a state again, it leaves the state, except for the steps that slept when it was
+//! left before (the algorithm of the same book, with state matching). States are known by 64 bits.
+//! The chance that two of a million states share these bits is one in thirty million.
 //!
 //! *Sleep.* A coroutine that sleeps wakes when a word that its last round looked at has changed, or
-//! when nothing else can happen. To look again before would bring the same; to look again after it
-//! can wait as long as it likes. What is not explored is therefore how often a client looks before
-//! its patience ends while others are in the middle of something.
+//! when nothing else can happen. If it looked earlier, it would see what it saw before. After the
+//! change it may wait for any time before it looks. So one thing is not explored: how often a
+//! client looks before its patience ends while other clients are in the middle of something.
 //!
-//! A program keeps to this: coroutines share nothing but memory, or say so
-//! ([`ExploreOptions::shared`]: then every completion is a step, and those of different clients do
-//! not commute); one may wait for another before its first round, but not ask how far it has come;
-//! results are judged at the end.
+//! A program must keep to these rules:
+//!
+//! 1. Coroutines share nothing but memory, or the program says that they do
+//!    ([`ExploreOptions::shared`]). In the latter case every completion is a step, and completions
+//!    of different clients do not commute.
+//! 2. A coroutine may wait for another one before its first round, but may not ask how far that one
+//!    has got.
+//! 3. Results are judged at the end.
 
 mod steps;
 
@@ -73,28 +95,29 @@ use crate::ids::{ClientId, Nanos, Ticket};
 use crate::round::buffer::{RoundBuffer, Verb};
 use crate::shm::{Memory, execute_verb};
 
-/// How much is left out.
+/// How much an exploration leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reduction {
-    /// Nothing: every order of all steps.
+    /// It leaves out nothing: every order of all steps is run.
     Nothing,
-    /// One order of each set that differs in the order of commuting steps only.
+    /// It runs one of all orders that differ only in the order of commuting steps.
     Commuting,
-    /// One order of each set that differs in the order of commuting steps only, and nothing behind
-    /// a state that was met before.
+    /// It runs one of all orders that differ only in the order of commuting steps, and leaves a
+    /// state that was met before.
     #[default]
     States,
 }
 
-/// Memory that others leave alone.
+/// Memory that only some clients access.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Private {
-    /// Clients that access it, in verbs: one; or several, one after the other, each once it has
-    /// revoked the clients before it. If there are none, every client may read it, and none writes.
+    /// The clients that access the memory by verbs. If there are several, they do so one after the
+    /// other, each after it has revoked the clients before it. If there are none, every client may
+    /// read the memory and none writes it.
     pub clients: Vec<ClientId>,
-    /// Where it begins.
+    /// The address of the first byte.
     pub at: Address,
-    /// Length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
 }
 
@@ -104,46 +127,49 @@ impl Private {
         (self.at.node, self.at.region) == (node, region) && own <= start && end <= self.end()
     }
 
-    /// The word behind it.
+    /// Returns the index of the word behind the memory.
     fn end(&self) -> usize {
         (self.at.offset + self.bytes) as usize / WORD_BYTES
     }
 }
 
-/// A client that is taken for dead at any time, whether it is or not. What its recoverer does
-/// concerns others by what is in memory, and by what it says with [`Seeded::tells`].
+/// A client that is taken for dead at any time, whether it is or not. Its recoverer influences
+/// other clients only through memory, and through what it says with [`Seeded::tells`].
 ///
-/// That a recoverer that is revoked goes on is not explored: nothing of it lands. Nor is that a
-/// client is taken for dead before a round completes rather than behind: what is posted before the
-/// revocation and what is posted after it fail alike.
+/// Two things are not explored. A recoverer that was revoked may go on; nothing of what it does
+/// lands. And a client may be taken for dead before a round completes rather than after it; what
+/// the client posts before and after the revocation fails alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Suspicion {
-    /// The client that is taken for dead; if it is a recoverer itself, only once it has begun.
+    /// The client that is taken for dead. If it is a recoverer itself, this happens only after it
+    /// has begun.
     pub of: ClientId,
-    /// The client that recovers it: begins then, in every run, and does nothing before.
+    /// The client that recovers it. It begins after the suspicion, in every run, and does nothing
+    /// before.
     pub by: ClientId,
 }
 
-/// How a program is explored.
+/// Options of an exploration.
 #[derive(Clone, Debug)]
 pub struct ExploreOptions {
-    /// Runs after which the exploration gives up, and says that it is bounded.
+    /// The number of runs after which the exploration gives up, and says that it was bounded.
     pub runs_max: u64,
-    /// How much is left out.
+    /// How much the exploration leaves out.
     pub reduction: Reduction,
     /// A client that crashes at any time.
     pub crash: Option<ClientId>,
     /// A client whose future is dropped at any time.
     pub cancel: Option<ClientId>,
-    /// WRITEs land word by word, and not line by line: for what a revocation or crash cuts short.
+    /// Whether WRITEs land word by word and not line by line. This shows what a revocation or a
+    /// crash cuts off.
     pub words: bool,
-    /// Who is taken for dead, and by whom.
+    /// Which clients are taken for dead, and which client recovers each.
     pub suspicions: Vec<Suspicion>,
-    /// Coroutines share more than memory, which they look at and change when a round of theirs has
-    /// completed, and at no other time: so the order of completions matters. Recoverers do not.
-    /// With [`Reduction::States`] they say what it is: [`Play::share`].
+    /// Whether coroutines share more than memory. They may look at it and change it only when a
+    /// round of theirs has completed, so the order of completions matters. Recoverers do not share
+    /// it. With [`Reduction::States`] the program must say what is shared: [`Play::share`].
     pub shared: bool,
-    /// Memory that others leave alone.
+    /// Memory that only some clients access.
     pub private: Vec<Private>,
 }
 
@@ -162,36 +188,36 @@ impl Default for ExploreOptions {
     }
 }
 
-/// What an exploration has done.
+/// Counts of what an exploration has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Orders explored, to the end or to a state that was met before: no two differ in commuting
-    /// steps only.
+    /// Orders explored, to the end or to a state that was met before. No two of them differ only in
+    /// commuting steps.
     pub interleavings: u64,
     /// Orders that were run to the end.
     pub complete: u64,
-    /// Runs, also runs that turned out to be another order of what had been explored.
+    /// Runs, including runs that turned out to be another order of what had been explored.
     pub runs: u64,
     /// Different states in which there was a choice.
     pub states: u64,
-    /// Steps, without steps that were only repeated.
+    /// Steps that were new, and not repeated from an earlier run.
     pub steps: u64,
     /// Verbs of those steps.
     pub verbs: u64,
-    /// Lines that they have read or written.
+    /// Lines that those verbs have read or written.
     pub lines: u64,
     /// Crashes, drops, and suspicions.
     pub crashes: u64,
 }
 
-/// What [`explore`] has found.
+/// The result of [`explore`].
 #[derive(Clone, Debug)]
 pub struct Exploration<E> {
     /// What was done.
     pub counts: Counts,
-    /// Whether it gave up before it had seen everything.
+    /// Whether the exploration gave up before it had seen everything.
     pub bounded: bool,
-    /// What a run returned, and the steps that led there.
+    /// The error that a run returned, and the steps that led to it.
     pub violation: Option<(E, Vec<Taken>)>,
 }
 
@@ -241,7 +267,7 @@ impl fmt::Display for Taken {
     }
 }
 
-/// What names a step, in every run that comes to it.
+/// The name of a step, the same in every run that comes to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum StepId {
     Part {
@@ -267,7 +293,7 @@ enum StepId {
     Service {
         index: usize,
     },
-    /// Nothing else can happen: every client that sleeps wakes.
+    /// Nothing else can happen, so every client that sleeps wakes.
     Time,
 }
 
@@ -284,7 +310,7 @@ impl StepId {
     }
 }
 
-/// What a step touches.
+/// The memory and other state that a step touches.
 #[derive(Clone, Copy, Debug)]
 enum Footprint {
     Nothing,
@@ -296,7 +322,7 @@ enum Footprint {
         writes: bool,
         atomic: bool,
     },
-    /// Any word of a node, and whatever its CPU remembers.
+    /// Any word of a node, and everything that its CPU remembers.
     Node(NodeId),
     /// What coroutines share beside memory.
     Shared,
@@ -321,11 +347,11 @@ pub(super) struct Trail {
     asleep_until: Option<Nanos>,
     /// Whether one of its coroutines runs.
     running: bool,
-    /// Whether it is a recoverer.
+    /// Whether the client is a recoverer.
     recovers: bool,
-    /// Whether it is one that has not begun.
+    /// Whether the client is a recoverer that has not begun.
     waits: bool,
-    /// Everything that it has told others, in order.
+    /// Everything that the client has told other clients, in order.
     told: u64,
     crashed: bool,
     dropped: bool,
@@ -334,25 +360,25 @@ pub(super) struct Trail {
 /// What an exploration keeps of a service.
 #[derive(Default)]
 pub(super) struct ServiceTrail {
-    /// Everything that it has seen, in order.
+    /// Everything that the service has seen, in order.
     history: u64,
-    /// How many words had changed when it last looked.
+    /// How many words had changed when the service last looked.
     changes: u64,
 }
 
-/// What a round has seen somewhere.
+/// What a round has seen at one place.
 enum Looked {
     Words(Address, Vec<u64>),
-    /// A call: how many words of the node had changed then.
+    /// A call, with the number of words of the node that had changed by then.
     Node(NodeId, u64),
 }
 
 impl Connection {
-    /// Nothing of its client happens any more.
+    /// Crashes the client: it does nothing any more.
     pub(super) fn crash(&mut self) {
         let trail = &mut self.trail;
         if trail.recovers && trail.running {
-            // How far it had come is to be seen in memory only.
+            // How far the client had got shows in memory only.
             (trail.history, trail.clock) = (trail.told, 0);
         }
         trail.crashed = true;
@@ -363,7 +389,7 @@ impl Connection {
 }
 
 impl Trail {
-    /// Notes that a round is posted. False if it is not, because the client has crashed.
+    /// Records that a round is posted. Returns false if it is not, because the client has crashed.
     pub(super) fn posted(&mut self, Ticket(ticket): Ticket) -> bool {
         self.history = fold(self.history, ticket << 1);
         !self.crashed
@@ -372,10 +398,10 @@ impl Trail {
 
 /// A state in which there was a choice.
 struct Node {
-    /// Steps that led there.
+    /// The number of steps that led there.
     at: usize,
     enabled: Vec<StepId>,
-    /// For each enabled step, the enabled steps that it does not commute with: bits.
+    /// For each enabled step, the enabled steps that it does not commute with, as bits.
     conflicts: Vec<u64>,
     sleep: u64,
     todo: u64,
@@ -383,7 +409,7 @@ struct Node {
 }
 
 impl Node {
-    /// What sleeps behind the current step.
+    /// Returns the steps that sleep behind the current step.
     fn asleep_behind(&self) -> Vec<StepId> {
         let asleep = self.sleep & !self.conflicts[self.current];
         bits(asleep).map(|index| self.enabled[index]).collect()
@@ -402,7 +428,7 @@ fn bits(mut set: u64) -> impl Iterator<Item = usize> {
 struct Search {
     nodes: Vec<Node>,
     path: Vec<StepId>,
-    /// How many of the path's first steps only repeat what an earlier run has done.
+    /// How many of the path's first steps repeat what an earlier run has done.
     repeats: usize,
     /// Steps that were left asleep at a state, by the fingerprint of the state.
     visited: HashMap<u64, Vec<StepId>>,
@@ -415,9 +441,9 @@ struct Search {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ended {
     Complete,
-    /// In a state that was met before.
+    /// It came to a state that was met before.
     Known,
-    /// In another order of what was explored before.
+    /// It was another order of what was explored before.
     Asleep,
 }
 
@@ -429,7 +455,7 @@ pub struct Player<'p, T> {
 }
 
 impl<'p, T> Player<'p, T> {
-    /// A client, its one connection, and what it does.
+    /// Makes a coroutine of a client, which has one connection.
     pub fn new(client: ClientId, endpoint: &Rc<Endpoint>, part: impl Future<Output = T> + 'p) -> Player<'p, T> {
         Player { client, endpoint: endpoint.clone(), future: Box::pin(part) }
     }
@@ -446,7 +472,7 @@ pub struct Play<'e> {
     fabric: &'e Seeded,
     options: &'e ExploreOptions,
     search: &'e mut Search,
-    /// A digest of what coroutines share beside memory.
+    /// A function that returns a digest of what coroutines share beside memory.
     shared: Option<Box<dyn Fn() -> u64>>,
 }
 
@@ -456,9 +482,9 @@ impl fmt::Debug for Play<'_> {
     }
 }
 
-/// Runs a program in every order, until a run returns an error, or the bound is hit. Memory is put
-/// back to what it is now before each run, and in the end; connections, services and handlers are
-/// the program's to make anew.
+/// Runs a program in every order, until a run returns an error or the bound is hit. Memory is
+/// restored to its present state before each run and at the end. The program itself has to make
+/// connections, services and handlers anew in each run.
 pub fn explore<E>(
     fabric: &Seeded,
     options: &ExploreOptions,
@@ -511,7 +537,8 @@ fn explore_all<E>(
 }
 
 impl Search {
-    /// Makes the path lead to the next unexplored step. False if there is none.
+    /// Changes the path so that it leads to the next unexplored step. Returns false if there is
+    /// none.
     fn turn(&mut self) -> bool {
         while let Some(node) = self.nodes.last_mut() {
             node.sleep |= 1 << node.current;
@@ -532,8 +559,8 @@ impl Search {
 }
 
 impl Play<'_> {
-    /// What coroutines share beside memory ([`ExploreOptions::shared`]), as a digest of all that
-    /// they may see of it.
+    /// Sets the function that returns a digest of what coroutines share beside memory
+    /// ([`ExploreOptions::shared`]). The digest must cover everything that they may see of it.
     pub fn share(&mut self, digest: impl Fn() -> u64 + 'static) {
         self.shared = Some(Box::new(digest));
     }
@@ -542,14 +569,16 @@ impl Play<'_> {
         self.shared.as_ref().map_or(0, |digest| digest())
     }
 
-    /// Runs the coroutines, and whatever they leave in flight, to the end. What they returned,
-    /// `None` for one that has crashed or was dropped; or `None` if the run ends earlier, because
-    /// everything that could follow is explored already: return `Ok` then. Once in a run.
+    /// Runs the coroutines, and whatever they leave in flight, to the end. Call it once in a run.
+    ///
+    /// Returns what each coroutine returned, or `None` in place of a coroutine that has crashed or
+    /// was dropped. Returns `None` in all if the run ends earlier, because everything that could
+    /// follow is explored already. Then the program must return `Ok`.
     ///
     /// # Panics
     ///
-    /// If a coroutine waits for nothing, a client accesses what is private to another, or nobody
-    /// has said what is shared.
+    /// Panics if a coroutine waits for nothing, if a client accesses memory that is private to
+    /// another, or if the program has not said what is shared.
     pub fn run<T>(&mut self, worker: &Worker, players: Vec<Player<'_, T>>) -> Option<Vec<Option<T>>> {
         let matches_states = self.options.reduction == Reduction::States;
         assert!(!self.options.shared || !matches_states || self.shared.is_some(), "states show all that is shared");
@@ -573,7 +602,7 @@ impl Play<'_> {
         self.search.ended = Some(ended);
         let mut state = self.fabric.state();
         for connection in &mut state.connections {
-            connection.trail.crashed = true; // what is dropped now is not sent
+            connection.trail.crashed = true; // a round that is dropped now is not sent
             connection.in_flight.clear();
         }
         drop(state);
@@ -582,7 +611,7 @@ impl Play<'_> {
         (ended == Ended::Complete).then_some(outputs)
     }
 
-    /// The next step, and what sleeps behind it.
+    /// Chooses the next step, and what sleeps behind it.
     fn choose(&mut self, sleep: &mut Vec<StepId>) -> Result<StepId, Ended> {
         let state = self.fabric.state();
         let enabled = state.enabled(self.options);
@@ -661,7 +690,7 @@ impl Play<'_> {
         if let StepId::Complete { connection, .. } = step
             && state.shares(connection, self.options)
         {
-            // Its coroutine goes on now, and may look at it.
+            // Its coroutine goes on now, and may look at the round.
             let trail = &mut state.connections[connection].trail;
             trail.history = fold(trail.history, self.shared());
         }
@@ -701,7 +730,7 @@ impl Play<'_> {
             if finished || self.fabric.state().activity() != before {
                 continue;
             }
-            // Nobody can go on. Who sleeps wakes, if there is something to see.
+            // No coroutine can go on. One that sleeps wakes, if there is something new to see.
             let mut state = self.fabric.state();
             let mut woken = false;
             for member in cast.iter() {
@@ -718,7 +747,7 @@ impl Play<'_> {
     }
 }
 
-/// A coroutine on its way.
+/// A coroutine that is running.
 struct Member<'p, T> {
     connection: usize,
     endpoint: Rc<Endpoint>,
@@ -738,7 +767,7 @@ impl<'p, T> Member<'p, T> {
         Member { connection, endpoint: player.endpoint, future: Some(player.future), output: None }
     }
 
-    /// True if it has finished just now.
+    /// Polls the coroutine. Returns true if it has finished with this poll.
     fn poll(&mut self, fabric: &Seeded) -> bool {
         let Some(future) = &mut self.future else { return false };
         let Trail { crashed, waits, .. } = fabric.state().connections[self.connection].trail;
@@ -754,7 +783,7 @@ impl<'p, T> Member<'p, T> {
 }
 
 impl State {
-    /// Runs a round to its end, its verbs in order.
+    /// Runs a round to its end, with its verbs in order.
     pub(super) fn execute_now(
         &mut self,
         memory: &Memory,
@@ -778,7 +807,7 @@ impl State {
         round
     }
 
-    /// Notes what a verb may have changed.
+    /// Records what a verb may have changed.
     fn note(&mut self, memory: &Memory, verb: &Verb) -> Vec<(RegionId, usize)> {
         let Some(journal) = &mut self.journal else { return Vec::new() };
         let (at, words) = match *verb {
@@ -791,7 +820,7 @@ impl State {
         Vec::new()
     }
 
-    /// Makes everything as it was before the run.
+    /// Restores everything to its state before the run.
     fn put_back(&mut self, memory: &Memory) {
         self.connections.clear();
         self.revoked.clear();
@@ -802,7 +831,7 @@ impl State {
         }
     }
 
-    /// A client is revoked: whatever of it has not landed does not.
+    /// Revokes a client: whatever of its verbs has not landed will not land.
     pub(super) fn cut_off(&mut self, client: ClientId) {
         for connection in self.connections.iter_mut().filter(|connection| connection.client == client) {
             if connection.trail.recovers {
@@ -812,15 +841,16 @@ impl State {
         }
     }
 
-    /// A client tells others something that they, or who judges the run, may go by. Needed of
-    /// recoverers only.
+    /// Records that a client tells other clients something that they, or the code that judges the
+    /// run, may act on. Only recoverers need this.
     pub(super) fn tells(&mut self, client: ClientId, what: u64) {
         for connection in self.connections.iter_mut().filter(|connection| connection.client == client) {
             connection.trail.told = fold(connection.trail.told, what);
         }
     }
 
-    /// Rounds posted and completed so far: what a coroutine can notice or do.
+    /// Returns the number of rounds posted and completed so far: all that a coroutine can notice or
+    /// do.
     fn activity(&self) -> u64 {
         self.connections.iter().map(|connection| connection.trail.history).fold(0, fold)
     }

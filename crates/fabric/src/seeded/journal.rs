@@ -1,5 +1,5 @@
-//! What a run has changed in memory: so that the next one finds it as it was, and so that states
-//! can be told apart without reading it all.
+//! The journal of a run's changes in memory. It restores memory before the next run, and tells
+//! states apart without reading all memory.
 
 use std::sync::atomic::Ordering;
 
@@ -11,38 +11,38 @@ use crate::shm::Memory;
 /// Words that are compared at a time.
 const STRIDE: usize = 64;
 
-/// Adds a word to a fingerprint, in order.
+/// Adds a word to a fingerprint. The result depends on the order.
 pub(super) fn fold(fingerprint: u64, word: u64) -> u64 {
     splitmix(fingerprint ^ splitmix(word))
 }
 
-/// See the [module](self).
+/// The record of all changes since a beginning; see the [module](self).
 pub(super) struct Journal {
     copies: Vec<Copy>,
-    /// (copy, word, what it was before), in the order changed.
+    /// The changes as (copy, word, former value), in the order in which they were made.
     changes: Vec<(usize, usize, u64)>,
     nodes: Vec<NodeState>,
 }
 
-/// A region as it is, word by word.
+/// A copy of a region as it is now, word by word.
 struct Copy {
     node: NodeId,
     region: RegionId,
     words: Vec<u64>,
 }
 
-/// What a node's memory is, in two words.
+/// The state of a node's memory, in two words.
 #[derive(Clone, Copy, Default)]
 pub(super) struct NodeState {
-    /// Fingerprint of the node's words, in no order: equal memory has an equal fingerprint, however
-    /// it came to be.
+    /// Fingerprint of the node's words. It does not depend on the order of changes: equal memory
+    /// has an equal fingerprint, however it came about.
     pub(super) fingerprint: u64,
-    /// How many words have been changed so far.
+    /// The number of words that have been changed so far.
     pub(super) changes: u64,
 }
 
 impl Journal {
-    /// Begins a journal of memory as it is now, which is what [`Journal::rewind`] goes back to.
+    /// Begins a journal of memory as it is now. [`Journal::rewind`] restores this state.
     pub(super) fn begin(memory: &Memory) -> Journal {
         let regions = (0..memory.nodes())
             .flat_map(|node| (0..REGIONS_PER_NODE_MAX as u16).map(move |region| (NodeId(node), RegionId(region))));
@@ -62,7 +62,7 @@ impl Journal {
         self.nodes.iter().fold(0, |all, node| fold(all, node.fingerprint))
     }
 
-    /// Notes what words of a region hold now.
+    /// Records what words of a region hold now.
     pub(super) fn note(&mut self, memory: &Memory, node: NodeId, region: RegionId, start: usize, count: usize) {
         let Some(of) = self.copies.iter().position(|copy| (copy.node, copy.region) == (node, region)) else { return };
         let Some(all) = memory.region(node, region) else { return };
@@ -71,14 +71,14 @@ impl Journal {
         }
     }
 
-    /// Notes whatever has changed at a node. The words that have, as (region, word).
+    /// Records whatever has changed at a node. Returns the changed words as (region, word).
     pub(super) fn scan(&mut self, memory: &Memory, node: NodeId) -> Vec<(RegionId, usize)> {
         let before = self.changes.len();
         for of in (0..self.copies.len()).filter(|of| self.copies[*of].node == node).collect::<Vec<_>>() {
             let Some(all) = memory.region(node, self.copies[of].region) else { continue };
             for (number, now) in all.words().chunks(STRIDE).enumerate() {
-                // Explorations do nearly nothing else: no branch for a word of the many that are
-                // what they were.
+                // Explorations spend nearly all their time here. So there is no branch for each of
+                // the many words that are unchanged.
                 let known = &self.copies[of].words[number * STRIDE..][..now.len()];
                 let changed =
                     now.iter().zip(known).fold(0, |all, (now, known)| all | now.load(Ordering::Relaxed) ^ known);
@@ -105,7 +105,7 @@ impl Journal {
         self.changes.push((of, word, before));
     }
 
-    /// Makes memory what it was in the beginning.
+    /// Restores memory to its state at the beginning.
     pub(super) fn rewind(&mut self, memory: &Memory) {
         while let Some((of, word, before)) = self.changes.pop() {
             let copy = &mut self.copies[of];

@@ -1,5 +1,5 @@
-//! An endpoint's access to the memory nodes: the gate that its verbs pass, and by which others take
-//! nodes away from it.
+//! An endpoint's access to the memory nodes: its verbs pass a gate, by which others can take nodes
+//! away from it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,14 +18,15 @@ use super::doorbell::{BellWord, Doorbell};
 use super::memory::{LOCKED_INSTRUCTIONS_FENCE, execute_verb};
 use super::{Shared, gate_bit};
 
-/// What an endpoint and the rest of its process share.
+/// The part of an endpoint that other threads of its process use.
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub(super) gate: Gate<AtomicU64>,
     pub(super) client: ClientId,
     /// Incarnation of each node's server when the endpoint was connected.
     pub(super) incarnations: Box<[u64]>,
-    /// A token as that of [`thread::park`], for an endpoint that idles with calls under way.
+    /// Counts rings, as the token of [`thread::park`] does, for an endpoint that idles with calls
+    /// under way.
     rings: AtomicU64,
     parked: AtomicU64,
 }
@@ -36,18 +37,18 @@ impl Attachment {
         Arc::new(Attachment { gate: Gate::default(), client, incarnations, rings, parked })
     }
 
-    /// The endpoint's own doorbell. What it brings is the ring itself.
+    /// Returns the endpoint's own doorbell. A ring is all that it brings.
     pub(super) fn bell(&self) -> Doorbell<'_, AtomicU64> {
         Doorbell { rings: &self.rings, parked: &self.parked }
     }
 
-    /// Takes nodes away; returns when no verb to them can take effect any more.
+    /// Takes nodes away. Returns when no verb to them can take effect any more.
     pub(super) fn refuse(&self, nodes: u64, why: Refusal) {
         self.gate.refuse(nodes, why, thread::yield_now);
         self.wake_up();
     }
 
-    /// Ends the endpoint's idling, now or the next time.
+    /// Wakes the endpoint from idling, now or the next time it idles.
     fn wake_up(&self) {
         self.rings.increment();
         self.bell().ring(futex_wake);
@@ -68,7 +69,7 @@ impl Wake for Attachment {
 pub(super) struct Access {
     pub(super) shared: Arc<Shared>,
     pub(super) attachment: Arc<Attachment>,
-    /// Own copy of the gate's `inside`: only this thread changes it.
+    /// This thread's own copy of the gate's `inside`, which only this thread changes.
     entries: Cell<u64>,
     unfenced: Cell<bool>,
 }
@@ -78,20 +79,20 @@ impl Access {
         Access { shared, attachment, entries: Cell::new(0), unfenced: Cell::new(false) }
     }
 
-    /// The nodes' control pages, in the order of the nodes.
+    /// Returns the nodes' control areas, in the order of the nodes.
     pub(super) fn controls(&self) -> &[Arc<Control>] {
         &self.shared.controls
     }
 
-    /// Everything of a transport that changes memory runs in here, inside the gate. `body` gets the
-    /// nodes refused.
+    /// Runs `body` inside the gate. Everything of a transport that changes memory runs this way.
+    /// `body` gets the nodes that are refused.
     #[inline(always)]
     pub(super) fn inside<T>(&self, body: impl FnOnce(u64) -> T) -> T {
         let entry = self.entries.get() + 1;
         self.entries.set(entry + 1);
         let gate = &self.attachment.gate;
         gate.enter(entry);
-        // Entering was a read-modify-write.
+        // Entering the gate was a read-modify-write.
         self.unfenced.set(self.unfenced.get() && !LOCKED_INSTRUCTIONS_FENCE);
         let result = body(gate.refused());
         gate.leave(entry);
@@ -116,7 +117,7 @@ impl Access {
         }
     }
 
-    /// Why nodes are refused.
+    /// Returns why nodes are refused.
     pub(super) fn why(&self) -> Fault {
         match self.attachment.gate.why() {
             Refusal::Revoked => Fault::Revoked,

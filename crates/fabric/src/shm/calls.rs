@@ -1,9 +1,9 @@
-//! Rounds with calls: what an endpoint has under way at the servers of its nodes.
+//! Rounds with calls: the rounds of an endpoint that servers of its nodes still have to answer.
 //!
-//! The one-sided verbs of such a round run at once, in order; its calls go to the mailboxes, or
+//! The one-sided verbs of such a round run at once, in order. Its calls go to the mailboxes, or
 //! wait here while those are full. At an [`AfterCompletion`](Verb::AfterCompletion) the round waits
-//! for its replies. Rounds that are posted meanwhile wait behind it, whatever they hold: rule 1
-//! orders them after what it has still to do.
+//! for its replies. Rounds that are posted meanwhile wait behind it, whatever they contain, because
+//! rule 1 orders them after what it still has to do.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -30,17 +30,17 @@ struct Flight {
     buffer: Box<RoundBuffer>,
     /// The first verb that has not been executed or handed over.
     next: usize,
-    /// Calls handed over and not answered.
+    /// Calls that were handed over and are not answered.
     waiting: usize,
     orphaned: bool,
 }
 
-/// A call that has been handed over: its round, and which of its verbs it is.
+/// A call that has been handed over, with its round and its place among the round's verbs.
 #[derive(Clone, Copy)]
 struct Handed {
     round: Ticket,
     verb: usize,
-    /// Where the reply goes, if the round has not failed meanwhile.
+    /// The place for the reply, if the round has not failed meanwhile.
     into: u32,
     capacity: u32,
 }
@@ -50,9 +50,9 @@ struct Mailbox {
     index: usize,
     generation: u32,
     sender: Sender,
-    /// In the mailbox, oldest first: replies come in this order.
+    /// Calls in the mailbox, oldest first. Replies come in this order.
     sent: VecDeque<Handed>,
-    /// Not there yet, for want of room.
+    /// Calls that are not in the mailbox yet, because it has no room.
     queued: VecDeque<Handed>,
 }
 
@@ -68,13 +68,14 @@ impl Mailbox {
     }
 }
 
-/// See the [module](self).
+/// The calls of an endpoint, and the rounds that wait for them; see the [module](self).
 pub(super) struct Calls {
-    /// A round waits in its middle for replies, and whatever is posted waits behind it.
+    /// Whether a round waits in its middle for replies, so that rounds posted meanwhile wait behind
+    /// it.
     stalled: Cell<bool>,
-    /// Some rounds have not completed.
+    /// Whether some rounds have not completed.
     in_flight: Cell<bool>,
-    /// Rings of the endpoint's own bell that have ended an idling.
+    /// The number of rings of the endpoint's own bell that have woken it from idling.
     rings_seen: Cell<u64>,
     under_way: RefCell<UnderWay>,
 }
@@ -82,12 +83,12 @@ pub(super) struct Calls {
 /// The rounds with calls that have not been taken back, and the channels that the calls go through.
 struct UnderWay {
     mailboxes: Vec<Option<Mailbox>>,
-    /// In the order posted.
+    /// The rounds, in the order posted.
     flights: VecDeque<Flight>,
     completed: Vec<Box<RoundBuffer>>,
     ready: Vec<LaneId>,
     reclaimed: VecDeque<Box<RoundBuffer>>,
-    /// Where a reply is read to whose round has failed.
+    /// The buffer for replies to rounds that have failed.
     discarded: Vec<u64>,
 }
 
@@ -123,12 +124,13 @@ impl UnderWay {
         self.take(ticket)
     }
 
-    /// Takes a flight out, with its outcome.
+    /// Removes a flight, with its outcome.
     fn complete(&mut self, at: usize, outcome: Result<(), FabricError>) {
         let Some(mut flight) = self.flights.remove(at) else { return };
         flight.buffer.finish(outcome);
         if outcome.is_err() {
-            // What has been handed over is answered to nobody; what has not is not sent.
+            // The reply to a call that was handed over is discarded. A call that was not handed
+            // over is not sent.
             let ticket = flight.buffer.ticket();
             for mailbox in self.mailboxes.iter_mut().flatten() {
                 mailbox.queued.retain(|handed| handed.round != ticket);
@@ -142,7 +144,7 @@ impl UnderWay {
         }
     }
 
-    /// Sends what has waited for room.
+    /// Sends calls that have waited for room.
     fn pump(&mut self, controls: &[Arc<Control>]) {
         for (mailbox, control) in self.mailboxes.iter_mut().zip(controls) {
             let Some(mailbox) = mailbox else { continue };
@@ -202,7 +204,8 @@ impl UnderWay {
         }
     }
 
-    /// Fails every round that waits for a node which will not answer, or has still to go there.
+    /// Fails every round that waits for a node which will not answer, or that still has to go
+    /// there.
     fn fail(&mut self, node: NodeId, fault: Fault) {
         let error = FabricError { node, fault };
         if let Some(Some(mailbox)) = self.mailboxes.get_mut(usize::from(node.0)) {
@@ -216,14 +219,15 @@ impl UnderWay {
         }
     }
 
-    /// Fails what waits for nodes that are refused, or whose server is gone.
+    /// Fails the rounds that wait for nodes that are refused, or whose server is gone.
     fn fail_lost(&mut self, access: &Access) {
         for node in (0..self.mailboxes.len()).map(|node| NodeId(node as u16)) {
             let Some(mailbox) = &self.mailboxes[usize::from(node.0)] else { continue };
             if mailbox.is_idle() {
                 continue;
             }
-            // In this order: who takes the node away says why, and closes the channel then.
+            // The order matters: a thread that takes the node away first says why, and then closes
+            // the channel.
             let is_open = mailbox.is_open(&access.controls()[usize::from(node.0)]);
             if access.attachment.gate.refused() & gate_bit(node) != 0 {
                 self.fail(node, access.why());
@@ -235,8 +239,8 @@ impl UnderWay {
 }
 
 impl Calls {
-    /// `channels` are the endpoint's at the nodes, in order, where it has them, and their
-    /// generations.
+    /// Makes the calls of an endpoint. `channels` are its channels at the nodes, in order, with
+    /// their generations; `None` where it has none.
     pub(super) fn new(channels: Vec<Option<(usize, u32)>>) -> Calls {
         Calls {
             stalled: Cell::new(false),
@@ -246,7 +250,7 @@ impl Calls {
         }
     }
 
-    /// Whether a round waits in its middle, so that whatever is posted must wait behind it.
+    /// Whether a round waits in its middle, so that any round that is posted must wait behind it.
     #[inline(always)]
     pub(super) fn is_stalled(&self) -> bool {
         self.stalled.get()
@@ -278,14 +282,14 @@ impl Calls {
         self.in_flight.set(!calls.flights.is_empty());
         match calls.take(ticket) {
             Some(buffer) => {
-                calls.ready.pop(); // nobody has begun to wait
+                calls.ready.pop(); // no coroutine has begun to wait
                 Posted::Done(buffer)
             }
             None => Posted::Pending(ticket),
         }
     }
 
-    /// Takes a round as far as it gets. False if it waits in its middle.
+    /// Takes a round as far as it gets. Returns false if it waits in its middle.
     fn advance(&self, access: &Access, calls: &mut UnderWay, at: usize) -> bool {
         let flight = &mut calls.flights[at];
         let ticket = flight.buffer.ticket();
@@ -330,7 +334,7 @@ impl Calls {
         outcome != Ok(false)
     }
 
-    /// Takes what has come, and goes on with what waited for it.
+    /// Takes the replies that have come, and goes on with the rounds that waited for them.
     #[cold]
     pub(super) fn poll(
         &self,
@@ -339,7 +343,7 @@ impl Calls {
         reclaimed: &mut dyn FnMut(Box<RoundBuffer>),
     ) {
         self.progress(access, &mut self.under_way.borrow_mut());
-        // Either callback may post: nothing is borrowed over it.
+        // Either callback may post a round, so nothing may stay borrowed while one runs.
         loop {
             let lane = self.under_way.borrow_mut().ready.pop();
             let Some(lane) = lane else { break };
@@ -356,8 +360,8 @@ impl Calls {
     fn progress(&self, access: &Access, calls: &mut UnderWay) {
         calls.receive(access.controls());
         calls.fail_lost(access);
-        // Rounds that are through, and the one that may go on, with those behind it; a round that
-        // goes on may complete.
+        // This covers the rounds that are through, the one that may go on, and those behind it. A
+        // round that goes on may complete.
         let mut at = 0;
         let stalled = self.stalled.replace(false);
         while let Some(flight) = calls.flights.get(at) {
@@ -384,8 +388,8 @@ impl Calls {
         calls.pump(access.controls());
     }
 
-    /// Whether there is anything that ends an idling: a ring of the endpoint's own bell, a reply,
-    /// or a server that is gone.
+    /// Whether there is a reason to stop idling: a ring of the endpoint's own bell, a reply, or a
+    /// server that is gone.
     fn has_news(&self, access: &Access) -> bool {
         let rings = access.attachment.bell().rings.load(Ordering::Acquire);
         let rung = self.rings_seen.replace(rings) != rings;
@@ -398,7 +402,7 @@ impl Calls {
         })
     }
 
-    /// Calls are under way, and no coroutine can run.
+    /// Waits while calls are under way and no coroutine can run.
     pub(super) fn wait_for_replies(&self, access: &Access, until: Option<Nanos>) {
         let began = monotonic_ns();
         let until = until.unwrap_or(Nanos::MAX);
@@ -440,13 +444,14 @@ impl Calls {
         bell.unpark();
     }
 
-    /// Gives the channels back, when the endpoint ends.
+    /// Gives the channels back when the endpoint ends.
     pub(super) fn close(&self, access: &Access) {
         let refused = || access.attachment.gate.refused();
         let calls = self.under_way.borrow();
         for (node, (mailbox, control)) in calls.mailboxes.iter().zip(access.controls()).enumerate() {
             if let Some(mailbox) = mailbox {
-                // A node that is taken away is not waited for: its server may be stopped in a call.
+                // A node that was taken away is not waited for, because its server may be stopped
+                // in a call.
                 let bit = gate_bit(NodeId(node as u16));
                 control.close_within(mailbox.index, mailbox.generation, || refused() & bit == 0);
             }
@@ -454,7 +459,7 @@ impl Calls {
     }
 }
 
-/// Executes a verb like [`Access::execute`], which is inlined where it must be fast.
+/// Executes a verb as [`Access::execute`] does, which is inlined where it must be fast.
 #[inline(never)]
 fn execute_apart(access: &Access, refused: u64, verb: &Verb, words: &mut [u64]) -> Result<(), FabricError> {
     access.execute(refused, verb, words)

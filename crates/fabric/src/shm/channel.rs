@@ -1,4 +1,5 @@
-//! A channel: one endpoint's mailboxes at one node, a ring of requests and one of replies.
+//! A channel: one endpoint's mailboxes at one node, which are a ring of requests and a ring of
+//! replies.
 //!
 //! ```text
 //! byte     0  client 8 | start of its process 8 | zero 48      the client, before it asks
@@ -14,14 +15,16 @@
 //! reply:    words 32 | outcome 32                      | the words, if the outcome is 0
 //! ```
 //!
-//! Positions count words since the channel was claimed; a word's place is its position modulo the
-//! ring. Every word has one writer at a time: the words from `taken` to `put` belong to the side
-//! that takes, the others to the side that puts. A position is stored with Release after the words
-//! that it hands over, and loaded with Acquire before they are touched.
+//! 1. Positions count words since the channel was claimed. A word's place is its position modulo
+//!    the ring.
+//! 2. Every word has one writer at a time: the words from `taken` to `put` belong to the side that
+//!    takes, the others to the side that puts.
+//! 3. A position is stored with Release after the words that it hands over, and loaded with Acquire
+//!    before they are touched.
 //!
-//! Replies come in the order of the requests. A client sends a request only while the replies of
-//! all that it has sent fit, so the server never waits for a client. A client that lies waits for
-//! itself.
+//! Replies come in the order of the requests. A client sends a request only while the replies to
+//! all its requests fit, so the server never waits for a client. A client that breaks this rule
+//! only makes itself wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +38,7 @@ const HEADER_BYTES: usize = 4096;
 /// Bytes of a channel.
 pub(super) const CHANNEL_BYTES: usize = HEADER_BYTES + 2 * RING_BYTES;
 
-// Whatever fits a round fits an empty ring, so a call that waits for room will get it.
+// A call that fits a round fits an empty ring. So a call that waits for room will get it.
 const _: () = assert!((ROUND_WORDS_MAX as u64) < RING_WORDS);
 
 const CLIENT: usize = 0;
@@ -51,9 +54,9 @@ const PARKED: usize = 25;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Served = 0,
-    /// There is no handler.
+    /// The node has no handler.
     NoHandler = 1,
-    /// The reply would not have fitted; its words are only counted.
+    /// The reply would not have fitted. Only its words are counted.
     TooLong = 2,
 }
 
@@ -87,12 +90,12 @@ impl<'a> Channel<'a> {
         Ring { words: &self.words[(HEADER_BYTES + RING_BYTES) / 8..] }
     }
 
-    /// The client's doorbell.
+    /// Returns the client's doorbell.
     pub(super) fn bell(self) -> Doorbell<'a, AtomicU64> {
         Doorbell { rings: &self.words[RINGS], parked: &self.words[PARKED] }
     }
 
-    /// Who has claimed it, and that nothing has been sent.
+    /// Writes which client has claimed the channel, and that nothing has been sent.
     pub(super) fn begin(self, client: u32, start: u64) {
         for index in [REQUESTS_PUT, REPLIES_TAKEN, REQUESTS_TAKEN, REPLIES_PUT, PARKED] {
             self.store(index, 0);
@@ -105,7 +108,7 @@ impl<'a> Channel<'a> {
         self.load(CLIENT) as u32
     }
 
-    /// When the client's process began.
+    /// Returns the time at which the client's process began.
     pub(super) fn start(self) -> u64 {
         self.load(START)
     }
@@ -118,8 +121,8 @@ struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// The places of `count` words from a position on: up to the end of the ring, then from its
-    /// beginning.
+    /// Returns the places of `count` words from a position on: up to the end of the ring, then from
+    /// its beginning.
     fn places(self, at: u64, count: usize) -> impl Iterator<Item = &'a AtomicU64> {
         let start = (at % RING_WORDS) as usize;
         let first = count.min(self.words.len() - start);
@@ -143,17 +146,17 @@ fn header(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// A client's end: its own positions, which it does not read back.
+/// The client's end. It keeps its own positions, and does not read them back.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     put: u64,
     taken: u64,
-    /// Words that the replies of everything sent and not answered may take.
+    /// The words that the replies to all unanswered requests may take.
     reserved: u64,
 }
 
 impl Sender {
-    /// Sends a request; false if there is no room, neither for it nor for its reply, until replies
+    /// Sends a request. Returns false if there is no room for it, or for its reply, until replies
     /// have been taken.
     pub(super) fn send(&mut self, channel: Channel<'_>, head: &[u64], body: &[u64], capacity: u32) -> bool {
         let words = (head.len() + body.len()) as u64;
@@ -178,8 +181,8 @@ impl Sender {
         channel.load(REPLIES_PUT) != self.taken
     }
 
-    /// Takes the next reply into `into`, which has the capacity that the request named; its words.
-    /// Call it when there is one.
+    /// Takes the next reply into `into`, which has the capacity that the request named. Returns the
+    /// outcome and the reply's words. Call it only when there is a reply.
     pub(super) fn receive(&mut self, channel: Channel<'_>, into: &mut [u64]) -> (Outcome, u32) {
         let mut first = [0];
         channel.replies().get(self.taken, &mut first);
@@ -200,33 +203,33 @@ impl Sender {
     }
 }
 
-/// The server's end. It keeps its own positions, and trusts the client's no further than they make
-/// sense.
+/// The server's end. It keeps its own positions, and checks the client's positions before it uses
+/// them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Receiver {
     taken: u64,
     put: u64,
 }
 
-/// What a look for a request found.
+/// The result of looking for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Received {
-    /// Nothing, or no room for the reply.
+    /// There is no request, or no room for the reply.
     Nothing,
-    /// A request, with so much room for the reply.
+    /// There is a request, with this much room for the reply.
     Request { capacity: u32 },
-    /// Positions or lengths that make no sense.
+    /// The positions or lengths are impossible.
     Nonsense,
 }
 
 impl Receiver {
-    /// Whether there may be a request: one load.
+    /// Whether there may be a request. It costs one load.
     #[inline]
     pub(super) fn has_request(&self, channel: Channel<'_>) -> bool {
         channel.load(REQUESTS_PUT) != self.taken
     }
 
-    /// The next request.
+    /// Takes the next request.
     pub(super) fn receive(&mut self, channel: Channel<'_>, request: &mut Vec<u64>) -> Received {
         let there = channel.load(REQUESTS_PUT).wrapping_sub(self.taken);
         if there == 0 {
@@ -247,7 +250,7 @@ impl Receiver {
         Received::Request { capacity }
     }
 
-    /// Answers the request received last.
+    /// Answers the request that was received last.
     pub(super) fn reply(&mut self, channel: Channel<'_>, outcome: Outcome, reply: &[u64]) {
         let ring = channel.replies();
         ring.put(self.put, &[header(reply.len() as u32, outcome as u32)]);
@@ -256,7 +259,8 @@ impl Receiver {
             ring.put(self.put, reply);
             self.put += reply.len() as u64;
         }
-        // Before the reply: who sees it sends again, and must see the room.
+        // This comes before the reply: a client that sees the reply sends again, and must see the
+        // room.
         channel.store(REQUESTS_TAKEN, self.taken);
         channel.store(REPLIES_PUT, self.put);
     }
@@ -270,7 +274,7 @@ mod tests {
         (0..CHANNEL_BYTES / 8).map(|_| AtomicU64::new(0)).collect()
     }
 
-    /// Requests of all sizes around the ring many times over, several under way.
+    /// Requests of all sizes go around the ring several times, with several under way.
     #[test]
     fn what_is_sent_arrives_and_is_answered_in_order() {
         let words = words();
@@ -313,7 +317,7 @@ mod tests {
             channel.requests().put(0, &[first]);
             assert_eq!(Receiver::default().receive(channel, &mut request), Received::Nonsense, "{put} {first:x}");
         }
-        // A client that does not take its replies waits, and hinders no other client.
+        // A client that does not take its replies waits, and does not hinder other clients.
         let words = words();
         let channel = Channel::of(&words);
         let (mut client, mut server) = (Sender::default(), Receiver::default());

@@ -1,6 +1,6 @@
-//! The control area of a node: what its server and its clients say to each other beside the region
-//! itself. In one process it is anonymous memory, across processes it is the front of the node's
-//! file. All of it is accessed by atomic words.
+//! The control area of a node: what its server and its clients tell each other beside the region
+//! itself. Within one process it is anonymous memory. Across processes it is the front of the
+//! node's file. All of it is accessed by atomic words.
 //!
 //! ```text
 //! byte     0  magic 8 | version 8 | features 8 | region bytes 8 | zero 32         once, magic last
@@ -36,13 +36,15 @@
 //!                       server itself, which is outside
 //! ```
 //!
-//! The generation makes every step of an earlier life fail. So ending a channel twice, or late,
-//! does not end its next life.
+//! The generation makes every step fail that belongs to an earlier life of the channel. So ending a
+//! channel twice, or late, does not end its next life.
 //!
-//! Nothing of a channel is served once [`Control::close`] has returned. The argument is that of
-//! [`gate`](crate::gate). The server makes `serving` odd, then looks at the state, serves, and
-//! makes `serving` even. The process that closes changes the state, then looks at `serving`, and
-//! waits while it is odd and the same.
+//! When [`Control::close`] has returned, no call of the channel is served any more. The argument is
+//! that of [`gate`](crate::gate):
+//!
+//! 1. The server makes `serving` odd, then looks at the state, serves, and makes `serving` even.
+//! 2. The closing process changes the state, then looks at `serving`, and waits while it is odd and
+//!    unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -59,9 +61,9 @@ use super::doorbell::{BellWord, Doorbell};
 use super::process::Process;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"RemoraSM");
-/// 1: the first.
+/// The version of the control area. 1 is the first.
 pub(super) const VERSION: u64 = 1;
-/// Bits of what a reader must know to use the file; none yet.
+/// Bits of features that a reader must know to use the file. There are none yet.
 pub(super) const FEATURES: u64 = 0;
 
 const STATES_AT: usize = 4096;
@@ -73,7 +75,7 @@ pub(super) const CONTROL_BYTES: usize = (CHANNELS_AT + CHANNELS_MAX * CHANNEL_BY
 
 const _: () = assert!(REVOKED_AT == 8192 && CONTROL_BYTES == 134 << 20);
 
-/// The single words, by their index.
+/// The single words of the area, by their index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Word {
     Magic = 0,
@@ -86,11 +88,11 @@ pub(super) enum Word {
     ServerStart = 11,
     Rings = 16,
     Parked = 17,
-    /// 1 once a handler serves calls.
+    /// 1 when a handler serves calls.
     Answers = 24,
-    /// Odd while the server looks at a channel's state and serves its calls.
+    /// Odd while the server looks at a channel's state and serves the channel's calls.
     Serving = 25,
-    /// Channels from here on have never been claimed.
+    /// Channels from this index on have never been claimed.
     Channels = 32,
 }
 
@@ -100,7 +102,7 @@ pub(super) mod service {
     pub(in super::super) const SERVING: u64 = 2;
 }
 
-/// What becomes of a channel; the table is in the [module](self)'s page.
+/// The phase of a channel's life. The table is in the [module](self)'s page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Phase {
@@ -176,7 +178,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// That of a node whose clients are all in this process.
+    /// Makes the control area of a node whose clients are all in this process.
     pub(super) fn anonymous() -> Result<Arc<Control>, RegionError> {
         Region::sparse(CONTROL_BYTES).map(|region| Arc::new(Control { region }))
     }
@@ -200,7 +202,7 @@ impl Control {
         self.word(word).store(value, Ordering::Release);
     }
 
-    /// Whether nobody has ever written to the first page.
+    /// Whether the first page has never been written to.
     pub(super) fn header_is_zero(&self) -> bool {
         self.region.words()[..STATES_AT / 8].iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
@@ -209,7 +211,7 @@ impl Control {
         Doorbell { rings: self.word(Word::Rings), parked: self.word(Word::Parked) }
     }
 
-    /// There is something for the server to see.
+    /// Rings the server's bell: there is something for it to see.
     #[inline]
     pub(super) fn ring_server(&self) {
         self.server_bell().ring(futex_wake);
@@ -230,31 +232,32 @@ impl Control {
         State(self.state_word(index).load(Ordering::SeqCst))
     }
 
-    /// One step of a channel's life; false if it is no longer in `from`.
+    /// Takes one step of a channel's life. Returns false if the channel is no longer in the state
+    /// `from`.
     pub(super) fn change(&self, index: usize, from: State, to: State) -> bool {
         self.state_word(index).compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// How many channels have ever been claimed: no other is open.
+    /// Returns the number of channels that have ever been claimed. No other channel is open.
     #[inline]
     pub(super) fn channels_claimed(&self) -> usize {
         self.get(Word::Channels).min(CHANNELS_MAX as u64) as usize
     }
 
-    /// All channels that are not free.
+    /// Returns all channels that are not free.
     pub(super) fn channels(&self) -> impl Iterator<Item = (usize, State)> {
         (0..CHANNELS_MAX).map(|index| (index, self.state(index))).filter(|(_, state)| state.phase() != Phase::Free)
     }
 
-    /// The channels of a client. A closing channel is among them: its client may be closing it,
-    /// and a second `close` waits as long as the first. A channel that is only claimed does not
-    /// say yet whose it is.
+    /// Returns the channels of a client. A closing channel is among them: its client may be closing
+    /// it, and a second `close` waits as long as the first. A channel that is only claimed does not
+    /// say yet which client it belongs to.
     pub(super) fn channels_of(&self, client: ClientId) -> impl Iterator<Item = (usize, State)> {
         self.channels()
             .filter(move |&(index, state)| state.phase() != Phase::Claimed && self.channel(index).client() == client.0)
     }
 
-    /// Takes a free channel; `None` if all are in use.
+    /// Claims a free channel. Returns `None` if all are in use.
     pub(super) fn claim(&self, process: u32) -> Option<(usize, State)> {
         (0..CHANNELS_MAX).find_map(|index| {
             let free = self.state(index);
@@ -262,26 +265,27 @@ impl Control {
             if free.phase() != Phase::Free || !self.change(index, free, claimed) {
                 return None;
             }
-            // Before it is open: the server looks for open channels only up to this count.
+            // This comes before the channel is open, because the server looks for open channels
+            // only up to this count.
             self.word(Word::Channels).fetch_max(index as u64 + 1, Ordering::SeqCst);
             Some((index, claimed))
         })
     }
 
-    /// Ends the life of a channel that has this generation: none of its calls is served after the
-    /// return.
+    /// Ends the life of a channel that has this generation. After the return, none of its calls is
+    /// served.
     pub(super) fn close(&self, index: usize, generation: u32) {
         self.close_within(index, generation, || true);
     }
 
-    /// As [`Control::close`], but waits for the call being served only while `patient`. A channel
-    /// that is left so stays closing, and nobody can claim it: the server frees it when it has
-    /// served that call.
+    /// Closes a channel as [`Control::close`] does, but waits for a call that is being served only
+    /// while `patient` returns true. If it gives up, the channel stays closing and cannot be
+    /// claimed. The server frees it when it has served that call.
     pub(super) fn close_within(&self, index: usize, generation: u32, mut patient: impl FnMut() -> bool) {
         let closing = loop {
             let state = self.state(index);
             if state.generation() != generation || state.phase() == Phase::Free {
-                return; // another process has ended it, and waited
+                return; // another process has ended the channel, and waited
             }
             if state.phase() == Phase::Closing || self.change(index, state, state.to(Phase::Closing)) {
                 break state.to(Phase::Closing);
@@ -290,7 +294,7 @@ impl Control {
         let mut given_up = false;
         wait_outside(self.word(Word::Serving), || {
             thread::sleep(Duration::from_micros(20));
-            // A server that is dead while it seems to serve serves nothing.
+            // A server that died while it served serves nothing any more.
             let lives = self.server_lives();
             given_up = lives && !patient();
             lives && !given_up
@@ -302,14 +306,15 @@ impl Control {
         }
     }
 
-    /// Frees a channel that is closing, if nobody else has. The caller has seen the server outside
-    /// of it since.
+    /// Frees a channel that is closing, unless it is free already. The caller has seen the server
+    /// outside of the channel since it was closing.
     pub(super) fn free(&self, index: usize, closing: State) {
         debug_assert_eq!(closing.phase(), Phase::Closing);
         self.change(index, closing, closing.to(Phase::Free));
     }
 
-    /// The process that serves the node. Its number is 0 if its clients are all in this process.
+    /// Returns the process that serves the node. Its number is 0 if all clients are in this
+    /// process.
     pub(super) fn server(&self) -> Process {
         Process { pid: self.get(Word::ServerPid) as u32, start: self.get(Word::ServerStart) }
     }
@@ -324,7 +329,7 @@ impl Control {
         (&self.region.words()[REVOKED_AT / 8 + id / 64], 1 << (id % 64))
     }
 
-    /// Has the server refuse a client from now on.
+    /// Makes the server refuse a client from now on.
     pub(super) fn mark_revoked(&self, client: ClientId) {
         let (word, bit) = self.revoked_bit(client);
         word.fetch_or(bit, Ordering::SeqCst);

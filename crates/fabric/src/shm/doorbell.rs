@@ -1,13 +1,14 @@
-//! A doorbell: how one side of a mailbox parks, and how the other wakes it only if it does.
+//! A doorbell: one side of a mailbox parks, and the other side wakes it only if it has parked.
 //!
-//! The side that waits says that it parks and then looks once more for work; the side that brings
-//! work stores it and then looks whether the other is parked. With a fence between the two steps on
-//! both sides, at least one sees the other: either the work is found, or the bell is rung. A ring
-//! between the look and the sleep is not lost either, because the sleep is on the count of rings as
-//! it was before the look.
+//! 1. The side that waits says that it parks, and then looks once more for work.
+//! 2. The side that brings work stores the work, and then looks whether the other side has parked.
+//! 3. Each side has a fence between its two steps, so at least one sees the other. Either the
+//!    waiting side finds the work, or the other side rings the bell.
+//! 4. A ring between the look and the sleep is not lost either. The waiting side sleeps only while
+//!    the count of rings is what it was before the look.
 //!
-//! The words come through a trait so that `tests/loom.rs`, which includes this file, can check just
-//! that.
+//! The words come through a trait, so that `tests/loom.rs`, which includes this file, can check
+//! this argument.
 
 /// A word of a doorbell.
 pub(crate) trait BellWord {
@@ -21,7 +22,8 @@ pub(crate) trait BellWord {
     fn fence();
 }
 
-/// See the [module](self). Who waits owns `parked`; who brings work counts `rings`.
+/// The two words of a doorbell; see the [module](self). The side that waits owns `parked`. The side
+/// that brings work counts `rings`.
 #[derive(Debug)]
 pub(crate) struct Doorbell<'a, W> {
     pub(crate) rings: &'a W,
@@ -29,7 +31,7 @@ pub(crate) struct Doorbell<'a, W> {
 }
 
 impl<W: BellWord> Doorbell<'_, W> {
-    /// What the other side waits for has been stored: wakes it if it is parked.
+    /// Wakes the other side if it is parked. Call it after storing what that side waits for.
     #[inline]
     pub(crate) fn ring(&self, wake: impl FnOnce(&W)) {
         W::fence();
@@ -39,8 +41,8 @@ impl<W: BellWord> Doorbell<'_, W> {
         }
     }
 
-    /// Says that this side is about to park. Look for work after it; if there is none, sleep while
-    /// `rings` is what is returned; in any case [`Doorbell::unpark`].
+    /// Says that this side is about to park. After it, look for work once more. If there is none,
+    /// sleep while `rings` has the returned value. In any case call [`Doorbell::unpark`] then.
     pub(crate) fn park(&self) -> u64 {
         let seen = self.rings.load();
         self.parked.store(1);
@@ -48,7 +50,7 @@ impl<W: BellWord> Doorbell<'_, W> {
         seen
     }
 
-    /// This side is awake.
+    /// Says that this side is awake.
     pub(crate) fn unpark(&self) {
         self.parked.store(0);
     }

@@ -1,20 +1,23 @@
-//! Shared memory across the processes of a host: a memory node is a file, or a memory device, that
-//! its server and its clients map. [`ShmNode`] serves one, [`ShmFiles`] is the fabric of several.
+//! Shared memory across the processes of a host: a memory node is a file, or a memory device, which
+//! its server and its clients map. [`ShmNode`] serves one node. [`ShmFiles`] is the fabric of
+//! several.
 //!
 //! ```text
 //! file:  control area 134 MiB | region
 //! ```
 //!
-//! A server takes all space of its file before it serves: a file system that is full later takes
-//! nothing from its clients. A device gives the whole. The server holds the file's lock while it
-//! serves, so a node has one server. Its memory outlives it; a restarted server says how the last
-//! one ended.
+//! A server takes all the space of its file before it serves, so its clients are safe from a file
+//! system that becomes full later. A device is used whole. The server holds the file's lock while
+//! it serves, so a node has one server. The memory outlives the server. A server that is started
+//! again says how the last one ended.
 //!
-//! **Who may use the memory** is known in the control area: every endpoint has a channel there,
-//! which names its process. A client's process is mapped memory and cannot be stopped from using
-//! it, so to revoke a client is to end its process, and a server lets in only who it may signal.
-//! Endpoints outlive their server in this respect: a restarted server keeps them listed until their
-//! process ends, and serves them no more.
+//! **Who may use the memory** is recorded in the control area: every endpoint has a channel there,
+//! which names its process. A client's process has mapped the memory, and nothing can stop that
+//! process from using it. So to revoke a client is to kill its process, and a server admits a
+//! client only if it may signal the client's process.
+//!
+//! Endpoints outlive their server in this respect: a server that is started again keeps the former
+//! endpoints in its list until their processes end, and no longer serves them.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -40,110 +43,110 @@ use super::memory::Answering;
 use super::process::{Process, Watch, exists};
 use super::server::{Admission, Server};
 
-/// What `stat` counts the space of files in.
+/// The unit in which `stat` counts the space of files, in bytes.
 const BLOCK_BYTES: u64 = 512;
-/// File systems whose files are memory, by `statfs`.
+/// The numbers of file systems whose files are memory, as `statfs` gives them.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
-/// How often a server looks for clients that died before it knew their process.
+/// The time between two searches of a server for clients that died before it knew their process.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// A node's file could not be used. It is as it was.
+/// The reason why a node's file could not be used. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The system refused it.
+    /// The system refused an operation.
     #[error("{path}: cannot {what}: {cause}")]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that was refused.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// A server has it.
+    /// Another server serves the file.
     #[error("{path}: another process ({pid}) serves it; stop that one first, or use another file")]
     Served {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The other process, as the file names it.
+        /// The process id of the other server, as the file has it.
         pid: u64,
     },
-    /// It is no memory node.
+    /// The file is not a memory node.
     #[error("{path}: is not a memory node of this program, and not empty; give another path, or remove it")]
     Foreign {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Another version of the program made it.
+    /// Another version of the program made the file.
     #[error("{path}: has format version {found}; this program knows version {known}")]
     Version {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Version of the file.
+        /// The version of the file.
         found: u64,
-        /// Version that this program knows.
+        /// The version that this program knows.
         known: u64,
     },
-    /// It uses what this program does not know.
+    /// The file uses features that this program does not know.
     #[error("{path}: uses features {unknown:#x} that this program does not know")]
     Features {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The bits that are unknown.
+        /// The bits of the unknown features.
         unknown: u64,
     },
-    /// The size is not what it should be.
+    /// The size of the file or region is not the expected one.
     #[error("{path}: has {found} bytes; {expected} are expected")]
     Size {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// Bytes of the region, or of the whole file.
         found: u64,
         /// Bytes that the region, or the whole file, should have.
         expected: u64,
     },
-    /// There is no room for it.
+    /// There is not enough memory or space for the node.
     #[error(
         "{path}: has no room: it takes {} MiB, of which {} MiB are mailboxes of clients, and {left}",
         bytes.div_ceil(1 << 20), CONTROL_BYTES >> 20
     )]
     NoRoom {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Bytes that it takes in all.
+        /// The bytes that the node takes in all.
         bytes: u64,
-        /// What there is.
+        /// What the process may still take.
         left: Headroom,
     },
-    /// It could not be mapped.
+    /// The file could not be mapped.
     #[error("{path}: {cause}")]
     Region {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         cause: RegionError,
     },
 }
 
-/// What a server found in its file.
+/// What a server found in its file: the memory of an earlier server, if there was one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PriorMemory {
-    /// Nothing: the memory is new, and zero.
+    /// The memory is new, and zero.
     New,
-    /// What a server left that was stopped.
+    /// The memory of a server that was stopped.
     Stopped,
-    /// What a server left that was killed, or whose machine was.
+    /// The memory of a server that was killed, or whose machine stopped.
     Killed,
 }
 
-/// A node's file, mapped.
+/// A node's file, after it has been mapped.
 #[derive(Debug)]
 pub(super) struct Mapped {
     pub(super) control: Arc<Control>,
     pub(super) region: Arc<Region>,
-    /// Device and inode: the same for every mapping of the file.
+    /// Device and inode. They are the same for every mapping of the file.
     pub(super) identity: (u64, u64),
 }
 
@@ -151,7 +154,8 @@ pub(super) fn io_error<'p>(path: &'p Path, what: &'static str) -> impl FnOnce(io
     move |cause| OpenError::Io { path: path.into(), what, cause }
 }
 
-/// Bytes of a file, or of a character device, which the system tells elsewhere.
+/// Returns the bytes of a file or a character device, and whether it is a device. The system tells
+/// the size of a device in another place.
 fn size(path: &Path, file: &File) -> Result<(u64, bool), OpenError> {
     let metadata = file.metadata().map_err(io_error(path, "read its metadata"))?;
     if !metadata.file_type().is_char_device() {
@@ -164,17 +168,17 @@ fn size(path: &Path, file: &File) -> Result<(u64, bool), OpenError> {
     parse_size(&size).map(|size| (size, true)).map_err(io_error(path, "read the device's size"))
 }
 
-/// A size as the system tells it.
+/// Parses a size as the system writes it.
 fn parse_size(text: &str) -> io::Result<u64> {
     let text = text.trim();
     let refused = |error: ParseIntError| io::Error::new(io::ErrorKind::InvalidData, format!("{text:?}: {error}"));
     text.parse().map_err(refused)
 }
 
-/// Takes the space of a file, all of it and up to this size, so that no access to its mapping finds
-/// the file system full: that would be a SIGBUS, in the server and in every client. What the file
-/// holds stays. A file system in memory takes the process's memory, so it is looked before each
-/// piece whether that is there.
+/// Takes all the space of a file, up to this size. Otherwise an access to its mapping could find
+/// the file system full, which would be a SIGBUS in the server and in every client. What the file
+/// holds stays. A file system in memory takes the process's memory, so the limits of the process
+/// are checked before each piece.
 fn take(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
     let failed = |cause: Errno| io_error(path, "take its space")(cause.into());
     let metadata = file.metadata().map_err(io_error(path, "read its metadata"))?;
@@ -188,7 +192,7 @@ fn take(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
     };
     room(bytes, Headroom::of_a_file())?;
     let system = fstatvfs(file).map_err(failed)?;
-    // A file system that does not know has no blocks at all.
+    // A file system that does not know its free space reports no blocks at all.
     if system.f_blocks > 0 {
         let free = system.f_bavail.saturating_mul(system.f_frsize);
         room(bytes.saturating_sub(has), Headroom { bytes: free, limit: MemoryLimit::FileSystem(path.into()) })?;
@@ -206,7 +210,7 @@ fn take(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
         }
         match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, piece)) {
             Ok(()) => {}
-            // A file system that sets nothing aside: a new file is written.
+            // The file system cannot reserve space: write a new file in full.
             Err(Errno::OPNOTSUPP) if metadata.len() == 0 => {
                 let zeros = vec![0; piece as usize];
                 file.write_all_at(&zeros, from).map_err(io_error(path, "take its space"))?;
@@ -221,7 +225,7 @@ fn take(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Takes what a file has no space for yet: it may have been copied without its zeros.
+/// Takes the space that a file lacks. The file may have been copied without its zeros.
 fn take_again(path: &Path, file: &File, mapped: &Mapped) -> Result<(), OpenError> {
     match size(path, file)? {
         (_, true) => Ok(()),
@@ -230,8 +234,8 @@ fn take_again(path: &Path, file: &File, mapped: &Mapped) -> Result<(), OpenError
 }
 
 impl Mapped {
-    /// Checks what a file holds, and maps it. `None` if it is new: all zero where the header would
-    /// be.
+    /// Checks what a file holds, and maps it. Returns `None` if the file is new: it has only zeros
+    /// where the header would be.
     pub(super) fn of(path: &Path, file: &File) -> Result<Option<Mapped>, OpenError> {
         let (size, device) = size(path, file)?;
         if size == 0 {
@@ -243,8 +247,8 @@ impl Mapped {
         let control = Mapped::map(path, file, 0, CONTROL_BYTES)?;
         let control = Control::of(control);
         match (control.get(Word::Magic), control.get(Word::Version)) {
-            // Set last: a file without it was never served. But then nothing else may be there
-            // either.
+            // The magic number is written last, so a file without it was never served. But then the
+            // rest of the header must be zero, too.
             (0, _) if control.header_is_zero() => return Ok(None),
             (MAGIC, VERSION) => {}
             (MAGIC, found) => return Err(OpenError::Version { path: path.into(), found, known: VERSION }),
@@ -278,7 +282,7 @@ impl Mapped {
         if !device {
             let taken = take(path, file, expected);
             if taken.is_err() {
-                let _ = file.set_len(size); // what has been taken of it is given back
+                let _ = file.set_len(size); // this gives back what has been taken of the file
             }
             taken?;
         }
@@ -302,23 +306,24 @@ impl Mapped {
     }
 }
 
-/// A memory node of this process, in a file that others map. Dropping it stops it, and says so in
-/// the file.
+/// A memory node that this process serves, in a file that others map. Dropping it stops the node,
+/// and records that in the file.
 #[derive(Debug)]
 pub struct ShmNode {
     path: PathBuf,
     found: PriorMemory,
     mapped: Mapped,
     answering: Arc<Answering>,
-    // Stopped in this order; the lock is given up last.
+    // The fields are dropped in this order: the lock is released last.
     server: Option<Server>,
     watch: Option<Arc<Watch>>,
     locked: File,
 }
 
 impl ShmNode {
-    /// Serves a file or memory device, and makes it if it is new, with a region of `bytes`; without
-    /// a size, what is there is taken as it is. Whatever is not this program's is left untouched.
+    /// Serves a file or memory device with a region of `bytes` bytes. Makes the file if it does not
+    /// exist. Without a size, an existing file keeps the size that it has. A file that does not
+    /// belong to this program is left untouched.
     pub fn open(path: impl AsRef<Path>, bytes: Option<u64>) -> Result<ShmNode, OpenError> {
         let path = path.as_ref();
         let mut options = OpenOptions::new();
@@ -339,7 +344,7 @@ impl ShmNode {
             None => {
                 let made = Mapped::new(path, &file, bytes);
                 if made.is_err() && !was_there {
-                    let _ = std::fs::remove_file(path); // it is as it was
+                    let _ = std::fs::remove_file(path); // the file system is as it was
                 }
                 (made?, PriorMemory::New)
             }
@@ -375,19 +380,19 @@ impl ShmNode {
         Ok(ShmNode { path: path.into(), found, mapped, answering, server, watch: Some(watch), locked: file })
     }
 
-    /// What the file held.
+    /// Returns what the file held when it was opened.
     #[must_use]
     pub fn found(&self) -> PriorMemory {
         self.found
     }
 
-    /// The file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The node's memory.
+    /// Returns the node's region.
     #[must_use]
     pub fn region(&self) -> &Arc<Region> {
         &self.mapped.region
@@ -397,13 +402,14 @@ impl ShmNode {
         self.mapped.identity
     }
 
-    /// Endpoints that are connected, or were to an earlier server and whose process lives.
+    /// Returns the number of endpoints that are connected, or that were connected to an earlier
+    /// server and whose process lives.
     #[must_use]
     pub fn endpoints(&self) -> usize {
         self.mapped.control.channels().count()
     }
 
-    /// Has a handler serve the node's calls from now on.
+    /// Makes a handler serve the node's calls from now on.
     pub fn answer(&self, handler: Box<dyn Handler>) {
         self.answering.set(handler);
         self.mapped.control.set(Word::Answers, 1);
@@ -421,26 +427,26 @@ impl Drop for ShmNode {
                 Phase::Open => {
                     control.change(index, state, state.to(Phase::Stale));
                 }
-                // Nobody is served any more.
+                // No client is served any more.
                 Phase::Closing => control.free(index, state),
                 _ => {}
             }
         }
         control.set(Word::Service, service::STOPPED);
         control.ring_clients();
-        // A process being forked may still hold the file, and would the lock.
+        // A process that is being forked may still have the file open, and would keep the lock.
         if let Err(cause) = self.locked.unlock() {
             tracing::error!(%cause, path = %self.path.display(), "unlocking a memory node's file failed");
         }
     }
 }
 
-/// Takes over a channel that an earlier server left. A client that still has the memory mapped can
-/// be revoked.
+/// Takes over a channel that an earlier server left, so that a client which still has the memory
+/// mapped can be revoked.
 fn inherit(control: &Arc<Control>, watch: &Watch, index: usize, state: State) {
     let process = Process { pid: state.process(), start: control.channel(index).start() };
     match state.phase() {
-        Phase::Claimed | Phase::Asked if exists(process.pid) => {} // it will be answered
+        Phase::Claimed | Phase::Asked if exists(process.pid) => {} // the server will answer it
         _ => match process.open() {
             Ok(Some(handle)) if control.change(index, state, state.to(Phase::Stale)) => {
                 close_at_end(control, watch, handle, index, state);
@@ -465,7 +471,7 @@ fn sweep(control: &Control) {
     }
 }
 
-/// Lets in whose process this one may signal.
+/// Admits clients whose process this one may signal.
 struct Signalled {
     watch: Arc<Watch>,
 }

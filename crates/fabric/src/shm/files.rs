@@ -1,5 +1,5 @@
-//! The fabric over memory nodes in files: what a client of them uses, and the side of nodes that
-//! are served in its process.
+//! The fabric over memory nodes in files: the client's side, and the side of nodes that the
+//! client's own process serves.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -27,18 +27,19 @@ use super::process::{Process, Watch};
 use super::transport::ShmTransport;
 use super::{Shared, gate_bit, lock, serve};
 
-/// A server answers a client that connects within this time, or is taken for dead.
+/// Time within which a live server answers a client that connects. Afterwards it is taken for dead.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// How often a client looks whether its servers have stopped without dying.
+/// Time between two checks of a client whether its servers have stopped without dying.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The endpoints of this process, by the files they use: revoking a client of its own must not end
-/// the process.
+/// The fabrics of this process, with the files that they use. To revoke a client of this process
+/// must not kill the process.
 static FABRICS: Mutex<Vec<(Weak<Shared>, Vec<Identity>)>> = Mutex::new(Vec::new());
 
 type Identity = (u64, u64);
 
-/// Memory nodes in files, each served by some process of this host. Clones share the mappings.
+/// Memory nodes in files, each of which some process of this host serves. Clones share the
+/// mappings.
 #[derive(Clone, Debug)]
 pub struct ShmFiles {
     inner: Arc<Inner>,
@@ -50,21 +51,21 @@ struct Inner {
     shared: Arc<Shared>,
     nodes: Vec<Mapped>,
     hosted: BTreeMap<u16, ShmNode>,
-    /// The incarnation of each node's server that is watched.
+    /// For each node, the incarnation of the server that is watched.
     watched: Mutex<Vec<u64>>,
 }
 
-/// What the endpoints of a fabric must know of the servers.
+/// What the endpoints of a fabric must know about the servers.
 #[derive(Debug)]
 pub(super) struct Servers {
     watch: Watch,
-    /// The incarnation of each node's server that was seen to have died.
+    /// For each node, the incarnation of the server that was seen to have died.
     died: Box<[AtomicU64]>,
 }
 
 impl ShmFiles {
-    /// The nodes in these files, numbered in this order. Of `hosted`, those whose file is among
-    /// them are the fabric's to keep; any other is stopped.
+    /// Makes the fabric of the nodes in these files, numbered in this order. The fabric keeps those
+    /// nodes of `hosted` whose file is among them. It stops any other.
     pub fn new(paths: &[impl AsRef<Path>], hosted: Vec<ShmNode>) -> Result<ShmFiles, OpenError> {
         assert!(paths.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
         let mut nodes = Vec::with_capacity(paths.len());
@@ -88,7 +89,7 @@ impl ShmFiles {
         };
         let watch = Watch::spawn("memory-nodes-watch", LOOK_EVERY, look).map_err(io_error(here, "start a thread"))?;
         let died = nodes.iter().map(|_| AtomicU64::new(0)).collect();
-        let _ = shared.watched.set(Servers { watch, died }); // it is new, and not set yet
+        let _ = shared.watched.set(Servers { watch, died }); // the cell is new, and not set yet
         let mut fabrics = lock(&FABRICS);
         fabrics.retain(|(shared, _)| shared.strong_count() > 0);
         fabrics.push((Arc::downgrade(&shared), nodes.iter().map(|node| node.identity).collect()));
@@ -98,7 +99,7 @@ impl ShmFiles {
         Ok(ShmFiles { inner: Arc::new(Inner { process, shared, nodes, hosted, watched }) })
     }
 
-    /// A node that this process serves.
+    /// Returns the node of this number, if this process serves it.
     #[must_use]
     pub fn hosted(&self, node: NodeId) -> Option<&ShmNode> {
         self.inner.hosted.get(&node.0)
@@ -106,8 +107,8 @@ impl ShmFiles {
 }
 
 impl ShmFiles {
-    /// CPU time that the process which serves a node has used so far, in nanoseconds, to a
-    /// hundredth of a second; `None` if the system does not tell.
+    /// Returns the CPU time that the process which serves a node has used so far, in nanoseconds,
+    /// to a hundredth of a second. `None` if the system does not tell.
     #[must_use]
     pub fn server_cpu_ns(&self, node: NodeId) -> Option<u64> {
         self.inner.nodes.get(usize::from(node.0))?.control.server().cpu_ns()
@@ -115,7 +116,7 @@ impl ShmFiles {
 }
 
 impl Shared {
-    /// Takes nodes from the endpoints that were connected to servers which are no more.
+    /// Takes nodes from the endpoints that were connected to servers which no longer exist.
     fn look_at_servers(&self) {
         let Some(servers) = self.watched.get() else { return };
         for attachment in &lock(&self.gates).open {
@@ -135,7 +136,7 @@ impl Shared {
 }
 
 impl Inner {
-    /// Sees to it that the death of a node's server is noticed; false if it is dead.
+    /// Watches a node's server, so that its death is noticed. Returns false if it is dead.
     fn watch(&self, node: usize, incarnation: u64) -> bool {
         let mut watched = lock(&self.watched);
         if watched[node] == incarnation {
@@ -161,7 +162,7 @@ impl Inner {
         true
     }
 
-    /// Gets a channel at one node: the server's incarnation, and the channel's index and
+    /// Gets a channel at one node. Returns the server's incarnation, and the channel's index and
     /// generation.
     fn join(&self, node: usize, client: ClientId) -> Result<(u64, (usize, u32)), Fault> {
         let unreachable = |kind: io::ErrorKind| Fault::Refused(Refused::Unreachable(kind.into()));
@@ -186,16 +187,16 @@ impl Inner {
                 _ if control.is_revoked(client) => Fault::Revoked,
                 _ => Fault::Refused(Refused::NoRight),
             };
-            // It is given up, and with it what the server may do for it meanwhile.
+            // The channel is given up, with everything that the server may do for it meanwhile.
             control.close_within(index, claimed.generation(), || false);
             return Err(fault);
         }
     }
 
-    /// Ends the access of a client at one node. A process that uses it is ended, unless it is this
+    /// Ends the access of a client at one node. A process that uses it is killed, unless it is this
     /// one.
     fn end(&self, control: &Control, client: ClientId) -> io::Result<()> {
-        // A channel that is only claimed will be refused.
+        // The server will refuse a channel that is only claimed.
         for (index, state) in control.channels_of(client) {
             let process = Process { pid: state.process(), start: control.channel(index).start() };
             if control.state(index) == state && !process.is_current() {
@@ -237,13 +238,13 @@ impl Fabric for ShmFiles {
             }
         }
         let attachment = Attachment::new(client, incarnations);
-        // Gives the channels back when it is dropped.
+        // Dropping it gives the channels back.
         let transport = ShmTransport::new(inner.shared.clone(), attachment.clone(), channels);
         outcome?;
         let mut gates = lock(&inner.shared.gates);
         Shared::attach(&mut gates, &attachment);
-        // Asked after the endpoint is listed: who revokes marks first, and takes what is listed
-        // then.
+        // This is asked after the endpoint is listed: a revoking thread marks first, and then takes
+        // nodes from the endpoints that are listed.
         if revoked() {
             attachment.refuse(u64::MAX, Refusal::Revoked);
         }
@@ -278,7 +279,8 @@ impl Fabric for ShmFiles {
         outcome
     }
 
-    /// Never `Some(false)`: a client may use the files without a channel just now.
+    /// Never returns `Some(false)`: a client may be using the files without a channel at the
+    /// moment.
     fn is_connected(&self, client: ClientId) -> Option<bool> {
         let lives = |node: &Mapped| {
             node.control.channels_of(client).any(|(index, state)| {

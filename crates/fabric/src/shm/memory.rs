@@ -1,5 +1,5 @@
-//! The memory of memory nodes in this process, the one place where verbs are executed on it, and
-//! who serves calls there.
+//! The memory of memory nodes in this process, with the handlers that serve their calls. Verbs are
+//! executed on the memory only here.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,15 +16,16 @@ use crate::region::{Pages, Region, RegionError, there_is};
 use crate::round::buffer::Verb;
 use crate::transport::{Capabilities, Flush, Handler};
 
-/// The regions of a cluster's memory nodes, all in this process, and who serves calls there.
+/// The regions of a cluster's memory nodes, all in this process, and the handlers that serve their
+/// calls.
 pub struct Memory {
     nodes: u16,
-    /// `REGIONS_PER_NODE_MAX` slots a node: one lookup finds a region.
+    /// `REGIONS_PER_NODE_MAX` slots for each node, so that one lookup finds a region.
     regions: Box<[Option<Arc<Region>>]>,
     answering: Box<[Arc<Answering>]>,
 }
 
-/// A node's CPU that serves calls: one after the other, on whichever thread they come.
+/// A node's CPU that serves calls, one after the other, on whichever thread they come.
 #[derive(Default)]
 pub(crate) struct Answering {
     serving: Mutex<Serving>,
@@ -42,24 +43,24 @@ impl Answering {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a handler serve from now on.
+    /// Makes a handler serve from now on.
     pub(crate) fn set(&self, handler: Box<dyn Handler>) {
         self.lock().handler = Some(handler);
     }
 
-    /// Serves one request; the answer is appended to `reply`.
+    /// Serves one request, and appends the answer to `reply`.
     pub(crate) fn serve(&self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) -> Result<(), Fault> {
         serve(&mut self.lock().handler, from, request, reply)
     }
 
-    /// Hands an order of [`Handler::forget`] on.
+    /// Passes an order on to [`Handler::forget`].
     pub(crate) fn forget(&self, order: &[u64], cut: &mut dyn FnMut()) {
         let handler = &mut self.lock().handler;
         let Some(serving) = handler.as_mut() else { return };
         guarded(|| serving.forget(order, cut)).unwrap_or_else(|_| *handler = None);
     }
 
-    /// The node's process has been started anew.
+    /// Tells the handler that the node's process has been started anew.
     pub(crate) fn restart(&self) {
         if let Some(serving) = &mut self.lock().handler {
             serving.restart();
@@ -73,7 +74,8 @@ impl fmt::Debug for Answering {
     }
 }
 
-/// A handler that panics serves no more: nobody sees it half-way, because it is dropped.
+/// Runs a piece of a handler. A handler that panics is dropped and serves no more, so no caller
+/// sees its half-changed state.
 fn guarded(what: impl FnOnce()) -> Result<(), Fault> {
     catch_unwind(AssertUnwindSafe(what)).map_err(|_| {
         tracing::error!("a memory node's handler panicked, and serves no more calls");
@@ -92,8 +94,9 @@ fn serve(
 }
 
 impl Memory {
-    /// Maps the regions: for each node, the sizes of its regions in bytes. Fails if all together
-    /// are more than this process may take; but only [`Region::take`] takes them.
+    /// Maps the regions: `nodes` has, for each node, the sizes of its regions in bytes. Fails if
+    /// all together are more than this process may take. Mapping does not take the memory;
+    /// [`Region::take`] does.
     pub fn map(nodes: &[Vec<usize>]) -> Result<Memory, RegionError> {
         assert!(nodes.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
         let mut regions = Vec::with_capacity(nodes.len() * REGIONS_PER_NODE_MAX);
@@ -106,7 +109,7 @@ impl Memory {
                 });
             }
         }
-        // Reserved pages are there already.
+        // Reserved pages are taken already.
         let shared = regions.iter().flatten().filter(|region| region.pages() != Pages::Huge);
         let bytes = shared.map(|region| region.bytes()).sum();
         if bytes > EMBEDDED_UNCHECKED_BYTES {
@@ -119,7 +122,7 @@ impl Memory {
         Memory { nodes, regions, answering: (0..nodes).map(|_| Arc::default()).collect() }
     }
 
-    /// One region for each node.
+    /// Makes memory of one region for each node.
     pub(crate) fn of_regions(of_nodes: impl IntoIterator<Item = Arc<Region>>) -> Memory {
         let none = std::iter::repeat_n(None, REGIONS_PER_NODE_MAX - 1);
         let regions: Box<[_]> =
@@ -127,19 +130,19 @@ impl Memory {
         Memory::of((regions.len() / REGIONS_PER_NODE_MAX) as u16, regions)
     }
 
-    /// Has a handler serve a node's calls from now on.
+    /// Makes a handler serve a node's calls from now on.
     pub(crate) fn answer(&self, node: NodeId, handler: Box<dyn Handler>) {
         if let Some(answering) = self.answering(node) {
             answering.set(handler);
         }
     }
 
-    /// Who serves a node's calls.
+    /// Returns the CPU that serves a node's calls.
     pub(crate) fn answering(&self, node: NodeId) -> Option<&Arc<Answering>> {
         self.answering.get(usize::from(node.0))
     }
 
-    /// What the handler says that a call costs its CPU.
+    /// Returns what the handler says that a call costs its CPU.
     pub(crate) fn work(&self, call: &Verb, words: &[u64]) -> Nanos {
         let &Verb::Call { node, head, head_words, .. } = call else { return 0 };
         let request = &words[head as usize..][..head_words as usize];
@@ -147,7 +150,7 @@ impl Memory {
         self.answering(node).and_then(work).unwrap_or(0)
     }
 
-    /// Serves a call whose request and reply lie in `words`, now and here.
+    /// Serves a call on this thread. Its request and reply lie in `words`.
     #[cold]
     pub(crate) fn call(&self, from: ClientId, call: &Verb, words: &mut [u64]) -> Result<(), FabricError> {
         let &Verb::Call { node, head, head_words, body, body_words, into, capacity } = call else { return Ok(()) };
@@ -167,13 +170,13 @@ impl Memory {
         Ok(())
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn nodes(&self) -> u16 {
         self.nodes
     }
 
-    /// A region.
+    /// Returns a region, or `None` if there is no such region.
     #[inline]
     #[must_use]
     pub fn region(&self, node: NodeId, region: RegionId) -> Option<&Arc<Region>> {
@@ -183,7 +186,8 @@ impl Memory {
         self.regions.get(node.0 as usize * REGIONS_PER_NODE_MAX + region.0 as usize)?.as_ref()
     }
 
-    /// The words of a region and the index of the first word of an access, bounds checked.
+    /// Returns the words of a region and the index of the first word of an access, after checking
+    /// the bounds.
     #[inline]
     pub(crate) fn words(&self, at: Address, words: u32) -> Result<(&[AtomicU64], usize), FabricError> {
         let Some(region) = self.region(at.node, at.region) else {
@@ -200,8 +204,8 @@ impl Memory {
         }
     }
 
-    /// Has the processor fetch what the verbs of a round will touch, all at once: a NIC would
-    /// overlap them too, and a round's cache misses then cost little more than one.
+    /// Prefetches everything that the verbs of a round will touch. A NIC would overlap these
+    /// accesses too. The cache misses of a round then cost little more than one.
     #[inline]
     pub(crate) fn prefetch(&self, verbs: &[Verb]) {
         for verb in verbs {
@@ -213,7 +217,7 @@ impl Memory {
         }
     }
 
-    /// The worst pages that back any region.
+    /// Returns the worst kind of pages that backs any region.
     #[must_use]
     pub fn pages(&self) -> Option<Pages> {
         let rank = |pages: &Pages| match pages {
@@ -231,16 +235,17 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// The error of a verb for a node that does not exist.
+/// Returns the error of a verb for a node that does not exist.
 pub(crate) fn no_such_node(node: NodeId) -> FabricError {
     FabricError { node, fault: Fault::NoSuchRegion(Address { node, region: RegionId(0), offset: 0 }) }
 }
 
-/// Executes one verb on memory. Both backends of this crate and the server of later ones run verbs
-/// by this code only.
+/// Executes one verb on memory. All backends whose memory a CPU accesses execute verbs by this code
+/// only.
 ///
-/// `unfenced` says whether a WRITE of this connection may still sit in the CPU's store buffer: rule
-/// 1 orders it before whatever follows, and processors do not order a store before a later load.
+/// `unfenced` says whether a WRITE of this connection may still be in the CPU's store buffer. Rule
+/// 1 orders that WRITE before whatever follows, and processors do not order a store before a later
+/// load.
 #[inline(always)]
 pub(crate) fn execute_verb(
     memory: &Memory,
@@ -287,7 +292,8 @@ pub(crate) fn execute_verb(
     Ok(())
 }
 
-/// On x86 a read-modify-write is a full barrier; elsewhere a later load may pass its store.
+/// On x86 a read-modify-write is a full barrier. On other processors a later load may pass its
+/// store.
 pub(super) const LOCKED_INSTRUCTIONS_FENCE: bool = cfg!(any(target_arch = "x86_64", target_arch = "x86"));
 
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
@@ -299,7 +305,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     partitions: false,
 };
 
-/// CLOCK_MONOTONIC: the one clock of all processes of a host.
+/// Returns the time of CLOCK_MONOTONIC, the one clock of all processes of a host.
 #[inline]
 pub(crate) fn monotonic_ns() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -1,7 +1,7 @@
-//! Processes: who one is, whether it lives, and how it is ended.
+//! Processes of this host: how one is named, whether it lives, and how it is killed.
 //!
-//! A process is its number and the time it began, since numbers are used again. A pidfd, once its
-//! process is found to be the one meant, stays with that process.
+//! A process is named by its number and the time at which it began, because numbers are used again.
+//! A pidfd stays with its process, once that has been found to be the right one.
 
 use std::fs;
 use std::io;
@@ -21,19 +21,19 @@ use super::lock;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Process {
     pub(super) pid: u32,
-    /// In clock ticks since the machine started.
+    /// The time at which it began, in clock ticks since the machine started.
     pub(super) start: u64,
 }
 
 impl Process {
-    /// CPU time that it has used so far; `None` of one that is no more.
+    /// Returns the CPU time that the process has used so far. `None` if it has ended.
     pub(super) fn cpu_ns(self) -> Option<u64> {
         let [user, system] = [14, 15].map(|number| field_of(self.pid, number).ok());
         let ticks = user?.checked_add(system?).filter(|_| self.lives())?;
         ticks.checked_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))
     }
 
-    /// The calling one.
+    /// Returns the calling process.
     pub(super) fn current() -> io::Result<Process> {
         let pid = std::process::id();
         start_of(pid).map(|start| Process { pid, start })
@@ -43,30 +43,31 @@ impl Process {
         self.pid == std::process::id()
     }
 
-    /// A handle to it; `None` if it has ended.
+    /// Opens a handle to the process. Returns `None` if it has ended.
     pub(super) fn open(self) -> io::Result<Option<OwnedFd>> {
         let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(None) };
         let handle = match pidfd_open(pid, PidfdFlags::empty()) {
             Err(Errno::SRCH) => return Ok(None),
             handle => handle?,
         };
-        // Asked after the handle was had: if this is the process meant, so is the handle's.
+        // This is checked after the handle was opened. If the process is the right one now, so is
+        // the process of the handle.
         Ok(start_of(self.pid).is_ok_and(|start| start == self.start).then_some(handle))
     }
 
-    /// A handle, if it lives and this process may end it.
+    /// Opens a handle if the process lives and this process may kill it.
     pub(super) fn open_to_end(self) -> Option<OwnedFd> {
         let handle = self.open().ok()??;
         let may_end = test_kill_process(Pid::from_raw(self.pid as i32)?).is_ok();
         (may_end && !has_ended(&handle)).then_some(handle)
     }
 
-    /// Whether it lives.
+    /// Whether the process lives.
     pub(super) fn lives(self) -> bool {
         self.open().ok().flatten().is_some_and(|handle| !has_ended(&handle))
     }
 
-    /// Ends it; returns when no instruction of it will run any more.
+    /// Kills the process. Returns when no instruction of it will run any more.
     pub(super) fn end(self) -> io::Result<()> {
         let Some(handle) = self.open()? else { return Ok(()) };
         match pidfd_send_signal(&handle, Signal::KILL) {
@@ -85,7 +86,7 @@ impl Process {
     }
 }
 
-/// Whether some process has this number.
+/// Whether any process has this number.
 pub(super) fn exists(pid: u32) -> bool {
     Pid::from_raw(pid as i32).is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
@@ -95,13 +96,13 @@ fn has_ended(handle: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now)) != Ok(0)
 }
 
-/// When a process began: the 22nd field of its `stat`.
+/// Returns the time at which a process began: the 22nd field of its `stat`.
 fn start_of(pid: u32) -> io::Result<u64> {
     field_of(pid, 22)
 }
 
-/// A number of a process's `stat`, its fields counted from 1: behind the name, the second, which
-/// may hold anything.
+/// Returns a number of a process's `stat`. Fields are counted from 1. They are counted behind the
+/// name, the second field, which may contain anything.
 fn field_of(pid: u32, number: usize) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
@@ -109,7 +110,7 @@ fn field_of(pid: u32, number: usize) -> io::Result<u64> {
     field.and_then(|field| field.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Says when processes have ended. One thread, which sleeps in between.
+/// Reports when processes have ended. It has one thread, which sleeps meanwhile.
 #[derive(Debug)]
 pub(super) struct Watch {
     shared: Arc<Shared>,
@@ -137,7 +138,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Watch {
-    /// Also calls `tick` at least every so often.
+    /// Starts the watching thread. It also calls `tick` at least once in every period `every`.
     pub(super) fn spawn(name: &str, every: Duration, mut tick: impl FnMut() + Send + 'static) -> io::Result<Watch> {
         let (woken, wake) = io::pipe()?;
         let shared = Arc::<Shared>::default();
@@ -177,14 +178,14 @@ impl Watch {
         Ok(Watch { shared, wake, thread: Some(thread) })
     }
 
-    /// Calls `ended` on the watching thread once the process has ended.
+    /// Calls `ended` on the watching thread when the process has ended.
     pub(super) fn watch(&self, process: OwnedFd, ended: impl FnOnce() + Send + 'static) {
         lock(&self.shared.state).new.push((process, Box::new(ended)));
         self.wake();
     }
 
     fn wake(&self) {
-        // A full pipe wakes as well.
+        // A full pipe wakes the thread as well.
         let _ = (&self.wake).write(&[0]);
     }
 }

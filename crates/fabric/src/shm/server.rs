@@ -1,6 +1,6 @@
-//! A node's own CPU as the clients' mailboxes see it: one thread that takes requests from all
-//! channels, has the handler serve them one after the other, and parks on its doorbell when nothing
-//! has come for a while.
+//! A node's server: one thread that takes requests from the mailboxes of all channels and has the
+//! handler serve them one after the other. It parks on its doorbell when nothing has come for a
+//! while.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::channel::{Outcome, Received, Receiver};
 use super::control::{Control, Phase, State, Word};
 use super::memory::{Answering, monotonic_ns};
 
-/// Requests of one channel served before the others have their turn.
+/// Requests of one channel that are served before the other channels have their turn.
 const TURN_CALLS: usize = 16;
 
-/// Decides who is let in. In one process nobody asks.
+/// Decides which clients are admitted. Within one process all are.
 pub(super) trait Admission: Send {
-    /// Whether the server can revoke the access of who has claimed this channel; if so, what
-    /// follows from its end has been seen to.
+    /// Whether the server can revoke the access of the client that has claimed this channel. If it
+    /// returns true, it has also arranged for what must follow the end of that client's process.
     fn admit(&mut self, control: &Arc<Control>, index: usize, state: State) -> bool;
 }
 
@@ -75,7 +75,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A channel as the server knows it. The client's page is its own to scribble on.
+/// A channel as the server knows it. The client may write anything to its own part.
 #[derive(Clone, Default)]
 struct Attended {
     generation: u32,
@@ -88,7 +88,7 @@ struct Serving {
     answering: Arc<Answering>,
     admission: Option<Box<dyn Admission>>,
     channels: Vec<Attended>,
-    /// The last value of [`Word::Serving`]: only this thread changes it.
+    /// The last value of [`Word::Serving`], which only this thread changes.
     entry: u64,
     request: Vec<u64>,
     reply: Vec<u64>,
@@ -103,7 +103,7 @@ impl Serving {
                 idle_since = None;
                 continue;
             }
-            // A look costs less than asking for the time, and a core may have others to run.
+            // A look costs less than asking for the time, and a core may have other threads to run.
             looks = looks.wrapping_add(1);
             std::hint::spin_loop();
             if !looks.is_multiple_of(16) {
@@ -128,7 +128,7 @@ impl Serving {
         bell.unpark();
     }
 
-    /// A look at every channel; whether there was anything to do.
+    /// Looks at every channel. Returns whether there was anything to do.
     fn step(&mut self) -> bool {
         let mut worked = false;
         for index in 0..self.control.channels_claimed() {
@@ -137,7 +137,8 @@ impl Serving {
                 Phase::Free => false,
                 Phase::Open => self.attend(index, state),
                 Phase::Asked => self.admit(index, state),
-                // Who closes it may have given up waiting for a call that has been served now.
+                // The closing process may have given up waiting for a call that has been served
+                // now.
                 Phase::Closing => {
                     self.control.free(index, state);
                     false
@@ -151,15 +152,15 @@ impl Serving {
     fn admit(&mut self, index: usize, state: State) -> bool {
         let Some(admission) = &mut self.admission else { return false };
         let client = ClientId(self.control.channel(index).client());
-        // Who revokes marks first and looks at the channels then; here the channel has been seen,
-        // and the mark is looked at. Either we see the mark, or it sees the channel and ends the
-        // client.
+        // A revoking process marks first, and looks at the channels then. Here the server has seen
+        // the channel first, and looks at the mark then. Either the server sees the mark, or the
+        // revoking process sees the channel and kills the client.
         let admitted = !self.control.is_revoked(client) && admission.admit(&self.control, index, state);
         self.control.change(index, state, state.to(if admitted { Phase::Open } else { Phase::Refused }));
         true
     }
 
-    /// Serves what a channel has; whether there was anything.
+    /// Serves the requests of a channel. Returns whether there were any.
     fn attend(&mut self, index: usize, state: State) -> bool {
         let control = &self.control;
         let channel = control.channel(index);
@@ -172,7 +173,8 @@ impl Serving {
         let mut worked = false;
         let mut sound = true;
         for _ in 0..TURN_CALLS {
-            // Only from here on, inside, is an open channel one that nobody takes away.
+            // Only from here on, inside, is it certain that a channel which is open is not taken
+            // away.
             if control.state(index) != state {
                 break;
             }

@@ -1,5 +1,5 @@
-//! The endpoint's side of shared memory: a round of one-sided verbs is executed by the thread that
-//! posts it, at once. Rounds with calls, and rounds that must wait behind one, go through
+//! The endpoint's side of shared memory: the thread that posts a round of one-sided verbs executes
+//! it at once. Rounds with calls, and rounds that must wait behind one, go through
 //! [`calls`](super::calls).
 
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(super) struct ShmTransport {
 }
 
 impl ShmTransport {
-    /// `channels` are the endpoint's at the nodes, in order, where it has them, and their
-    /// generations.
+    /// Makes the transport of an endpoint. `channels` are its channels at the nodes, in order, with
+    /// their generations; `None` where it has none.
     pub(super) fn new(
         shared: Arc<Shared>,
         attachment: Arc<Attachment>,

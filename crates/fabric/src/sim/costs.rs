@@ -1,4 +1,5 @@
-//! A profile in the simulator's own unit, and the parts of a machine that can be occupied.
+//! The costs of a profile in the simulator's own unit of time, and the parts of a machine that can
+//! be occupied.
 
 use super::profile::{Medium, Profile};
 use super::queue::{NS, Picos};
@@ -8,15 +9,15 @@ pub(super) fn picos(ns: f64) -> Picos {
     (ns * NS as f64).round() as Picos
 }
 
-/// A time for each byte in parts of a picosecond, so that it is an integer: floating point is slow
-/// where everything else is integers.
+/// A time for each byte, in fractions of a picosecond. It is an integer, because floating point
+/// would be slow where everything else is integers.
 #[derive(Clone, Copy, Debug)]
 struct PerByte(u64);
 
 impl PerByte {
     const FRACTION_BITS: u32 = 20;
 
-    /// The time for each byte at `gb_s` gigabytes per second.
+    /// Returns the time for each byte at `gb_s` gigabytes per second.
     fn at(gb_s: f64) -> PerByte {
         PerByte((NS as f64 / gb_s * f64::from(1u32 << PerByte::FRACTION_BITS)).round() as u64)
     }
@@ -26,7 +27,7 @@ impl PerByte {
     }
 }
 
-/// What everything costs: see [`Profile`] for what each is.
+/// All costs of a profile: see [`Profile`] for the meaning of each.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
     link_per_byte: PerByte,
@@ -63,7 +64,8 @@ pub(super) struct Costs {
     pub(super) serve: Picos,
     pub(super) serve_word: Picos,
     pub(super) resend: Picos,
-    /// How far the switch that stands for the last memory node is, and how long it takes.
+    /// The latency to the switch that stands for the last memory node, and the time that the switch
+    /// takes for a call.
     pub(super) in_switch: Option<(Picos, Picos)>,
 }
 
@@ -109,18 +111,18 @@ impl Costs {
         }
     }
 
-    /// Time on the link of a message with so much payload, headers included.
+    /// Returns the time on the link of a message with `payload` bytes of payload, headers included.
     pub(super) fn link(&self, payload: u64) -> Picos {
         let packets = if payload <= self.packet_bytes { 1 } else { payload.div_ceil(self.packet_bytes) };
         self.link_per_byte.times(payload + packets * self.header_bytes)
     }
 
-    /// The time that `bytes` bytes take between NIC and memory.
+    /// Returns the time that `bytes` bytes take between NIC and memory.
     pub(super) fn pcie(&self, bytes: u64) -> Picos {
         self.pcie_per_byte.times(bytes)
     }
 
-    /// The slot of the NIC's table that an atomic at this offset takes.
+    /// Returns the slot of the NIC's table that an atomic at this offset takes.
     pub(super) fn slot_of(&self, offset: u64) -> usize {
         (offset >> self.slot_shift & self.slot_mask) as usize
     }
@@ -129,8 +131,8 @@ impl Costs {
         self.slot_mask as usize + 1
     }
 
-    /// What a verb costs more at a NIC that has `connections` connections in use: connections that
-    /// are not cached are fetched.
+    /// Returns what a verb costs in addition at a NIC that has `connections` connections in use.
+    /// The NIC fetches the state of connections that it does not cache.
     fn miss(&self, connections: u32) -> Picos {
         let connections = f64::from(connections);
         if self.cached_connections == 0.0 || connections <= self.cached_connections {
@@ -140,18 +142,19 @@ impl Costs {
     }
 }
 
-/// One NIC: until when its parts are occupied.
+/// One NIC. Its times say until when each of its parts is occupied.
 #[derive(Clone, Debug)]
 pub(super) struct NicState {
-    /// The engine: what this machine's clients ask, and what others ask of its memory.
+    /// The engine, which works for the requests of this machine's clients and for requests to its
+    /// memory.
     pub(super) engine: Picos,
-    /// The link, both ways.
+    /// The link, in each of its two directions.
     pub(super) sending: Picos,
     pub(super) receiving: Picos,
     pub(super) slots: Box<[Picos]>,
-    /// Connections of this machine's clients that go through it, and have been used.
+    /// Connections of this machine's clients that use this NIC and have been used.
     connections: u32,
-    /// What each verb that is asked costs because not all of them are cached.
+    /// The extra cost of each requested verb, if the NIC cannot cache all connections.
     pub(super) miss: Picos,
 }
 
@@ -161,17 +164,18 @@ impl NicState {
         NicState { engine: 0, sending: 0, receiving: 0, slots, connections: 0, miss: 0 }
     }
 
-    /// One more connection is used.
+    /// Counts one more connection that is used.
     pub(super) fn connected(&mut self, costs: &Costs) {
         self.connections += 1;
         self.miss = costs.miss(self.connections);
     }
 }
 
-/// Occupies something for so long, for something that is there at `from`; when that is over.
+/// Occupies a part of a machine for `time`, for work that arrives at `from`. Returns when that work
+/// is done.
 ///
-/// What is there later than now leaves the time in between to others: so a part is never idle while
-/// it has work, though work is not always given to it in the order in which it is there.
+/// Work that arrives later than now leaves the time until then to other work. So a part is never
+/// idle while it has work, although it does not always take its work in the order of arrival.
 pub(super) fn occupy(until: &mut Picos, now: Picos, from: Picos, time: Picos) -> Picos {
     *until = now.max(*until) + time;
     (*until).max(from + time)
@@ -181,15 +185,15 @@ pub(super) fn occupy(until: &mut Picos, now: Picos, from: Picos, time: Picos) ->
 #[derive(Clone, Debug)]
 pub(super) struct MediumState {
     pub(super) persistent: bool,
-    /// Nothing occupies it.
+    /// Whether no access occupies the memory.
     free: bool,
     busy: Picos,
     line_shift: u32,
     unit_shift: u32,
-    /// Occupancies.
+    /// Occupancies: for each write, line written, unit written in part, and line read.
     write: Picos,
     line_write: Picos,
-    /// Occupancy of a line of a long WRITE.
+    /// Occupancy of each line of a long WRITE.
     bulk_line_write: Picos,
     partial: Picos,
     line_read: Picos,
@@ -217,7 +221,7 @@ impl MediumState {
         }
     }
 
-    /// Occupies it for a write; when that is over.
+    /// Occupies the memory for a write. Returns when the write is done.
     pub(super) fn write(&mut self, now: Picos, from: Picos, offset: u64, bytes: u64) -> Picos {
         if self.free {
             return from;
@@ -230,7 +234,7 @@ impl MediumState {
         occupy(&mut self.busy, now, from, self.write + lines * line + partial * self.partial)
     }
 
-    /// Occupies it for a read; when that is over.
+    /// Occupies the memory for a read. Returns when the read is done.
     pub(super) fn read(&mut self, now: Picos, from: Picos, offset: u64, bytes: u64) -> Picos {
         if self.free {
             return from + self.read;
@@ -240,12 +244,13 @@ impl MediumState {
     }
 }
 
-/// Divided by a power of two, and rounded up.
+/// Returns the offset divided by a power of two, and rounded up.
 fn up(offset: u64, shift: u32) -> u64 {
     offset.saturating_add((1 << shift) - 1) >> shift
 }
 
-/// How many pieces of this size, a power of two, have bytes from `offset` to `end`.
+/// Returns the number of pieces of this size, a power of two, that have bytes from `offset` to
+/// `end`.
 fn spanned(offset: u64, end: u64, shift: u32) -> u64 {
     up(end, shift) - (offset >> shift)
 }

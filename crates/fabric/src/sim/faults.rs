@@ -1,9 +1,8 @@
-//! What goes wrong, from a plan: clients that die or stand still, nodes that fail, messages that
-//! are late.
+//! The faults of a simulation, from a plan: clients die or pause, nodes fail, messages are late.
 //!
 //! A fault happens at a time, or when a client has reached a *probe* for the n-th time. A probe is
-//! a place in a protocol, such as "a lock may have been taken". Probes make faults hit where they
-//! hurt.
+//! a place in a protocol, such as "a lock may have been taken". With probes, faults hit where they
+//! do the most harm.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,35 +17,38 @@ use crate::shm::Memory;
 /// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FaultKind {
-    /// A client dies for ever. What it had posted has left up to some packet; the rest never does.
+    /// A client dies for ever. What it has posted has left up to some packet. The rest never
+    /// leaves.
     Crash,
-    /// A client stands still for so long, and goes on as if nothing had happened (a zombie).
+    /// A client pauses for this time, and then goes on as if nothing had happened (a zombie).
     Pause(Nanos),
-    /// What a client posts next to some node is that much longer on its way: a WRITE that flies.
-    /// What it posts to that node later comes behind.
+    /// The next group of verbs that a client posts to some node takes this much longer to arrive,
+    /// as a WRITE that is delayed in the network. What the client posts to that node later arrives
+    /// after it.
     Delay(Nanos),
-    /// A client's machine and a memory node cannot reach each other for so long.
+    /// A client's machine and a memory node cannot reach each other for this time.
     Partition(Nanos),
-    /// These client machines, of which bits say by what numbers they were placed
-    /// ([`Sim::place`](super::Sim::place)), and a memory node cannot reach each other for so long.
+    /// Several client machines and a memory node cannot reach each other for this time. The bits
+    /// say by which numbers the machines were placed ([`Sim::place`](super::Sim::place)).
     Isolate(Nanos, u64),
-    /// A memory node's CPU does not apply redo logs for so long: its rings fill.
+    /// A memory node's CPU does not apply redo logs for this time, so its rings fill.
     Stall(Nanos),
-    /// A memory node fails. It works again when [`Sim::restart`](super::Sim::restart) says so.
+    /// A memory node fails. It works again after [`Sim::restart`](super::Sim::restart).
     Fail,
-    /// The clock of a client's machine steps by so much.
+    /// The clock of a client's machine steps by this number of nanoseconds.
     ClockStep(i64),
-    /// The next call of a client is lost, or its answer: it is sent again after a while.
+    /// The next call of a client, or its answer, is lost. The client sends it again after a while.
     Lose,
     /// The next call of a client arrives twice.
     Duplicate,
-    /// The simulation itself does nothing. The test that has planned the fault does something by
-    /// this name when it has been set off ([`Sim::injected`](super::Sim::injected)).
+    /// The simulation itself does nothing. The test that has planned the fault sees that it has
+    /// been set off ([`Sim::injected`](super::Sim::injected)), and then does something of this
+    /// name.
     Told(&'static str),
 }
 
 impl FaultKind {
-    /// Name of the fault on the command line.
+    /// Returns the name of the fault on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -68,33 +70,33 @@ impl FaultKind {
 /// A fault of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Planned {
-    /// The probe that sets it off; the client that reaches it is the client concerned.
+    /// The probe that sets the fault off. The fault hits the client that reaches the probe.
     pub probe: &'static str,
-    /// How often it must have been reached, by anyone.
+    /// How often all clients together must have reached the probe.
     pub nth: u64,
-    /// How long after that.
+    /// The time from that moment to the fault.
     pub after: Nanos,
-    /// What happens.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// Only while a transaction of that client is between its first lock and its release. Otherwise
-    /// the fault waits for the next client that reaches the probe.
+    /// Whether a transaction of that client must be between its first lock and its release. If it
+    /// is not, the fault waits for the next client that reaches the probe.
     pub holding: bool,
 }
 
 /// A fault that has happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Injected {
-    /// What.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// When.
+    /// The time at which it happened.
     pub at: Nanos,
-    /// The client concerned, if it is about one.
+    /// The client that the fault concerns, if it concerns one.
     pub client: Option<ClientId>,
     /// Whether a transaction of that client was between its first lock and its release.
     pub holding: bool,
 }
 
-/// A fault, with whom it concerns.
+/// A fault that is about to happen, with the connection of the client that it concerns.
 #[derive(Clone, Debug)]
 pub(super) struct Happening {
     pub(super) planned: Planned,
@@ -105,14 +107,15 @@ pub(super) struct Happening {
 pub(super) struct Faults {
     pub(super) planned: Vec<Planned>,
     pub(super) due: Vec<Option<Happening>>,
-    /// Machine and node that cannot reach each other until then.
+    /// Machines and nodes that cannot reach each other, and until when.
     pub(super) partitions: Vec<(usize, usize, Picos)>,
-    /// Lines that are not kept yet: what is, and the connections whose writes it lacks.
+    /// Lines whose present content a loss of power would lose: the content that is kept, and the
+    /// connections whose writes it lacks.
     pub(super) dirty: HashMap<Address, ([u64; LINE_WORDS], Vec<usize>)>,
     /// How often each probe was reached.
     pub(super) reached: Vec<(&'static str, u64)>,
     pub(super) injected: Vec<Injected>,
-    /// Until when each lane may hold locks, by connection.
+    /// For each connection, until when each of its lanes may hold locks.
     pub(super) holding: Vec<[Picos; LANES_MAX]>,
 }
 
@@ -133,13 +136,13 @@ impl Faults {
         self.due.get_mut(index)?.take()
     }
 
-    /// Until when a machine and a node cannot reach each other.
+    /// Returns until when a machine and a node cannot reach each other. `None` if they can.
     pub(super) fn cut_off(&self, machine: usize, node: usize, now: Picos) -> Option<Picos> {
         let mut all = self.partitions.iter();
         all.find(|(one, other, until)| (*one, *other) == (machine, node) && *until > now).map(|(.., until)| *until)
     }
 
-    /// Words at `at` are about to be written by a connection.
+    /// Records that a connection is about to write words at `at`.
     pub(super) fn dirty(&mut self, memory: &Memory, at: Address, words: Range<usize>, connection: usize) {
         let first = at.offset / WORD_BYTES as u64 + words.start as u64;
         let end = at.offset / WORD_BYTES as u64 + words.end as u64;
@@ -158,7 +161,7 @@ impl Faults {
         }
     }
 
-    /// What a connection has written to a node is kept from now on.
+    /// Records that what a connection has written to a node is kept from now on.
     pub(super) fn flushed(&mut self, node: NodeId, connection: usize) {
         self.dirty.retain(|line, (_, writers)| {
             if line.node == node {

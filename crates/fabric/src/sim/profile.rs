@@ -1,8 +1,10 @@
-//! Hardware as numbers: what a simulated cluster's machines, NICs and memory cost.
+//! Profiles: descriptions of hardware as numbers, which say what a simulated cluster's machines,
+//! NICs and memory cost.
 //!
-//! A profile is data. The ones that come with the simulator are `profiles/*.toml`, where every
-//! number has its source; `world.rs` is the model that uses them. Times are nanoseconds, bandwidths
-//! gigabytes (10^9) per second, both ways of a link separately.
+//! A profile is data. The profiles that come with the simulator are `profiles/*.toml`, where every
+//! number has its source. `world.rs` is the model that uses them. Times are in nanoseconds,
+//! bandwidths in gigabytes (10^9 bytes) per second. Each direction of a link has the full
+//! bandwidth.
 
 use std::collections::BTreeMap;
 
@@ -12,37 +14,37 @@ use std::collections::BTreeMap;
 pub struct Profile {
     /// Name of the profile.
     pub name: String,
-    /// The machines it stands for.
+    /// The machines that the profile describes.
     pub about: String,
-    /// Who executes a verb.
+    /// What executes a verb at the memory node.
     pub path: Path,
     /// Whether the machines' CPUs may change words that verbs CAS.
     pub coherent_atomics: bool,
-    /// Machines.
+    /// The machines.
     pub machine: Machine,
-    /// Network interface.
+    /// The network interfaces.
     pub nic: Nic,
-    /// What a client's CPU pays.
+    /// The costs of a client's CPU.
     pub cpu: Cpu,
-    /// Calls.
+    /// The costs of calls.
     pub calls: Calls,
     /// A programmable switch that answers calls, if there is one.
     #[cfg_attr(feature = "profiles", serde(default, skip_serializing_if = "Option::is_none"))]
     pub switch: Option<Switch>,
-    /// Clocks of machines against each other.
+    /// The clocks of the machines, compared with each other.
     pub clock: Clock,
-    /// Kinds of memory, by name; `dram` must be among them.
+    /// The kinds of memory, by name. `dram` must be among them.
     pub media: BTreeMap<String, Medium>,
 }
 
-/// Who executes a verb at the memory node.
+/// What executes a verb at the memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Path {
     /// The NIC of the memory node.
     Nic,
-    /// The CPU of the memory node: a round is one message to each node, and the verbs are done in
-    /// software. What protocols take for atomics of a NIC is emulated.
+    /// The CPU of the memory node. A round is one message to each node, and software executes its
+    /// verbs. It emulates what protocols take for atomics of a NIC.
     Messages,
     /// The client's own CPU, by loads, stores and atomic instructions that reach the memory (CXL).
     Loads,
@@ -52,17 +54,18 @@ pub enum Path {
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Machine {
-    /// NICs; its memory is spread over them in pieces of 4 KiB, each served by one.
+    /// The number of NICs. The machine's memory is spread over them in pieces of 4 KiB, each of
+    /// which one NIC serves.
     pub nics: u32,
-    /// Worker threads of a client machine, unless a run says otherwise.
+    /// The number of worker threads of a client machine, unless a run sets another number.
     pub threads: u32,
-    /// Threads of a memory node's own CPU that serve calls and messages, where it has workers of
-    /// its own no more.
+    /// The number of threads of a memory node's own CPU that serve calls and messages, where the
+    /// node has no workers.
     pub server_threads: u32,
 }
 
-/// One NIC. *Latencies* delay a verb; *occupancies* are times in which the NIC's engine can take no
-/// other.
+/// The costs of one NIC. A *latency* delays a verb. An *occupancy* is a time in which the NIC's
+/// engine can take no other verb.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Nic {
@@ -95,69 +98,70 @@ pub struct Nic {
     pub connection_ns: f64,
     /// Occupancy of the memory node's NIC for a READ.
     pub read_ns: f64,
-    /// For a WRITE.
+    /// Occupancy of the memory node's NIC for a WRITE.
     pub write_ns: f64,
-    /// For a CAS or FETCH_ADD.
+    /// Occupancy of the memory node's NIC for a CAS or FETCH_ADD.
     pub atomic_ns: f64,
     /// Bytes of headers with each message and each packet.
     pub header_bytes: u32,
     /// Largest payload of a packet.
     pub packet_bytes: u32,
-    /// Slots of the table in which the NIC locks the words of atomics: a power of two. One atomic
-    /// at a time in each.
+    /// Slots of the table in which the NIC locks the words of atomics: a power of two. Each slot
+    /// admits one atomic at a time.
     pub atomic_slots: u32,
     /// The lowest address bit that selects the slot.
     pub atomic_slot_shift: u32,
     /// Time that an atomic holds its slot.
     pub atomic_slot_ns: f64,
-    /// Connections whose state the NIC caches. 0: any number.
+    /// Connections whose state the NIC caches. 0 means any number.
     pub cached_connections: u32,
     /// Further occupancy of a verb whose connection is not cached.
     pub miss_ns: f64,
 }
 
-/// What a client's CPU pays.
+/// The costs of a client's CPU.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Cpu {
-    /// Ringing a doorbell: once for each destination of a round.
+    /// Ringing a doorbell. It is paid once for each destination of a round.
     pub doorbell_ns: f64,
     /// Posting a verb, and its share of polling.
     pub post_ns: f64,
-    /// Taking a completion: once for each destination of a round.
+    /// Taking a completion. It is paid once for each destination of a round.
     pub poll_ns: f64,
     /// Switching to a coroutine.
     pub switch_ns: f64,
-    /// What software does for a transaction attempt beside its verbs.
+    /// The work of the software for a transaction attempt, beside its verbs.
     pub transaction_ns: f64,
 }
 
-/// Calls: messages to a CPU and back.
+/// The costs of calls, which are messages to a CPU and back.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Calls {
     /// Occupancy of a NIC, at either end, for each message.
     pub message_ns: f64,
-    /// The client's CPU for posting a call: the first of a round.
+    /// CPU time of the client for posting the first call of a round.
     pub post_ns: f64,
-    /// For each further one: they share the doorbell (one queue pair reaches everybody).
+    /// CPU time of the client for posting each further call of a round. Calls share the doorbell,
+    /// because one queue pair reaches all nodes.
     pub next_ns: f64,
-    /// The client's CPU for taking an answer.
+    /// CPU time of the client for taking an answer.
     pub poll_ns: f64,
-    /// The serving CPU: receiving, dispatching and answering.
+    /// CPU time of the server for receiving, dispatching and answering a call.
     pub serve_ns: f64,
-    /// The serving CPU for each word of request and answer.
+    /// CPU time of the server for each word of request and answer.
     pub word_ns: f64,
     /// Time after which a client that has no answer sends the call again.
     pub resend_ns: f64,
 }
 
-/// A programmable switch on the way: it stands for the last memory node, where calls are concerned.
-/// What its memory holds costs nothing more.
+/// A programmable switch in the network. It takes the place of the last memory node where calls are
+/// concerned. Access to its memory costs nothing more.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Switch {
-    /// Latency from a NIC to it: part of the wire.
+    /// Latency from a NIC to the switch, which is a part of the wire.
     pub wire_ns: f64,
     /// Time from a call's arrival until its answer leaves.
     pub serve_ns: f64,
@@ -173,20 +177,20 @@ pub struct Clock {
     pub drift_ppm: f64,
 }
 
-/// A kind of memory, beside what the NIC's path to it costs.
+/// The costs of a kind of memory, beside those of the NIC's path to it.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Medium {
-    /// Whether it keeps what has reached it when power is lost.
+    /// Whether the memory keeps what has reached it when power is lost.
     pub persistent: bool,
-    /// Whether the processor's caches are within what is kept (eADR), so that what has reached them
-    /// is.
+    /// Whether the processor's caches also keep their content when power is lost (eADR).
     pub caches_persistent: bool,
     /// Further latency of a read.
     pub read_ns: f64,
-    /// Bytes of a line of the medium: it is written as a whole.
+    /// Bytes of a line of the medium, which is written as a whole.
     pub line_bytes: u32,
-    /// Bytes of a unit of its controller: writing part of one reads it first.
+    /// Bytes of a unit of its controller. To write a part of a unit, the controller reads the unit
+    /// first.
     pub unit_bytes: u32,
     /// Occupancy for each line written.
     pub line_write_ns: f64,
@@ -196,15 +200,15 @@ pub struct Medium {
     pub write_ns: f64,
     /// Occupancy for each unit that is written in part.
     pub partial_ns: f64,
-    /// Lines written for each line of a long WRITE where the NIC writes to the processor's cache
-    /// (DDIO), which evicts them in no order.
+    /// Lines written for each line of a long WRITE, where the NIC writes to the processor's cache
+    /// (DDIO). The cache evicts its lines in no order.
     pub ddio_amplification: f64,
     /// Factor on all occupancies where NIC and memory belong to different sockets.
     pub cross_socket: f64,
 }
 
 impl Medium {
-    /// Plain memory, which costs nothing beside the way to it.
+    /// Makes plain memory, which costs nothing beyond the path to it.
     #[must_use]
     pub fn plain() -> Medium {
         Medium {

@@ -1,8 +1,9 @@
-//! Profiles as text: the ones that come with the simulator, and those of others.
+//! The text form of profiles: the profiles that come with the simulator, and the parser for these
+//! and others.
 //!
-//! A wrong number in a profile gives plausible nonsense rather than an error, so a text is refused
-//! unless it has every key, no other, and only values that mean something. A refusal is one line
-//! that names the key and where it stands.
+//! A wrong number in a profile would give plausible nonsense and no error. So a text is refused
+//! unless it has every key, no other key, and only values that make sense. A refusal is one line,
+//! which names the key and its place.
 
 use std::fmt;
 use std::fs;
@@ -26,38 +27,38 @@ const SHIPPED: [(&str, &str); 8] = [
     ("cxl", include_str!("../../../../profiles/cxl.toml")),
 ];
 
-/// The longest time a profile may name: far above any hardware, and small enough that sums of them
-/// cannot overflow the simulator's clock.
+/// The longest time that a profile may have. It is far above any hardware, and small enough that
+/// sums of such times cannot overflow the simulator's clock.
 const LONGEST_NS: f64 = 1e11;
 
-/// Why a text or file is not a profile.
+/// The reason why a text or file is not a profile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The text is not a profile.
     #[error("{}{field}: {reason}", Place(path.as_deref(), *line))]
     Refused {
-        /// The file, if it came from one.
+        /// The path of the file, if the text came from one.
         path: Option<PathBuf>,
-        /// The line, counted from 1, where there is one: that of the key, or of the table that
-        /// lacks it.
+        /// The line, counted from 1, of the key, or of the table that lacks it. `None` if there is
+        /// no such line.
         line: Option<usize>,
-        /// The key with its tables, as in `nic.link_gb_s`; `profile` for the text as a whole.
+        /// The key with its tables, as in `nic.link_gb_s`. It is `profile` for the text as a whole.
         field: String,
         /// What is wrong, and what was expected.
         reason: String,
     },
 }
 
-/// `file:3: `, `line 3: ` or nothing.
+/// The place in front of a message: `file:3: `, `line 3: ` or nothing.
 struct Place<'a>(Option<&'a FilePath>, Option<usize>);
 
 impl fmt::Display for Place<'_> {
@@ -100,7 +101,7 @@ impl Profile {
         let profile: Profile = toml::from_str(text).map_err(|error| {
             let at = error.span().map(|span| span.start);
             let field = at.and_then(|at| key_at(text, at)).unwrap_or_else(|| "profile".to_owned());
-            // The parser's messages may have a second line with what it expected.
+            // The parser's messages may have a second line, which says what was expected.
             let reason = error.message().trim().replace('\n', ", ");
             ProfileError::Refused { path: None, line: at.map(|at| line_of(text, at)), field, reason }
         })?;
@@ -131,9 +132,9 @@ impl Profile {
 }
 
 impl Profile {
-    /// The profile as TOML, as [`parse`](Profile::parse) reads it. What `source` says of a key
-    /// (`nic.link_gb_s`) stands on its line as a comment: nothing of its name and of what it stands
-    /// for, which become one line each.
+    /// Writes the profile as TOML, which [`parse`](Profile::parse) reads. The comment on the line
+    /// of a key is what `source` returns for the key (such as `nic.link_gb_s`). `source` is not
+    /// asked about `name` and `about`, which become one line each.
     #[must_use]
     pub fn to_toml(&self, source: impl Fn(&str) -> String) -> String {
         let one_line = |text: &str| text.replace(['\r', '\n'], " ");
@@ -154,7 +155,7 @@ impl Profile {
     }
 }
 
-/// Keys that are no claims about hardware.
+/// Keys that make no claim about hardware, and so need no source.
 const UNSOURCED: [&str; 2] = ["name", "about"];
 
 /// A key and what is wrong with its value.
@@ -167,8 +168,8 @@ fn wrong(field: &str, reason: String) -> Result<(), Wrong> {
     Err(Wrong { field: field.to_owned(), reason })
 }
 
-/// Checks all keys, also keys that a later version of the struct adds: a pattern without `..` does
-/// not compile then.
+/// Checks all keys. It destructures the struct without `..`, so a new key that it does not check
+/// fails to compile.
 fn check(profile: &Profile) -> Result<(), Wrong> {
     let Profile { name, about: _, path: _, coherent_atomics: _, machine, nic, cpu, calls, switch, clock, media } =
         profile;
@@ -187,7 +188,7 @@ fn check(profile: &Profile) -> Result<(), Wrong> {
     media.iter().try_for_each(|(name, medium)| check_medium(name, medium))
 }
 
-/// Checks values by the name of their variables.
+/// Checks several values by the names of their variables.
 macro_rules! each {
     ($check:ident in $table:expr; $($field:ident),+ $(,)?) => {
         $($check(&format!("{}.{}", $table, stringify!($field)), *$field)?;)+
@@ -296,7 +297,7 @@ fn check_medium(name: &str, medium: &Medium) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// NaN fails every comparison, so each test names what is allowed.
+/// Checks a time. NaN fails every comparison, so each check says what is allowed.
 fn time(field: &str, ns: f64) -> Result<(), Wrong> {
     if (0.0..=LONGEST_NS).contains(&ns) {
         return Ok(());
@@ -332,18 +333,19 @@ fn power_of_two(field: &str, number: u32) -> Result<(), Wrong> {
     wrong(field, format!("is {number}, expected a power of two"))
 }
 
-/// The line, counted from 1, of a byte of the text.
+/// Returns the line, counted from 1, of a byte of the text.
 fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count()
 }
 
-/// The key, with its tables, that has this byte in itself, in its value, or in the header of its
-/// table.
+/// Returns the key, with its tables, whose text contains this byte: in the key itself, in its
+/// value, or in the header of its table.
 fn key_at(text: &str, at: usize) -> Option<String> {
     fn within(table: &DeTable<'_>, at: usize) -> Option<String> {
         table.iter().find_map(|(key, value)| {
             let name = key.get_ref();
-            // The innermost first. What stands below a header is not within its table's span.
+            // The innermost table comes first. The span of a table does not contain the lines below
+            // its header.
             let inner = if let DeValue::Table(inner) = value.get_ref() { within(inner, at) } else { None };
             match inner {
                 Some(inner) => Some(format!("{name}.{inner}")),
@@ -358,7 +360,7 @@ fn holds<T>(spanned: &Spanned<T>, at: usize) -> bool {
     spanned.span().contains(&at)
 }
 
-/// The line of a key, or that of the innermost of its tables that is there.
+/// Returns the line of a key, or the line of the innermost of its tables that exists.
 fn line_of_key(text: &str, field: &str) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
     let (mut table, mut line) = (root.get_ref(), None);
@@ -381,7 +383,8 @@ mod tests {
         SHIPPED.iter().find(|(shipped, _)| *shipped == name).unwrap().1
     }
 
-    /// The profile of ConnectX-4 with the first line of a key in a table replaced.
+    /// Returns the text of the profile of ConnectX-4, with the first line of a key in a table
+    /// replaced.
     fn with(table: &str, key: &str, line: &str) -> String {
         let (mut inside, mut replaced) = (table.is_empty(), false);
         let mut text = String::new();
@@ -398,7 +401,7 @@ mod tests {
         text
     }
 
-    /// What is said of it, in one line.
+    /// Returns the refusal of a text, which must be one line.
     #[track_caller]
     fn refused(text: &str) -> String {
         let said = Profile::parse(text).expect_err("refused").to_string();

@@ -1,31 +1,34 @@
-//! The event queue: a timing wheel, so that an event costs the same whether ten or a million are
-//! waiting.
+//! The event queue of the simulator. It is a timing wheel, so an event costs the same whether ten
+//! or a million events are waiting.
 //!
-//! Time is cut into slices of a few nanoseconds. The next events, at least [`AHEAD`] of them, are
-//! sorted. Events of the next sixty microseconds are in buckets, a list in any order for each
-//! slice. Later events wait in a heap. Events of one instant come in the order in which they were
-//! put in.
+//! Time is cut into slices of a few nanoseconds.
 //!
-//! Some events are known before they happen. That is for the caches: the code that runs the events
-//! can fetch what the next ones need.
+//! 1. The next events, at least [`AHEAD`] of them, are sorted.
+//! 2. Events of the next sixty microseconds are in buckets, one unordered list for each slice.
+//! 3. Later events wait in a heap.
+//!
+//! Events of one instant come out in the order in which they were put in.
+//!
+//! The queue shows some events before they happen. So the code that runs the events can prefetch
+//! into the caches what the next events need.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Virtual time in picoseconds: a NIC's engine is occupied for a fraction of a nanosecond more or
-/// less.
+/// Virtual time in picoseconds. The occupancies of a NIC's engine differ by fractions of a
+/// nanosecond.
 pub(crate) type Picos = u64;
 
 /// Picoseconds of a nanosecond.
 pub(crate) const NS: Picos = 1_000;
 
-/// Events that are sorted before they are due, if that many are waiting.
+/// The number of events that are sorted before they are due, if that many are waiting.
 pub(crate) const AHEAD: usize = 4;
 
 const SLICE_BITS: u32 = 11;
 const SLICES: usize = 1 << 15;
 const OCCUPIED_WORDS: usize = SLICES / 64;
-/// Events that are over and still stand before the sorted events, at most.
+/// The largest number of past events that may still stand before the sorted events.
 const OVER_MAX: usize = 64;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
@@ -67,7 +70,7 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-/// An event in a bucket's list, or a free place.
+/// A link of a bucket's list, which has an event or is free.
 struct Link<E> {
     entry: Entry<E>,
     next: u32,
@@ -75,19 +78,20 @@ struct Link<E> {
 
 /// Events in the order of their times.
 pub(crate) struct Queue<E> {
-    /// All of the slices up to `slice`, ascending; those before `first` are over.
+    /// All events of the slices up to `slice`, ascending. The events before `first` are over.
     front: Vec<Entry<E>>,
     first: usize,
     slice: u64,
     /// The first link of each bucket's list.
     buckets: Box<[u32]>,
-    /// Which buckets have events, a bit each.
+    /// The buckets that have events, one bit each.
     occupied: [u64; OCCUPIED_WORDS],
     links: Vec<Link<E>>,
-    /// The first free link. The links that were used last are used first: they are in the cache.
+    /// The first free link. The links that were used last are used again first, because they are in
+    /// the cache.
     free: u32,
     later: BinaryHeap<Reverse<Entry<E>>>,
-    /// Events that are not in `front`.
+    /// The number of events that are not in `front`.
     waiting: usize,
     next_order: u64,
 }
@@ -108,7 +112,7 @@ impl<E: Copy> Queue<E> {
         }
     }
 
-    /// Puts an event in. One of a time that is over happens at once.
+    /// Puts an event in. An event whose time is over happens at once.
     #[inline]
     pub(crate) fn push(&mut self, at: Picos, event: E) {
         let entry = Entry { at, order: self.next_order, event };
@@ -125,7 +129,7 @@ impl<E: Copy> Queue<E> {
         }
     }
 
-    /// Puts an event where it belongs among the sorted events: near their end, and there are few.
+    /// Inserts an event among the sorted events, which are few. Its place is near their end.
     #[inline]
     fn insert(&mut self, entry: Entry<E>) {
         let sorted = &self.front[self.first..];
@@ -151,7 +155,7 @@ impl<E: Copy> Queue<E> {
         self.occupied[bucket / 64] |= 1 << (bucket % 64);
     }
 
-    /// When the next event happens.
+    /// Returns when the next event happens.
     #[inline]
     pub(crate) fn next_at(&mut self) -> Option<Picos> {
         if self.first == self.front.len() {
@@ -160,7 +164,7 @@ impl<E: Copy> Queue<E> {
         self.front.get(self.first).map(|entry| entry.at)
     }
 
-    /// The next event and its time.
+    /// Removes the next event, and returns it with its time.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Picos, E)> {
         while self.front.len() - self.first <= AHEAD && self.waiting > 0 {
@@ -175,8 +179,8 @@ impl<E: Copy> Queue<E> {
         Some((entry.at, entry.event))
     }
 
-    /// The event that comes after `others` other events, if it is known: `others` is less than
-    /// [`AHEAD`].
+    /// Returns the event that comes after `others` other events, if it is known. `others` must be
+    /// less than [`AHEAD`].
     #[inline]
     pub(crate) fn ahead(&self, others: usize) -> Option<&E> {
         self.front.get(self.first + others).map(|entry| &entry.event)
@@ -191,7 +195,7 @@ impl<E: Copy> Queue<E> {
         if wheel == Some(next) {
             self.take_bucket(next as usize % SLICES);
         }
-        // What was far away may be near now.
+        // Events that were far away may be near now.
         while let Some(Reverse(entry)) = self.later.peek() {
             let slice = entry.slice();
             if slice - next >= SLICES as u64 {
@@ -249,7 +253,7 @@ mod tests {
         let (mut now, mut number) = (0, 0u64);
         for _ in 0..200_000 {
             if prng.below(5) < 3 || expected.is_empty() {
-                // Now, soon, in the wheel, or far beyond it.
+                // The times are: now, soon, within the wheel, or far beyond it.
                 let reach = [1, 1 << 14, 1 << 20, 1 << 31, 1 << 40][prng.below(5) as usize];
                 let at = now + prng.below(reach);
                 queue.push(at, number);

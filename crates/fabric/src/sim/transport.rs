@@ -1,4 +1,4 @@
-//! A client's side of the simulation.
+//! The transport of the simulated backend: a client's side of the simulation.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use crate::ids::{LaneId, Nanos, Ticket};
 use crate::round::buffer::RoundBuffer;
 use crate::transport::{Capabilities, Posted, Transport};
 
-/// Polls of a simulation that nobody drives, without anything to do, after which it is taken for
-/// deadlocked.
+/// Polls in which there was nothing to do, in a simulation that is not driven, after which it is
+/// taken for deadlocked.
 const IDLE_POLLS_MAX: u64 = 10_000_000;
 
 pub(super) struct SimTransport {
     pub(super) sim: Sim,
     pub(super) connection: usize,
-    /// There is nothing to poll for.
+    /// Whether there is nothing to poll for.
     pub(super) idle: Arc<AtomicBool>,
-    /// Empty but while polling: so that a poll allocates nothing.
+    /// Vectors that are empty except during a poll. They are kept so that a poll does not allocate.
     pub(super) news: RefCell<(Vec<LaneId>, Vec<Box<RoundBuffer>>)>,
 }
 
@@ -76,8 +76,8 @@ impl Transport for SimTransport {
         let due = || self.sim.world().next_at().is_some_and(|at| at <= until);
         let instant = self.sim.world().instant;
         if instant {
-            // Time passes for sleepers only; what is under way and what memory nodes have to do
-            // gets done meanwhile.
+            // Time passes for sleepers only. Verbs under way, and the work of memory nodes, get
+            // done meanwhile.
             while due() {
                 self.sim.step();
             }

@@ -1,4 +1,4 @@
-//! The state of a simulated cluster, and what happens in it: one event after the other, in virtual
+//! The state of a simulated cluster, and its events, which happen one after the other in virtual
 //! time.
 //!
 //! A round goes through these events, once for each node it has verbs for (a *group*):
@@ -13,18 +13,18 @@
 //!          round)
 //! ```
 //!
-//! This file has the state. The files below it have what happens: `posting`, `node` and
-//! `completion` are the way of a round, in its order; `time` takes the events; `services` has what
-//! memory nodes do of their own, and `faults` what goes wrong.
+//! This file has the state. The files below it have the events: `posting`, `node` and `completion`
+//! are the path of a round, in its order. `time` takes the events one by one. `services` has the
+//! work that memory nodes do on their own, and `faults` has the faults.
 //!
-//! What memory nodes' CPUs do for calls and services is their own code, which stores whenever it
-//! likes. It runs outside of the world ([`Step::Work`]), so that other verbs take effect between
+//! For calls and services, the CPUs of memory nodes run real code, which may store at any time.
+//! That code runs outside of the world ([`Step::Work`]), so that other verbs take effect between
 //! its stores: see [`World::meanwhile`].
 //!
 //! **Order** (contract, rule 1) is kept by a few times for each connection and node, its *floors*:
-//! when the last WRITE and the last atomic take effect. A verb that is ordered behind one of them
-//! takes effect after it; all others take effect whenever their own access to memory is over, which
-//! is in any order.
+//! the times at which the last WRITE and the last atomic take effect. A verb that is ordered behind
+//! one of these takes effect after it. All other verbs take effect when their own access to memory
+//! is over, which is in any order.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -69,7 +69,7 @@ pub(super) enum Event {
     Done {
         flight: u32,
     },
-    /// A core looks for what it can do.
+    /// A core looks for something that it can do.
     Turn {
         core: u32,
     },
@@ -82,7 +82,7 @@ pub(super) enum Event {
 }
 
 impl Event {
-    /// The round that it belongs to.
+    /// Returns the round that the event belongs to.
     #[inline(always)]
     fn flight(&self) -> Option<u32> {
         match *self {
@@ -92,22 +92,22 @@ impl Event {
     }
 }
 
-/// What an event has come to.
+/// The result of handling an event.
 pub(super) enum Step {
     Nothing,
-    /// A core's turn has come.
+    /// It is this core's turn.
     Turn(usize),
-    /// A memory node's CPU has something to do: [`Work::run`], and then [`World::worked`].
+    /// A memory node's CPU has work to do: call [`Work::run`], and then [`World::worked`].
     Work(Work),
 }
 
-/// What a memory node's CPU does next.
+/// The next work of a memory node's CPU.
 pub(super) enum Work {
     Call(Call),
     Service { index: u32, running: RunningService, progress: Progress },
 }
 
-/// A call that is served now.
+/// A call that is being served.
 pub(super) struct Call {
     flight: Box<Flight>,
     client: ClientId,
@@ -129,19 +129,19 @@ impl Work {
     }
 }
 
-/// A round under way. In this order, so that what every event touches lies together.
+/// A round under way. Its fields are in this order so that what every event touches lies together.
 #[repr(C)]
 struct Flight {
     buffer: Box<RoundBuffer>,
     groups: Vec<Group>,
     connection: u32,
     groups_left: u16,
-    /// The verbs up to here are under way: up to a fence.
+    /// The verbs up to here, where a fence is, are under way.
     end: u16,
-    /// When all answers so far are at the client.
+    /// The time at which all answers so far are at the client.
     back: Picos,
     ticket: Ticket,
-    /// Destinations that the client's CPU takes a completion of.
+    /// The number of destinations whose completion the client's CPU takes.
     polls: u16,
     calls: u16,
     orphaned: bool,
@@ -151,14 +151,14 @@ struct Flight {
 /// The verbs of a round for one node.
 #[derive(Clone, Copy, Debug)]
 struct Group {
-    /// Which of the round's verbs, a bit each.
+    /// The verbs of the round that belong to the group, one bit each.
     verbs: u128,
     node: NodeId,
     failed: bool,
     has_calls: bool,
-    /// Parts that have not taken effect.
+    /// Parts of verbs that have not taken effect.
     pieces: u32,
-    /// Payload, but for what calls answer.
+    /// Payload bytes out and back, without the answers of calls.
     bytes_out: u32,
     bytes_back: u32,
 }
@@ -170,7 +170,7 @@ impl Group {
         Group { verbs: 0, node, failed: false, has_calls: false, pieces: 0, bytes_out: 0, bytes_back: 0 }
     }
 
-    /// The places of its verbs in the round.
+    /// Returns the places of the group's verbs in the round.
     fn places(&self) -> impl Iterator<Item = usize> + use<> {
         let mut left = self.verbs;
         std::iter::from_fn(move || {
@@ -181,22 +181,22 @@ impl Group {
     }
 }
 
-/// What orders the verbs of one connection at one node.
+/// The times that order the verbs of one connection at one node.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Floor {
-    /// The last group's arrival.
+    /// The arrival of the last group.
     pub(super) arrival: Picos,
-    /// When the last WRITE has taken effect.
+    /// The time at which the last WRITE takes effect.
     write: Picos,
-    /// When the last atomic has.
+    /// The time at which the last atomic takes effect.
     atomic: Picos,
-    /// Until when the connection's unit of the NIC is occupied.
+    /// The time until which the connection's unit of the NIC is occupied.
     sending: Picos,
     used: bool,
-    /// When a client that has died did so: what was sent later never left.
+    /// The time at which the client died, if it has. What it posted to be sent later never left.
     pub(super) cut: Picos,
-    /// Added to the next group's way.
+    /// The time that is added to the next group's way.
     pub(super) delay: Picos,
 }
 
@@ -204,26 +204,28 @@ pub(super) struct Connection {
     pub(super) client: ClientId,
     pub(super) machine: usize,
     nic: usize,
-    /// The core whose coroutines use it, while a driver runs the simulation.
+    /// The core whose coroutines use the connection, while a driver runs the simulation.
     pub(super) core: Option<usize>,
     pub(super) floors: Box<[Floor]>,
     completed: Vec<(Ticket, Box<RoundBuffer>, Picos)>,
     reclaimed: Vec<Box<RoundBuffer>>,
     ready: Vec<LaneId>,
-    /// The endpoint need not poll: a driver runs the simulation, and there is nothing to be told.
+    /// Whether the endpoint need not poll: a driver runs the simulation, and there is nothing to
+    /// tell the endpoint.
     pub(super) idle: Arc<AtomicBool>,
-    /// Rounds with parts behind a fence that have not been posted.
+    /// The number of rounds with parts behind a fence that have not been posted.
     fenced: u32,
-    /// Rounds that wait for those.
+    /// Rounds that wait for the fenced rounds.
     held: VecDeque<u32>,
     pub(super) dead: bool,
-    /// Nodes that have taken its access away, a bit each.
+    /// Nodes that have revoked the client's access, one bit each.
     pub(super) revoked: u64,
-    /// Which lives of the nodes it is connected to.
+    /// For each node, the life in which the connection was made.
     lives: Box<[u32]>,
     /// Rounds of this connection that are under way.
     under_way: Vec<(Ticket, u32)>,
-    /// How many of its next calls, or their answers, are lost; how many arrive twice.
+    /// The number of the client's next calls that are lost (or their answers are), and of those
+    /// that arrive twice.
     pub(super) lose_calls: u32,
     pub(super) duplicate_calls: u32,
 }
@@ -232,9 +234,9 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) clock: Picos,
-    /// Connection of the core's worker, which has only one that is alive: the last.
+    /// The connection of the core's worker. Only one connection of a worker is alive: the last.
     pub(super) connection: Option<usize>,
-    /// When it looks next.
+    /// The time of its next turn.
     turn_at: Option<Picos>,
     pub(super) paused_until: Picos,
     pub(super) stopped: bool,
@@ -242,21 +244,22 @@ pub(super) struct Core {
 
 pub(super) struct MachineState {
     nics: Vec<NicState>,
-    /// Threads of its own that serve, by their clocks.
+    /// The clocks of its own serving threads.
     servers: Vec<Picos>,
-    /// Cores that run workers.
+    /// The cores that run workers.
     cores: Vec<usize>,
-    /// What its clock is ahead of true time by, at the beginning and for each billion.
+    /// How far its clock is ahead of true time: the offset at the beginning, and the drift for each
+    /// billion.
     offset: i64,
     drift: i64,
 }
 
 pub(super) struct NodeState {
     pub(super) down: bool,
-    /// Grows with each restart: what was connected before is not any more.
+    /// Counts restarts. A connection to an earlier life does not exist any more.
     pub(super) life: u32,
     medium: MediumState,
-    /// The node's services stand still until then.
+    /// The time until which the node's services stand still.
     pub(super) stalled_until: Picos,
 }
 
@@ -269,7 +272,7 @@ pub(super) struct RunningService {
 
 pub(super) struct World {
     pub(super) memory: Arc<Memory>,
-    /// For each region, from where to where its bytes are lines of records, ascending.
+    /// For each region, the ranges of bytes that are lines of records, ascending.
     record_lines: Vec<Vec<Range<u64>>>,
     queue: Queue<Event>,
     pub(super) now: Picos,
@@ -281,44 +284,43 @@ pub(super) struct World {
     pub(super) stretch: f64,
     costs: Costs,
     server_threads: usize,
-    /// How far clocks may be off, in nanoseconds, and how far they may drift, in billionths.
+    /// The largest offset of a clock in nanoseconds, and the largest drift in billionths.
     clock_offset: u64,
     clock_drift: u64,
     machines: Vec<MachineState>,
     pub(super) nodes: Vec<NodeState>,
     pub(super) connections: Vec<Connection>,
-    /// Where the next connection's client is.
+    /// The client machine of the next connection.
     pub(super) place: usize,
-    /// Boxed, because every event takes one out and puts it back.
+    /// The rounds under way. They are boxed, because every event takes one out and puts it back.
     flights: Vec<Option<Box<Flight>>>,
     free_flights: Vec<u32>,
     pub(super) cores: Vec<Core>,
     pub(super) running_cores: usize,
-    /// A core whose turn has come with the event that is being handled.
+    /// The core whose turn has come with the event that is being handled.
     turning: Option<usize>,
     services: Vec<Option<RunningService>>,
-    /// Rounds complete at once and take no time.
+    /// Whether rounds complete at once and take no time.
     pub(super) instant: bool,
-    /// What a flush covers is kept by persistent memory: it gets further than to a cache that is
-    /// lost.
+    /// Whether a flush reaches persistent memory, and not only a cache that a loss of power
+    /// empties.
     pub(super) flush_persists: bool,
-    /// A driver runs the simulation, so endpoints that poll do not.
+    /// Whether a driver runs the simulation. Endpoints that poll do not run it then.
     pub(super) driven: bool,
     /// The core whose worker has its turn.
     pub(super) acting: Option<usize>,
-    /// Nodes that the cluster goes on without, a bit each: nobody takes access to them away any
-    /// more.
+    /// Nodes that the cluster goes on without, one bit each. A revocation no longer includes them.
     pub(super) abandoned: u64,
     pub(super) faults: Faults,
     /// What passes through, if it is recorded.
     pub(super) recording: Option<Recording>,
     /// A word that is polled, and when it was written.
     pub(super) watched: Option<(Address, Option<Picos>)>,
-    /// Clients that lose their access, each with the number of pieces after which it does.
+    /// Clients to revoke, each with the number of pieces after which it is revoked.
     pub(super) revocations: Vec<(u64, ClientId)>,
     pub(super) statistics: SimStatistics,
     spare_groups: Vec<Vec<Group>>,
-    /// Polls of a simulation that nobody drives, that found nothing to do.
+    /// Polls that found nothing to do, in a simulation that is not driven.
     pub(super) idle_polls: u64,
 }
 
@@ -387,7 +389,7 @@ impl World {
         }
     }
 
-    /// The machine of a client machine's number.
+    /// Returns the machine that has this number among the client machines.
     pub(super) fn machine_of(&mut self, place: usize) -> usize {
         let nodes = self.nodes.len().max(1);
         let machine = if self.symmetric { place % nodes } else { nodes + place };
@@ -396,7 +398,7 @@ impl World {
         machine
     }
 
-    /// The connection's number, and whether it is [`idle`](Connection::idle).
+    /// Connects a client. Returns the connection's number, and its flag [`idle`](Connection::idle).
     pub(super) fn connect(&mut self, client: ClientId) -> (usize, Arc<AtomicBool>) {
         let acting = self.acting.and_then(|core| self.cores[core].connection);
         let machine = match acting {
@@ -425,7 +427,7 @@ impl World {
             lose_calls: 0,
             duplicate_calls: 0,
         });
-        // A worker that connects anew goes on with that.
+        // A worker that connects anew continues with the new connection.
         if let Some(core) = self.acting {
             self.cores[core].connection = Some(index);
             self.connections[index].idle.store(true, Ordering::Relaxed);
@@ -433,7 +435,7 @@ impl World {
         (index, self.connections[index].idle.clone())
     }
 
-    /// Gives a worker's connections a core of their own, on the machine where they are.
+    /// Gives a worker's connections a core of their own, on the machine where the clients are.
     pub(super) fn add_core(&mut self, clients: &[ClientId]) -> usize {
         let core = self.cores.len();
         self.cores.push(Core { clock: self.now, connection: None, turn_at: None, paused_until: 0, stopped: false });
@@ -446,7 +448,8 @@ impl World {
                 connection
                     .idle
                     .store(connection.ready.is_empty() && connection.reclaimed.is_empty(), Ordering::Relaxed);
-                // By the worker: each may have had several connections before this one.
+                // The NIC is chosen by worker: each worker may have had several connections before
+                // this one.
                 connection.nic = core % self.machines[connection.machine].nics.len();
                 machine = Some(connection.machine);
             }
@@ -472,7 +475,7 @@ impl World {
     }
 }
 
-/// A number from -`most` to `most`.
+/// Draws a number from -`most` to `most`.
 fn between(prng: &mut Prng, most: u64) -> i64 {
     prng.below(2 * most + 1) as i64 - most as i64
 }

@@ -1,5 +1,5 @@
-//! Questions and orders to a server, each on a connection of its own: rare, and never in the way of
-//! rounds.
+//! Questions and orders to a server, each on a connection of its own. They are rare, and never
+//! delay rounds.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -13,28 +13,29 @@ use crate::tcp::frame::{self, Kind};
 use crate::tcp::handshake::Purpose;
 
 impl Cluster {
-    /// Takes a client's access to a node. Returns when the node has confirmed it.
+    /// Revokes a client's access to a node. Returns when the node has confirmed it.
     pub(crate) fn revoke_at(&self, node: NodeId, client: ClientId) -> Result<(), FabricError> {
         self.ask(node, Kind::Revoke, &[u64::from(client.0)]).map(|[]| ())
     }
 
-    /// How many connections of a client a node has.
+    /// Asks a node how many connections a client has to it.
     pub(crate) fn connections_at(&self, node: NodeId, client: ClientId) -> Result<u64, FabricError> {
         self.ask(node, Kind::Status, &[u64::from(client.0)]).map(|[connections]| connections)
     }
 
-    /// Has a node give up all that it has, if the order is right. Returns when it has.
+    /// Orders a node to erase all that it has, which it does if the order is right. Returns when it
+    /// has answered.
     pub(crate) fn forget_at(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
         self.ask(node, Kind::Forget, order).map(|[]| ())
     }
 
-    /// Asks every node that is not down, all at the same time: a node that does not answer does not
-    /// keep the others waiting. Returns the answers in the order of the nodes.
+    /// Asks every node that is not down, all at the same time. So a node that does not answer does
+    /// not delay the others. Returns the answers in the order of the nodes.
     pub(crate) fn ask_all<T: Send>(&self, ask: impl Fn(NodeId) -> T + Sync) -> Vec<T> {
         let nodes: Vec<NodeId> = self.all().filter(|node| !self.is_down(*node)).collect();
         let ask = &ask;
         thread::scope(|scope| {
-            // This thread asks the last node.
+            // The calling thread asks the last node.
             let begin = |node| {
                 let thread = thread::Builder::new().name("inquiry".to_owned());
                 thread.spawn_scoped(scope, move || ask(node)).map_err(|_| node)
@@ -60,7 +61,7 @@ impl Cluster {
     ) -> Result<[u64; ANSWER], FabricError> {
         let error = |fault| FabricError { node, fault };
         let (mut stream, _) = self.open(node, Purpose::Administration).map_err(error)?;
-        // Whatever goes wrong now, the node has not confirmed what it was asked.
+        // Whatever goes wrong from here on, the node has not confirmed what it was asked.
         match exchange(&mut stream, self.options.patience, kind, contents) {
             Ok((frame::DONE, answer)) => answer.try_into().map_err(|_| error(Fault::Unreachable)),
             Ok(_) => Err(error(Fault::Unreachable)),

@@ -1,8 +1,8 @@
-//! Words on their way to and from a socket.
+//! Buffers for words on their way to and from a socket.
 //!
-//! A thread has one [`Receiver`] for all its connections, and a connection keeps only what of the
-//! last read was no whole frame: an idle connection holds next to no memory, and no frame is copied
-//! that came in one piece.
+//! A thread has one [`Receiver`] for all its connections. A connection itself keeps only the part
+//! of its last read that was not a whole frame. So an idle connection holds next to no memory, and
+//! a frame that came in one piece is not copied.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -12,17 +12,18 @@ use crate::address::WORD_BYTES;
 use crate::limits::RECEIVE_BYTES;
 use crate::tcp::stream::Stream;
 
-/// Words that are to be sent.
+/// The words of a connection that are to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Initialised once and then overwritten: what lies behind `end` is of former frames.
+    /// The words. They are initialised once and then overwritten; what lies behind `end` belongs to
+    /// earlier frames.
     words: Vec<u64>,
     end: usize,
     sent_bytes: usize,
 }
 
 impl Outbox {
-    /// The place of the next word.
+    /// Returns the place of the next word.
     #[inline]
     pub(crate) fn end(&self) -> usize {
         self.end
@@ -33,25 +34,25 @@ impl Outbox {
         self.end == 0
     }
 
-    /// Bytes that have not been sent.
+    /// Returns the number of bytes that have not been sent.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.end * WORD_BYTES - self.sent_bytes
     }
 
-    /// What has not been sent.
+    /// Returns the bytes that have not been sent.
     #[inline]
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.words[..self.end].as_bytes()[self.sent_bytes..]
     }
 
-    /// All words, from the first that [`Outbox::end`] has counted.
+    /// Returns all words, from the first that [`Outbox::end`] has counted.
     #[inline]
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
         &mut self.words[..self.end]
     }
 
-    /// Adds `words` words of arbitrary content; returns the place of the first.
+    /// Adds `words` words of arbitrary content. Returns the place of the first.
     #[inline]
     pub(crate) fn grow(&mut self, words: usize) -> usize {
         let at = self.end;
@@ -74,13 +75,13 @@ impl Outbox {
         self.words[at..][..words.len()].copy_from_slice(words);
     }
 
-    /// Adds bytes, a multiple of 8 of them.
+    /// Adds bytes, whose number is a multiple of 8.
     pub(crate) fn extend_bytes(&mut self, bytes: &[u8]) {
         let at = self.grow(bytes.len() / WORD_BYTES);
         self.words[at..self.end].as_mut_bytes().copy_from_slice(bytes);
     }
 
-    /// Takes back everything from `end` on.
+    /// Removes everything from `end` on.
     #[inline]
     pub(crate) fn truncate(&mut self, end: usize) {
         self.end = end;
@@ -91,8 +92,8 @@ impl Outbox {
         self.sent_bytes = 0;
     }
 
-    /// Sends as much as the stream takes. True if that was everything. Places of words are no
-    /// longer valid.
+    /// Sends as many bytes as the stream accepts. Returns true if that was everything. Places of
+    /// words are no longer valid after it.
     pub(crate) fn send(&mut self, stream: &mut Stream) -> io::Result<bool> {
         while self.bytes() > 0 {
             match stream.write(self.unsent()) {
@@ -110,7 +111,7 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Gives room back once it is worth the copy.
+    /// Gives back the room in front of the unsent words, once that is worth the copy.
     fn compact(&mut self) {
         let words = self.sent_bytes / WORD_BYTES;
         if words > self.end / 2 {
@@ -121,30 +122,30 @@ impl Outbox {
     }
 }
 
-/// What of a connection's last read was no whole frame.
+/// The part of a connection's last read that was not a whole frame.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     words: Vec<u64>,
     bytes: usize,
 }
 
-/// Where a thread receives, for one connection after the other.
+/// The buffer in which a thread receives, for one connection after the other.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     words: Box<[u64]>,
     bytes: usize,
 }
 
-/// What a read found.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Received {
-    /// Something, and there may be more.
+    /// It found something, and there may be more.
     Some,
-    /// Something, and there was no more.
+    /// It found something, and there is no more for now.
     All,
-    /// Nothing for now.
+    /// It found nothing for now.
     Nothing,
-    /// The other end has closed.
+    /// The other end has closed the connection.
     End,
 }
 
@@ -153,7 +154,7 @@ impl Receiver {
         Receiver { words: vec![0; RECEIVE_BYTES / WORD_BYTES].into(), bytes: 0 }
     }
 
-    /// Begins with what is left of a connection.
+    /// Begins with the words that are left of a connection's last read.
     #[inline]
     pub(crate) fn resume(&mut self, rest: &mut Rest) {
         let words = rest.bytes.div_ceil(WORD_BYTES);
@@ -182,13 +183,13 @@ impl Receiver {
         }
     }
 
-    /// The whole words that are there.
+    /// Returns the whole words that have been received.
     #[inline]
     pub(crate) fn words(&mut self) -> &mut [u64] {
         &mut self.words[..self.bytes / WORD_BYTES]
     }
 
-    /// Leaves what lies behind the first `used` words for the connection's next turn.
+    /// Keeps the words behind the first `used` words for the connection's next turn.
     #[inline]
     pub(crate) fn leave(&mut self, used: usize, rest: &mut Rest) {
         rest.bytes = self.bytes - used * WORD_BYTES;

@@ -1,5 +1,5 @@
-//! What all transports of one fabric over TCP share: the nodes' addresses, the options, which nodes
-//! are down, and how a connection to a node is made.
+//! The state that all transports of one TCP fabric share: the nodes' addresses, the options, which
+//! nodes are down, and how a connection to a node is made.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -22,23 +22,23 @@ use crate::tcp::stream::{Stream, set_up};
 use crate::tcp::tls::ClientTls;
 use crate::transport::Capabilities;
 
-/// How clients connect.
+/// Options of a client's connections.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// The first key of each server must be among them.
+    /// The keys of the client. The first key of each server must be among them.
     pub keys: Option<Keys>,
-    /// Whose certificates to trust: with it, only servers with TLS are talked to, by the name that
-    /// stands in the address.
+    /// The certificates that the client trusts. If they are given, the client connects only to
+    /// servers with TLS, and checks the name in the address.
     pub tls: Option<ClientTls>,
-    /// The device to reach the nodes' memory with: what makes it [RDMA](crate::rdma). They must
-    /// have one too.
+    /// The RDMA device by which the client reaches the nodes' memory; see [RDMA](crate::rdma). The
+    /// nodes must have one, too.
     pub rdma: Option<Device>,
-    /// Time without an answer after which a node is down. More than a day counts as one
+    /// Time without an answer after which a node is taken for down. More than a day counts as one
     /// day.
     pub patience: Duration,
-    /// Time for a connection to be made, the handshakes not counted.
+    /// Time limit for making a connection, without the handshakes.
     pub connect_timeout: Duration,
-    /// Where addresses are known by their names.
+    /// The memory of names' addresses.
     pub names: Names,
 }
 
@@ -55,29 +55,30 @@ impl Default for TcpOptions {
     }
 }
 
-/// What the transports of a fabric share.
+/// The state that the transports of a fabric share.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    /// Only grow.
+    /// The nodes' addresses. The list only grows.
     pub(crate) addresses: RwLock<Vec<String>>,
     pub(crate) options: TcpOptions,
-    /// Bits of the nodes that are down.
+    /// The nodes that are down, one bit each.
     pub(crate) down: AtomicU64,
-    /// Bells of the transports: a transport that waits is told which nodes are down.
+    /// The bells of the transports. They wake a transport that waits, to tell it which nodes are
+    /// down.
     pub(crate) bells: Mutex<Vec<Weak<Bell>>>,
-    /// Whether nodes answer: one thread at most asks each.
+    /// What is known about which nodes answer. At most one thread asks each node.
     pub(crate) inquiries: Mutex<BTreeMap<NodeId, Inquiry>>,
 }
 
-/// Whether a node answers, as far as is known.
+/// What is known about whether a node answers.
 #[derive(Debug, Default)]
 pub(crate) struct Inquiry {
     pub(crate) is_under_way: bool,
-    /// When the last one ended, if the node had answered.
+    /// The time at which the last question ended, if the node had answered.
     pub(crate) answered: Option<Instant>,
 }
 
-/// So long an answer says that a node answers.
+/// The time for which an answer shows that a node answers.
 pub(crate) const ANSWER_COUNTS: Duration = Duration::from_secs(10);
 
 impl Cluster {
@@ -85,11 +86,11 @@ impl Cluster {
         self.down.load(Ordering::Relaxed) & bit(node) != 0
     }
 
-    /// A blocking connection to a node that has been welcomed.
+    /// Opens a blocking connection to a node, and shakes hands.
     pub(crate) fn open(&self, node: NodeId, purpose: Purpose) -> Result<(Stream, ServerHello), Fault> {
         let names = &self.options.names;
         let name = self.addresses().get(usize::from(node.0)).cloned().ok_or(Fault::Unreachable)?;
-        // Of an address in brackets, these are not part.
+        // The brackets around an IPv6 address do not belong to the host's name.
         let host = name.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
         let mut last = std::io::ErrorKind::AddrNotAvailable.into();
         for address in names.find(&name).map_err(|error| Fault::Refused(Refusal::Name(error)))? {
@@ -109,7 +110,7 @@ impl Cluster {
         Err(not_connected(last))
     }
 
-    /// A transport's connection to a node. `Ok(Err)` of one that is lost already.
+    /// Makes a transport's connection to a node. Returns `Ok(Err)` for a node that is lost already.
     pub(crate) fn connect(
         &self,
         node: NodeId,
@@ -128,7 +129,7 @@ impl Cluster {
                 Ok(()) => Ok(Ok(stream)),
                 Err(error) => Err(FabricError { node, fault: not_connected(error) }),
             },
-            // As for a client that is revoked while it is connected: its rounds tell.
+            // This is as for a client that is revoked while it is connected: its rounds report it.
             Err(Fault::Revoked) => Ok(Err(Fault::Revoked)),
             Err(fault) => Err(FabricError { node, fault }),
         }
@@ -158,12 +159,12 @@ impl Cluster {
     }
 }
 
-/// Why there is no connection.
+/// Converts an error into the reason why there is no connection.
 fn not_connected(error: std::io::Error) -> Fault {
     Fault::Refused(error.into())
 }
 
-/// The bit of a node; none for one that cannot exist.
+/// Returns the bit of a node, or no bit for a node that cannot exist.
 pub(crate) fn bit(node: NodeId) -> u64 {
     1u64.checked_shl(u32::from(node.0)).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! A connection as its server sees it: from the first byte of a handshake to the last words.
+//! A connection as its server sees it, from the first byte of the handshake to the last message.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -18,21 +18,22 @@ use crate::tcp::poller::Interest;
 use crate::tcp::stream::Stream;
 use crate::tcp::tls::{self, TlsReason};
 
-/// How far a connection has come.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one for each connection, and those are boxed")]
 enum Phase {
-    /// The client's hello is to come.
+    /// The server waits for the client's hello.
     Hello,
-    /// The client's proof is to come: of the key that we have proved, whichever are ours by then.
+    /// The server waits for the client's proof. It must be of the key that the server has proved,
+    /// even if the server's keys have changed since.
     Proof { client: ClientHello, server: ServerHello, key: Option<Key> },
-    /// Frames are served.
+    /// The server serves frames.
     Open(Purpose),
-    /// The last words are on their way; what still comes is not read any more.
+    /// The last message is being sent. Whatever still arrives is not read any more.
     Closing,
 }
 
-/// What becomes of a connection after its turn.
+/// What the server does with a connection after its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     Keep,
@@ -43,22 +44,23 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: Stream,
-    /// What has been said goes out first; from then on it is over this.
+    /// The queue pair that the connection changes to when everything said so far has been sent.
     upgrade: Option<Queue>,
     phase: Phase,
     rest: Rest,
     out: Outbox,
-    /// Too many answers are unsent: nothing is read until they are fetched.
+    /// Whether too many answers are unsent, so that the server reads nothing until the client
+    /// fetches them.
     stalled: bool,
-    /// The other end has said its last word.
+    /// Whether the other end has sent its last byte.
     ended: bool,
-    /// What the poller has been told.
+    /// What the poller waits for on this connection.
     pub(crate) interest: Interest,
-    /// Answers that nobody waits for are held back.
+    /// Whether answers that no coroutine waits for are held back.
     pub(crate) deferred: bool,
-    /// The server will look after them.
+    /// Whether the server has this connection in its list of deferred answers.
     pub(crate) listed: bool,
-    /// Tells connections apart that have the same place, one after the other.
+    /// A number that tells apart connections which have the same place, one after the other.
     pub(crate) serial: u64,
 }
 
@@ -83,7 +85,7 @@ impl Connection {
         self.stream.socket()
     }
 
-    /// The client that it serves verbs of.
+    /// Returns the client whose verbs the connection serves.
     pub(crate) fn client(&self) -> Option<ClientId> {
         match self.phase {
             Phase::Open(Purpose::Verbs(client)) => Some(client),
@@ -91,17 +93,17 @@ impl Connection {
         }
     }
 
-    /// Whether it has a limited time: to say who it is, or to take the last words.
+    /// Whether the connection has a time limit: for the handshake, or for taking the last message.
     pub(crate) fn is_timed(&self) -> bool {
         !matches!(self.phase, Phase::Open(_))
     }
 
-    /// Whether it has a queue pair, or will have.
+    /// Whether the connection has a queue pair, or will have one.
     pub(crate) fn has_queue(&self) -> bool {
         self.stream.channel().is_some() || self.upgrade.is_some()
     }
 
-    /// What becomes readable beside the socket.
+    /// Returns the channel that becomes readable beside the socket.
     pub(crate) fn channel(&self) -> Option<BorrowedFd<'_>> {
         self.stream.channel()
     }
@@ -111,25 +113,26 @@ impl Connection {
         self.stream.own(place);
     }
 
-    /// What the poller should wait for.
+    /// Returns what the poller should wait for.
     pub(crate) fn wanted(&self) -> Interest {
         let mut wanted = Interest::empty();
         wanted.set(Interest::IN, !self.stalled && !self.ended);
-        // A queue pair says by its channel when there is room.
+        // The channel of a queue pair tells when there is room.
         let unsent = !self.out.is_empty() && !self.deferred && self.stream.channel().is_none();
         wanted.set(Interest::OUT, unsent || self.stream.is_blocked());
         wanted
     }
 
-    /// Something can be read or written.
+    /// Gives the connection its turn, because something can be read or written.
     pub(crate) fn turn(&mut self, node: &mut Node, receiver: &mut Receiver, spare: &mut Outbox) -> Turn {
-        // Most connections have nothing unsent between their turns, and then keep no memory for it.
+        // Most connections have nothing unsent between their turns, and keep no memory for it then.
         if self.out.is_empty() {
             std::mem::swap(&mut self.out, spare);
         }
         let turn = loop {
             let turn = self.receive(node, receiver);
-            // What was ordered in this turn comes first: when it is answered, it is so.
+            // Orders that came in this turn are carried out first, so that they are done when they
+            // are answered.
             if turn == Turn::Close || node.has_orders() {
                 break turn;
             }
@@ -157,7 +160,8 @@ impl Connection {
             }
         }
         receiver.resume(&mut self.rest);
-        // What was left when it stalled comes first; there may be no room for more yet.
+        // Words that were left when the connection stalled come first. There may be no room for
+        // more yet.
         let resumed = std::mem::take(&mut self.stalled);
         if !resumed && !self.ended {
             match receiver.read(&mut self.stream) {
@@ -185,21 +189,21 @@ impl Connection {
         }
     }
 
-    /// Nothing can be read any more.
+    /// Ends the turn of a connection from which nothing can be read any more.
     fn unreadable(&self, node: &mut Node, error: &io::Error) -> Turn {
         if let Some(reason) = tls::reason(error) {
             node.turned_away.note(self.socket().peer_addr().ok(), &format_args!("no TLS: {error}"));
             if reason == TlsReason::Needed {
-                // The client talks plain TCP, and is told in its own language. It has said all it
-                // says by itself, so that closing does not cost it these words; and a socket that
-                // nothing was written to takes them.
+                // The client speaks plain TCP, and is answered in plain TCP. It has sent all that
+                // it sends by itself, so closing does not lose this answer. A socket that nothing
+                // was written to accepts it.
                 let _ = self.socket().write_all(&handshake::prefix_bytes(true));
             }
         }
         Turn::Close
     }
 
-    /// Works through what has come; how many words of it.
+    /// Processes the words that have arrived. Returns the number of words used.
     fn consume(&mut self, node: &mut Node, words: &mut [u64]) -> Result<usize, Malformed> {
         let mut used = 0;
         loop {
@@ -300,7 +304,7 @@ impl Connection {
         }
     }
 
-    /// Sends what there is; answers that nobody waits for only if `all`.
+    /// Sends what there is to send. It sends answers that no coroutine waits for only if `all`.
     pub(crate) fn send(&mut self, node: &mut Node, all: bool) -> Turn {
         if !self.out.is_empty() && (all || !self.deferred) {
             self.deferred = false;
@@ -315,8 +319,8 @@ impl Connection {
             self.stream.set_queue(queue, true);
         }
         match (self.out.is_empty() || self.deferred, self.ended, self.phase) {
-            // What still comes in would be answered by a reset, and could cost the client the last
-            // words.
+            // Data that still comes in would be answered by a reset, which could cost the client
+            // the last message.
             (true, false, Phase::Closing) => {
                 let _ = self.socket().shutdown(Shutdown::Write);
                 Turn::Keep
@@ -331,7 +335,7 @@ impl Connection {
         }
     }
 
-    /// The client's access has been taken away: tells it so, as the last word.
+    /// Tells the client, as the last message, that its access has been revoked.
     pub(crate) fn revoke(&mut self, node: &mut Node) -> Turn {
         if let Some(client) = self.client() {
             node.leave(client);

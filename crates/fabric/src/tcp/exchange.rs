@@ -1,4 +1,4 @@
-//! One request and its response, on a connection that waits for both.
+//! One request and its response, on a blocking connection.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::stream::{Stream, Timed};
 
-/// Sends one request on a blocking connection; the status and the words of its response.
+/// Sends one request on a blocking connection. Returns the status and the words of its response.
 pub(crate) fn exchange(
     stream: &mut Stream,
     patience: Duration,

@@ -1,8 +1,9 @@
-//! Frames: what goes over a connection after the handshake, as pure functions on words.
+//! Frames: the messages that a connection carries after the handshake. This file encodes and
+//! decodes them by pure functions on words.
 //!
-//! Little-endian 64-bit words throughout, so that everything in a receive buffer is aligned, a
-//! READ's words go from the region straight into the frame that carries them, and a WRITE's from
-//! the frame straight into the region.
+//! A frame consists of little-endian 64-bit words throughout, so everything in a receive buffer is
+//! aligned. The words of a READ go straight from the region into the frame that carries them. The
+//! words of a WRITE go straight from the frame into the region.
 //!
 //! ```text
 //!                 63        56 55    48 47    40 39    32 31                               0
@@ -32,9 +33,9 @@
 //!                |  answers in the order of the verbs; of a call: its length n, n words     |
 //! ```
 //!
-//! A failure's status is its kind, and its words are what the client needs to name the same fault
-//! as shared memory would. Whatever the words are, nothing here panics, and nothing allocates: what
-//! is not of this form is [`Malformed`].
+//! The status of a failure is its kind. Its words are what the client needs to report the same
+//! fault that shared memory would report. Whatever the words are, no function here panics or
+//! allocates. Words that do not have this form are [`Malformed`].
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::{Fault, Refusal, SystemError};
@@ -42,32 +43,34 @@ use crate::limits::{FRAME_WORDS_MAX, ROUND_WORDS_MAX};
 use crate::round::buffer::Verb;
 use crate::tcp::buffer::Outbox;
 
-/// Words in front of every frame's contents.
+/// Words in front of the contents of every frame.
 pub(crate) const HEAD_WORDS: usize = 2;
 /// Words of a verb beside what it carries.
 pub(crate) const VERB_WORDS_MAX: usize = 4;
-/// The response belongs to a round that nobody waits for: it may ride on the next one.
+/// The flag of a request whose response no coroutine waits for, so that the response may ride on
+/// the next one.
 const LAZY: u64 = 1 << 40;
 
-/// What a frame asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Verbs.
+    /// Execute verbs.
     Round = 1,
-    /// Take all access from a client.
+    /// Revoke all access of a client.
     Revoke = 2,
-    /// How the server is.
+    /// Report the server's status.
     Status = 3,
-    /// Make a queue pair: what follows travels over that.
+    /// Make a queue pair, which carries everything that follows.
     Queue = 4,
-    /// The cluster has gone on without the node: see [`Handler::forget`](crate::Handler::forget).
+    /// Erase the node, because the cluster has gone on without it: see
+    /// [`Handler::forget`](crate::Handler::forget).
     Forget = 5,
 }
 
 /// The head of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Request {
-    /// Words of the whole frame.
+    /// The number of words of the whole frame.
     pub(crate) words: usize,
     pub(crate) kind: Kind,
     pub(crate) lazy: bool,
@@ -77,13 +80,13 @@ pub(crate) struct Request {
 /// The head of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Response {
-    /// Words of the whole frame.
+    /// The number of words of the whole frame.
     pub(crate) words: usize,
     pub(crate) status: u8,
     pub(crate) ticket: u64,
 }
 
-/// These words are no frame of this protocol: the end that sent them is cut off.
+/// The error for words that are no frame of this protocol. The end that sent them is disconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Malformed {
     #[error("a frame of {0} words")]
@@ -108,7 +111,7 @@ pub(crate) enum Malformed {
     Hello,
 }
 
-/// Appends the head of a request whose length is not known yet; returns its place, for [`end`].
+/// Appends the head of a request whose length is not known yet. Returns its place, for [`end`].
 pub(crate) fn begin_request(out: &mut Outbox, kind: Kind, lazy: bool, ticket: u64) -> usize {
     let at = out.end();
     out.push((kind as u64) << 32 | if lazy { LAZY } else { 0 });
@@ -116,7 +119,7 @@ pub(crate) fn begin_request(out: &mut Outbox, kind: Kind, lazy: bool, ticket: u6
     at
 }
 
-/// Appends the head of a response; returns its place, for [`end`].
+/// Appends the head of a response. Returns its place, for [`end`].
 pub(crate) fn begin_response(out: &mut Outbox, status: u8, ticket: u64) -> usize {
     let at = out.end();
     out.push(u64::from(status) << 32);
@@ -124,13 +127,13 @@ pub(crate) fn begin_response(out: &mut Outbox, status: u8, ticket: u64) -> usize
     at
 }
 
-/// Ends the frame that begins at `at`: now its length is known.
+/// Ends the frame that begins at `at`: writes its length.
 pub(crate) fn end(out: &mut Outbox, at: usize) {
     let words = (out.end() - at) as u64;
     out.words_mut()[at] |= words;
 }
 
-/// The head of the request that `words` begin with; `None` until it is there.
+/// Returns the head of the request at the front of `words`. `None` until it has arrived.
 pub(crate) fn request(words: &[u64]) -> Result<Option<Request>, Malformed> {
     let &[head, ticket, ..] = words else { return Ok(None) };
     let kind = match (head & !LAZY) >> 32 {
@@ -144,7 +147,7 @@ pub(crate) fn request(words: &[u64]) -> Result<Option<Request>, Malformed> {
     Ok(Some(Request { words: length(head)?, kind, lazy: head & LAZY != 0, ticket }))
 }
 
-/// The head of the response that `words` begin with; `None` until it is there.
+/// Returns the head of the response at the front of `words`. `None` until it has arrived.
 pub(crate) fn response(words: &[u64]) -> Result<Option<Response>, Malformed> {
     let &[head, ticket, ..] = words else { return Ok(None) };
     let Ok(status) = u8::try_from(head >> 32) else { return Err(Malformed::Status(u8::MAX)) };
@@ -167,7 +170,7 @@ const ADD: u64 = 4;
 const CALL: u64 = 5;
 const FLUSH: u64 = 6;
 
-/// Words that a verb takes in a frame.
+/// Returns the number of words of a verb in a frame.
 pub(crate) fn verb_words(verb: &Verb) -> usize {
     match *verb {
         Verb::Read { .. } => 2,
@@ -180,7 +183,7 @@ pub(crate) fn verb_words(verb: &Verb) -> usize {
     }
 }
 
-/// Appends a verb, with what it writes from the round's words.
+/// Appends a verb, with the words of the round that it writes.
 pub(crate) fn put_verb(out: &mut Outbox, verb: &Verb, words: &[u64]) {
     let first = |verb: u64, region: RegionId, count: u32| verb | u64::from(region.0) << 8 | u64::from(count) << 32;
     match *verb {
@@ -203,8 +206,8 @@ pub(crate) fn put_verb(out: &mut Outbox, verb: &Verb, words: &[u64]) {
     }
 }
 
-/// The verb at `at` of a request frame, of the server's only node; `at` moves behind it. What it
-/// writes lies in the frame; what it reads goes to `into`, wherever that is.
+/// Decodes the verb at `at` of a request frame, for the server's only node, and moves `at` behind
+/// the verb. The words that it writes are in the frame. The words that it reads go to `into`.
 pub(crate) fn verb(frame: &[u64], at: &mut usize, into: u32) -> Result<Verb, Malformed> {
     let mut next = |count: usize| {
         let start = *at;
@@ -245,7 +248,8 @@ pub(crate) fn verb(frame: &[u64], at: &mut usize, into: u32) -> Result<Verb, Mal
     })
 }
 
-/// Words that a verb's answer takes in a response; of a call, the most.
+/// Returns the number of words of a verb's answer in a response. For a call it is the largest
+/// number.
 pub(crate) fn answer_words(verb: &Verb) -> usize {
     match *verb {
         Verb::Read { words, .. } => words as usize,
@@ -281,17 +285,18 @@ pub(crate) fn take_answers<'v>(
     if answers.is_empty() { Ok(()) } else { Err(Malformed::Answer) }
 }
 
-/// The frame has run.
+/// The status of a frame that has run.
 pub(crate) const DONE: u8 = 0;
 const NO_SUCH_REGION: u8 = 1;
 const OUT_OF_BOUNDS: u8 = 2;
 const NO_HANDLER: u8 = 3;
 const REPLY_TOO_LONG: u8 = 4;
-/// The client's access has been revoked: the last frame of a connection, whatever was asked.
+/// The status of a client whose access has been revoked. It is the last frame of a connection,
+/// whatever was asked.
 pub(crate) const REVOKED: u8 = 5;
 const NO_RDMA: u8 = 6;
-/// The server can make no queue pair: what it was told, or its device, does not allow it. The error
-/// number of the server's system follows, if there is one.
+/// The status of a server that cannot make a queue pair, because of what it was told or because of
+/// its device. The error number of the server's system follows, if there is one.
 const NO_QUEUE: u8 = 7;
 const NEEDS_RDMA: u8 = 8;
 
@@ -306,7 +311,7 @@ pub(crate) fn put_fault(out: &mut Outbox, fault: Fault, ticket: u64) {
         Fault::Refused(Refusal::NeedsRdma) => (NEEDS_RDMA, [0; 3], 0),
         Fault::Refused(Refusal::Rdma(SystemError::Number(number))) => (NO_QUEUE, [u64::from(number as u32), 0, 0], 1),
         Fault::Refused(Refusal::Rdma(SystemError::Kind(_))) => (NO_QUEUE, [0; 3], 0),
-        // Nothing else comes of executing a verb that could be decoded; of what does, the client
+        // Executing a verb that could be decoded has no other faults. If one appears, the client
         // has lost this node.
         _ => (REVOKED, [0; 3], 0),
     };
@@ -315,8 +320,8 @@ pub(crate) fn put_fault(out: &mut Outbox, fault: Fault, ticket: u64) {
     end(out, at);
 }
 
-/// The fault that a response's status and words tell of, at the node that the client knows by this
-/// number.
+/// Returns the fault that a response's status and words report. `node` is the number by which the
+/// client knows the node.
 pub(crate) fn fault(status: u8, words: &[u64], node: NodeId) -> Result<Fault, Malformed> {
     let address = |region: u64, offset: u64| match u16::try_from(region) {
         Ok(region) => Ok(Address { node, region: RegionId(region), offset }),
@@ -339,8 +344,8 @@ pub(crate) fn fault(status: u8, words: &[u64], node: NodeId) -> Result<Fault, Ma
     })
 }
 
-// A frame holds any one verb with all that a round can carry; a response holds all that a round can
-// read.
+// A frame has room for any one verb with all that a round can carry. A response has room for all
+// that a round can read.
 const _: () = assert!(FRAME_WORDS_MAX >= HEAD_WORDS + VERB_WORDS_MAX + ROUND_WORDS_MAX);
 
 #[cfg(test)]

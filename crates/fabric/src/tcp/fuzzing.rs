@@ -1,4 +1,5 @@
-//! What a fuzzer calls: everything that parses bytes of the other end, on any bytes.
+//! The entry points for fuzzers: all code that parses bytes from the other end, applied to any
+//! bytes.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ fn words_of(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::read_from_bytes(word).expect("eight bytes")).collect()
 }
 
-/// A server's side of a connection: executes what can be decoded. Answers stay within the limit.
+/// Feeds bytes to a server's side of a connection, which executes what can be decoded. Answers must
+/// stay within the limit.
 pub fn requests(bytes: &[u8]) {
     thread_local! {
         static NODE: Arc<Memory> = Arc::new(Memory::map(&[vec![4096]]).expect("a page of memory"));
@@ -38,8 +40,8 @@ pub fn requests(bytes: &[u8]) {
     }
 }
 
-/// A client's side of a connection: takes the answers to the verbs of a request that is made of the
-/// first bytes.
+/// Feeds bytes to a client's side of a connection. They are the answers to the verbs of a request
+/// that is made from the first bytes.
 pub fn responses(bytes: &[u8]) {
     let words = words_of(bytes);
     let (request, answers) = words.split_at(words.len().min(8));
@@ -56,7 +58,7 @@ pub fn responses(bytes: &[u8]) {
     let _ = frame::take_answers(answer, verbs.iter(), &mut vec![0; ROUND_WORDS_MAX]);
 }
 
-/// A server's side of a handshake.
+/// Feeds bytes to a server's side of a handshake.
 pub fn greeting(bytes: &[u8]) {
     if let handshake::Greeting::Hello(hello) = handshake::greeting(bytes) {
         assert!(bytes.starts_with(hello.as_bytes()));
@@ -64,8 +66,8 @@ pub fn greeting(bytes: &[u8]) {
     }
 }
 
-/// One end of a conversation over datagrams, which have as many words each as the last three bits
-/// of the word in front say: no more is read than was carried.
+/// Feeds datagrams to one end of a conversation. The last three bits of the word in front of a
+/// datagram say how many words it has. No more words may be read than were carried.
 pub fn datagrams(bytes: &[u8]) {
     let words = words_of(bytes);
     let mut rest = &words[..];

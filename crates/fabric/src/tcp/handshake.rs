@@ -1,4 +1,5 @@
-//! The handshake: before any verb, both ends say who they are, and prove it if there is a key.
+//! The handshake of a connection: before any verb, both ends say who they are, and prove it if
+//! there is a key.
 //!
 //! ```text
 //! client                                                              server
@@ -9,22 +10,24 @@
 //!                 <-  welcome, or why not                            Verdict
 //! ```
 //!
-//! Each proof covers both nonces, so neither can be replayed, and names its role, so neither can be
-//! reflected. Whether an end has a key is in its hello, and so is covered as well; an end that has
-//! one talks to nobody who has none. Without keys the proofs are zeros and nobody looks at them.
+//! 1. Each proof covers both nonces, so it cannot be replayed. It names its role, so it cannot be
+//!    reflected.
+//! 2. The hello says whether an end has a key, and the proofs cover that as well. An end with a key
+//!    refuses an end without one.
+//! 3. Without keys the proofs are zeros, and no end checks them.
 //!
-//! An end may have two keys, while the cluster changes its key. The server proves its first one.
-//! The client accepts any of its own, and answers with the one that fits; that key, and no other,
-//! is what the server then asks for. So they never have to say which one they mean. Each end looks
-//! up its keys once: those of a handshake do not change under way.
+//! An end may have two keys while the cluster changes its key. The server proves its first key. The
+//! client accepts any of its own keys, and answers with the one that fits. The server then asks for
+//! that key and no other. So neither end has to say which key it means. Each end looks up its keys
+//! once for a handshake, and they do not change during it.
 //!
-//! The first sixteen bytes of both hellos are the same in all versions: ends of different versions
-//! can name the difference.
+//! The first sixteen bytes of both hellos are the same in all versions, so ends of different
+//! versions can report the difference.
 //!
-//! After the handshake plain TCP is neither encrypted nor signed. The key keeps out strangers and
-//! mistakes, but not an attacker who can read or forge the packets of an open connection. TLS does;
-//! the whole handshake is said inside of it. An end that speaks plain TCP to an end with TLS, or
-//! the other way round, is answered with a prefix that says so.
+//! After the handshake, plain TCP is neither encrypted nor signed. The key keeps out strangers and
+//! mistakes, but not an attacker who can read or forge the packets of an open connection. TLS keeps
+//! out such an attacker; the whole handshake is then inside of it. If one end speaks plain TCP and
+//! the other TLS, the answer is a prefix that says so.
 //!
 //! ```text
 //! Prefix       | magic : 8 bytes | version : u32 | features : u32 |
@@ -50,21 +53,22 @@ use crate::tcp::key::{Key, Keys, Pair};
 use crate::tcp::stream::{Stream, Timed};
 use crate::tcp::tls::{self, MAGIC, TlsReason};
 
-/// Version of the frames and of this handshake. History: 1, the first.
+/// Version of the frames and of this handshake. History: 1 is the first.
 pub(crate) const VERSION: u32 = 1;
 
-/// Extensions that this program knows; both ends use what both know. None yet.
+/// Extensions that this program knows. The two ends use the extensions that both know. There are
+/// none yet.
 const FEATURES: u32 = 0;
 
-/// Among the features of a server that answers in plain TCP: it talks TLS only.
+/// The feature bit by which a server answers in plain TCP that it speaks TLS only.
 const TLS_ONLY: u32 = 1 << 31;
 
-/// What TLS begins with.
+/// The first byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// The end has a key.
+/// The flag of an end that has a key.
 const HAS_KEY: u32 = 1;
-/// The connection is for questions and orders to the server, not for verbs.
+/// The flag of a connection for questions and orders to the server, and not for verbs.
 const ADMINISTRATION: u32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -94,7 +98,7 @@ pub(crate) struct ServerHello {
     nonce: [u8; 32],
 }
 
-/// What an end proves that it has the key by.
+/// The bytes by which an end proves that it has the key.
 pub(crate) type Proof = [u8; 32];
 
 const PREFIX: Prefix = Prefix { magic: MAGIC, version: U32::new(VERSION), features: U32::new(FEATURES) };
@@ -102,10 +106,10 @@ pub(crate) const PREFIX_BYTES: usize = size_of::<Prefix>();
 pub(crate) const CLIENT_HELLO_BYTES: usize = size_of::<ClientHello>();
 pub(crate) const SERVER_HELLO_BYTES: usize = size_of::<ServerHello>();
 pub(crate) const PROOF_BYTES: usize = size_of::<Proof>();
-// The server receives words.
+// The server receives whole words.
 const _: () = assert!(PREFIX_BYTES == 16 && CLIENT_HELLO_BYTES == 56 && SERVER_HELLO_BYTES == 120);
 
-/// What a server says to a client's proof.
+/// The answer of a server to a client's proof.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Welcome = 1,
@@ -122,32 +126,32 @@ impl Verdict {
     }
 }
 
-/// Who connects.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// A client, to execute verbs.
+    /// A client executes verbs.
     Verbs(ClientId),
-    /// A connection for questions and orders.
+    /// The connection is for questions and orders to the server.
     Administration,
 }
 
-/// How the server takes what it has received of a client's hello.
+/// The server's judgement of what it has received of a client's hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Greeting {
-    /// There must come more.
+    /// More bytes must come.
     Incomplete,
-    /// It is not of this protocol.
+    /// The bytes are not of this protocol.
     Foreign,
-    /// It is of another version, or TLS that this end does not talk: it gets our prefix, and
-    /// nothing more.
+    /// The bytes are of another version, or of TLS that this end does not speak. The client gets
+    /// this end's prefix and nothing more.
     OtherVersion,
-    /// Whole.
+    /// The hello is whole.
     Hello(ClientHello),
 }
 
-/// Parses what a client begins with.
+/// Parses the first bytes of a client.
 pub(crate) fn greeting(bytes: &[u8]) -> Greeting {
-    // What is wrong is told as soon as it is seen: a stranger may never send a whole hello.
+    // An error is reported as soon as it is seen, because a stranger may never send a whole hello.
     if bytes.first() == Some(&TLS_HANDSHAKE) {
         return Greeting::OtherVersion;
     }
@@ -196,13 +200,13 @@ impl ServerHello {
         }
     }
 
-    /// Sizes of the node's regions.
+    /// Returns the sizes of the node's regions, in bytes.
     pub(crate) fn region_bytes(&self) -> impl Iterator<Item = u64> + '_ {
         self.region_bytes.iter().take(self.regions.get() as usize).map(|bytes| bytes.get())
     }
 }
 
-/// All that a server sends to a hello that it does not take.
+/// Returns all that a server sends in answer to a hello that it refuses.
 pub(crate) fn prefix_bytes(tls_only: bool) -> [u8; PREFIX_BYTES] {
     let features = U32::new(if tls_only { FEATURES | TLS_ONLY } else { FEATURES });
     zerocopy::transmute!(Prefix { features, ..PREFIX })
@@ -212,17 +216,17 @@ fn mac(key: &Key, role: &[u8], client: &ClientHello, server: &ServerHello) -> hm
     key.mac(&[b"remora tcp ", role, b"\0", client.as_bytes(), server.as_bytes()])
 }
 
-/// The server's proof; zeros without a key.
+/// Computes the server's proof. It is zeros without a key.
 pub(crate) fn server_proof(key: Option<Key>, client: &ClientHello, server: &ServerHello) -> Proof {
     key.map_or([0; 32], |key| mac(&key, b"server", client, server).finalize().into_bytes().into())
 }
 
-/// The client's proof; zeros without a key.
+/// Computes the client's proof. It is zeros without a key.
 pub(crate) fn client_proof(key: Option<Key>, client: &ClientHello, server: &ServerHello) -> Proof {
     key.map_or([0; 32], |key| mac(&key, b"client", client, server).finalize().into_bytes().into())
 }
 
-/// Whether a client may come in. Compares in constant time.
+/// Whether a client's proof is right. It compares in constant time.
 pub(crate) fn check_client(key: Option<Key>, client: &ClientHello, server: &ServerHello, proof: &[u8]) -> bool {
     match key {
         Some(key) => mac(&key, b"client", client, server).verify_slice(proof).is_ok(),
@@ -230,7 +234,7 @@ pub(crate) fn check_client(key: Option<Key>, client: &ClientHello, server: &Serv
     }
 }
 
-/// The key by which the server is the right one, if there are keys. Compares in constant time.
+/// Returns the key that the server has proved, if there are keys. It compares in constant time.
 fn check_server(
     keys: Option<Pair>,
     client: &ClientHello,
@@ -248,8 +252,8 @@ fn check_server(
     }
 }
 
-/// The client's side, on a blocking stream that is fresh: returns the server's hello once it is
-/// welcome. Ends at the deadline, however slowly the other end speaks.
+/// Does the client's side of a handshake, on a new blocking stream. Returns the server's hello when
+/// the client is welcome. It ends at the deadline, however slowly the other end speaks.
 pub(crate) fn greet(
     stream: &mut Stream,
     keys: Option<&Keys>,
@@ -295,7 +299,7 @@ pub(crate) fn greet(
     }
 }
 
-/// The connection has ended before the server has said all.
+/// Converts the error of a connection that ended before the server had said everything.
 fn lost(error: io::Error) -> Fault {
     Fault::Refused(match tls::reason(&error) {
         Some(reason) => {

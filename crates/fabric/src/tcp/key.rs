@@ -1,13 +1,19 @@
-//! The shared secret of a cluster: who has it may open memory, and knows the memory nodes from
-//! impostors.
+//! The shared secret of a cluster. A client with the key may open memory, and can tell the memory
+//! nodes from impostors.
 //!
 //! A cluster that changes its key has two for a while. A server proves itself with the first of its
-//! keys and asks the client for the same; a client takes any of its own. So if the new key is added
-//! as the second, then put first, then left alone, each step on every machine before the next
-//! begins, no two machines ever refuse each other ([`KeyStep`]): at most one step apart, the client
-//! has the key that the server has first. Both ends look at the file when they greet, so that
-//! neither has to be started again. What has been greeted stays: a connection ends when its client
-//! does, not its key.
+//! keys, and asks the client for the same key. A client accepts any of its own keys. The change
+//! takes three steps ([`KeyStep`]), and every machine takes a step before any machine takes the
+//! next:
+//!
+//! 1. The new key is added as the second.
+//! 2. The new key is put first.
+//! 3. The old key is removed.
+//!
+//! So two machines are at most one step apart, and then the client has the key that the server has
+//! first. No two machines ever refuse each other. Both ends look at the file at each handshake, so
+//! neither has to be restarted. An open connection stays open: it ends when its client does, not
+//! when its key does.
 
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
@@ -26,65 +32,67 @@ use crate::entropy::random;
 use crate::error::SystemError;
 
 const KEY_BYTES: usize = 32;
-/// What a line of a key file begins with; then 64 hexadecimal digits and the end of the line.
+/// The beginning of a line of a key file. After it come 64 hexadecimal digits and the end of the
+/// line.
 const LINE_TAG: &str = "remora-key-1 ";
 const LINE_BYTES: usize = LINE_TAG.len() + 2 * KEY_BYTES + 1;
 const LINES_MAX: usize = 2;
-/// Permission bits of others than the owner.
+/// Permission bits of users other than the owner.
 pub(crate) const OTHERS: u32 = 0o077;
 
-/// A key that clients and memory nodes of a cluster share.
+/// A key that the clients and memory nodes of a cluster share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key([u8; KEY_BYTES]);
 
-/// The keys that an end has: one, or two while the cluster changes its key. Clones share them.
+/// The keys of an end: one, or two while the cluster changes its key. Clones share them.
 ///
-/// Those of a file are read again when a connection is made and the file is another than before.
-/// One that cannot be used then changes nothing: the last good keys stay, and a warning in the log
-/// says why.
+/// Keys from a file are read again when a connection is made and the file has changed. If the new
+/// file cannot be used, nothing changes: the last good keys stay, and a warning in the log says
+/// why.
 #[derive(Clone)]
 pub struct Keys(Arc<Mutex<State>>);
 
 struct State {
     pair: Pair,
-    /// `None` if there is nothing to read again.
+    /// The file to read again. `None` for keys that are not from a file.
     file: Option<Watched>,
 }
 
 /// The file that keys are from.
 struct Watched {
     path: PathBuf,
-    /// Stamp of the file that has been read.
+    /// The stamp of the file when it was read.
     stamp: Stamp,
-    /// What the log has been told since.
+    /// The error that the log has been told of since.
     complaint: Option<KeyError>,
 }
 
-/// Tells one state of a file from another: where it is, how long, changed when. A new mode changes
-/// only the last.
+/// A stamp tells one state of a file from another: its place, its length, and the times of its
+/// changes. A new mode changes only the last time.
 type Stamp = ([u64; 3], [i64; 4]);
 
 /// The keys of one handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pair {
-    /// What a server proves itself with.
+    /// The key with which a server proves itself.
     pub(crate) first: Key,
-    /// What a client takes as well.
+    /// The other key, which a client accepts as well.
     pub(crate) second: Option<Key>,
 }
 
-/// A step to another key. Every machine takes one before any takes the next.
+/// A step of the change to another key. Every machine takes a step before any machine takes the
+/// next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyStep {
     /// A new key becomes the second.
     Add,
-    /// The second becomes the first.
+    /// The second key becomes the first, and the first the second.
     Swap,
-    /// Only the first stays.
+    /// Only the first key stays.
     Drop,
 }
 
-/// A key could not be made, written or read.
+/// A key could not be made, written, read or changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
     /// The system gives no random bytes.
@@ -96,19 +104,19 @@ pub enum KeyError {
     /// The file is no key file.
     #[error("not a key file: it must hold one line or two, each `{LINE_TAG}` and 64 hexadecimal digits")]
     Format,
-    /// Others than its owner may read the file.
+    /// Users other than its owner may read the file.
     #[error("others may read the key file (mode {mode:03o}): chmod 600 it")]
     Exposed {
-        /// Permission bits of the file.
+        /// The permission bits of the file.
         mode: u32,
     },
-    /// There is no second key to put first, or none but the first.
+    /// There is no second key, to be put first or to be removed.
     #[error("holds one key only: add another first (--add)")]
     One,
     /// There is a second key already.
     #[error("holds two keys already: end that change first (--swap, --drop)")]
     Two,
-    /// Another process has the file take a step.
+    /// Another process is taking a step of the file.
     #[error("another process changes the key file just now: try again when it has ended")]
     Busy,
 }
@@ -118,14 +126,14 @@ fn failed(error: io::Error) -> KeyError {
 }
 
 impl Key {
-    /// A new random key.
+    /// Generates a new random key.
     pub fn generate() -> Result<Key, KeyError> {
         random().map(Key).map_err(KeyError::NoRandom)
     }
 
-    /// Writes the key to a new file that only its owner may read. Never overwrites one. The file
-    /// gets its name when it is written: it is there as a whole or not at all, even if the process
-    /// is killed. Not on a file system that has no files without names.
+    /// Writes the key to a new file that only its owner may read. It never overwrites a file. The
+    /// file gets its name after it has been written, so it exists as a whole or not at all, even if
+    /// the process is killed. This fails on a file system that has no files without names.
     pub fn write_new(&self, path: &Path) -> Result<(), KeyError> {
         let pair = Pair::from(*self);
         if let Ok(file) = create_nameless(path) {
@@ -138,7 +146,7 @@ impl Key {
         pair.write(&create(path).map_err(failed)?)
     }
 
-    /// A keyed hash of all parts, one after the other.
+    /// Starts a keyed hash of all parts, one after the other.
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length will do");
         parts.iter().for_each(|part| mac.update(part));
@@ -147,19 +155,22 @@ impl Key {
 }
 
 impl Keys {
-    /// Reads a key file. One that others may read is refused: a key that is known to others
-    /// protects nothing. What is not a file (a pipe) is read once.
+    /// Reads a key file. A file that others may read is refused, because a key that others know
+    /// protects nothing. If the path is not a regular file (but a pipe, for example), it is read
+    /// once only.
     pub fn read(path: &Path) -> Result<Keys, KeyError> {
         let (pair, metadata) = read(path)?;
         let file = Watched { path: path.to_owned(), stamp: stamp(&metadata), complaint: None };
         Ok(Keys::new(pair, metadata.is_file().then_some(file)))
     }
 
-    /// Has a key file take a step. The new file takes the place of the old one at once and as a
-    /// whole, whatever happens. Until then it lies beside it, as `FILE.new`, locked by this
-    /// process: another process that tries a step meanwhile is refused ([`KeyError::Busy`]). A
-    /// process that was killed has left its `FILE.new` unlocked, and the next step replaces that.
-    /// Where files have no locks, `FILE.new` is in the way until it is removed
+    /// Takes a step of a key file. The new file replaces the old one at once and as a whole,
+    /// whatever happens.
+    ///
+    /// Until then the new file lies beside the old one as `FILE.new`, locked by this process.
+    /// Another process that tries a step meanwhile is refused ([`KeyError::Busy`]). A process that
+    /// was killed has left its `FILE.new` unlocked, and the next step replaces it. On a file system
+    /// without locks, a left `FILE.new` prevents every step until it is removed
     /// ([`ErrorKind::AlreadyExists`]).
     pub fn step(path: &Path, step: KeyStep) -> Result<(), KeyError> {
         let path = fs::canonicalize(path).map_err(failed)?;
@@ -168,7 +179,8 @@ impl Keys {
         let beside = Path::new(&beside);
         let new = claim(beside)?;
         let stepped = replace(&path, step, &new, beside);
-        // The new file may be in its place already, and another process may have made the next.
+        // The new file may have replaced the old one already, and another process may have made the
+        // next `FILE.new`.
         if stepped.is_err() && is_at(&new, beside) {
             let _ = fs::remove_file(beside); // the next step would replace it
         }
@@ -179,7 +191,7 @@ impl Keys {
         Keys(Arc::new(Mutex::new(State { pair, file })))
     }
 
-    /// The keys as they are now, for one handshake from its beginning to its end.
+    /// Returns the keys as they are now, for one handshake from its beginning to its end.
     pub(crate) fn now(&self) -> Pair {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let State { pair, file: Some(file) } = &mut *state else { return state.pair };
@@ -192,7 +204,7 @@ impl Keys {
                     *pair = changed;
                 }
             }
-            // It is tried again each time: what failed may have been the system.
+            // This is tried again each time, because the reason may have been the system.
             Err(error) => {
                 if file.complaint.replace(error) != Some(error) {
                     let file = file.path.display();
@@ -204,7 +216,7 @@ impl Keys {
     }
 }
 
-/// For keys that do not come from a file: they never change.
+/// Makes keys that do not come from a file. They never change.
 impl From<Key> for Keys {
     fn from(key: Key) -> Keys {
         Keys::new(key.into(), None)
@@ -212,7 +224,7 @@ impl From<Key> for Keys {
 }
 
 impl Watched {
-    /// What the file holds, if that may be something else than before.
+    /// Reads the file again, if it may have changed. Returns its keys, or `None` if it has not.
     fn read_again(&mut self) -> Result<Option<Pair>, KeyError> {
         let now = fs::metadata(&self.path).map_err(failed)?;
         if stamp(&now) == self.stamp {
@@ -228,7 +240,7 @@ impl Watched {
 }
 
 impl Pair {
-    /// The key that is looked for, if it is among them.
+    /// Returns the first key of which `is_it` is true.
     pub(crate) fn find(&self, is_it: impl Fn(&Key) -> bool) -> Option<Key> {
         [Some(self.first), self.second].into_iter().flatten().find(is_it)
     }
@@ -263,30 +275,34 @@ impl From<Key> for Pair {
     }
 }
 
-/// A new file without a name, in the folder of `path`, that only its owner may read.
+/// Creates a file without a name, in the folder of `path`, that only its owner may read.
 fn create_nameless(path: &Path) -> io::Result<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::TMPFILE.bits() as i32;
     OpenOptions::new().write(true).custom_flags(flags).mode(0o600).open(folder)
 }
 
-/// A new file that only its owner may read.
+/// Creates a file that only its owner may read.
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// Makes the file in which a step is prepared, and locks it for as long as it is open. Each process
-/// does the same, and uses or deletes the file at this path only while it holds the file's lock:
+/// follows these steps, and uses or deletes the file at this path only while it holds the file's
+/// lock:
 ///
-/// 1. It creates the file, or opens the one that is there.
-/// 2. It locks the file. Another process that holds the lock is alive, and at work.
-/// 3. It checks that the locked file is still at this path. Another process may have deleted the
-///    file, or put it in its place, between 1 and 2; then the process begins again.
+/// 1. The process creates the file, or opens the one that exists.
+/// 2. The process locks the file. If another process holds the lock, that process is alive and at
+///    work.
+/// 3. The process checks that the locked file is still at this path. Another process may have
+///    deleted the file, or put it in its place, between 1 and 2. In that case the process begins
+///    again.
 /// 4. If the process has created the file, the file is its own. Otherwise a process that was killed
-///    has left it. The file may have any owner, mode and contents, so it is not used: the process
-///    deletes it, and begins again.
+///    has left it. A left file may have any owner, mode and contents, so the process does not use
+///    it: it deletes the file, and begins again.
 fn claim(path: &Path) -> Result<File, KeyError> {
-    /// More often than that a process begins again only where many others do steps, too.
+    /// The largest number of attempts. A process begins again this often only where several others
+    /// take steps, too.
     const ATTEMPTS: usize = 16;
     for _ in 0..ATTEMPTS {
         let (file, is_new) = match create(path) {
@@ -301,7 +317,8 @@ fn claim(path: &Path) -> Result<File, KeyError> {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(KeyError::Busy),
-            // No locks here: a file that is new is nevertheless the work of this process alone.
+            // There are no locks here. A file that is new is nevertheless the work of this process
+            // alone.
             Err(TryLockError::Error(_)) if is_new => return Ok(file),
             Err(TryLockError::Error(_)) => return Err(failed(ErrorKind::AlreadyExists.into())),
         }
@@ -314,7 +331,7 @@ fn claim(path: &Path) -> Result<File, KeyError> {
     Err(KeyError::Busy)
 }
 
-/// Opens a file that is there, to lock it: no link, and no pipe, which would wait for a reader.
+/// Opens an existing file to lock it. It refuses a link, and a pipe, which would wait for a reader.
 fn open_left(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path)
@@ -329,7 +346,8 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 fn read(path: &Path) -> Result<(Pair, Metadata), KeyError> {
     let opened = File::open(path).map_err(failed)?;
-    // Before the contents: what is written meanwhile is seen as a change the next time.
+    // The stamp is taken before the contents are read. A change in between is then seen the next
+    // time.
     let metadata = opened.metadata().map_err(failed)?;
     let mode = metadata.mode() & 0o777;
     if mode & OTHERS != 0 {
@@ -340,11 +358,11 @@ fn read(path: &Path) -> Result<(Pair, Metadata), KeyError> {
     Ok((parse(&bytes).ok_or(KeyError::Format)?, metadata))
 }
 
-/// Writes what a file holds after a step into a new one, and puts that in its place.
+/// Writes what a file holds after a step into a new file, and puts that in its place.
 fn replace(path: &Path, step: KeyStep, new: &File, beside: &Path) -> Result<(), KeyError> {
     let (pair, old) = read(path)?;
     if new.metadata().map_err(failed)?.uid() != old.uid() {
-        fchown(new, Some(old.uid()), None).map_err(failed)?; // who could read it still can
+        fchown(new, Some(old.uid()), None).map_err(failed)?; // users who could read the old one still can
     }
     pair.stepped(step)?.write(new)?;
     fs::rename(beside, path).map_err(failed)?;
@@ -378,14 +396,14 @@ fn parse_line(line: &[u8]) -> Option<Key> {
     Some(Key(key))
 }
 
-/// A key is not for logs.
+/// Hides the key, which must not get into logs.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
 }
 
-/// Nor are several.
+/// Hides the keys, which must not get into logs.
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Keys(..)")

@@ -1,5 +1,5 @@
-//! A client's connection to one node: frames that are to be sent, and the parts of rounds that wait
-//! for an answer. With a queue pair, frames are for calls, and the other verbs are posted.
+//! A client's connection to one node: frames to be sent, and the parts of rounds that wait for an
+//! answer. With a queue pair, only calls travel in frames, and the other verbs are posted.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,22 +23,22 @@ struct Open {
     first: usize,
 }
 
-/// A connection to a node, or what became of it.
+/// A connection to a node, or the fault by which it was lost.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) node: NodeId,
-    /// `Err` for good once the node is lost.
+    /// The stream. It is `Err` for good when the node is lost.
     pub(crate) stream: Result<Stream, Fault>,
     pub(crate) out: Outbox,
     pub(crate) rest: Rest,
     open: Option<Open>,
-    /// Parts in the order sent, which is the order in which answers come.
+    /// The parts in the order sent, which is the order in which their answers come.
     pub(crate) waiting: VecDeque<Part>,
-    /// How many of the last parts have not been sent yet.
+    /// The number of parts at the end of the queue that have not been sent yet.
     unsent: usize,
-    /// The socket takes no more: the poller says when.
+    /// Whether the socket accepts no more. The poller says when it does again.
     pub(crate) blocked: bool,
-    /// The poller has said that there is something to read, if only the end.
+    /// Whether the poller has said that there is something to read, which may be only the end.
     pub(crate) readable: bool,
 }
 
@@ -65,7 +65,7 @@ impl Link {
         self.stream.as_mut().ok()?.queue()
     }
 
-    /// Why a verb for this node is not sent at all, if so.
+    /// Returns why a verb for this node is not sent at all, or `None` if it is.
     pub(crate) fn refusal(&mut self, verb: &Verb) -> Option<Fault> {
         match &mut self.stream {
             Err(fault) => Some(*fault),
@@ -78,8 +78,8 @@ impl Link {
         self.queue().is_none_or(|queue| !queue.takes(verb))
     }
 
-    /// Posts the verbs of a stage that do not go into frames, `first` being the number of the
-    /// first. True if there are any.
+    /// Posts the verbs of a stage that do not go into frames. `first` is the number of the stage's
+    /// first verb. Returns true if there are any.
     pub(crate) fn post(&mut self, slot: u32, ticket: u64, first: usize, stage: &[Verb], words: &[u64]) -> bool {
         let node = self.node;
         let Some(queue) = self.queue() else { return false };
@@ -87,12 +87,12 @@ impl Link {
         queue.post(Part { slot, first, end, ticket, since: monotonic_ns() }, stage, node, words)
     }
 
-    /// A list of verbs that has completed.
+    /// Returns a list of verbs that has completed.
     pub(crate) fn fetched(&mut self) -> Option<Fetched> {
         self.queue()?.fetched()
     }
 
-    /// Copies what a list has brought to the round.
+    /// Copies what a list has read to the round.
     pub(crate) fn deliver(&mut self, fetched: Fetched, verbs: &[Verb], words: &mut [u64]) {
         let node = self.node;
         if let Some(queue) = self.queue() {
@@ -105,23 +105,23 @@ impl Link {
         !self.waiting.is_empty() || self.queue().is_some_and(|queue| queue.is_awaited())
     }
 
-    /// Has the queue pair wake a poller. True if there is something already.
+    /// Arms the queue pair to wake a poller. Returns true if there is something already.
     pub(crate) fn arm(&mut self) -> bool {
         self.queue().is_some_and(Queue::arm)
     }
 
-    /// Whether there is something that the queue pairs of any connection have brought.
+    /// Whether the queue pairs of any connection have brought something.
     pub(crate) fn has_news(&mut self) -> bool {
         self.queue().is_some_and(|queue| queue.has_news())
     }
 
-    /// When something must be sent again, for which it must be read.
+    /// Returns when something must be sent again. Reading sends it.
     pub(crate) fn resend_due(&mut self) -> Option<Nanos> {
         if self.is_awaited() { self.queue()?.resend_due() } else { None }
     }
 
-    /// Adds a verb of a round to the frame that is being built. True if that ended a frame: it was
-    /// full.
+    /// Adds a verb of a round to the frame that is being built. Returns true if that ended a frame,
+    /// because it was full.
     pub(crate) fn add(&mut self, slot: u32, ticket: u64, lazy: bool, index: usize, verb: &Verb, words: &[u64]) -> bool {
         let mut ended = false;
         if let Some(open) = self.open
@@ -137,7 +137,7 @@ impl Link {
         ended
     }
 
-    /// Ends the frame that is being built, in front of the round's verb `end`. True if there was
+    /// Ends the frame that is being built, before the round's verb `end`. Returns true if there was
     /// one.
     pub(crate) fn end(&mut self, slot: u32, ticket: u64, end: usize) -> bool {
         let Some(open) = self.open.take() else { return false };
@@ -147,11 +147,11 @@ impl Link {
         true
     }
 
-    /// Sends what there is. False if the connection is broken: what the node said last may still be
-    /// read.
+    /// Sends what there is to send. Returns false if the connection is broken. What the node said
+    /// last may still be read then.
     pub(crate) fn send(&mut self, now: Nanos) -> bool {
         let Ok(stream) = &mut self.stream else { return true };
-        // Their time begins now: they may have waited for a coroutine that had much to do.
+        // Their time begins now. They may have waited for a coroutine that had much to do.
         for part in self.waiting.iter_mut().rev().take(std::mem::take(&mut self.unsent)) {
             part.since = now;
         }
@@ -167,7 +167,7 @@ impl Link {
         }
     }
 
-    /// Reads once. `None` if the connection is broken.
+    /// Reads once. Returns `None` if the connection is broken.
     pub(crate) fn read(&mut self, receiver: &mut Receiver) -> Option<Received> {
         receiver.resume(&mut self.rest);
         match &mut self.stream {
@@ -179,18 +179,18 @@ impl Link {
         }
     }
 
-    /// When the node must have answered, if it is to answer anything.
+    /// Returns when the node must have answered, if it has to answer anything.
     pub(crate) fn due(&mut self, patience: Nanos) -> Option<Nanos> {
         let posted = self.queue().and_then(|queue| queue.oldest());
         let framed = self.waiting.front().filter(|_| self.waiting.len() > self.unsent).map(|part| part.since);
         posted.into_iter().chain(framed).min().map(|since| since + patience)
     }
 
-    /// The node is lost: nothing is sent to it or read from it any more. The parts that waited are
-    /// the caller's.
+    /// Marks the node as lost: nothing is sent to it or read from it any more. Returns the parts
+    /// that waited, which the caller must fail.
     pub(crate) fn lose(&mut self, fault: Fault) -> VecDeque<Part> {
         let posted: Vec<Part> = self.queue().into_iter().flat_map(|queue| queue.parts().collect::<Vec<_>>()).collect();
-        // The queue pair is destroyed: nothing is written to our memory any more.
+        // This destroys the queue pair, so nothing is written to this process's memory any more.
         self.stream = Err(fault);
         self.out = Outbox::default();
         self.rest = Rest::default();

@@ -1,5 +1,5 @@
-//! A cluster of servers in this process, each on a thread and a port of its own: for tests, and to
-//! try TCP out.
+//! A cluster of TCP servers in this process, each on a thread and a port of its own. It serves for
+//! tests, and for trying out TCP.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +14,13 @@ use crate::shm::Memory;
 use crate::tcp::{Server, ServerError, ServerHandle, ServerOptions, Tcp, TcpOptions};
 use crate::transport::{Capabilities, Fabric, Handler, Host, Transport};
 
-/// A cluster of servers could not be started.
+/// The reason why a cluster of servers could not be started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoopbackError {
-    /// Memory of the cluster.
+    /// The memory of the nodes could not be mapped.
     #[error(transparent)]
     Memory(#[from] RegionError),
-    /// A server.
+    /// A server could not be started.
     #[error(transparent)]
     Server(#[from] ServerError),
     /// The system gives no thread.
@@ -28,7 +28,7 @@ pub enum LoopbackError {
     Thread(SystemError),
 }
 
-/// Servers of this process, and the fabric that reaches them. Dropping it stops them.
+/// TCP servers in this process, and the fabric that reaches them. Dropping it stops them.
 pub struct Loopback {
     tcp: Tcp,
     nodes: Vec<LocalNode>,
@@ -41,15 +41,15 @@ struct LocalNode {
 }
 
 impl Loopback {
-    /// Starts a server for each node, with regions of the given sizes in bytes; all with the
-    /// clients' keys and RDMA device.
+    /// Starts a server for each node, with regions of the given sizes in bytes. All servers have
+    /// the clients' keys and RDMA device.
     pub fn new(nodes: &[Vec<usize>], options: TcpOptions) -> Result<Loopback, LoopbackError> {
         let (keys, rdma) = (options.keys.clone(), options.rdma.clone());
         let servers = ServerOptions { keys, rdma, ..ServerOptions::default() };
         Loopback::with_servers(nodes, &servers, options)
     }
 
-    /// Starts servers like [`Loopback::new`], with the given options of the servers.
+    /// Starts servers as [`Loopback::new`] does, with the given options of the servers.
     pub fn with_servers(
         nodes: &[Vec<usize>],
         servers: &ServerOptions,
@@ -66,19 +66,19 @@ impl Loopback {
         Ok(Loopback { tcp: Tcp::new(addresses, options), nodes: started })
     }
 
-    /// The fabric as any other process would see it.
+    /// Returns the fabric, which works as in any other process.
     #[must_use]
     pub fn tcp(&self) -> &Tcp {
         &self.tcp
     }
 
-    /// A node's server.
+    /// Returns a handle of a node's server, or `None` if there is no such node.
     #[must_use]
     pub fn server(&self, node: NodeId) -> Option<&ServerHandle> {
         self.node(node).map(|node| &node.server)
     }
 
-    /// Stops a node's server, as if its process had died: the clients must find out by themselves.
+    /// Stops a node's server, as if its process had died. The clients must find out by themselves.
     pub fn stop(&self, node: NodeId) {
         if let Some(node) = self.node(node) {
             node.stop();

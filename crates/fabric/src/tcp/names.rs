@@ -1,17 +1,19 @@
-//! Names of memory nodes: looked up aside, with a deadline, and remembered.
+//! The lookup of memory nodes' names: on separate threads, with a deadline, and with a memory of
+//! earlier answers.
 //!
-//! The system's resolver blocks its caller, and a name server that is silent makes that last for
-//! many seconds. Threads that keep leases and lead epochs make connections too, so none of them
-//! calls the resolver:
+//! The system's resolver blocks its caller, for many seconds if a name server is silent. The
+//! threads that keep leases and lead epochs also make connections. So none of them calls the
+//! resolver:
 //!
-//! 1. A thread of its own looks a name up: at most one a name, however many connections want it.
-//! 2. Callers wait for its answer until a deadline that counts from when the lookup began. A lookup
-//!    that is stuck keeps only the first callers waiting.
-//! 3. A name that has a known address gets [`LOOKUP_AGAIN_NS`] only: the known address is used
-//!    then. So a node that has been reached before is reached again while the name server is silent
-//!    or fails.
-//! 4. An answer that comes in time replaces the known address: a node that has moved is found where
-//!    it is now.
+//! 1. A separate thread looks a name up. There is at most one for each name, however many
+//!    connections want it.
+//! 2. Callers wait for its answer until a deadline, which counts from the beginning of the lookup.
+//!    So a lookup that is stuck delays only its first callers.
+//! 3. For a name with a known address, the deadline is [`LOOKUP_AGAIN_NS`]. After it, the known
+//!    address is used. So a node that has been reached before is reached again while the name
+//!    server is silent or fails.
+//! 4. An answer that comes in time replaces the known address. So a node that has moved is found
+//!    where it is now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,18 +26,18 @@ use std::time::{Duration, Instant};
 use crate::error::NameError;
 use crate::limits::{LOOKUP_AGAIN_NS, LOOKUP_NS, NAMES_MAX};
 
-/// An answer counts for this time. The threads of a client connect one after the other, and need
-/// one lookup together.
+/// The time for which an answer counts. The threads of a client connect one after the other, and
+/// need one lookup together.
 const ANSWER_COUNTS: Duration = Duration::from_secs(1);
 
-/// Different texts of failures that are kept; more are not told apart. The system's resolver has
-/// some twenty.
+/// The number of different error texts that are kept. Further texts are not told apart. The
+/// system's resolver has some twenty.
 const TEXTS_MAX: usize = 64;
 
 type Resolver = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// Where addresses of names are known. Clones share what they know; the default is shared by the
-/// whole process.
+/// The known addresses of names. Clones share what they know. The default is shared by the whole
+/// process.
 #[derive(Clone)]
 pub struct Names {
     shared: Arc<Shared>,
@@ -47,39 +49,40 @@ struct Shared {
     answered: Condvar,
 }
 
-/// What is known of a name.
+/// What is known about a name.
 #[derive(Debug, Default)]
 struct Name {
-    /// When the lookup that is under way began.
+    /// The time at which the present lookup began.
     asked: Option<Instant>,
-    /// The log has been told that it is stuck.
+    /// Whether the log has been told that the lookup is stuck.
     told: bool,
-    /// When the last lookup ended, and how.
+    /// The time at which the last lookup ended, and its result.
     answered: Option<(Instant, Result<(), NameError>)>,
-    /// Addresses that the last good answer gave, or the one at which a memory node was met since.
+    /// The addresses of the last good answer, or the one at which a memory node was reached since.
     known: Vec<SocketAddr>,
 }
 
 impl Name {
-    /// How the last lookup ended, if that counts still.
+    /// Returns the result of the last lookup, if it still counts.
     fn outcome(&self) -> Option<Result<(), NameError>> {
         self.answered.filter(|(when, _)| when.elapsed() < ANSWER_COUNTS).map(|(_, outcome)| outcome)
     }
 
-    /// The known addresses, or why there are none.
+    /// Returns the known addresses, or this error if there are none.
     fn known_or(&self, error: NameError) -> Result<Vec<SocketAddr>, NameError> {
         if self.known.is_empty() { Err(error) } else { Ok(self.known.clone()) }
     }
 }
 
 impl Names {
-    /// Asks this function for addresses instead of the system, and shares nothing with others.
+    /// Makes names that are looked up by this function and not by the system. They share nothing
+    /// with other `Names`.
     pub fn asking(resolver: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static) -> Names {
         let shared = Shared { resolver: Box::new(resolver), names: Mutex::default(), answered: Condvar::new() };
         Names { shared: Arc::new(shared) }
     }
 
-    /// Begins to look names up that will be wanted soon, side by side.
+    /// Begins to look up names that will be needed soon, side by side.
     pub(crate) fn prepare<'n>(&self, names: impl IntoIterator<Item = &'n String>) {
         let mut known = self.shared.names();
         for name in names.into_iter().filter(|name| name.parse::<SocketAddr>().is_err()) {
@@ -87,7 +90,8 @@ impl Names {
         }
     }
 
-    /// The addresses of a name, `host:port`: an answer that comes in time, or else the known ones.
+    /// Returns the addresses of a name, `host:port`: those of an answer that comes in time, or else
+    /// the known ones.
     pub(crate) fn find(&self, name: &str) -> Result<Vec<SocketAddr>, NameError> {
         if let Ok(address) = name.parse() {
             return Ok(vec![address]);
@@ -112,14 +116,14 @@ impl Names {
         }
     }
 
-    /// A memory node was met at this address, by this name.
+    /// Records that a memory node was reached at this address, by this name.
     pub(crate) fn met(&self, name: &str, address: SocketAddr) {
         if let Some(one) = self.shared.names().get_mut(name) {
             one.known = vec![address];
         }
     }
 
-    /// Has a name be looked up, unless that is under way or has just been done.
+    /// Begins a lookup of a name, unless one is under way or has just ended.
     fn ask(&self, names: &mut BTreeMap<String, Name>, name: &str) {
         if names.len() >= NAMES_MAX && !names.contains_key(name) {
             names.retain(|_, one| one.asked.is_some());
@@ -145,7 +149,7 @@ impl Shared {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lookup has ended.
+    /// Records the end of a lookup.
     fn note(&self, names: &mut BTreeMap<String, Name>, name: &str, answer: io::Result<Vec<SocketAddr>>) {
         let one = names.entry(name.to_owned()).or_default();
         one.asked = None;
@@ -166,18 +170,19 @@ impl Shared {
 }
 
 impl Default for Names {
-    /// The system's names.
+    /// Returns the names that the whole process shares, and that the system looks up.
     fn default() -> Names {
         static NAMES: OnceLock<Names> = OnceLock::new();
         NAMES.get_or_init(|| Names::asking(|name| name.to_socket_addrs().map(Iterator::collect))).clone()
     }
 }
 
-/// The resolver's words, kept for good so that errors that are copied can carry them.
+/// Returns the resolver's words. They are kept for good, so that errors which are copied can have
+/// them.
 fn said(error: &io::Error) -> NameError {
     static TEXTS: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let text = error.to_string();
-    // The standard library's own words before those of the resolver.
+    // The standard library puts its own words in front of the resolver's.
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     NameError::Failed(match texts.get(text) {

@@ -1,4 +1,5 @@
-//! What a server's connections share: the memory node, who may use it, and what has been counted.
+//! The state that a server's connections share: the memory node, which clients may use it, and
+//! counters.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,22 +23,22 @@ use crate::tcp::handshake::{Purpose, ServerHello, Verdict};
 use crate::tcp::key::{Key, Keys};
 use crate::tcp::turned_away::TurnedAway;
 
-/// How a server is.
+/// The status of a server, as counters and times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeStatus {
-    /// Time since it began to serve.
+    /// Time since the server began to serve, in nanoseconds.
     pub uptime_ns: u64,
-    /// Connections of clients that are open.
+    /// Connections of clients that are open now.
     pub connections: u64,
     /// Clients whose access has been revoked.
     pub revoked: u64,
     /// Frames of verbs that have been served.
     pub frames: u64,
-    /// Times that answers were sent: a batch of them is one.
+    /// How often answers were sent. A batch of answers counts once.
     pub sends: u64,
-    /// CPU time of the node's services.
+    /// CPU time of the node's services, in nanoseconds.
     pub service_cpu_ns: u64,
-    /// CPU time of the server's whole process.
+    /// CPU time of the server's whole process, in nanoseconds.
     pub cpu_ns: u64,
 }
 
@@ -55,7 +56,7 @@ impl NodeStatus {
     }
 }
 
-/// Counts of a server, written by its own thread only.
+/// Counters of a server. Only its own thread writes them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) connections: AtomicU64,
@@ -65,7 +66,7 @@ pub(crate) struct Counters {
     pub(crate) service_cpu_ns: AtomicU64,
 }
 
-/// Counts up what only this thread writes: no locked instruction needed.
+/// Adds to a counter that only this thread writes, so no locked instruction is needed.
 pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
@@ -85,7 +86,7 @@ impl Counters {
     }
 }
 
-/// A memory node as its connections use it.
+/// A memory node, as the connections of its server use it.
 #[derive(Debug)]
 pub(crate) struct Node {
     memory: Arc<Memory>,
@@ -94,24 +95,25 @@ pub(crate) struct Node {
     counters: Arc<Counters>,
     since: Nanos,
     revoked: BTreeSet<ClientId>,
-    /// Open connections of each client that has any.
+    /// The number of open connections of each client that has any.
     connected: BTreeMap<ClientId, usize>,
-    /// Revoked just now: the server closes their connections before it serves anything else.
-    evicted: Vec<ClientId>,
-    /// An order to forget everything has just come: the server carries it out before it serves
+    /// Clients that were revoked a moment ago. The server closes their connections before it serves
     /// anything else.
+    evicted: Vec<ClientId>,
+    /// An order to erase everything that came a moment ago. The server carries it out before it
+    /// serves anything else.
     pub(super) forgetting: Option<Vec<u64>>,
-    /// Whether memory may have changed since the services looked.
+    /// Whether memory may have changed since the services last looked.
     pub(crate) wrote: bool,
     unfenced: Cell<bool>,
     /// A call's request and reply, next to each other.
     call: Vec<u64>,
-    /// What clients reach by RDMA, and how many do.
+    /// The regions that clients reach by RDMA, and the number of queue pairs that do.
     exports: Option<Exports>,
-    /// Memory is changed by the NIC only: its atomics are none to the CPU's.
+    /// Whether only the NIC may change memory, because its atomics are not atomic to the CPU's.
     pub(super) exclusive: bool,
     pub(crate) queues: usize,
-    /// For the log.
+    /// What the log has to say about connections that were turned away.
     pub(crate) turned_away: TurnedAway,
 }
 
@@ -147,12 +149,12 @@ impl Node {
         self.connections_max as usize
     }
 
-    /// The key to prove to a client that has come now.
+    /// Returns the key to prove to a client that connects now.
     pub(crate) fn key(&self) -> Option<Key> {
         self.keys.as_ref().map(|keys| keys.now().first)
     }
 
-    /// Our hello to a new connection. `None` if the system gives no nonce.
+    /// Returns this end's hello for a new connection. `None` if the system gives no nonce.
     pub(crate) fn hello(&self) -> Option<ServerHello> {
         let nonce = random();
         let nonce = nonce.inspect_err(|error| tracing::warn!(%error, "the system gives no random bytes")).ok()?;
@@ -162,7 +164,7 @@ impl Node {
         Some(ServerHello::new(&bytes, self.keys.is_some(), nonce))
     }
 
-    /// Whether one that has proved himself may come in.
+    /// Decides whether a client that has proved itself may come in.
     pub(crate) fn admit(&mut self, purpose: Purpose) -> Verdict {
         let Purpose::Verbs(client) = purpose else { return Verdict::Welcome };
         if self.revoked.contains(&client) {
@@ -176,7 +178,7 @@ impl Node {
         Verdict::Welcome
     }
 
-    /// A connection of a client that was admitted has ended.
+    /// Records that a connection of an admitted client has ended.
     pub(crate) fn leave(&mut self, client: ClientId) {
         count(&self.counters.connections, u64::MAX);
         if let Some(connections) = self.connected.get_mut(&client) {
@@ -226,8 +228,8 @@ impl Node {
         Ok(())
     }
 
-    /// Serves a call: its request lies in the frame, its reply goes out, and a handler's caller has
-    /// both in one place.
+    /// Serves a call. Its request lies in the frame and its reply goes out. A handler gets both in
+    /// one place.
     fn call(&mut self, verb: &Verb, frame: &[u64], client: ClientId, out: &mut Outbox) -> Result<(), FabricError> {
         let &Verb::Call { node, head, head_words, capacity, .. } = verb else { return Ok(()) };
         let request = &frame[head as usize..][..head_words as usize];
@@ -242,8 +244,8 @@ impl Node {
         Ok(())
     }
 
-    /// Makes a queue pair for a client that has introduced its own, and answers. `None` if it
-    /// cannot: that is the answer.
+    /// Makes a queue pair for a client that has introduced its own, and appends the answer. Returns
+    /// `None` if it cannot, and the answer says so.
     pub(crate) fn accept(&mut self, request: &Request, frame: &[u64], out: &mut Outbox) -> Option<Queue> {
         let mut reply = Vec::new();
         let accepted = match &mut self.exports {
@@ -269,20 +271,20 @@ impl Node {
         }
     }
 
-    /// Has `add` look at the channels that connections share.
+    /// Calls `add` with each channel that connections share, so that the caller waits for it.
     pub(crate) fn watch(&self, add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
         self.exports.as_ref().map_or(Ok(()), |exports| exports.watch(add))
     }
 
-    /// Sees what has come over what connections share; has the channels wake for what comes later,
-    /// if `arm`.
+    /// Looks at what has arrived over the queue pairs that connections share. With `arm`, their
+    /// channels also wake for what arrives later.
     pub(crate) fn poll(&self, arm: bool) {
         if let Some(exports) = &self.exports {
             exports.poll(arm);
         }
     }
 
-    /// When to poll though nothing comes.
+    /// Returns when to poll even if nothing arrives.
     pub(crate) fn due(&self) -> Option<Nanos> {
         self.exports.as_ref()?.due()
     }
@@ -292,14 +294,14 @@ impl Node {
         self.exports.as_ref().is_some_and(Exports::has_ready)
     }
 
-    /// The places of those connections.
+    /// Appends the places of the connections that polling has found something for.
     pub(crate) fn ready(&self, into: &mut Vec<usize>) {
         if let Some(exports) = &self.exports {
             exports.ready(into);
         }
     }
 
-    /// Serves a request that is no round.
+    /// Serves a request that is not a round.
     pub(crate) fn administrate(&mut self, request: &Request, frame: &[u64], out: &mut Outbox) -> Result<(), Malformed> {
         let at = frame::begin_response(out, frame::DONE, request.ticket);
         match (request.kind, &frame[frame::HEAD_WORDS..]) {
@@ -323,8 +325,8 @@ impl Node {
         self.counters.status(self.since)
     }
 
-    /// Takes a client's access. Its connections are closed before any other is served, so that no
-    /// verb of it takes effect once anybody can know of the revocation.
+    /// Revokes a client's access. Its connections are closed before any other is served. So no verb
+    /// of the client takes effect once any other client can know of the revocation.
     pub(crate) fn revoke(&mut self, client: ClientId) {
         if self.revoked.insert(client) {
             count(&self.counters.revoked, 1);
@@ -333,17 +335,18 @@ impl Node {
         self.evicted.push(client);
     }
 
-    /// Whether any have been revoked just now, or everything is to be forgotten.
+    /// Whether a client was revoked a moment ago, or everything is to be erased.
     pub(crate) fn has_orders(&self) -> bool {
         !self.evicted.is_empty() || self.forgetting.is_some()
     }
 
-    /// Those revoked just now.
+    /// Takes one of the clients that were revoked a moment ago.
     pub(crate) fn evicted(&mut self) -> Option<ClientId> {
         self.evicted.pop()
     }
 
-    /// An answer says that what was written is there: it must be, for every other CPU.
+    /// Makes the writes of this thread visible to every other CPU, because an answer promises that
+    /// they are.
     pub(crate) fn before_send(&mut self) {
         count(&self.counters.sends, 1);
         if self.unfenced.replace(false) {

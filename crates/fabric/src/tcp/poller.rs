@@ -1,4 +1,4 @@
-//! Waiting for sockets, and being woken from it by other threads.
+//! A poller: a thread waits in it for sockets, and other threads can wake it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,19 +16,20 @@ pub(crate) use rustix::event::epoll::EventFlags as Interest;
 /// The token of the [`Bell`].
 pub(crate) const BELL: u64 = u64::MAX;
 
-/// Events that one wait finds at most; the next one finds the others.
+/// The largest number of events that one wait returns. The next wait returns the others.
 const EVENTS: usize = 64;
 
-/// What a thread waits in.
+/// The object that a thread waits in.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
-    /// Token and flags of what the last wait found. The system's own type is bound to its thread.
+    /// Token and flags of the events of the last wait. The system's own type is bound to its
+    /// thread.
     events: Vec<(u64, Interest)>,
 }
 
 impl Poller {
-    /// A poller that the bell ends the waiting of.
+    /// Makes a poller. The bell ends its waits.
     pub(crate) fn new(bell: &Bell) -> io::Result<Poller> {
         let poller = Poller { epoll: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS) };
         poller.add(&bell.eventfd, BELL, Interest::IN)?;
@@ -43,18 +44,19 @@ impl Poller {
         Ok(epoll::modify(&self.epoll, socket, EventData::new_u64(token), interest)?)
     }
 
-    /// Waits for an event; no longer than `limit`, if there is one.
+    /// Waits for an event, for no longer than `limit` if there is one.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) {
         self.events.clear();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut found = [const { MaybeUninit::uninit() }; EVENTS];
-        // It fails when it is interrupted, and then there is nothing yet: the caller comes back.
+        // The call fails when it is interrupted. Then there is no event yet, and the caller comes
+        // back.
         if let Ok((found, _)) = epoll::wait(&self.epoll, &mut found, limit.as_ref()) {
             self.events.extend(found.iter().map(|event| (event.data.u64(), event.flags)));
         }
     }
 
-    /// What the last wait found, by number: token and flags.
+    /// Returns the event of this number of the last wait: its token and flags.
     pub(crate) fn event(&self, number: usize) -> Option<(u64, Interest)> {
         self.events.get(number).copied()
     }
@@ -64,11 +66,12 @@ const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 const RUNG: u8 = 2;
 
-/// Wakes a thread that waits in a [`Poller`], and costs a system call only if it does wait.
+/// A bell, which wakes a thread that waits in a [`Poller`]. A ring costs a system call only if the
+/// thread does wait.
 ///
-/// One word is enough to miss nothing. A ringing thread leaves `RUNG`, and writes to the descriptor
+/// One word is enough to miss no ring. A ringing thread stores `RUNG`, and writes to the descriptor
 /// if that replaced `ASLEEP`. The waiting thread falls asleep by replacing `AWAKE`, which fails if
-/// it has been rung for meanwhile.
+/// another thread has rung meanwhile.
 #[derive(Debug)]
 pub(crate) struct Bell {
     state: AtomicU8,
@@ -83,12 +86,13 @@ impl Bell {
 
     pub(crate) fn ring(&self) {
         if self.state.swap(RUNG, Ordering::SeqCst) == ASLEEP {
-            // It fails only when the counter is full, and then the thread is woken anyway.
+            // The write fails only when the counter is full, and then the thread is woken anyway.
             let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }
 
-    /// The thread is about to wait. False if another thread has rung: it must look again first.
+    /// Says that the thread is about to wait. Returns false if another thread has rung: the thread
+    /// must look again first.
     pub(crate) fn sleep(&self) -> bool {
         let asleep = self.state.compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if !asleep {
@@ -97,12 +101,13 @@ impl Bell {
         asleep
     }
 
-    /// The thread has waited.
+    /// Says that the thread has waited.
     pub(crate) fn wake_up(&self) {
         self.state.store(AWAKE, Ordering::SeqCst);
     }
 
-    /// The poller has shown [`BELL`]: it should not show this ring again.
+    /// Resets the descriptor after the poller has shown [`BELL`], so that it does not show this
+    /// ring again.
     pub(crate) fn quiet(&self) {
         let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
     }

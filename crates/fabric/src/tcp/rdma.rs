@@ -1,4 +1,4 @@
-//! From a connection to a queue pair: the client's side.
+//! The client's change from a TCP connection to a queue pair.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -11,13 +11,14 @@ use crate::tcp::exchange::exchange;
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::stream::Stream;
 
-/// What went wrong at this end.
+/// Converts an error of this end into the fault of its connection.
 pub(crate) fn refused(error: &VerbsError) -> Fault {
     tracing::warn!(%error, "no RDMA");
     Fault::Refused(Refusal::Rdma(error.cause().unwrap_or(ErrorKind::NotFound.into())))
 }
 
-/// Has the server that this blocking connection is to make a queue pair, and connects to it.
+/// Asks the server at the other end of this blocking connection for a queue pair, and connects to
+/// it.
 pub(crate) fn dial(mut stream: Stream, domain: &mut Domain) -> Result<Stream, Fault> {
     let mut queue = domain.queue().map_err(|error| refused(&error))?;
     let patience = Duration::from_nanos(HANDSHAKE_NS);

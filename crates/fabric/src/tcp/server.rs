@@ -1,10 +1,10 @@
-//! The server of one memory node: one thread, one event loop for everything.
+//! The server of one memory node over TCP: one thread, with one event loop for everything.
 //!
-//! The thread that reads a frame executes it and appends the answer to what the connection sends
-//! next: no other thread, no queue, no lock. So frames are executed one after the other, and a
-//! revocation, which is a frame like others, finds none half executed. The node's services run in
-//! between: a batch of frames that changed memory wakes them, since one-sided writes tell nobody
-//! else.
+//! The thread that reads a frame executes it, and appends the answer to what the connection sends
+//! next. It needs no other thread, no queue and no lock. So frames are executed one after the
+//! other. A revocation is a frame too, and finds no other frame half executed. The node's services
+//! run between frames. A batch of frames that changed memory wakes them, because one-sided writes
+//! notify no other code.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,33 +34,34 @@ use crate::transport::Handler;
 
 /// Token of the listener; connections have their places.
 const LISTENER: u64 = BELL - 1;
-/// Token of what connections share.
+/// Token of the channels that connections share.
 const SHARED: u64 = BELL - 2;
-/// Services are stepped at most so often: a batch costs less than its parts.
+/// The shortest time between two steps of the services. A batch costs less than its parts.
 const STEP_GAP_NS: Nanos = 50_000;
-/// A service that found work is stepped again after this time, and then after twice of it, and so
-/// on, ...
+/// The time until a service that found work is stepped again. Then the time doubles, and so on.
 const NAP_MIN_NS: Nanos = 1_000_000;
-/// ... up to this; then it waits to be woken.
+/// The longest of these times. After it, the service waits to be woken.
 const NAP_MAX_NS: Nanos = 64_000_000;
-/// The longest of these times while clients have queue pairs: what they write shows to who looks.
+/// The longest of these times while clients have queue pairs. What such clients write is noticed
+/// only by looking.
 const QUEUE_NAP_MAX_NS: Nanos = 1_000_000;
-/// A system that has no room for a connection is asked again after this time.
+/// The time until the server accepts connections again, after the system had no room for one.
 const ACCEPT_PAUSE_NS: Nanos = 100_000_000;
 
-/// How a server is to be.
+/// Options of a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// Clients must have the first of them too.
+    /// The keys of the server. Clients must have the first of them, too.
     pub keys: Option<Keys>,
-    /// What it proves by who it is: with it, it talks TLS only.
+    /// The certificate and key by which the server proves who it is. If they are given, it speaks
+    /// TLS only.
     pub tls: Option<ServerTls>,
-    /// Serve everybody who reaches the address, though there is no key.
+    /// Whether to serve every client that reaches the address although there is no key.
     pub insecure: bool,
-    /// The device by which clients may reach the memory themselves: see [RDMA](crate::rdma).
+    /// The device by which clients may reach the memory directly: see [RDMA](crate::rdma).
     pub rdma: Option<Device>,
-    /// Connections of clients that it takes.
+    /// The number of clients' connections that the server accepts.
     pub connections_max: usize,
 }
 
@@ -78,27 +79,27 @@ impl Default for ServerOptions {
     }
 }
 
-/// A server could not be started.
+/// The reason why a server could not be started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Everybody who reaches the address could read and write all memory.
+    /// There is no key, so every program that reaches the address could read and write all memory.
     #[error("will not serve {0} without a key: give one (--key-file), or say that everybody is welcome (--insecure)")]
     NoKey(SocketAddr),
-    /// The memory cannot be reached by RDMA.
+    /// The memory cannot be served by RDMA.
     #[error(transparent)]
     Rdma(#[from] VerbsError),
-    /// The text names no address and port.
+    /// The text is not an address with a port.
     #[error("is no address to listen on: write HOST:PORT, such as 127.0.0.1:7000, [::1]:7000 or 0.0.0.0:7000")]
     NotAddress,
     /// The name does not lead to an address.
     #[error("the name does not resolve: {0}")]
     Name(NameError),
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("cannot {what}: {cause}")]
     System {
-        /// What was tried.
+        /// The operation that was refused.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: SystemError,
     },
 }
@@ -107,11 +108,11 @@ fn cannot(what: &'static str) -> impl Fn(io::Error) -> ServerError {
     move |error| ServerError::System { what, cause: error.into() }
 }
 
-/// What a server and its handles share.
+/// The state that a server and its handles share.
 struct Shared {
     bell: Arc<Bell>,
     stop: AtomicBool,
-    /// `None` when the server is gone.
+    /// The orders of the handles. `None` when the server is gone.
     orders: Mutex<Option<Vec<Order>>>,
     counters: Arc<Counters>,
     memory: Arc<Memory>,
@@ -124,7 +125,7 @@ enum Order {
     Wake,
 }
 
-/// A service, and who can stop it.
+/// A service that is running, with the handle's end that can stop it.
 struct Running {
     service: Box<dyn Service>,
     stop: Option<ServiceStop>,
@@ -147,17 +148,18 @@ pub struct Server {
     receiver: Receiver,
     spare: Outbox,
     connections: Vec<Option<Box<Connection>>>,
-    /// Whose turn it is because of what came over what they share.
+    /// Places of connections whose turn it is because something has come over a queue pair that
+    /// they share.
     ready: Vec<usize>,
     free: Vec<usize>,
     serials: u64,
-    /// When connections must have said who they are, or taken the last words: earliest first, as
-    /// all have the same time.
+    /// The times by which connections must have shaken hands, or taken the last message. They are
+    /// ascending, because all connections have the same time limit.
     deadlines: VecDeque<(Nanos, usize, u64)>,
-    /// Connections with answers that nobody waits for, and when these are sent all the same.
+    /// Connections with answers that no coroutine waits for, and the time at which these are sent.
     deferred: Vec<usize>,
     deferred_until: Nanos,
-    /// When to try again to take connections, after the system had no room for one.
+    /// The time at which to accept connections again, after the system had no room for one.
     accept_at: Option<Nanos>,
     services: Vec<Running>,
     stepped_at: Nanos,
@@ -165,15 +167,15 @@ pub struct Server {
     nap: Nanos,
 }
 
-/// A server that runs on another thread. Clones are of the same server.
+/// A handle of a server that runs on another thread. Clones are handles of the same server.
 #[derive(Clone)]
 pub struct ServerHandle {
     shared: Arc<Shared>,
 }
 
 impl Server {
-    /// Binds the address, `host:port`, to serve node 0 of this memory. Without a key it serves the
-    /// local host only, unless [`ServerOptions::insecure`].
+    /// Binds the address, `host:port`, to serve node 0 of this memory. Without a key it accepts an
+    /// address of the local host only, unless [`ServerOptions::insecure`] is set.
     pub fn bind(address: &str, options: ServerOptions, memory: Arc<Memory>) -> Result<Server, ServerError> {
         if !is_address(address) {
             return Err(ServerError::NotAddress);
@@ -221,12 +223,12 @@ impl Server {
         })
     }
 
-    /// The address that it is bound to.
+    /// Returns the address that the server is bound to.
     pub fn local_addr(&self) -> Result<SocketAddr, ServerError> {
         self.listener.local_addr().map_err(cannot("name the address"))
     }
 
-    /// What stops it and asks it from other threads.
+    /// Returns a handle, by which other threads stop the server and ask it questions.
     #[must_use]
     pub fn handle(&self) -> ServerHandle {
         ServerHandle { shared: self.shared.clone() }
@@ -237,7 +239,7 @@ impl Server {
         self.add_service(Running { service, stop: None, panicked: false });
     }
 
-    /// Has a handler serve the node's calls from now on.
+    /// Makes a handler serve the node's calls from now on.
     pub fn answer(&mut self, handler: Box<dyn Handler>) {
         self.shared.memory.answer(NodeId(0), handler);
     }
@@ -247,7 +249,7 @@ impl Server {
         self.step_at = Some(0);
     }
 
-    /// Serves until it is stopped. What is in flight then is cut off.
+    /// Serves until a handle stops it. Rounds in flight are then cut off.
     pub fn run(mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
             self.wait();
@@ -265,15 +267,15 @@ impl Server {
             self.node.ready(&mut ready);
             ready.drain(..).for_each(|place| self.turn(place));
             self.ready = ready;
-            // Last, so that no event of this batch is taken for one of a new connection in an old
-            // one's place.
+            // This comes last, so that no event of this batch is taken for one of a new connection
+            // that has an old one's place.
             if arrivals {
                 self.accept();
             }
             self.obey();
             let now = monotonic_ns();
             if self.accept_at.take_if(|at| *at <= now).is_some() {
-                // It fails only for a socket that the poller does not have.
+                // The call fails only for a socket that the poller does not have.
                 let _ = self.poller.modify(&self.listener, LISTENER, Interest::IN);
             }
             self.send_deferred(now);
@@ -284,7 +286,7 @@ impl Server {
     }
 
     fn wait(&mut self) {
-        // What has come before a channel could wake for it is not waited for.
+        // What arrived before a channel was armed does not wake it, so look once now.
         self.node.poll(true);
         let timers = [
             self.deadlines.front().map(|(at, ..)| *at),
@@ -306,7 +308,7 @@ impl Server {
         }
     }
 
-    /// Gives a connection its turn, and what follows from it.
+    /// Gives a connection its turn, and does what follows from that.
     fn turn(&mut self, place: usize) {
         let Some(mut connection) = self.connections.get_mut(place).and_then(Option::take) else { return };
         let (was_timed, had_channel) = (connection.is_timed(), connection.channel().is_some());
@@ -317,7 +319,7 @@ impl Server {
             connection.own(place);
             let added = added.and_then(|()| self.node.watch(|shared| poller.add(shared, SHARED, Interest::IN)));
             turn = match added {
-                // It wakes for what comes after a look that has found nothing.
+                // The channel wakes for what comes after a look that has found nothing.
                 Ok(()) => connection.turn(&mut self.node, &mut self.receiver, &mut self.spare),
                 Err(_) => Turn::Close,
             };
@@ -332,7 +334,7 @@ impl Server {
         if (self.evict() | self.forget(place))
             && let Some(mut connection) = self.connections[place].take()
         {
-            // Only now it is true that it is done.
+            // Only now is the order carried out, so only now may it be answered.
             let turn = connection.send(&mut self.node, true);
             self.put_back(place, connection, turn, true);
         }
@@ -357,7 +359,7 @@ impl Server {
         self.connections[place] = Some(connection);
     }
 
-    /// Closes the connections of clients that have been revoked. True if there were any.
+    /// Closes the connections of clients that have been revoked. Returns true if there were any.
     fn evict(&mut self) -> bool {
         let mut any = false;
         while let Some(client) = self.node.evicted() {
@@ -374,7 +376,7 @@ impl Server {
         any
     }
 
-    /// Forgets everything, if the connection at this place has ordered that. True if it has.
+    /// Erases everything, if the connection at this place has ordered that. Returns true if it has.
     fn forget(&mut self, asking: usize) -> bool {
         let Some(order) = self.node.forgetting.take() else { return false };
         let memory = self.shared.memory.clone();
@@ -408,8 +410,8 @@ impl Server {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
-                    // Out of descriptors, most likely. The listener would be reported as ready all
-                    // the time.
+                    // The process is out of descriptors, most likely. The listener would be
+                    // reported as ready all the time.
                     self.node.turned_away.note(None, &format_args!("none can be taken for now: {error}"));
                     if self.poller.modify(&self.listener, LISTENER, Interest::empty()).is_ok() {
                         self.accept_at = Some(monotonic_ns() + ACCEPT_PAUSE_NS);
@@ -438,7 +440,7 @@ impl Server {
         Ok(())
     }
 
-    /// Carries out what the handles have ordered.
+    /// Carries out the orders of the handles.
     fn obey(&mut self) {
         let orders = self.shared.orders().as_mut().map(std::mem::take);
         for order in orders.into_iter().flatten() {
@@ -467,7 +469,7 @@ impl Server {
         }
     }
 
-    /// Closes connections whose time is up.
+    /// Closes connections whose time limit has passed.
     fn expire(&mut self, now: Nanos) {
         while let Some((_, place, serial)) = self.deadlines.pop_front_if(|(at, ..)| *at <= now) {
             let late = |connection: &mut Box<Connection>| connection.serial == serial && connection.is_timed();
@@ -494,7 +496,7 @@ impl Server {
         let mut before = thread_cpu_ns();
         let (mut behind, mut worked) = (false, false);
         for running in &mut self.services {
-            // One that panics is not stepped again: nobody sees it half-way.
+            // A service that panics is not stepped again, so no code sees its half-changed state.
             match catch_unwind(AssertUnwindSafe(|| running.service.step())) {
                 Ok(progress) => {
                     behind |= progress == Progress::Behind;
@@ -513,7 +515,7 @@ impl Server {
             before = after;
         }
         self.stepped_at = now;
-        // What is written by RDMA wakes nobody.
+        // What is written by RDMA wakes no service.
         let (nap_min, nap_max) = match self.node.queues {
             0 => (NAP_MIN_NS, 2 * NAP_MAX_NS),
             _ => (STEP_GAP_NS, QUEUE_NAP_MAX_NS),
@@ -527,18 +529,18 @@ impl Server {
 }
 
 impl ServerHandle {
-    /// Has the server return from [`Server::run`].
+    /// Makes the server return from [`Server::run`].
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.bell.ring();
     }
 
-    /// Takes all access from a client. Returns when no verb of it can take effect any more: waits
-    /// for a server that has not begun to run.
+    /// Revokes all access of a client. Returns when no verb of the client can take effect any more.
+    /// If the server has not begun to run, it waits until it has.
     pub fn revoke(&self, client: ClientId) {
         let (confirm, confirmed) = mpsc::channel();
         self.order(Order::Revoke(client, confirm));
-        let _ = confirmed.recv(); // a server that is gone serves nobody
+        let _ = confirmed.recv(); // a server that is gone serves no client
     }
 
     /// Runs a service in the server's loop until the handle is stopped or dropped.
@@ -549,17 +551,17 @@ impl ServerHandle {
         handle
     }
 
-    /// Has a handler serve the node's calls from now on.
+    /// Makes a handler serve the node's calls from now on.
     pub fn answer(&self, handler: Box<dyn Handler>) {
         self.shared.memory.answer(NodeId(0), handler);
     }
 
-    /// Has the services look at memory that this process has changed by itself.
+    /// Makes the services look at memory that this process has changed by itself.
     pub fn wake(&self) {
         self.order(Order::Wake);
     }
 
-    /// How the server is.
+    /// Returns the status of the server.
     #[must_use]
     pub fn status(&self) -> NodeStatus {
         self.shared.counters.status(self.shared.since)
@@ -580,7 +582,7 @@ impl Shared {
 }
 
 impl Drop for Server {
-    /// Nobody waits for a server that is gone.
+    /// Ends the waiting of threads, when the server is gone.
     fn drop(&mut self) {
         *self.shared.orders() = None;
     }

@@ -1,13 +1,14 @@
-//! Goes on with what workers have left under way while their threads do something else.
+//! The stand-in: a thread that continues the rounds which workers have left under way, while the
+//! workers' threads do something else.
 //!
 //! A worker sends and receives when it polls, after its coroutines have run. A program may keep its
-//! thread for as long as it likes: it computes, or waits for another thread. What it has posted and
-//! does not await may be the unlock of its last transaction, and others wait for that. So a thread
-//! of this process looks, every [`LOOK`], at each transport that has such rounds under way. Where
-//! the worker has not polled since the last look, it sends and receives in its place.
+//! thread for any time: it computes, or waits for another thread. A round that it has posted and
+//! does not await may be the unlock of its last transaction, and other clients wait for that. So a
+//! thread of this process looks at each transport that has such rounds under way, every [`LOOK`].
+//! If the worker has not polled since the last look, the thread sends and receives in its place.
 //!
-//! While workers poll, this thread reads two words of each, and nothing else; when none has left
-//! anything under way for some time, it sleeps until one does. Where a look costs much, as on an
+//! While workers poll, this thread reads two words of each, and nothing else. When no worker has
+//! left rounds under way for some time, it sleeps until one does. Where a look costs much, as on an
 //! emulated processor, it looks less often.
 
 use std::fmt;
@@ -18,47 +19,48 @@ use std::time::Duration;
 
 use crate::service::thread_cpu_ns;
 
-/// Time between two looks. A round that its worker has left goes on after at most two of them, and
-/// what the kernel adds.
+/// Time between two looks. A round that its worker has left continues after at most two of them,
+/// plus the time that the kernel adds.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// The thread works for at most this fraction of the time: one part in `SHARE`.
+/// The thread works for at most one part in `SHARE` of the time.
 const SHARE: u64 = 25;
 
-/// Looks at which nothing was left under way, before the thread sleeps.
+/// The number of looks that find no rounds left under way, before the thread sleeps.
 const LOOKS_MAX: u32 = 32;
 
-/// What a worker tells of itself.
+/// What a worker tells the stand-in about itself.
 #[derive(Debug, Default)]
 pub(crate) struct Worked {
-    /// How often the worker has polled. Written by its thread only.
+    /// How often the worker has polled. Only its own thread writes this.
     turns: AtomicU64,
-    /// That count at the last look. Written by the stand-in only.
+    /// That count at the last look. Only the stand-in writes this.
     seen: AtomicU64,
     /// Whether rounds may be under way that no coroutine awaits.
     left: AtomicBool,
 }
 
 impl Worked {
-    /// A round was posted that no coroutine awaits. True if it is the first since there was none.
+    /// Records that a background round was posted. Returns true if it is the first since there was
+    /// none.
     pub(crate) fn leave(&self) -> bool {
         !self.left.load(Ordering::Relaxed) && !self.left.swap(true, Ordering::SeqCst)
     }
 
-    /// The worker polls.
+    /// Records that the worker polls.
     pub(crate) fn turn(&self, is_at_rest: bool) {
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.rest_if(is_at_rest);
     }
 
-    /// Nothing is under way any more, if so.
+    /// Records that nothing is under way any more, if `is_at_rest`.
     pub(crate) fn rest_if(&self, is_at_rest: bool) {
         if is_at_rest && self.left.load(Ordering::Relaxed) {
             self.left.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Whether rounds are left, and whether the worker has not polled since the last look.
+    /// Returns whether rounds are left, and whether the worker has not polled since the last look.
     fn look(&self) -> (bool, bool) {
         if !self.left.load(Ordering::SeqCst) {
             return (false, false);
@@ -69,16 +71,16 @@ impl Worked {
     }
 }
 
-/// A transport, as the stand-in sees it.
+/// A transport, as the stand-in uses it.
 pub(crate) trait Left: Send + Sync {
-    /// What its worker tells of itself.
+    /// Returns what its worker tells about itself.
     fn worked(&self) -> &Worked;
 
-    /// Sends and receives in the worker's place, unless that does so itself.
+    /// Sends and receives in the worker's place, unless the worker is doing so itself.
     fn stand_in(&self);
 }
 
-/// The thread, and what it looks at.
+/// The thread, and the transports that it looks at.
 pub(crate) struct StandIn {
     all: Mutex<Vec<Weak<dyn Left>>>,
     sleeps: AtomicBool,
@@ -86,7 +88,7 @@ pub(crate) struct StandIn {
 }
 
 impl StandIn {
-    /// Has the stand-in look at a transport that has left something under way.
+    /// Makes the stand-in look at a transport that has left rounds under way.
     pub(crate) fn watch<T: Left + 'static>(transport: &Arc<T>) {
         static ONE: StandIn =
             StandIn { all: Mutex::new(Vec::new()), sleeps: AtomicBool::new(false), thread: OnceLock::new() };
@@ -107,7 +109,8 @@ impl StandIn {
                 |handle| handle.thread().clone(),
             )
         });
-        // It says that it sleeps before it looks once more: one of the two sees the other.
+        // The stand-in says that it sleeps before it looks once more. So one of the two sees the
+        // other.
         if ONE.sleeps.load(Ordering::SeqCst) {
             thread.unpark();
         }
@@ -135,7 +138,7 @@ impl StandIn {
         }
     }
 
-    /// Looks at all transports; whether any has left something under way.
+    /// Looks at all transports. Returns whether any has left rounds under way.
     fn look(&self) -> bool {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let mut any = false;

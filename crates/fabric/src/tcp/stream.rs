@@ -1,10 +1,10 @@
-//! What server and clients read and write through: a socket, or TLS over one, or the queue pair
-//! that was made by it.
+//! A stream, through which server and client read and write: a socket, TLS over a socket, or the
+//! queue pair that was made over one.
 //!
-//! Both behave alike, so that no event loop knows which one it has. Of TLS that asks two things.
-//! What has been read from the socket is handed out whole, so that a poller that reports no socket
-//! has nothing to report. And bytes count as written when their ciphertext has left, so that who
-//! waits to write has something unsent.
+//! All kinds behave alike, so no event loop knows which one it has. For TLS this needs two things.
+//! All that has been read from the socket is handed out, so there is nothing to read when a poller
+//! reports no socket. And bytes count as written only when their ciphertext has left, so a caller
+//! that waits to write has something unsent.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -20,8 +20,8 @@ use crate::tcp::tls::{ClientTls, ServerTls, TlsReason, TlsSession};
 #[derive(Debug)]
 pub(crate) struct Stream {
     wire: Wire,
-    /// If there is one, everything goes through it but the last words, and the end of the
-    /// connection is its end.
+    /// The queue pair, if there is one. Everything goes through it except the last message. The end
+    /// of the connection is its end.
     queue: Option<Box<Queued>>,
 }
 
@@ -34,16 +34,16 @@ enum Wire {
 #[derive(Debug)]
 struct Queued {
     queue: Queue,
-    /// Whether reading looks at the connection too, ...
+    /// Whether the next read also looks at the connection.
     look: bool,
-    /// ... and does so every time.
+    /// Whether every read also looks at the connection.
     always: bool,
-    /// The last read has found nothing, and its channel wakes for whatever comes.
+    /// Whether the last read has found nothing, and the channel is armed to wake for what comes.
     quiet: bool,
 }
 
 impl Stream {
-    /// A client's end; `host` is who the server must be.
+    /// Makes a client's end. `host` is the name or address that the server must prove.
     pub(crate) fn client(socket: TcpStream, tls: Option<&ClientTls>, host: &str) -> Result<Stream, TlsReason> {
         let wire = match tls {
             Some(tls) => Wire::Tls(Box::new(tls.session(socket, host)?)),
@@ -52,7 +52,7 @@ impl Stream {
         Ok(Stream { wire, queue: None })
     }
 
-    /// A server's end.
+    /// Makes a server's end.
     pub(crate) fn server(socket: TcpStream, tls: Option<&ServerTls>) -> io::Result<Stream> {
         let wire = match tls {
             Some(tls) => Wire::Tls(Box::new(tls.session(socket)?)),
@@ -61,30 +61,30 @@ impl Stream {
         Ok(Stream { wire, queue: None })
     }
 
-    /// From now on what is written and read goes over the queue pair. `always` looks at the
-    /// connection whenever there is nothing else to read; otherwise that is done after
-    /// [`Stream::look`].
+    /// Makes everything that is written and read go over the queue pair from now on. With `always`,
+    /// a read looks at the connection whenever the queue pair has nothing. Otherwise a read does so
+    /// only after [`Stream::look`].
     pub(crate) fn set_queue(&mut self, queue: Queue, always: bool) {
         self.queue = Some(Box::new(Queued { queue, look: true, always, quiet: false }));
     }
 
-    /// Destroys the queue pair: when this returns, no verb takes effect through it any more.
+    /// Destroys the queue pair. When this returns, no verb takes effect through it any more.
     pub(crate) fn end_queue(&mut self) {
         self.queue = None;
     }
 
-    /// The queue pair, if there is one.
+    /// Returns the queue pair, if there is one.
     #[inline]
     pub(crate) fn queue(&mut self) -> Option<&mut Queue> {
         self.queue.as_mut().map(|queued| &mut queued.queue)
     }
 
-    /// What becomes readable beside the socket.
+    /// Returns the channel that becomes readable beside the socket.
     pub(crate) fn channel(&self) -> Option<BorrowedFd<'_>> {
         self.queue.as_ref().map(|queued| queued.queue.channel())
     }
 
-    /// Has the next read look at the connection, too.
+    /// Makes the next read also look at the connection.
     #[inline]
     pub(crate) fn look(&mut self) {
         if let Some(queued) = &mut self.queue {
@@ -92,27 +92,26 @@ impl Stream {
         }
     }
 
-    /// Names who is to be told of news of the queue pair, beside the channel.
+    /// Sets the owner that is told of news of the queue pair, beside the channel.
     pub(crate) fn own(&mut self, owner: usize) {
         if let Some(queued) = &self.queue {
             queued.queue.own(owner);
         }
     }
 
-    /// For who waits to write: whether there is room now that was not there before. If not, its
-    /// channel wakes for it.
+    /// Whether there is room to write now that was not there before. If not, the channel is armed
+    /// to wake for it.
     pub(crate) fn has_room_since(&mut self) -> bool {
         self.queue.as_mut().is_some_and(|queued| queued.queue.arm_for_room())
     }
 
-    /// Whether there may be more to read that no poller tells of: as long as the last read has
-    /// found something.
+    /// Whether there may be more to read that no poller reports: the last read has found something.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         self.queue.as_ref().is_some_and(|queued| !queued.quiet)
     }
 
-    /// The socket itself, for its options and for pollers.
+    /// Returns the socket itself, for its options and for pollers.
     #[inline]
     pub(crate) fn socket(&self) -> &TcpStream {
         match &self.wire {
@@ -121,12 +120,12 @@ impl Stream {
         }
     }
 
-    /// Whether what is read and written is secret.
+    /// Whether what is read and written is encrypted.
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self.wire, Wire::Tls(_))
     }
 
-    /// Whether TLS has something of its own to send, and the socket took no more.
+    /// Whether TLS has something of its own to send, and the socket accepted no more.
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
         match &self.wire {
@@ -172,8 +171,8 @@ impl Queued {
         if !look && error.kind() == ErrorKind::WouldBlock {
             return Err(error);
         }
-        // The connection says nothing but its last words. If it has not come to them, the queue
-        // pair's word counts.
+        // The connection carries nothing but its last message. If it has not come to that, the
+        // result of the queue pair counts.
         match wire.read(into) {
             Err(nothing) if nothing.kind() == ErrorKind::WouldBlock => Err(error),
             last => last,
@@ -182,7 +181,7 @@ impl Queued {
 }
 
 impl Write for Stream {
-    /// After "would block", the next bytes to be written are the same ones.
+    /// Writes bytes. After "would block", the next call must begin with the same bytes.
     #[inline]
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         match (&mut self.queue, &mut self.wire) {
@@ -197,14 +196,14 @@ impl Write for Stream {
     }
 }
 
-/// A blocking stream all of whose operations together have one deadline.
+/// A blocking stream whose operations all together have one deadline.
 pub(crate) struct Timed<'s> {
     pub(crate) stream: &'s mut Stream,
     pub(crate) deadline: Instant,
 }
 
 impl Timed<'_> {
-    /// Shakes hands for TLS, if it is to be TLS.
+    /// Does the TLS handshake, if the stream uses TLS.
     pub(crate) fn secure(&mut self) -> io::Result<()> {
         while let Wire::Tls(session) = &mut self.stream.wire
             && session.is_shaking_hands()
@@ -219,8 +218,8 @@ impl Timed<'_> {
         Ok(())
     }
 
-    /// A socket's time limit shows as "would block", as does TLS that has read something but no
-    /// whole record.
+    /// Repeats an operation until it is done. A socket's time limit shows as "would block", as does
+    /// TLS that has read a part of a record only.
     fn repeat<T>(&mut self, mut operation: impl FnMut(&mut Stream) -> io::Result<T>) -> io::Result<T> {
         loop {
             limit(self.stream.socket(), self.deadline)?;
@@ -232,7 +231,7 @@ impl Timed<'_> {
     }
 }
 
-/// Leaves the next operation of a socket the time until the deadline.
+/// Limits the next operation of a socket to the time until the deadline.
 fn limit(socket: &TcpStream, deadline: Instant) -> io::Result<()> {
     let left = match deadline.saturating_duration_since(Instant::now()) {
         Duration::ZERO => return Err(ErrorKind::TimedOut.into()),
@@ -258,13 +257,13 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Options of a connection's socket, at both ends: answers go out at once, and a peer that is gone
-/// is noticed.
+/// Sets the options of a connection's socket, at both ends: answers go out at once, and a peer that
+/// is gone is noticed.
 pub(crate) fn set_up(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
     sockopt::set_socket_keepalive(stream, true)?;
-    // Whole seconds: the kernel knows no shorter times.
+    // Whole seconds, because the kernel knows no shorter times.
     let third = Duration::from_secs((patience.as_secs() / 3).max(1));
     sockopt::set_tcp_keepidle(stream, third)?;
     sockopt::set_tcp_keepintvl(stream, third)?;

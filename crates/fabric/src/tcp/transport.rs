@@ -1,21 +1,25 @@
-//! The client's side of rounds: frames go out in batches, answers complete rounds in place.
+//! The client's side of rounds over TCP: frames go out in batches, and answers complete rounds in
+//! place.
 //!
-//! A posted round becomes a frame for each of its nodes, in what that connection sends next (with
-//! RDMA, a list of work requests that is posted at once, and a frame for its calls); a worker polls
-//! after all its coroutines have run, and so what they posted leaves in one system call for each
-//! node. Answers of a node come in the order of its frames, so a queue says whose they are. Between
-//! fences a round is a *stage*: the next one is sent when all answers of the former are there, and
-//! none was an error. Rounds that are posted meanwhile are held back, as rule 1 of the contract
-//! orders them behind all stages.
+//! 1. A posted round becomes a frame for each of its nodes, in what that node's connection sends
+//!    next. With RDMA it becomes a list of work requests, which is posted at once, and a frame for
+//!    its calls.
+//! 2. A worker polls after all its coroutines have run. So all that they posted leaves in one
+//!    system call for each node.
+//! 3. The answers of a node come in the order of its frames, so a queue tells which part an answer
+//!    belongs to.
+//! 4. The part of a round between two fences is a *stage*. A stage is sent when all answers of the
+//!    stage before have come, and none was an error. Rounds that are posted meanwhile are held
+//!    back, because rule 1 of the contract orders them behind all stages.
 //!
-//! A round that waits for another one ([`Transport::chain`]) is posted here too, so that it does
-//! not take the worker to see that the first one was answered: where the worker's thread is kept
-//! busy by its program, the thread of [`stand_in`](super::stand_in) does what it would have done.
-//! Hence the lock, which only that thread contends for.
+//! A round that waits for another one ([`Transport::chain`]) is also posted here, so the worker is
+//! not needed to see that the first one was answered. If the program keeps the worker's thread
+//! busy, the thread of [`stand_in`](super::stand_in) does the worker's part. That is the reason for
+//! the lock, which only that thread contends for.
 //!
-//! A node that has closed the connection, or broken the protocol, or left a frame unanswered for
-//! longer than the client's patience, is lost to this transport for good: it never connects again
-//! and never sends anything twice, as it could not know what of it had run.
+//! A transport loses a node for good if the node closes the connection, breaks the protocol, or
+//! leaves a frame unanswered for longer than the client's patience. The transport never connects to
+//! that node again, and never sends anything twice, because it cannot know which verbs have run.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -42,10 +46,12 @@ use crate::tcp::stand_in::{Left, StandIn, Worked};
 use crate::tcp::stream::{Stream, Timed};
 use crate::transport::{Capabilities, Posted, Transport};
 
-/// Where a ticket probably is: checked, and searched for otherwise.
+/// The number of hints where a ticket probably is. A hint is checked, and a wrong one costs a
+/// search.
 const HINTS: usize = 256;
 
-/// The connections beside queue pairs are looked at so often, by who waits for an answer.
+/// Time between two looks at the connections beside queue pairs, by a thread that waits for an
+/// answer.
 const LOOK_NS: Nanos = 1_000_000;
 
 /// Longest wait for rounds that are under way when a transport is dropped.
@@ -55,31 +61,31 @@ const CLOSE_TIME_MAX: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 struct Flight {
     ticket: u64,
-    /// `None` if the place is free.
+    /// The round. `None` if the place is free.
     round: Option<Box<RoundBuffer>>,
-    /// Frames of its stage that have not been answered.
+    /// Frames of the present stage that have not been answered.
     parts: u32,
-    /// First verb of the next stage.
+    /// The first verb of the next stage.
     next: usize,
     outcome: Result<(), FabricError>,
     complete: bool,
     orphan: bool,
 }
 
-/// What a poll has to tell.
+/// What the next poll has to report.
 #[derive(Debug)]
 enum News {
     Ready(LaneId),
     Reclaimed(Box<RoundBuffer>),
 }
 
-/// A connection to every node.
+/// The transport over TCP: a connection to every node.
 #[derive(Debug)]
 pub(crate) struct TcpTransport {
     shared: Arc<Shared>,
 }
 
-/// What a transport's worker shares with the thread that stands in for it.
+/// The state that a transport's worker shares with the thread that stands in for it.
 #[derive(Debug)]
 struct Shared {
     cluster: Arc<Cluster>,
@@ -98,24 +104,24 @@ struct State {
     free: Vec<u32>,
     hints: [u32; HINTS],
     news: VecDeque<News>,
-    /// The round whose last stage has not been sent, and the rounds that were posted since.
+    /// The round whose last stage has not been sent. `held` has the rounds that were posted since.
     fenced: Option<u32>,
     held: VecDeque<u32>,
     /// Rounds to be posted when the rounds with these tickets have completed.
     chained: Vec<(u64, Box<RoundBuffer>)>,
-    /// Rounds under way, and links with something to send: without either there is nothing to poll
-    /// for.
+    /// Rounds under way, and below it the links with something to send. Without either there is
+    /// nothing to poll for.
     under_way: usize,
-    /// Nodes known to be down.
+    /// Nodes that are known to be down, one bit each.
     down: u64,
-    /// When to look again for what the connections beside queue pairs say.
+    /// When to look again at the connections beside queue pairs.
     look_at: Nanos,
     patience: Nanos,
 }
 
 impl TcpTransport {
-    /// A transport over these connections, one for each node; an error is of a node that is lost
-    /// from the start.
+    /// Makes a transport over these connections, one for each node. An error is that of a node
+    /// which is lost from the start.
     pub(crate) fn new(
         cluster: Arc<Cluster>,
         streams: Vec<Result<Stream, Fault>>,
@@ -146,14 +152,14 @@ impl TcpTransport {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic of this transport's own would be a mistake of ours; its state is as good as it
+        // A panic within this transport would be a defect of this file. The state is as good as it
         // was.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No coroutine awaits a round that is under way: it is to go on also if the worker's thread
-    /// does something else. Called with the lock, by which the stand-in sees the round if it sees
-    /// that one was left.
+    /// Tells the stand-in that no coroutine awaits a round under way, so the round continues even
+    /// if the worker's thread does something else. Call it with the lock held. If the stand-in sees
+    /// that a round was left, it then also sees the round.
     fn leave_if(&self, background: bool) {
         if background && self.shared.worked.leave() {
             StandIn::watch(&self.shared);
@@ -166,9 +172,10 @@ impl Left for Shared {
         &self.worked
     }
 
-    /// The worker is at something else: does what its next poll would do, but for telling it.
+    /// Does what the worker's next poll would do, except to report it. The worker is busy
+    /// elsewhere.
     fn stand_in(&self) {
-        // A worker that waits for answers has the lock, and looks for itself.
+        // A worker that waits for answers holds the lock, and looks for itself.
         if let Ok(mut state) = self.state.try_lock() {
             state.progress(self.cluster.down.load(Ordering::Relaxed));
             self.worked.rest_if(state.under_way == 0);
@@ -236,7 +243,7 @@ impl Transport for TcpTransport {
             self.shared.worked.turn(state.under_way == 0);
         }
         loop {
-            // Taken out one by one: a callback may post.
+            // News is taken out one by one, because a callback may post a round.
             let Some(news) = self.state().news.pop_front() else { return };
             match news {
                 News::Ready(lane) => ready(lane),
@@ -282,7 +289,7 @@ impl Transport for TcpTransport {
 }
 
 impl State {
-    /// Sends what there is, and takes what has come.
+    /// Sends what there is to send, and takes the answers that have come.
     fn progress(&mut self, down: u64) {
         self.lose_those_down(down);
         if self.under_way == 0 && self.links.iter().all(|link| !link.readable) {
@@ -293,13 +300,13 @@ impl State {
         self.receive(now);
     }
 
-    /// Why a round cannot be sent at all, if so.
+    /// Returns why a round cannot be sent at all, or `None` if it can.
     fn refusal(&mut self, verbs: &[Verb]) -> Option<FabricError> {
         verbs.iter().find_map(|verb| {
             let node = verb.node()?;
             let fault = match self.links.get_mut(usize::from(node.0)) {
                 Some(link) => link.refusal(verb)?,
-                // It has come since this connected.
+                // The node was added after this transport connected.
                 None if node.0 < self.cluster.count() => Fault::Unreachable,
                 None => Fault::NoSuchRegion(match *verb {
                     Verb::Read { at, .. }
@@ -313,8 +320,8 @@ impl State {
         })
     }
 
-    /// Posts a round that has a place, or holds it back behind a fence. True if it is complete with
-    /// that.
+    /// Posts a round that has a place, or holds it back behind a fence. Returns true if that
+    /// completes the round.
     fn start(&mut self, slot: u32) -> bool {
         if self.fenced.is_some() {
             self.held.push_back(slot);
@@ -323,8 +330,8 @@ impl State {
         self.begin(slot)
     }
 
-    /// A round has completed: posts the round that waited for it. If it has failed, so do the
-    /// rounds that waited for it.
+    /// Posts the rounds that waited for a round that has completed. If it has failed, they fail as
+    /// well.
     fn run_chain(&mut self, completed: u64, outcome: Result<(), FabricError>) {
         let Some(at) = self.chained.iter().position(|(after, _)| *after == completed) else { return };
         let (_, mut next) = self.chained.remove(at);
@@ -384,7 +391,7 @@ impl State {
         self.flights.iter().position(here).map(|slot| slot as u32)
     }
 
-    /// Posts the first stage of a round. True if it is complete with that.
+    /// Posts the first stage of a round. Returns true if that completes the round.
     fn begin(&mut self, slot: u32) -> bool {
         let complete = self.advance(slot);
         self.fenced = (!complete && self.has_more(slot)).then_some(slot);
@@ -397,7 +404,7 @@ impl State {
         flight.outcome.is_ok() && flight.round.as_ref().is_some_and(|round| flight.next < round.verbs().len())
     }
 
-    /// Posts what was held back, up to the next fence.
+    /// Posts the rounds that were held back, up to the next fence.
     fn let_go(&mut self) {
         self.fenced = None;
         while self.fenced.is_none() {
@@ -408,8 +415,8 @@ impl State {
         }
     }
 
-    /// Posts the next stage of a round. True if there is none, or it cannot be sent: the round is
-    /// complete.
+    /// Posts the next stage of a round. Returns true if there is none, or if it cannot be sent: the
+    /// round is then complete.
     fn advance(&mut self, slot: u32) -> bool {
         let flight = &mut self.flights[slot as usize];
         let Some(mut round) = flight.round.take() else { return false };
@@ -422,12 +429,13 @@ impl State {
             let stage = &verbs[next..];
             let stage = &stage[..stage.iter().position(|verb| verb.node().is_none()).unwrap_or(stage.len())];
             let end = next + stage.len();
-            // A node may have been lost while the former stage ran.
+            // A node may have been lost while the stage before ran.
             if let Some(error) = self.refusal(stage) {
                 outcome = Err(error);
                 break;
             }
-            // Only its last answer ends a round that nobody waits for, nor any other round.
+            // An answer may be delayed only if it is the last one of a background round, and no
+            // other round waits for it.
             let lazy = background && end == verbs.len() && !is_followed;
             let mut nodes = 0u64;
             for (index, verb) in (next..).zip(stage) {
@@ -444,7 +452,7 @@ impl State {
                 parts += u32::from(link.post(slot, ticket, next, stage, words));
                 nodes &= nodes - 1;
                 if link.out.bytes() > BATCH_BYTES && !link.blocked {
-                    // Should it fail, the next poll finds out why.
+                    // If sending fails, the next poll finds out why.
                     link.readable |= !link.send(monotonic_ns());
                 }
             }
@@ -458,7 +466,7 @@ impl State {
         parts == 0
     }
 
-    /// A frame has been answered, or never will be.
+    /// Records that a frame has been answered, or never will be.
     fn answered(&mut self, part: Part, outcome: Result<(), FabricError>) {
         let flight = &mut self.flights[part.slot as usize];
         flight.parts -= 1;
@@ -477,7 +485,7 @@ impl State {
         }
     }
 
-    /// All of a round has been answered, or never will be.
+    /// Records that all frames of a round have been answered, or never will be.
     fn complete(&mut self, slot: u32) {
         let flight = &mut self.flights[slot as usize];
         flight.complete = true;
@@ -487,7 +495,7 @@ impl State {
             _ => News::Reclaimed(self.release(slot)),
         };
         self.news.push_back(news);
-        // What is still awaited may be given up, and continued, later.
+        // A round that is still awaited may be dropped, and given a continuation, later.
         if orphan && !self.chained.is_empty() {
             self.run_chain(ticket, outcome);
         }
@@ -500,7 +508,7 @@ impl State {
                 continue;
             }
             if !link.send(now) {
-                // The node may have said why before it closed.
+                // The node may have said why before it closed the connection.
                 link.readable = true;
                 self.receive_from(place, now);
                 if self.links[place].fault().is_none() {
@@ -528,7 +536,7 @@ impl State {
         }
     }
 
-    /// Reads what a node has answered, until there is no more.
+    /// Reads a node's answers until there are no more.
     fn receive_from(&mut self, place: usize, now: Nanos) {
         self.links[place].readable = false;
         if self.links[place].fault().is_some() {
@@ -566,8 +574,8 @@ impl State {
         }
     }
 
-    /// Works through the answers that have been read. A fault if the node said that it is lost to
-    /// this client.
+    /// Processes the answers that have been read. Returns a fault if the node said that it is lost
+    /// to this client.
     fn consume(&mut self, place: usize) -> Result<Option<Fault>, Malformed> {
         let mut used = 0;
         loop {
@@ -601,7 +609,7 @@ impl State {
         Ok(None)
     }
 
-    /// The node is lost to this transport: everything that waits for it fails.
+    /// Marks a node as lost to this transport: everything that waits for it fails.
     fn lose(&mut self, place: usize, fault: Fault) {
         let node = self.links[place].node;
         for part in self.links[place].lose(fault) {
@@ -623,10 +631,10 @@ impl State {
 
     fn wait(&mut self, limit: Option<Duration>, bell: &Bell) {
         self.watch_blocked(Interest::IN | Interest::OUT);
-        // What has come before its channel could wake for it is not waited for.
+        // What arrived before a channel was armed does not wake it, so look once now.
         let mut there = self.links.iter_mut().filter_map(|link| link.arm().then_some(())).count() > 0;
         for link in &mut self.links {
-            // Looking at one may have brought something for another.
+            // Looking at one link may have brought something for another.
             let news = link.has_news();
             link.readable |= news;
             there |= news;
@@ -646,14 +654,14 @@ impl State {
         }
     }
 
-    /// Has the poller look at the sockets that take no more, which is rare: those of a node that is
+    /// Makes the poller watch sockets that accept no more. They are rare: those of a node that is
     /// slow to read.
     fn watch_blocked(&self, interest: Interest) {
         for link in self.links.iter().filter(|link| link.blocked) {
             if let Ok(stream) = &link.stream
                 && stream.channel().is_none()
             {
-                // It fails only for a socket that the poller does not have.
+                // The call fails only for a socket that the poller does not have.
                 let _ = self.poller.modify(stream.socket(), u64::from(link.node.0), interest);
             }
         }
@@ -661,7 +669,7 @@ impl State {
 }
 
 impl Drop for TcpTransport {
-    /// What has been posted runs, as on any other backend: waits for it, but not long.
+    /// Waits for the rounds that have been posted, but not long. As on any other backend, they run.
     fn drop(&mut self) {
         let state = &mut *self.state();
         let deadline = Instant::now() + Duration::from_nanos(state.patience).min(CLOSE_TIME_MAX);

@@ -1,5 +1,5 @@
-//! Connections that a server turned away, in the log: the first one at once, then a line a second
-//! at most, however many a scanner makes.
+//! The log lines about connections that a server turned away. The first one is logged at once, then
+//! at most one line a second, however many a scanner makes.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -8,31 +8,31 @@ use crate::ids::Nanos;
 use crate::limits::TURNED_AWAY_NS;
 use crate::shm::monotonic_ns;
 
-/// What the log has yet to be told.
+/// What the log has not been told yet.
 #[derive(Debug, Default)]
 pub(crate) struct TurnedAway {
-    /// When the last line was written.
+    /// The time at which the last line was written.
     told_at: Option<Nanos>,
-    /// Connections since then, ...
+    /// The number of connections since the last line.
     untold: u64,
-    /// ... and what became of the last one.
+    /// What happened to the last of these connections.
     last: String,
 }
 
 impl TurnedAway {
-    /// A connection has been turned away; the peer is unknown if it has gone already.
+    /// Records that a connection has been turned away. The peer is unknown if it has gone already.
     pub(crate) fn note(&mut self, peer: Option<SocketAddr>, why: &dyn Display) {
         self.untold += 1;
         self.last = peer.map_or_else(|| why.to_string(), |peer| format!("{peer}: {why}"));
         self.tell(monotonic_ns());
     }
 
-    /// When there is something to tell.
+    /// Returns when there is a line to write.
     pub(crate) fn due(&self) -> Option<Nanos> {
         (self.untold > 0).then(|| self.told_at.map_or(0, |told_at| told_at + TURNED_AWAY_NS))
     }
 
-    /// Writes a line, if one is due.
+    /// Writes a line if one is due.
     pub(crate) fn tell(&mut self, now: Nanos) {
         if self.due().is_none_or(|due| due > now) {
             return;

@@ -1,22 +1,23 @@
-//! The system's allocator, counting for each thread: for tests of any crate that say "this
-//! allocates nothing".
+//! The system's allocator with a counter for each thread. Tests of any crate use it to show that
+//! something allocates nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Of this thread: the test harness and the memory nodes allocate on their own when they like.
+    /// Allocations of this thread. The test harness and the memory nodes allocate on other threads
+    /// at any time.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Allocations of the calling thread so far.
+/// Returns the number of allocations of the calling thread so far.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches a thread-local
+// SAFETY: every call goes to the system's allocator unchanged. Counting touches a thread-local
 // without a destructor, which neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

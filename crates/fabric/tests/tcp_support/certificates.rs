@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use remora_fabric::tcp::tls::{ClientTls, ServerTls};
 
-/// A certificate, its key, and whom to trust for it; the files are gone with it.
+/// A certificate, its key, and the certificates to trust for it. The files are removed with it.
 pub struct Issued {
     directory: PathBuf,
 }
@@ -22,12 +22,13 @@ impl Drop for Issued {
 }
 
 impl Issued {
-    /// Says nothing about what it may be used for.
+    /// Makes a self-signed certificate that does not say what it may be used for.
     pub fn self_signed(host: &str) -> Issued {
         Issued::by_itself(CertificateParams::new([host.to_owned()]).unwrap())
     }
 
-    /// As `openssl req -x509` makes it: an authority's.
+    /// Makes a self-signed certificate as `openssl req -x509` does: it says that it belongs to an
+    /// authority.
     pub fn self_signed_authority(host: &str) -> Issued {
         let mut params = CertificateParams::new([host.to_owned()]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -48,7 +49,7 @@ impl Issued {
         Issued::write(&certificate, &certificate, &key.serialize_pem())
     }
 
-    /// By an authority of its own.
+    /// Makes a certificate that is signed by an authority of its own.
     pub fn signed(host: &str) -> Issued {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,4 +1,4 @@
-//! The protocol by hand, for tests that misbehave.
+//! The TCP protocol by hand, for tests that break its rules.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs of it")]
 
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ pub fn word(node: u16, index: u64) -> Address {
     Address { node: NodeId(node), region: RegionId(0), offset: 8 * index }
 }
 
-/// A server on a thread of its own; it is stopped by its handle.
+/// Starts a server on a thread of its own. Its handle stops it.
 pub fn serve(options: ServerOptions) -> (ServerHandle, String) {
     let memory = remora_fabric::shm::Memory::map(&[vec![REGION]]).expect("a test's memory");
     let server = Server::bind("127.0.0.1:0", options, memory.into()).expect("a free port");
@@ -30,7 +30,7 @@ pub fn tcp(addresses: &[&str], options: TcpOptions) -> Tcp {
     Tcp::new(addresses.iter().map(|address| (*address).to_owned()).collect(), options)
 }
 
-/// One round that adds to a word of each named node.
+/// Executes one round that adds to a word of each named node.
 pub async fn touch(lane: &Lane, nodes: &[u16]) -> Result<Vec<u64>, FabricError> {
     let mut round = lane.round();
     let adds: Vec<_> = nodes.iter().map(|node| round.fetch_add(word(*node, 0), 1)).collect();
@@ -60,7 +60,7 @@ pub fn server_hello() -> Vec<u8> {
     hello
 }
 
-/// A connection that has shaken hands without a key, and may now say anything.
+/// Opens a connection that has shaken hands without a key, and on which a test may send anything.
 pub fn raw_client(address: &str, client: u32) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("a server");
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -73,7 +73,7 @@ pub fn raw_client(address: &str, client: u32) -> TcpStream {
     stream
 }
 
-/// A server that shakes hands without a key, and then does anything.
+/// Starts a server that shakes hands without a key, and then behaves as told.
 pub fn fake_server(behave: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().unwrap().to_string();
@@ -94,7 +94,7 @@ pub fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Reads until the other end has closed; how many bytes came.
+/// Reads until the other end has closed. Returns the number of bytes.
 pub fn drain(mut stream: &TcpStream) -> usize {
     let mut count = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Two ends over a channel that loses, doubles and delays, in virtual time.
+//! Tests of conversations: two ends in virtual time, over a channel that loses, doubles and delays.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::prng::Prng;
 
-/// Words that a datagram carries.
+/// Words that a datagram may carry.
 const CARRIES: usize = 5;
-/// Numbers of the ends' queue pairs.
+/// Numbers of the two ends' queue pairs.
 const NUMBERS: [u32; 2] = [17, 18];
 
-/// One end, with what a device would keep.
+/// One end, with the datagrams that a device would keep.
 struct End {
     doors: Doors,
     place: usize,
@@ -22,7 +22,7 @@ struct End {
     slots: HashMap<u64, Vec<u64>>,
     to_write: VecDeque<u64>,
     read: Vec<u64>,
-    /// Datagrams sent: of the stream, again, and for what they tell.
+    /// Datagrams sent: new ones of the stream, repetitions, and ones that only acknowledge.
     sent: [u64; 3],
 }
 
@@ -37,7 +37,7 @@ impl End {
     }
 }
 
-/// What may happen to a datagram, in percent, and the longest it takes.
+/// What may happen to a datagram: probabilities in percent, and the longest delay.
 #[derive(Clone, Copy, Debug)]
 struct Channel {
     lost: u64,
@@ -47,13 +47,13 @@ struct Channel {
 
 struct World {
     ends: [End; 2],
-    /// By time and number: to which end, and what.
+    /// Datagrams under way, by arrival time and number, each with the end that gets it.
     under_way: BTreeMap<(Nanos, u64), (usize, Vec<u64>)>,
     channel: Channel,
     random: Prng,
     posted: u64,
     now: Nanos,
-    /// The most datagrams of one end that the other had not looked at.
+    /// The largest number of datagrams of one end that the other had not looked at.
     unseen_max: usize,
 }
 
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// Has an end look at what has come, and send what it has to.
+    /// Lets an end look at what has arrived, and send what it must.
     fn turn(&mut self, end: usize, idle: bool) {
         let now = self.now;
         let here: Vec<_> =
@@ -154,8 +154,8 @@ fn stream(end: usize, words: usize) -> Vec<u64> {
 }
 
 proptest! {
-    /// Whatever is lost, doubled and overtaken, each end reads what the other has written, every
-    /// word once and in order.
+    /// Even if datagrams are lost, doubled and overtaken, each end reads what the other has
+    /// written, every word once and in order.
     #[test]
     fn what_is_written_is_read_once_and_in_order(
         seed: u64,
@@ -175,7 +175,8 @@ proptest! {
         }
     }
 
-    /// Any words at all are a datagram, or are not.
+    /// Any words may arrive as a datagram: a conversation takes them or refuses them, and does not
+    /// panic.
     #[test]
     fn any_words_are_survived(words: Vec<u64>, small in prop::collection::vec(0..40u64, 0..8), carried: Vec<u64>) {
         let [mut end, _] = ends();
@@ -189,8 +190,8 @@ proptest! {
 
 const GOOD: Channel = Channel { lost: 0, doubled: 0, delay_max: 1000 };
 
-/// Where nothing is lost nothing is sent again, and what is answered at once is not acknowledged by
-/// itself.
+/// Where nothing is lost, nothing is sent again. A datagram that is answered at once needs no
+/// acknowledgement of its own.
 #[test]
 fn answers_acknowledge_questions() {
     let mut world = World::new(1, GOOD);
@@ -207,7 +208,7 @@ fn answers_acknowledge_questions() {
     assert_eq!(world.ends.each_ref().map(|end| end.sent[2]).iter().sum::<u64>(), 1, "the last one");
 }
 
-/// An end that goes to sleep tells before what has come.
+/// An end acknowledges what has arrived before it goes to sleep.
 #[test]
 fn an_end_tells_before_it_sleeps() {
     let mut world = World::new(1, GOOD);
@@ -223,7 +224,7 @@ fn an_end_tells_before_it_sleeps() {
     assert_eq!(world.ends[0].conversation().resend_due(), None);
 }
 
-/// While an end looks at nothing, no more comes for it than it has buffers.
+/// While an end looks at nothing, no more datagrams come for it than it has buffers.
 #[test]
 fn buffers_suffice_within_the_patience() {
     let mut world = World::new(1, GOOD);
@@ -244,13 +245,13 @@ fn buffers_suffice_within_the_patience() {
     assert_eq!(world.ends[1].read, stream(0, 10_000));
 }
 
-/// What is lost is sent again as soon as later ones have come, without waiting for the time; but
+/// A lost datagram is sent again when later ones have arrived, without waiting for the timeout; but
 /// only once.
 #[test]
 fn what_is_overtaken_is_sent_again_at_once() {
     let mut world = World::new(1, Channel { delay_max: 1, ..GOOD });
     for _ in 0..3 {
-        // The first is lost whenever it is sent.
+        // The channel loses the first datagram each time it is sent.
         world.ends[0].to_write.extend([0; CARRIES * 4]);
         world.turn(0, false);
         world.under_way.retain(|_, (_, words)| words[1] != 1);
@@ -265,7 +266,7 @@ fn what_is_overtaken_is_sent_again_at_once() {
     assert_eq!((world.ends[0].sent[1], world.ends[1].read.len()), (2, CARRIES * 12));
 }
 
-/// Half a window is acknowledged at once, so that there is always room for the other half.
+/// An end acknowledges half a window at once, so that there is always room for the other half.
 #[test]
 fn half_a_window_is_acknowledged_at_once() {
     let mut world = World::new(1, Channel { delay_max: 1, ..GOOD });
@@ -278,8 +279,8 @@ fn half_a_window_is_acknowledged_at_once() {
     }
 }
 
-/// If a window is lost, the oldest datagram alone is sent again, in time; once that is
-/// acknowledged, all others at once.
+/// If a whole window is lost, only the oldest datagram is sent again after the timeout. When it is
+/// acknowledged, all others are sent again at once.
 #[test]
 fn what_was_lost_with_the_oldest_is_sent_again_when_the_other_end_lives() {
     let mut world = World::new(1, Channel { delay_max: 1, ..GOOD });
@@ -298,13 +299,13 @@ fn what_was_lost_with_the_oldest_is_sent_again_when_the_other_end_lives() {
     assert_eq!(world.ends[0].sent[1], 2 + 7);
     world.run();
     assert_eq!((world.ends[0].sent[1], &world.ends[1].read), (9, &stream(0, CARRIES * 8)));
-    // The next one has the first time again.
+    // The next datagram starts with the first timeout again.
     world.ends[0].to_write.push_back(1);
     world.turn(0, false);
     assert_eq!(world.ends[0].conversation().resend_due(), Some(world.now + RESEND_NS));
 }
 
-/// What an end does not read is refused beyond a limit, and comes when it reads again.
+/// Beyond a limit, an end refuses what it does not read. It takes that when it reads again.
 #[test]
 fn who_does_not_read_is_not_sent_more() {
     let [mut writer, mut reader] = ends();
@@ -329,8 +330,8 @@ fn who_does_not_read_is_not_sent_more() {
     assert_eq!(again, Some(refused), "the first that was refused");
 }
 
-/// A datagram with another token, or of another sender, or for a conversation that is over, is
-/// dropped and counted.
+/// A datagram is dropped and counted if it has another token or another sender, or if its
+/// conversation is over.
 #[test]
 fn what_is_nobodys_is_dropped_and_counted() {
     let [mut sender, mut receiver] = ends();
@@ -347,7 +348,7 @@ fn what_is_nobodys_is_dropped_and_counted() {
     assert!(!receiver.conversation().has_more());
     assert_eq!(receiver.doors.arrived(1, NUMBERS[0], &words), Some(place));
     assert!(receiver.conversation().has_more());
-    // Revoked, and another client is there now.
+    // The first client has been revoked, and another client has its place.
     receiver.doors.close(place);
     assert_eq!(receiver.doors.arrived(1, NUMBERS[0], &words), None);
     let (again, token) = receiver.doors.open(77);
@@ -357,7 +358,7 @@ fn what_is_nobodys_is_dropped_and_counted() {
     assert_eq!(receiver.doors.strange(), 8);
 }
 
-/// What no end that keeps to the rules says is dropped, and changes nothing.
+/// A datagram that no correct end would send is dropped, and changes nothing.
 #[test]
 fn what_cannot_be_is_dropped() {
     let [sender, mut receiver] = ends();

@@ -1,4 +1,4 @@
-//! Registered memory for what lists of verbs read and write, in blocks.
+//! Blocks of registered memory, which lists of verbs read into and write from.
 
 use std::io;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::region::{HUGE_PAGE_BYTES, Region};
 
 /// Words of the smallest block.
 const BLOCK_WORDS_MIN: usize = 16;
-/// Sizes of blocks: each twice the one before.
+/// The number of block sizes. Each size is twice the one before.
 const SIZES: usize = 11;
 
 const _: () = assert!(BLOCK_WORDS_MIN << (SIZES - 1) >= ROUND_WORDS_MAX + ROUND_VERBS_MAX);
 
-/// Words of one of the queue pair's memories.
+/// A block: some words of one of the queue pair's memories.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub(super) memory: u32,
@@ -25,12 +25,12 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// The block of a queue pair that is broken.
+    /// The block that stands for none, of a queue pair that is broken.
     pub(super) const NONE: Block = Block { memory: u32::MAX, at: 0, size: 0 };
 }
 
-/// Blocks that are free, and memory that has not been cut into blocks. More is registered when it
-/// is needed, a huge page at a time.
+/// The blocks that are free, and the memory that has not been cut into blocks. More memory is
+/// registered when it is needed, a huge page at a time.
 pub(super) struct Arena {
     domain: Arc<Domain>,
     free: [Vec<Block>; SIZES],
@@ -63,7 +63,7 @@ impl Arena {
         Ok(Block { memory: *memory, at, size })
     }
 
-    /// The block's list has completed: the NIC does not touch it any more.
+    /// Gives back a block whose list has completed: the NIC does not touch it any more.
     pub(super) fn give_back(&mut self, block: Block) {
         self.free[usize::from(block.size)].push(block);
     }

@@ -1,16 +1,18 @@
-//! Mail by datagrams: one unreliable queue pair for all connections of an endpoint, or for many
-//! clients of a server.
+//! Calls by datagrams: one unreliable queue pair carries all connections of an endpoint, or those
+//! of many clients of a server.
 //!
-//! What must be repeated, dropped or put in order is [`conversation`](crate::rdma::conversation)'s
-//! affair. Here are the queue pair, which any number of conversations share, and memory: for each
-//! conversation receive buffers, and slots that its datagrams are sent from. A slot keeps its
-//! datagram until it is acknowledged, and the NIC has sent it as often as it was told to. Large
-//! messages go this way, too, in as many datagrams as they take: with some of them on the
-//! connection, frames would have to be put in order across both, which costs more code than cutting
-//! them, and they are rare.
+//! [`conversation`](crate::rdma::conversation) decides what must be repeated, dropped or put in
+//! order. This file has the queue pair, which several conversations share, and the memory of each
+//! conversation: receive buffers, and *slots* from which its datagrams are sent. A slot keeps its
+//! datagram until two things have happened: the other end has acknowledged it, and the NIC has sent
+//! it as often as it was told to.
 //!
-//! A datagram that comes is copied out of its buffer, and the buffer is posted again, whichever
-//! conversation it was for.
+//! Large messages also go this way, in as many datagrams as they need. If some went over the
+//! connection, frames would have to be put in order across both. That would cost more code than
+//! cutting them, and they are rare.
+//!
+//! A datagram that arrives is copied out of its buffer. The buffer is then posted again, for
+//! whichever conversation.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,30 +32,30 @@ use crate::shm::monotonic_ns;
 
 /// Conversations that share a queue pair.
 const DOORS: usize = 32;
-/// Work requests that may be under way. One in [`SIGNAL_EVERY`] tells of its completion, and of the
-/// completion of all before it.
+/// Work requests that may be under way. One in [`SIGNAL_EVERY`] reports its completion, and with it
+/// the completion of all before it.
 const SENDS: u32 = 512;
 const SIGNAL_EVERY: u64 = 8;
-/// What the NIC puts in front of a datagram: where it came from (GRH).
+/// Words of the route (GRH) that the NIC puts in front of a datagram.
 const ROUTE_WORDS: usize = 40 / WORD_BYTES;
-/// A packet's longest content.
+/// Words of a packet's longest content.
 const PACKET_WORDS: usize = 4096 / WORD_BYTES;
 const BUFFER_WORDS: usize = ROUTE_WORDS + PACKET_WORDS;
-/// Slots of a conversation: for datagrams of the stream, by sequence, and for mere
-/// acknowledgements.
+/// Slots of a conversation for datagrams of the stream. A datagram's sequence gives its slot.
+/// Datagrams that only acknowledge have slots of their own.
 const SLOTS: u64 = 2 * WINDOW;
 const TELL_SLOTS: u64 = SIGNAL_EVERY;
 const SLOTS_AT: usize = RECEIVES * BUFFER_WORDS;
 const TELLS_AT: usize = SLOTS_AT + SLOTS as usize * PACKET_WORDS;
 const ALL_WORDS: usize = TELLS_AT + TELL_SLOTS as usize * HEAD_WORDS;
 
-// Slots are used in turn, also from one conversation to the next. So a slot that is needed again is
-// told to be complete without further ado: all other slots were posted behind it, and one in
-// SIGNAL_EVERY work requests tells. And what it held has been acknowledged.
+// Slots are used in turn, and the next conversation at a place continues the turn. So when a slot
+// is needed again, it is known to be complete: all other slots were posted behind it, and one in
+// SIGNAL_EVERY work requests reports. What it held has been acknowledged.
 const _: () = assert!(SLOTS >= WINDOW && SLOTS >= SIGNAL_EVERY && TELL_SLOTS >= SIGNAL_EVERY);
 const _: () = assert!(BUFFER_WORDS * WORD_BYTES < u32::MAX as usize && SENDS as u64 > 2 * SIGNAL_EVERY);
 
-/// Where datagrams for a conversation are sent: the queue pair's number and key, and the
+/// The destination of datagrams for a conversation: the queue pair's number and key, and the
 /// conversation's token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Address {
@@ -62,54 +64,54 @@ pub(super) struct Address {
     pub(super) token: u64,
 }
 
-/// A queue pair for datagrams, and the conversations that it carries.
+/// A queue pair for datagrams, with the conversations that it carries.
 struct Office {
     pair: QueuePair,
-    /// Senders must know it. The system's own begin with a one.
+    /// The key that senders must know. A key whose first bit is one would be the system's own.
     key: u32,
     doors: Doors,
-    /// Memory and whereabouts of each conversation, by the doors' places.
+    /// The desk of each conversation, at the place of its door.
     desks: Vec<Desk>,
-    /// Work requests posted and completed, from the beginning, and which of those under way tell.
+    /// Work requests posted and completed since the beginning, and the ones under way that report.
     posted: u64,
     completed: u64,
     signaled: VecDeque<u64>,
-    /// Ends that conversations which are over spoke with, each with the work request that must have
-    /// completed before the end is forgotten.
+    /// The other ends of conversations that are over. Each is forgotten when the given work request
+    /// has completed.
     retired: Vec<(u64, u32)>,
-    /// Conversations that have something to read, or room to write that was waited for.
+    /// Conversations that have something to read, or room to write for which they have waited.
     ready: Vec<usize>,
-    /// When there is something to send that nobody asks for.
+    /// When this end must next send something of its own accord.
     due: Nanos,
-    /// What has come, on its way from the buffer.
+    /// The words of a datagram, on the way from its buffer.
     words: Vec<u64>,
     received: u64,
-    /// Conversations that there are receives for.
+    /// The number of conversations that receives were made for.
     doors_max: usize,
     watched: bool,
     broken: bool,
 }
 
-/// A conversation's memory and whereabouts.
+/// The desk of a conversation: its memory, and the state of sending.
 struct Desk {
-    /// Which of the queue pair's memories.
+    /// The index of its memory in the queue pair.
     memory: u32,
-    /// Which of the queue pair's other ends, and the token that they have given.
+    /// The index of the other end in the queue pair, and the token that the other end has given.
     peer: Option<u32>,
     token: u64,
     /// Words that a datagram may carry.
     carries: usize,
-    /// Of each slot: words in it, and the last work request that sends it.
+    /// For each slot: the words in it, and the last work request that sends it.
     slots: [(usize, u64); SLOTS as usize],
     /// The slot of the sequence 0.
     first_slot: u64,
     tells: [u64; TELL_SLOTS as usize],
     told: u64,
     last_posted: u64,
-    /// Who is to be told of news, and whether that has been done.
+    /// The owner that is told of news, and whether it has been told.
     owner: Option<usize>,
     listed: bool,
-    /// Something is waiting to be written.
+    /// A message waits for room to be written.
     blocked: bool,
 }
 
@@ -148,7 +150,7 @@ impl Office {
         !self.broken && self.doors.count() < self.doors_max
     }
 
-    /// Opens a conversation. Nothing can be said yet.
+    /// Opens a conversation. Nothing can be sent in it yet.
     fn open(&mut self, domain: &Arc<Domain>, random: u64) -> Result<(usize, Address), VerbsError> {
         let (place, token) = self.doors.open(random);
         if place == self.desks.len() {
@@ -163,7 +165,7 @@ impl Office {
         Ok((place, Address { number: self.pair.place().number, key: self.key, token }))
     }
 
-    /// Memory for one more conversation, and its share of receives.
+    /// Makes the desk of one more conversation, and posts its share of receives.
     fn desk(&mut self, domain: &Arc<Domain>) -> Result<Desk, VerbsError> {
         let bytes = (ALL_WORDS * WORD_BYTES).next_multiple_of(4096);
         let refused = |_| VerbsError::Memory { bytes: bytes as u64, cause: io::ErrorKind::OutOfMemory.into() };
@@ -204,7 +206,7 @@ impl Office {
         let desk = &mut self.desks[place];
         desk.first_slot += sent;
         (desk.owner, desk.listed, desk.blocked) = (None, false, false);
-        // Work requests name it.
+        // Work requests under way still name the other end.
         self.retired.extend(desk.peer.take().map(|peer| (desk.last_posted, peer)));
         self.forget();
     }
@@ -220,8 +222,8 @@ impl Office {
         });
     }
 
-    /// Sees what has come, and sends what is due; `idle` if this end will look at nothing for a
-    /// while.
+    /// Looks at what has arrived, and sends what is due. `idle` says that this end will not look
+    /// again for a while.
     fn poll(&mut self, idle: bool) -> io::Result<()> {
         let outcome = if self.broken { Err(io::ErrorKind::ConnectionReset.into()) } else { self.poll_all(idle) };
         if outcome.is_err() && !std::mem::replace(&mut self.broken, true) {
@@ -262,7 +264,7 @@ impl Office {
         self.words.clear();
         self.words.extend(carried.iter().map(|word| word.load(Ordering::Relaxed)));
         let Some(place) = self.doors.arrived(monotonic_ns(), from, &self.words) else { return };
-        self.due = 0; // to be seen
+        self.due = 0; // so that the next tick computes it
         if self.desks[place].blocked || self.doors.get(place).is_some_and(|conversation| conversation.has_more()) {
             self.list(place);
         }
@@ -277,7 +279,7 @@ impl Office {
         }
     }
 
-    /// Sends what must be sent again, or told.
+    /// Sends what must be sent again, and acknowledgements.
     fn tick(&mut self, idle: bool) -> io::Result<()> {
         if self.due == Nanos::MAX {
             return Ok(());
@@ -304,7 +306,7 @@ impl Office {
         Ok(())
     }
 
-    /// Sends a datagram that carries nothing. If it cannot yet, it is still due.
+    /// Sends a datagram that carries nothing. If there is no room yet, it stays due.
     fn tell(&mut self, place: usize) -> io::Result<()> {
         let may_post = self.may_post();
         let desk = &mut self.desks[place];
@@ -333,7 +335,7 @@ impl Office {
         self.posted - self.completed < self.pair.send_max() as u64
     }
 
-    /// Sends what is at a place of a conversation's memory.
+    /// Sends the words at a place of a conversation's memory.
     fn post(&mut self, place: usize, at: usize, words: usize) -> io::Result<()> {
         self.posted += 1;
         let signaled = self.posted.is_multiple_of(SIGNAL_EVERY);
@@ -347,7 +349,7 @@ impl Office {
         self.pair.post(std::iter::once(WorkRequest { operation, address, key, memory, at, words, signaled }))
     }
 
-    /// Sends as much of the stream as there is room for; how many bytes.
+    /// Sends as much of the stream as there is room for. Returns the number of bytes.
     fn write(&mut self, place: usize, from: &[u8]) -> io::Result<usize> {
         let now = monotonic_ns();
         let mut written = 0;
@@ -385,15 +387,15 @@ fn draw() -> Result<[u8; 32], VerbsError> {
 type Shared = Arc<Mutex<Office>>;
 
 fn lock(office: &Shared) -> MutexGuard<'_, Office> {
-    // It is shared by what one thread does, and one that has panicked in it does no more.
+    // One thread uses it. After a panic in here, that thread does nothing more with it.
     office.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The queue pairs for datagrams of an endpoint or a server: made when they are needed.
+/// The queue pairs for datagrams of an endpoint or a server. They are made when they are needed.
 pub(super) struct Offices {
     domain: Arc<Domain>,
     offices: Vec<Shared>,
-    /// Whether these belong to a server, which looks for news of all conversations at once.
+    /// Whether they belong to a server, which looks for news of all conversations at once.
     serves: bool,
 }
 
@@ -402,7 +404,7 @@ impl Offices {
         Offices { domain: domain.clone(), offices: Vec::new(), serves }
     }
 
-    /// A conversation with an end that is not known yet.
+    /// Opens a conversation with an end that is not known yet.
     pub(super) fn open(&mut self) -> Result<Datagrams, VerbsError> {
         let drawn = draw()?;
         let drawn = u64::from_le_bytes(std::array::from_fn(|at| drawn[at]));
@@ -418,7 +420,7 @@ impl Offices {
         Ok(Datagrams { office, place, address, serves: self.serves })
     }
 
-    /// Has `add` look at the channels that it does not look at yet.
+    /// Calls `add` with each channel for which the caller does not wait yet.
     pub(super) fn watch(&self, mut add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
         for office in &self.offices {
             let mut office = lock(office);
@@ -430,7 +432,8 @@ impl Offices {
         Ok(())
     }
 
-    /// Sees what has come. What is wrong shows to the conversations, who are ready then.
+    /// Looks at what has arrived. If something is wrong, all conversations of that queue pair
+    /// become ready, and see the error.
     pub(super) fn poll(&self, arm: bool) {
         for office in &self.offices {
             let mut office = lock(office);
@@ -439,17 +442,17 @@ impl Offices {
         }
     }
 
-    /// When there will be something to send that nobody asks for.
+    /// Returns when there will be something to send of this end's own accord.
     pub(super) fn due(&self) -> Option<Nanos> {
         self.offices.iter().map(|office| lock(office).due).filter(|due| *due != Nanos::MAX).min()
     }
 
-    /// Whether there is news for [`Offices::ready`].
+    /// Whether [`Offices::ready`] has something to report.
     pub(super) fn has_ready(&self) -> bool {
         self.offices.iter().any(|office| !lock(office).ready.is_empty())
     }
 
-    /// Owners of conversations with something to read, or with room to write.
+    /// Appends the owners of conversations that have something to read, or room to write.
     pub(super) fn ready(&self, into: &mut Vec<usize>) {
         for office in &self.offices {
             let mut office = lock(office);
@@ -459,8 +462,8 @@ impl Offices {
     }
 }
 
-/// A conversation: a stream of bytes each way. Dropping it ends it: whatever comes for it then is
-/// dropped.
+/// A conversation: a stream of bytes each way. Dropping it ends it, and datagrams that come for it
+/// later are dropped.
 pub(super) struct Datagrams {
     office: Shared,
     place: usize,
@@ -469,7 +472,7 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Where the other end finds it.
+    /// Returns the address to which the other end sends its datagrams.
     pub(super) fn address(&self) -> Address {
         self.address
     }
@@ -478,7 +481,7 @@ impl Datagrams {
         lock(&self.office).connect(self.place, path, to)
     }
 
-    /// Who is to be told of news.
+    /// Sets the owner that is told of news.
     pub(super) fn own(&self, owner: usize) {
         lock(&self.office).desks[self.place].owner = Some(owner);
     }
@@ -487,8 +490,8 @@ impl Datagrams {
         lock(&self.office).poll(false)
     }
 
-    /// Has the channel wake, unless that is done for all conversations at once. Whatever has come
-    /// is told.
+    /// Arms the channel, unless that is done for all conversations at once. Acknowledges everything
+    /// that has arrived.
     pub(super) fn arm(&self) -> io::Result<()> {
         if self.serves {
             return Ok(());
@@ -506,7 +509,7 @@ impl Datagrams {
         lock(&self.office).doors.get(self.place).map_or(0, |conversation| conversation.read(into))
     }
 
-    /// Sends as much as there is room for; how many bytes.
+    /// Sends as much as there is room for. Returns the number of bytes.
     pub(super) fn write(&self, from: &[u8]) -> io::Result<usize> {
         let mut office = lock(&self.office);
         let written = office.write(self.place, from);
@@ -514,14 +517,15 @@ impl Datagrams {
         written
     }
 
-    /// Datagrams that the other end has room for. Its owner is told when it is more.
+    /// Returns the number of datagrams that the other end has room for. The owner is told when
+    /// there is more room.
     pub(super) fn room(&self) -> u64 {
         let mut office = lock(&self.office);
         office.desks[self.place].blocked = true;
         office.doors.get(self.place).map_or(0, |conversation| conversation.room())
     }
 
-    /// When something must be sent again, unless it is acknowledged.
+    /// Returns when something must be sent again, unless it is acknowledged first.
     pub(super) fn resend_due(&self) -> Option<Nanos> {
         lock(&self.office).doors.get(self.place)?.resend_due()
     }

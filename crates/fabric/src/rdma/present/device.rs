@@ -1,4 +1,4 @@
-//! A device: opened, and the port and address of it that are used.
+//! An open RDMA device, with the port and the address that are used.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -14,22 +14,23 @@ use crate::rdma::{Calls, DeviceOptions, VerbsError};
 use crate::shm::CAPABILITIES;
 use crate::transport::{Capabilities, Flush};
 
-/// The kernel says `ENOSYS` without RDMA; the loader says `EOPNOTSUPP` without libibverbs.
+/// The error number for "no RDMA": the kernel returns `ENOSYS` without RDMA, and the loader returns
+/// `EOPNOTSUPP` without libibverbs.
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 /// `IBV_LINK_LAYER_ETHERNET`.
 const ETHERNET: u8 = 2;
 /// `IBV_GID_TYPE_ROCE_V2` of `ibv_gid_entry`.
 const ROCE_V2: u32 = 2;
-/// READs and atomics under way at a time of a queue pair, at most.
+/// READs and atomics of one queue pair that may be under way at a time, at most.
 const READS_MAX: i32 = 16;
 
-/// What the system last refused.
+/// Returns the error for what the system has just refused.
 pub(super) fn refused(what: &'static str) -> VerbsError {
     VerbsError::System { what, cause: io::Error::last_os_error().into() }
 }
 
-/// An RDMA device that is open. Clones are the same.
+/// An open RDMA device. Clones are the same device.
 #[derive(Clone)]
 pub struct Device {
     pub(super) context: Arc<Context>,
@@ -40,13 +41,14 @@ pub(super) struct Context {
     raw: NonNull<sys::ibv_context>,
     name: String,
     pub(super) port: Port,
-    /// Whether it has 64-bit atomics.
+    /// Whether the device has 64-bit atomics.
     pub(super) atomics: bool,
-    /// READs and atomics of a queue pair that may be under way, as asker and as asked.
+    /// READs and atomics of a queue pair that may be under way: as requester here, and as responder
+    /// below.
     pub(super) reads_out: u8,
     pub(super) reads_in: u8,
     pub(super) work_requests_max: u32,
-    /// How calls travel, and which datagrams are lost.
+    /// How calls travel, and which datagrams a test loses.
     pub(super) calls: Calls,
     pub(super) lose_every: Option<NonZeroU32>,
 }
@@ -56,18 +58,18 @@ pub(super) struct Context {
 pub(super) struct Port {
     pub(super) number: u8,
     pub(super) lid: u16,
-    /// As the enumeration has it: 1 for 256 bytes, 5 for 4096.
+    /// The longest packet, as the enumeration has it: 1 for 256 bytes, 5 for 4096.
     pub(super) mtu: u32,
-    /// Packets carry a global address: always on Ethernet.
+    /// Whether packets carry a global address. On Ethernet they always do.
     pub(super) global: bool,
     pub(super) gid_index: u8,
     pub(super) gid: [u8; 16],
 }
 
-// SAFETY: libibverbs locks what is shared in a context; the pointer is not tied to a thread.
+// SAFETY: libibverbs locks what is shared in a context. The pointer is not tied to a thread.
 unsafe impl Send for Context {}
-// SAFETY: as above: every function that is called with it may be called by several threads at a
-// time.
+// SAFETY: as above. Every function that is called with the context may be called by several threads
+// at a time.
 unsafe impl Sync for Context {}
 
 impl Device {
@@ -93,16 +95,16 @@ impl Device {
         }
     }
 
-    /// What memory nodes over this device promise.
+    /// Returns what memory nodes over this device promise.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         if !self.context.atomics {
-            return CAPABILITIES; // the CPU does it all
+            return CAPABILITIES; // the CPU executes all verbs
         }
         Capabilities {
             // PCIe promises no more than words, and Soft-RoCE copies bytes.
             atomic_line: false,
-            // `IBV_ATOMIC_GLOB` would say so, and no device that is known does.
+            // A device would say so by `IBV_ATOMIC_GLOB`. No known device does.
             coherent_atomics: false,
             atomic_writes: false,
             flush: Flush::Visible,
@@ -119,7 +121,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The devices that there are.
+/// The list of all devices of the machine.
 struct List {
     raw: NonNull<*mut sys::ibv_device>,
     count: usize,
@@ -128,7 +130,7 @@ struct List {
 impl List {
     fn get() -> Result<List, VerbsError> {
         let mut count = 0;
-        // SAFETY: the pointer is to a number of ours.
+        // SAFETY: the pointer is to a local number.
         let raw = unsafe { sys::ibv_get_device_list(&mut count) };
         match NonNull::new(raw) {
             Some(raw) => Ok(List { raw, count: count.max(0) as usize }),
@@ -148,21 +150,21 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: the list came from `ibv_get_device_list`, and nobody has it any more; devices
-        // that are open stay open.
+        // SAFETY: the list came from `ibv_get_device_list`, and no reference to it is left. Open
+        // devices stay open.
         unsafe { sys::ibv_free_device_list(self.raw.as_ptr()) };
     }
 }
 
 fn name_of(device: *mut sys::ibv_device) -> String {
-    // SAFETY: the device is of a list that still exists; the name is a string of the library, which
-    // lives as long.
+    // SAFETY: the device is from a list that still exists. The name is a string of the library,
+    // which lives as long.
     unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) }.to_string_lossy().into_owned()
 }
 
 impl Context {
     fn open(device: *mut sys::ibv_device, name: &str, options: &DeviceOptions) -> Result<Context, VerbsError> {
-        // SAFETY: the device is of a list that still exists.
+        // SAFETY: the device is from a list that still exists.
         let raw = NonNull::new(unsafe { sys::ibv_open_device(device) }).ok_or_else(|| refused("open the device"))?;
         let mut context = Context {
             raw,
@@ -176,8 +178,8 @@ impl Context {
             lose_every: options.lose_every,
         };
         let mut attributes = MaybeUninit::<sys::ibv_device_attr>::zeroed();
-        // SAFETY: the context is open; the attributes are ours, plain integers, and all zeros are
-        // valid.
+        // SAFETY: the context is open. The attributes are a local variable of plain integers, for
+        // which all zeros are valid.
         let attributes = unsafe {
             if sys::ibv_query_device(raw.as_ptr(), attributes.as_mut_ptr()) != 0 {
                 return Err(refused("ask the device what it can do"));
@@ -206,8 +208,8 @@ impl Context {
     fn choose_port(&self, ports: u8, options: &DeviceOptions) -> Result<Port, VerbsError> {
         for number in options.port.map_or(1..=ports, |port| port..=port) {
             let mut attributes = MaybeUninit::<sys::ibv_port_attr>::zeroed();
-            // SAFETY: the context is open; the attributes are ours, plain integers, and all zeros
-            // are valid.
+            // SAFETY: the context is open. The attributes are a local variable of plain integers,
+            // for which all zeros are valid.
             let attributes = unsafe {
                 if sys::ibv_query_port(self.raw(), number, attributes.as_mut_ptr()) != 0 {
                     continue;
@@ -231,7 +233,8 @@ impl Context {
         Err(VerbsError::NoPort { device: self.name.clone(), port: options.port })
     }
 
-    /// The address of a port to use: which of its table, and what it is.
+    /// Chooses the address of a port to use. Returns its index in the port's table, and the
+    /// address.
     fn choose_gid(&self, port: u8, count: i32, wanted: Option<u8>) -> Option<(u8, [u8; 16])> {
         let rank = |gid: &[u8; 16], kind: u32| match (kind == ROCE_V2, gid) {
             (true, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..]) => 0, // an IPv4 address
@@ -241,8 +244,8 @@ impl Context {
         let indices = wanted.map_or(0..=count.clamp(1, 256) as u32 - 1, |index| u32::from(index)..=u32::from(index));
         let there = indices.filter_map(|index| {
             let mut entry = MaybeUninit::<sys::ibv_gid_entry>::zeroed();
-            // SAFETY: the context is open; the entry is ours, plain integers, and all zeros are
-            // valid.
+            // SAFETY: the context is open. The entry is a local variable of plain integers, for
+            // which all zeros are valid.
             let entry = unsafe {
                 if sys::ibv_query_gid_ex(self.raw(), u32::from(port), index, entry.as_mut_ptr(), 0) != 0 {
                     return None;
@@ -259,22 +262,23 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: everything that was made of this context has an `Arc` of it, and so is gone.
+        // SAFETY: all objects that were made from this context have an `Arc` of it, so none is
+        // left.
         if unsafe { sys::ibv_close_device(self.raw()) } != 0 {
             tracing::error!(device = self.name, "an RDMA device could not be closed");
         }
     }
 }
 
-/// A protection domain: what queue pairs and memory of one owner have in common.
+/// A protection domain: it joins the queue pairs and the memory of one owner.
 pub(super) struct Domain {
     raw: NonNull<sys::ibv_pd>,
     pub(super) context: Arc<Context>,
 }
 
-// SAFETY: as for the context that it is of.
+// SAFETY: as for the context that the domain belongs to.
 unsafe impl Send for Domain {}
-// SAFETY: as for the context that it is of.
+// SAFETY: as for the context that the domain belongs to.
 unsafe impl Sync for Domain {}
 
 impl Domain {
@@ -292,7 +296,7 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: everything that was made of this domain has an `Arc` of it, and so is gone.
+        // SAFETY: all objects that were made from this domain have an `Arc` of it, so none is left.
         if unsafe { sys::ibv_dealloc_pd(self.raw()) } != 0 {
             tracing::error!("a protection domain could not be given back");
         }

@@ -1,4 +1,5 @@
-//! A stream of bytes each way: a ring in the other end's memory, that messages are written to.
+//! Calls through the reliable connection: a stream of bytes each way. Each end has a ring in its
+//! memory that the other end writes messages to.
 //!
 //! ```text
 //! words                        written by
@@ -10,9 +11,9 @@
 //! 2 RING + 8 consumed          this end, likewise
 //! ```
 //!
-//! A message goes out when the other end has room for it: bytes of its ring that it has read, and
-//! messages that it has seen, for each of which it has a receive posted. What is sent from the
-//! outbox stays until the other end has read it.
+//! An end sends a message when the other end has room for it. Room means two things: bytes of the
+//! other end's ring that it has read, and messages that it has seen, for each of which it has
+//! posted a receive. A message stays in the outbox until the other end has read it.
 
 use std::io;
 use std::sync::Arc;
@@ -28,11 +29,11 @@ use crate::region::Region;
 /// Words of a ring.
 pub(super) const RING_WORDS: usize = 16 << 10;
 const RING_BYTES: u64 = (RING_WORDS * WORD_BYTES) as u64;
-/// Messages that the other end need not have seen yet.
+/// Messages that may be under way before the other end has seen them.
 const MESSAGES_MAX: u64 = 64;
-/// Receives that are posted: for messages, and for what tells of room.
+/// Receives that are posted: for messages, and for WRITEs that tell of room.
 pub(super) const RECEIVES: u32 = MESSAGES_MAX as u32 + 16;
-/// The other end is told that there is room again when there is so much more.
+/// An end tells the other end of new room when there are this many bytes more.
 const TELL_BYTES: u64 = RING_BYTES / 4;
 const TELL_MESSAGES: u64 = MESSAGES_MAX / 4;
 
@@ -41,10 +42,10 @@ const OUTBOX: usize = CONSUMED + 8;
 const OUR_CONSUMED: usize = OUTBOX + RING_WORDS;
 const ALL_WORDS: usize = OUR_CONSUMED + 8;
 
-// Or a frame might wait for room for ever.
+// Otherwise a frame might wait for room for ever.
 const _: () = assert!(RING_WORDS > FRAME_WORDS_MAX);
 
-/// Where the other end's memory for messages is.
+/// The place of the other end's memory for messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mailbox {
     pub(super) address: u64,
@@ -52,16 +53,17 @@ pub(super) struct Mailbox {
 }
 
 pub(super) struct Mail {
-    /// Which of the queue pair's memories.
+    /// The index of this memory in the queue pair.
     memory: u32,
     theirs: Mailbox,
-    /// Bytes and messages sent, from the beginning.
+    /// Bytes and messages sent since the beginning.
     sent: [u64; 2],
-    /// Bytes and messages that, as the other end has told us, it has read and seen.
+    /// Bytes that the other end has read, and messages that it has seen, as it has told this end.
     consumed: [u64; 2],
-    /// Bytes that have come, and that have been read.
+    /// Bytes that have arrived.
     arrived: u64,
-    /// Bytes read and messages seen, and what of it we have told.
+    /// Bytes that this end has read, and messages that it has seen. `told` is what of it this end
+    /// has told.
     read: [u64; 2],
     told: [u64; 2],
 }
@@ -76,7 +78,7 @@ impl Mail {
         Ok(Mail { memory, theirs, sent: [0; 2], consumed: [0; 2], arrived: 0, read: [0; 2], told: [0; 2] })
     }
 
-    /// Where the other end finds it.
+    /// Returns the place of this end's memory, which the other end needs.
     pub(super) fn place(&self, pair: &QueuePair) -> Mailbox {
         let ours = pair.memory(self.memory);
         ours.map_or(self.theirs, |memory| Mailbox { address: memory.address(), key: memory.rkey() })
@@ -90,7 +92,8 @@ impl Mail {
         pair.memory(self.memory).map_or(&[], |memory| memory.region().words())
     }
 
-    /// A message of the other end has come: `words` words, or, if 0, what the other end has read.
+    /// Takes a message of the other end: `words` words, or, if 0, the news of what the other end
+    /// has read.
     pub(super) fn arrived(&mut self, pair: &QueuePair, words: u32) -> io::Result<()> {
         if words == 0 {
             let consumed = [CONSUMED, CONSUMED + 1].map(|at| self.words(pair)[at].load(Ordering::Relaxed));
@@ -102,7 +105,7 @@ impl Mail {
         }
         self.read[1] += 1;
         self.arrived += u64::from(words) * WORD_BYTES as u64;
-        // An end that sends more than there is room for has overwritten what was not read.
+        // An end that sends more than there is room for has overwritten words that were not read.
         if self.arrived - self.read[0] > RING_BYTES { Err(io::ErrorKind::InvalidData.into()) } else { Ok(()) }
     }
 
@@ -110,7 +113,7 @@ impl Mail {
         self.arrived > self.read[0]
     }
 
-    /// Reads what has come, whole words; how many bytes.
+    /// Reads what has arrived, in whole words. Returns the number of bytes.
     pub(super) fn read(&mut self, pair: &QueuePair, into: &mut [u8]) -> usize {
         let from = (self.read[0] % RING_BYTES) as usize / WORD_BYTES;
         let there = (self.arrived - self.read[0]) as usize / WORD_BYTES;
@@ -122,12 +125,13 @@ impl Mail {
         words * WORD_BYTES
     }
 
-    /// Bytes that the other end has room for.
+    /// Returns the bytes that the other end has room for.
     pub(super) fn room(&self) -> u64 {
         RING_BYTES - (self.sent[0] - self.consumed[0])
     }
 
-    /// A message of these bytes, or of the first of them, if there is room.
+    /// Returns a work request for a message of these bytes, or of as many of them as fit. `None` if
+    /// there is no room.
     pub(super) fn message(&mut self, pair: &QueuePair, from: &[u8]) -> Option<WorkRequest> {
         let room = self.room();
         let at = (self.sent[0] % RING_BYTES) as usize / WORD_BYTES;
@@ -143,7 +147,7 @@ impl Mail {
         Some(self.request(words as u32, at, OUTBOX + at, words))
     }
 
-    /// What tells the other end that there is room again, if it is time.
+    /// Returns a work request that tells the other end of new room, if it is time to do so.
     pub(super) fn credit(&mut self, pair: &QueuePair) -> Option<WorkRequest> {
         let [bytes, messages] = [0, 1].map(|index| self.read[index] - self.told[index]);
         if bytes < TELL_BYTES && messages < TELL_MESSAGES {

@@ -1,9 +1,8 @@
-//! Queue pairs: all of this crate's calls that post, poll and connect.
+//! Queue pairs. This file has all calls of libibverbs that post, poll and connect.
 //!
-//! Work requests name registered memory by its place in the queue pair's own list, and are checked
-//! against it; the queue pair keeps that memory until it is destroyed, and is destroyed before it.
-//! So whatever is posted, the NIC writes nowhere but into memory that is only ever reached as
-//! atomic words.
+//! A work request names registered memory by its place in the queue pair's own list, and is checked
+//! against that memory's bounds. The queue pair keeps the memory, and is destroyed before it. So
+//! the NIC writes only into memory that the program reaches as atomic words.
 
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
@@ -23,18 +22,18 @@ const LIST_MAX: usize = 32;
 /// Completions that are polled in one call.
 const POLL_MAX: usize = 16;
 
-/// Who may do what with registered memory.
+/// What the two ends may do with registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
-    /// The NIC writes what this end has asked for.
+    /// The NIC of this end writes what this end has asked for.
     Local,
-    /// The other end writes.
+    /// The other end may write.
     RemoteWrite,
-    /// The other end does everything.
+    /// The other end may read, write and use atomics.
     Remote,
 }
 
-/// A region that the NIC may use.
+/// A region that is registered, so that the NIC may use it.
 pub(super) struct Registered {
     raw: NonNull<sys::ibv_mr>,
     region: Arc<Region>,
@@ -57,8 +56,8 @@ impl Registered {
             Access::Remote => remote_write | flags::IBV_ACCESS_REMOTE_READ | flags::IBV_ACCESS_REMOTE_ATOMIC,
         };
         let (start, bytes) = (region.words().as_ptr().cast_mut(), region.bytes());
-        // SAFETY: the range is the region's, which lives until after the registration; the program
-        // reaches it as atomic words only, so that a NIC may change it at any time.
+        // SAFETY: the range is the region's, which lives until after the registration. The program
+        // reaches it as atomic words only, so a NIC may change it at any time.
         let raw = unsafe { sys::ibv_reg_mr(domain.raw(), start.cast(), bytes as usize, access.0 as _) };
         let cause = || io::Error::last_os_error().into();
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::Memory { bytes, cause: cause() })?;
@@ -69,7 +68,7 @@ impl Registered {
         &self.region
     }
 
-    /// Where the other end finds it.
+    /// Returns the address of the memory, which the other end needs.
     pub(super) fn address(&self) -> u64 {
         self.region.words().as_ptr() as u64
     }
@@ -87,21 +86,22 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: queue pairs that use it keep it, so that none is left; the memory goes after it.
+        // SAFETY: queue pairs that use the registration keep it alive, so none is left. The memory
+        // is dropped after it.
         if unsafe { sys::ibv_dereg_mr(self.raw.as_ptr()) } != 0 {
             tracing::error!("memory could not be taken back from an RDMA device");
         }
     }
 }
 
-/// What a work request does, at the other end's address and by its key.
+/// What a work request does at the other end's address, with the other end's key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     Read,
     Write,
-    /// A WRITE that the other end is told of, with a word.
+    /// A WRITE of which the other end is told, with a word.
     Message(u32),
-    /// To which of the queue pair's other ends.
+    /// A datagram to the other end at this place of the queue pair's list.
     Datagram(u32),
     CompareSwap {
         expected: u64,
@@ -110,42 +110,42 @@ pub(super) enum Operation {
     FetchAdd(u64),
 }
 
-/// A work request: whole words of registered memory of this end, and where they go to or come from.
+/// A work request: whole words of registered memory of this end, and their destination or source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkRequest {
     pub(super) operation: Operation,
     pub(super) address: u64,
     pub(super) key: u32,
-    /// Which of the queue pair's memories.
+    /// The index of the memory in the queue pair's list.
     pub(super) memory: u32,
     pub(super) at: usize,
     pub(super) words: usize,
-    /// Whether the completion is to be told.
+    /// Whether the NIC reports the completion.
     pub(super) signaled: bool,
 }
 
 /// A completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Completion {
-    /// The oldest signaled work request, and all before it.
+    /// The oldest signaled work request has completed, and so have all before it.
     Sent,
-    /// A message of the other end, with its word.
+    /// A message of the other end has arrived, with its word.
     Message(u32),
-    /// A datagram, with what the NIC puts in front of it: where it lies, and from which queue pair
-    /// it is.
+    /// A datagram has arrived, with the route that the NIC puts in front of it: its place in
+    /// memory, and the queue pair that sent it.
     Datagram { memory: u32, at: usize, bytes: u32, from: u32 },
 }
 
-/// What a queue pair is for.
+/// The purpose of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A reliable connection.
     Connection,
-    /// Unreliable datagrams of anybody who knows the key.
+    /// Unreliable datagrams, from every sender that knows the key.
     Datagrams { key: u32 },
 }
 
-/// Another end for datagrams.
+/// Another end, to which datagrams can be sent.
 struct Peer {
     handle: NonNull<sys::ibv_ah>,
     number: u32,
@@ -155,15 +155,15 @@ struct Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // SAFETY: the handle is nobody else's, and no work request names it any more: that is for
-        // who removes it to see to, or the queue pair is destroyed.
+        // SAFETY: only this value has the handle, and no work request names it any more. The caller
+        // that removes the peer sees to that, or the queue pair is destroyed.
         if unsafe { sys::ibv_destroy_ah(self.handle.as_ptr()) } != 0 {
             tracing::error!("an address handle could not be destroyed");
         }
     }
 }
 
-/// What the ends of a queue pair tell each other about it.
+/// The description of a queue pair that its two ends send each other to connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) number: u32,
@@ -173,13 +173,13 @@ pub(super) struct Place {
     pub(super) mtu: u32,
     pub(super) gid: [u8; 16],
     pub(super) global: bool,
-    /// READs and atomics that it serves at a time.
+    /// READs and atomics that this end serves at a time.
     pub(super) reads_in: u8,
-    /// Whether its device has 64-bit atomics.
+    /// Whether this end's device has 64-bit atomics.
     pub(super) atomics: bool,
 }
 
-/// A queue pair, with a completion queue of its own and what wakes for it.
+/// A queue pair, with a completion queue and a channel of its own.
 pub(super) struct QueuePair {
     raw: NonNull<sys::ibv_qp>,
     completions: NonNull<sys::ibv_cq>,
@@ -191,23 +191,23 @@ pub(super) struct QueuePair {
     sequence: u32,
     inline_max: usize,
     send_max: usize,
-    /// Told to wake, ...
+    /// The channel has been told to wake.
     armed: bool,
-    /// ... and perhaps has.
+    /// A completion was seen since, so the channel may have woken.
     seen: bool,
     polled: [Completion; POLL_MAX],
     polled_from: usize,
     polled_to: usize,
 }
 
-// SAFETY: nothing of a queue pair is tied to a thread, and all that posts or polls has it
-// exclusively.
+// SAFETY: no part of a queue pair is tied to a thread, and a caller that posts or polls has
+// exclusive access.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Makes a queue pair for `sends` work requests and `messages` messages of the other end under
-    /// way. A queue pair for datagrams is ready; the other kind is to be connected, and takes
-    /// messages already.
+    /// Makes a queue pair. `sends` work requests of this end and `messages` messages of the other
+    /// end may be under way. A queue pair for datagrams is ready to send. A connection must still
+    /// be connected, but receives messages already.
     pub(super) fn new(
         domain: &Arc<Domain>,
         kind: Kind,
@@ -218,8 +218,8 @@ impl QueuePair {
     ) -> Result<QueuePair, VerbsError> {
         let context = &domain.context;
         let sends = sends.min(context.work_requests_max);
-        // SAFETY: the context is open; each object that is made is kept, and destroyed, in the
-        // order that they need.
+        // SAFETY: the context is open. Each object that is made is kept, and all are destroyed in
+        // the order that they need.
         unsafe {
             let channel = sys::ibv_create_comp_channel(context.raw());
             let channel = NonNull::new(channel).ok_or_else(|| refused("make a completion channel"))?;
@@ -232,7 +232,7 @@ impl QueuePair {
                 sys::ibv_destroy_comp_channel(channel.as_ptr());
                 return Err(error);
             };
-            // All zeros are valid: numbers and null pointers.
+            // All zeros are valid: the fields are numbers and null pointers.
             let mut initial: sys::ibv_qp_init_attr = zeroed();
             initial.send_cq = completions.as_ptr();
             initial.recv_cq = completions.as_ptr();
@@ -247,7 +247,7 @@ impl QueuePair {
             initial.cap.max_inline_data = inline_bytes;
             let mut raw = sys::ibv_create_qp(domain.raw(), &mut initial);
             if raw.is_null() {
-                // Devices differ in how much they take in line.
+                // Devices differ in how many bytes they accept inline.
                 initial.cap.max_inline_data = 0;
                 raw = sys::ibv_create_qp(domain.raw(), &mut initial);
             }
@@ -284,7 +284,7 @@ impl QueuePair {
         }
     }
 
-    /// Gives it memory for its work requests; returns its place.
+    /// Gives the queue pair memory for its work requests. Returns the index of that memory.
     pub(super) fn add_memory(&mut self, memory: Registered) -> u32 {
         self.memories.push(memory);
         self.memories.len() as u32 - 1
@@ -294,12 +294,12 @@ impl QueuePair {
         self.memories.get(place as usize)
     }
 
-    /// Work requests that may be under way.
+    /// Returns the number of work requests that may be under way.
     pub(super) fn send_max(&self) -> usize {
         self.send_max
     }
 
-    /// Bytes that a work request can carry.
+    /// Returns the bytes that a work request can carry inline.
     pub(super) fn inline_max(&self) -> usize {
         self.inline_max
     }
@@ -313,7 +313,8 @@ impl QueuePair {
     }
 
     fn modify(&mut self, mut to: sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask) -> Result<(), VerbsError> {
-        // SAFETY: the queue pair exists; the attributes are ours, and those of the mask are set.
+        // SAFETY: the queue pair exists. The attributes are a local variable, and all fields of the
+        // mask are set.
         match unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut to, mask.0 as _) } {
             0 => Ok(()),
             errno => {
@@ -324,7 +325,7 @@ impl QueuePair {
 
     fn initialize(&mut self) -> Result<(), VerbsError> {
         use sys::{ibv_access_flags as access, ibv_qp_attr_mask as mask};
-        // SAFETY: all zeros are valid: numbers.
+        // SAFETY: all zeros are valid: the fields are numbers.
         let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
         to.qp_state = sys::ibv_qp_state::IBV_QPS_INIT;
         to.port_num = self.domain.context.port.number;
@@ -345,10 +346,10 @@ impl QueuePair {
         self.modify(to, mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | last)
     }
 
-    /// Has one for datagrams send and receive.
+    /// Makes a queue pair for datagrams send and receive.
     fn begin(&mut self) -> Result<(), VerbsError> {
         use sys::ibv_qp_attr_mask as mask;
-        // SAFETY: all zeros are valid: numbers.
+        // SAFETY: all zeros are valid: the fields are numbers.
         let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
         to.qp_state = sys::ibv_qp_state::IBV_QPS_RTR;
         self.modify(to, mask::IBV_QP_STATE)?;
@@ -359,10 +360,10 @@ impl QueuePair {
         self.modify(to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN)
     }
 
-    /// The way to the other end.
+    /// Returns the path to the other end.
     fn path(&self, other: &Place) -> sys::ibv_ah_attr {
         let port = self.domain.context.port;
-        // SAFETY: all zeros are valid: numbers.
+        // SAFETY: all zeros are valid: the fields are numbers.
         let mut path: sys::ibv_ah_attr = unsafe { zeroed() };
         path.port_num = port.number;
         path.dlid = other.lid;
@@ -375,11 +376,11 @@ impl QueuePair {
         path
     }
 
-    /// Another end that datagrams can be sent to: a queue pair of this number and key; returns its
-    /// place.
+    /// Adds another end that datagrams can be sent to: a queue pair of this number and key. Returns
+    /// its place.
     pub(super) fn add_peer(&mut self, path: &Place, number: u32, key: u32) -> Result<u32, VerbsError> {
         let mut path = self.path(path);
-        // SAFETY: the domain exists, and the attributes are ours.
+        // SAFETY: the domain exists, and the attributes are a local variable.
         let handle = NonNull::new(unsafe { sys::ibv_create_ah(self.domain.raw(), &mut path) });
         let handle = handle.ok_or_else(|| refused("make an address handle"))?;
         let peer = Some(Peer { handle, number, key, _domain: self.domain.clone() });
@@ -391,23 +392,23 @@ impl QueuePair {
         Ok(place as u32)
     }
 
-    /// Forgets one that no work request under way names.
+    /// Removes another end that no work request under way names.
     pub(super) fn remove_peer(&mut self, place: u32) {
         if let Some(peer) = self.peers.get_mut(place as usize) {
             *peer = None;
         }
     }
 
-    /// Whether a datagram is to be taken for lost: a test wants it so.
+    /// Whether to treat a datagram as lost, because a test wants that.
     pub(super) fn loses(&self, received: u64) -> bool {
         self.domain.context.lose_every.is_some_and(|every| received.is_multiple_of(u64::from(every.get())))
     }
 
-    /// Connects it to the other end's.
+    /// Connects the queue pair to the one at the other end.
     pub(super) fn connect(&mut self, other: &Place) -> Result<(), VerbsError> {
         use sys::ibv_qp_attr_mask as mask;
         let port = self.domain.context.port;
-        // SAFETY: all zeros are valid: numbers.
+        // SAFETY: all zeros are valid: the fields are numbers.
         let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
         to.qp_state = sys::ibv_qp_state::IBV_QPS_RTR;
         to.path_mtu = port.mtu.min(other.mtu);
@@ -419,22 +420,22 @@ impl QueuePair {
         let path = mask::IBV_QP_STATE | mask::IBV_QP_AV | mask::IBV_QP_PATH_MTU;
         let from = mask::IBV_QP_DEST_QPN | mask::IBV_QP_RQ_PSN;
         self.modify(to, path | from | mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER)?;
-        // SAFETY: all zeros are valid: numbers.
+        // SAFETY: all zeros are valid: the fields are numbers.
         let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
         to.qp_state = sys::ibv_qp_state::IBV_QPS_RTS;
         to.sq_psn = self.sequence;
-        // 67 ms without an acknowledgement, again and again; a client that waits for an answer
-        // loses patience first.
+        // The NIC sends again after 67 ms without an acknowledgement, and repeats that. A client
+        // that waits for an answer loses patience first.
         to.timeout = 14;
-        to.retry_cnt = 7; // without end for Soft-RoCE
-        to.rnr_retry = 7; // without end
+        to.retry_cnt = 7; // Soft-RoCE takes 7 as "without end"
+        to.rnr_retry = 7; // 7 means "without end"
         to.max_rd_atomic = self.domain.context.reads_out.min(other.reads_in).max(1);
         let retries = mask::IBV_QP_TIMEOUT | mask::IBV_QP_RETRY_CNT | mask::IBV_QP_RNR_RETRY;
         self.modify(to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN | retries | mask::IBV_QP_MAX_QP_RD_ATOMIC)
     }
 
-    /// Posts work requests: a list and one doorbell for each [`LIST_MAX`] of them. The caller sees
-    /// to it that there is room.
+    /// Posts work requests, in lists of at most [`LIST_MAX`], with one doorbell each. The caller
+    /// makes sure that there is room.
     pub(super) fn post(&mut self, requests: impl Iterator<Item = WorkRequest>) -> io::Result<()> {
         let mut requests = requests.peekable();
         while requests.peek().is_some() {
@@ -477,8 +478,8 @@ impl QueuePair {
                 }
                 (_, None) => sys::wr_t { rdma: sys::rdma_t { remote_addr: request.address, rkey: request.key } },
             };
-            // SAFETY: `count` is below `LIST_MAX`, so that both places are in their arrays; the
-            // list is linked below. All zeros are valid for what is not set.
+            // SAFETY: `count` is below `LIST_MAX`, so both places are within their arrays. The list
+            // is linked below. All zeros are valid for fields that are not set.
             unsafe {
                 pieces_at.add(count).write(piece);
                 let mut work: sys::ibv_send_wr = zeroed();
@@ -495,10 +496,10 @@ impl QueuePair {
         }
         let Some(last) = count.checked_sub(1) else { return Ok(()) };
         let mut bad = ptr::null_mut();
-        // SAFETY: `count` requests are initialised and linked, and the last one ends the list; they
-        // and their pieces live until the call returns, which has copied them. The memory that they
-        // name is registered with this queue pair's domain and kept by it until it is destroyed,
-        // and its bounds have been checked.
+        // SAFETY: `count` requests are initialised and linked, and the last one ends the list. The
+        // requests and their pieces live until the call returns, and the call has copied them by
+        // then. The memory that they name is registered with this queue pair's domain, the queue
+        // pair keeps it until it is destroyed, and its bounds have been checked.
         let errno = unsafe {
             (*list_at.add(last)).next = ptr::null_mut();
             sys::ibv_post_send(self.raw.as_ptr(), list_at, &mut bad)
@@ -511,7 +512,7 @@ impl QueuePair {
         self.post_receive(sys::ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 })
     }
 
-    /// Makes room for one more datagram: `words` words of one of its memories.
+    /// Makes room for one more datagram, in `words` words of one of the queue pair's memories.
     pub(super) fn receive_into(&mut self, memory: u32, at: usize, words: usize) -> Result<(), VerbsError> {
         let strange = VerbsError::System { what: "post a receive", cause: io::ErrorKind::InvalidInput.into() };
         let registered = self.memories.get(memory as usize);
@@ -525,15 +526,16 @@ impl QueuePair {
 
     fn post_receive(&mut self, mut work: sys::ibv_recv_wr) -> Result<(), VerbsError> {
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists; the request names no memory, or words that are registered
-        // with its domain and kept by it, and lives until the call returns, as does its piece.
+        // SAFETY: the queue pair exists. The request names no memory, or words that are registered
+        // with its domain and kept by the queue pair. The request and its piece live until the call
+        // returns.
         match unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut work, &mut bad) } {
             0 => Ok(()),
             errno => Err(VerbsError::System { what: "post a receive", cause: SystemError::Number(errno) }),
         }
     }
 
-    /// The next completion. An error ends the queue pair.
+    /// Returns the next completion. An error ends the queue pair.
     pub(super) fn poll(&mut self) -> io::Result<Option<Completion>> {
         if self.polled_from == self.polled_to {
             self.poll_some()?;
@@ -577,24 +579,25 @@ impl QueuePair {
         Ok(())
     }
 
-    /// What becomes readable when there is a completion, once it has been [armed](QueuePair::arm).
+    /// Returns the channel that becomes readable when there is a completion, once it has been
+    /// [armed](QueuePair::arm).
     pub(super) fn channel(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel and its descriptor exist as long as `self`.
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Has the channel wake for the next completion. Poll once more after it: one may have come
-    /// before.
+    /// Arms the channel to wake for the next completion. Poll once more after this call, because a
+    /// completion may have come before it.
     pub(super) fn arm(&mut self) -> io::Result<()> {
-        // As long as no completion has been seen, it has not waked, or its channel says so.
+        // As long as no completion has been seen, the channel has not woken, or it is readable.
         if self.armed && !self.seen {
             return Ok(());
         }
         self.seen = false;
         if std::mem::take(&mut self.armed) {
             let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel exists, does not block, and has events of this completion queue
-            // only, which are acknowledged at once.
+            // SAFETY: the channel exists and does not block. It has only events of this completion
+            // queue, which are acknowledged at once.
             unsafe {
                 while sys::ibv_get_cq_event(self.channel.as_ptr(), &mut queue, &mut context) == 0 {
                     sys::ibv_ack_cq_events(self.completions.as_ptr(), 1);
@@ -625,10 +628,12 @@ fn opcode(operation: Operation) -> (sys::ibv_wr_opcode::Type, Option<(u64, u64)>
 }
 
 impl Drop for QueuePair {
-    /// When this has returned, no verb of either end takes effect through it any more.
+    /// Destroys the queue pair. When this has returned, no verb of either end takes effect through
+    /// it any more.
     fn drop(&mut self) {
-        // SAFETY: nobody else has these; the queue pair goes before what it completes to and before
-        // its memories, which are fields; its events have been acknowledged.
+        // SAFETY: no other value has these pointers. The queue pair is destroyed before its
+        // completion queue and before its memories, which are fields. Its events have been
+        // acknowledged.
         let results = unsafe {
             [
                 sys::ibv_destroy_qp(self.raw.as_ptr()),

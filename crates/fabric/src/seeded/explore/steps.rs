@@ -1,4 +1,4 @@
-//! The steps of an exploration: which can be taken, what they touch, and what they do.
+//! The steps of an exploration: which steps can be taken, what they touch, and what they do.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -16,7 +16,7 @@ impl State {
     /// Whether a client may still crash, or have its future dropped.
     fn is_mortal(&self, connection: usize, options: &ExploreOptions) -> bool {
         let Connection { client, trail, .. } = &self.connections[connection];
-        // A recoverer says nothing until it has been through.
+        // A recoverer tells other clients nothing before it is through.
         let crashes = options.crash == Some(*client) && !trail.crashed && !trail.recovers;
         crashes || options.cancel == Some(*client) && trail.running && !trail.dropped
     }
@@ -33,13 +33,14 @@ impl State {
         self.connections.iter().any(|connection| connection.client == client && connection.trail.waits)
     }
 
-    /// Whether a client does nothing in memory now, and will not before another revokes all who do.
+    /// Whether a client does nothing in memory now, and will not before another client revokes all
+    /// clients that do.
     fn is_out(&self, client: ClientId) -> bool {
         let crashed = |connection: &Connection| connection.client == client && connection.trail.crashed;
         self.revoked.contains(&client) || self.waits(client) || self.connections.iter().any(crashed)
     }
 
-    /// Whether only this client accesses these words now, or nobody changes them.
+    /// Whether only this client accesses these words now, or no client changes them.
     fn is_quiet(&self, client: ClientId, at: Address, words: Range<usize>, options: &ExploreOptions) -> bool {
         let mut pieces = pieces(at, words, options);
         pieces.all(|(_, private)| {
@@ -50,8 +51,8 @@ impl State {
         })
     }
 
-    /// Whether only the client of a verb accesses these words now, or nobody changes them. No other
-    /// verb of its round, which may not be ordered with it, may get in its way either.
+    /// Whether only the client of a verb accesses these words now, or no client changes them. Nor
+    /// may another verb of its round, which might not be ordered with it, interfere.
     fn is_quiet_for(
         &self,
         connection: usize,
@@ -68,7 +69,7 @@ impl State {
             && left.all(|(_, (other, _))| !touched_by(other).is_some_and(|other| other.meets(&own, false)))
     }
 
-    /// The parts of a verb that can be taken now, and what they touch.
+    /// Returns the parts of a verb that can be taken now, and what they touch.
     fn parts(
         &self,
         connection: usize,
@@ -80,19 +81,20 @@ impl State {
         parts(&round.buffer.verbs()[verb], &round.verbs[verb], options.words, quiet)
     }
 
-    /// Whether all that can happen to a client is that its one round goes on: it has no other, does
-    /// not sleep, and cannot crash.
+    /// Whether only one thing can happen to a client: its one round goes on. The client has no
+    /// other round, does not sleep, and cannot crash.
     fn is_busy_with_one(&self, connection: usize, options: &ExploreOptions) -> bool {
         let Connection { in_flight, trail, .. } = &self.connections[connection];
         in_flight.len() == 1 && trail.asleep_until.is_none() && !self.is_mortal(connection, options)
     }
 
-    /// Whether a client looks at, or changes, more than memory when a round of it has completed.
+    /// Whether a client looks at, or changes, more than memory when one of its rounds has
+    /// completed.
     pub(super) fn shares(&self, connection: usize, options: &ExploreOptions) -> bool {
         options.shared && !self.connections[connection].trail.recovers
     }
 
-    /// Every step that can be taken, in an order that depends on the state only.
+    /// Returns every step that can be taken. Their order depends on the state only.
     pub(super) fn enabled(&self, options: &ExploreOptions) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut candidates = Vec::new();
@@ -139,20 +141,20 @@ impl State {
         steps
     }
 
-    /// Whether a step commutes with everything that others can ever do, and its client has nothing
-    /// else to do.
+    /// Whether a step commutes with everything that other clients can ever do, and its client has
+    /// nothing else to do.
     pub(super) fn is_no_choice(&self, step: &Step, options: &ExploreOptions) -> bool {
         let connection = match step.id {
             StepId::Part { connection, .. } | StepId::Complete { connection, .. } => connection,
-            // Nothing is left to be ended.
+            // The recoverer has nothing left to end.
             StepId::Begin { connection } => {
                 return self.ended_by(connection, options).all(|dead| self.is_at_rest(dead));
             }
             _ => return false,
         };
         let Connection { client, trail, .. } = &self.connections[connection];
-        // What of a verb has landed is seen by who recovers its client, and whether it failed is
-        // told by the client.
+        // The recoverer of a client sees which parts of its verbs have landed. The client tells
+        // whether a verb failed.
         let commutes = trail.recovers && !matches!(step.footprint, Footprint::Words { writes: true, .. });
         let commutes = commutes || matches!(step.id, StepId::Complete { .. }) || !self.is_suspect(*client, options);
         commutes
@@ -169,13 +171,14 @@ impl State {
             }
     }
 
-    /// Whom a recoverer revokes: who was taken for dead, and whom that one was to recover.
+    /// Returns the clients that a recoverer revokes: the client that was taken for dead, and the
+    /// client which that one was to recover, and so on.
     fn ended_by<'o>(&self, recoverer: usize, options: &'o ExploreOptions) -> impl Iterator<Item = ClientId> + use<'o> {
         let of = |by: ClientId| options.suspicions.iter().find(|one| one.by == by).map(|one| one.of);
         std::iter::successors(of(self.connections[recoverer].client), move |dead| of(*dead))
     }
 
-    /// Whether a client does nothing any more, and has nothing in flight.
+    /// Whether a client has finished, and has nothing in flight.
     fn is_at_rest(&self, client: ClientId) -> bool {
         let mut own = self.connections.iter().filter(|connection| connection.client == client);
         own.all(|connection| !connection.trail.running && connection.in_flight.is_empty())
@@ -218,7 +221,7 @@ impl State {
             })
     }
 
-    /// Wakes a client that sleeps, if what it has last looked at has changed.
+    /// Wakes a client that sleeps, if what it last looked at has changed.
     pub(super) fn wake(&mut self, memory: &Memory, connection: usize) -> bool {
         let differs = |looked: &Looked| match looked {
             Looked::Node(node, changes) => self.changes(*node) != *changes,
@@ -375,7 +378,7 @@ impl State {
         if let Err(error) = result {
             round.fail(error);
         }
-        // What nobody changes brings nothing new.
+        // Words that no client changes have nothing new to show.
         let at = if let Verb::Read { at, .. } = verb {
             at
         } else {
@@ -387,7 +390,7 @@ impl State {
         });
         let brought = brought(round, &verb, changing);
         round.brought = round.brought.wrapping_add(fold(fold(index as u64, part.into()), brought));
-        // Also what is only read must not be another's.
+        // Words that are only read must not belong to another client either.
         let mut touched: Vec<_> =
             self.note(memory, &verb).into_iter().map(|(region, word)| (region, word, true)).collect();
         if let Footprint::Words { region, start, end, writes, .. } = footprint {
@@ -402,7 +405,7 @@ impl State {
         }
     }
 
-    /// A round completes, and its client hears of it.
+    /// Completes a round, and tells its client.
     fn complete(&mut self, connection: usize, round: usize) {
         let in_flight = &mut self.connections[connection].in_flight[round];
         let (brought, orphaned) = (in_flight.brought, in_flight.orphaned);
@@ -450,7 +453,7 @@ impl Footprint {
         }
     }
 
-    /// Whether the order of two steps of different verbs matters to memory, or to what they bring.
+    /// Whether the order of two steps of different verbs matters to memory, or to what they read.
     fn meets(&self, other: &Footprint, split_atomics: bool) -> bool {
         let same_node = self.node().is_some() && self.node() == other.node();
         match (self, other) {
@@ -459,7 +462,7 @@ impl Footprint {
                 Footprint::Words { region: r2, start: s2, end: e2, writes: w2, atomic: a2, .. },
             ) => {
                 let overlap = r1 == r2 && s1 < e2 && s2 < e1;
-                // A NIC that is in the middle of one atomic does no other.
+                // A NIC in the middle of one atomic does no other.
                 same_node && (overlap && (*w1 || *w2) || split_atomics && *a1 && *a2)
             }
             (Footprint::Shared, Footprint::Shared) => true,
@@ -478,7 +481,7 @@ fn touching(at: Address, words: Range<usize>, writes: bool) -> Footprint {
     Footprint::Words { node, region, start: words.start, end: words.end, writes, atomic: false }
 }
 
-/// What a verb touches from its beginning to its end.
+/// Returns what a verb touches from its beginning to its end.
 fn touched_by(verb: &Verb) -> Option<Footprint> {
     let (at, words, writes) = match *verb {
         Verb::Read { at, words, .. } => (at, words as usize, false),
@@ -491,8 +494,8 @@ fn touched_by(verb: &Verb) -> Option<Footprint> {
     Some(touching(at, start..start + words, writes))
 }
 
-/// The parts of a verb that can be taken now, and what they touch. Whatever is quiet of a READ is
-/// read with its next part.
+/// Returns the parts of a verb that can be taken now, and what they touch. Quiet lines of a READ
+/// are read with its next part.
 fn parts(
     verb: &Verb,
     running: &Running,
@@ -540,12 +543,12 @@ fn parts(
     }
 }
 
-/// The first words of the lines of a READ.
+/// Returns the first words of the lines of a READ.
 fn lines(first: usize, words: usize) -> impl Iterator<Item = usize> {
     (first / LINE_WORDS..(first + words).div_ceil(LINE_WORDS)).map(|line| line * LINE_WORDS)
 }
 
-/// The first words of the lines of a READ that it has not read.
+/// Returns the first words of the lines that a READ has not read yet.
 fn lines_to_read(running: &Running, first: usize, words: usize) -> Vec<usize> {
     match running {
         Running::Reading { lines, .. } => lines.clone(),
@@ -553,7 +556,7 @@ fn lines_to_read(running: &Running, first: usize, words: usize) -> Vec<usize> {
     }
 }
 
-/// The words that a part of a READ reads: its line, and all that are quiet.
+/// Returns the words that a part of a READ reads: its line, and all lines that are quiet.
 fn reads_now(
     verb: &Verb,
     running: &Running,
@@ -572,8 +575,8 @@ fn reads_now(
     ranges.filter(|range| Some(range.start) == own || quiet(at, range.clone())).collect()
 }
 
-/// The pieces of these words that are in one [`Private`] each, or none; those are no longer than a
-/// line.
+/// Splits these words into pieces, each of which is in one [`Private`] or in none. A piece in none
+/// is no longer than a line.
 fn pieces(
     at: Address,
     mut words: Range<usize>,
@@ -589,7 +592,7 @@ fn pieces(
     })
 }
 
-/// What a part has brought its client: of a READ, these words.
+/// Returns a digest of what a part has read for its client. For a READ, `read` has the words.
 fn brought(round: &mut InFlight, verb: &Verb, read: impl Iterator<Item = Range<usize>>) -> u64 {
     let words = round.buffer.parts().1;
     let fold_all = |all: u64, words: &[u64]| words.iter().fold(all, |all, word| fold(all, *word));

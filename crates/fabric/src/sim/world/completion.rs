@@ -1,4 +1,5 @@
-//! An answer is back at the client: a round goes on behind its fence, or it has completed.
+//! The end of a round's path: an answer is back at the client, and the round goes on behind its
+//! fence or has completed.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use crate::round::buffer::RoundBuffer;
 use crate::sim::queue::{NS, Picos};
 
 impl World {
-    /// A group will not be done.
+    /// Fails a group: its verbs will not be done.
     pub(super) fn fail_group(
         &mut self,
         mut flight: Box<Flight>,
@@ -25,7 +26,7 @@ impl World {
         self.flights[index as usize] = Some(flight);
     }
 
-    /// All verbs that were under way are over.
+    /// Handles the moment at which all verbs that were under way are done.
     pub(super) fn done(&mut self, index: u32) {
         let flight = self.flight(index);
         let (fenced, end) = (flight.buffer.has_fences(), usize::from(flight.end));
@@ -34,11 +35,11 @@ impl World {
         if more && !failed && !self.connections[connection].dead {
             return self.segment(index, end + 1);
         }
-        // Its fence has been lifted when the last part went out, unless there was none.
+        // The fence was lifted when the last part went out, unless there was no such part.
         self.complete(index, fenced && more);
     }
 
-    /// A round is over.
+    /// Completes a round.
     pub(super) fn complete(&mut self, index: u32, still_fenced: bool) {
         let Some(mut flight) = self.flights[index as usize].take() else { return };
         self.free_flights.push(index);
@@ -88,7 +89,7 @@ impl World {
         None
     }
 
-    /// What an endpoint is told when it polls: goes into vectors that are empty.
+    /// Collects what an endpoint is told when it polls. The vectors must be empty.
     pub(in crate::sim) fn news(
         &mut self,
         connection: usize,

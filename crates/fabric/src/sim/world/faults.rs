@@ -1,4 +1,4 @@
-//! What goes wrong in a simulated cluster: clients that die, and what a plan has happen.
+//! Carries out the faults of a simulated cluster: clients that die, and the faults of a plan.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::probes;
 use crate::sim::faults::{FaultKind, Happening, Injected, Planned};
 use crate::sim::queue::{NS, Picos};
 
-/// A release that has been posted is not there before this time.
+/// The shortest time from the posting of a release to its arrival.
 const RELEASE_TAKES: Picos = 500 * NS;
 
 impl World {
@@ -18,7 +18,7 @@ impl World {
         self.happen(happening);
     }
 
-    /// A client's machine dies now: what it has posted may have left, up to some packet.
+    /// Kills a client's machine now. What the client has posted may have left, up to some packet.
     pub(in crate::sim) fn kill(&mut self, connection: usize) {
         if self.connections[connection].dead {
             return;
@@ -35,18 +35,18 @@ impl World {
         }
     }
 
-    /// A core does nothing any more.
+    /// Stops a core for good.
     pub(in crate::sim) fn stop_core(&mut self, core: usize) {
         if !std::mem::replace(&mut self.cores[core].stopped, true) {
             self.running_cores -= 1;
         }
     }
 
-    /// A client has reached a probe.
+    /// Records that a client has reached a probe, and sets off planned faults.
     pub(in crate::sim) fn reach_probe(&mut self, connection: usize, lane: u8, name: &'static str) {
         let now = self.clock(connection);
         let faults = &mut self.faults;
-        // There are few, and they come often.
+        // There are few probes, and they are reached often.
         let at = faults.reached.iter().position(|(reached, _)| *reached == name).unwrap_or_else(|| {
             faults.reached.push((name, 0));
             faults.reached.len() - 1
@@ -79,7 +79,7 @@ impl World {
     fn happen(&mut self, Happening { planned, connection }: Happening) {
         let now = self.now;
         let kind = planned.kind;
-        // Its client may have connected anew since.
+        // The fault's client may have connected anew since.
         let core = self.connections[connection].core.and_then(|core| self.cores.get(core));
         let connection = core.and_then(|core| core.connection).unwrap_or(connection);
         let holding = self.faults.holding.get(connection).is_some_and(|lanes| lanes.iter().any(|until| *until >= now));
@@ -121,25 +121,25 @@ impl World {
         self.faults.injected.push(Injected { kind, at: now / NS, client, holding });
     }
 
-    /// A memory node fails.
+    /// Makes a memory node fail.
     pub(in crate::sim) fn fail_node(&mut self, node: usize) {
         if let Some(state) = self.nodes.get_mut(node) {
             state.down = true;
         }
     }
 
-    /// A memory node restarts: with what its medium has kept, or with nothing; its CPUs know
-    /// nothing else.
+    /// Restarts a memory node, with what its medium has kept or with nothing. Its CPUs know nothing
+    /// else.
     pub(in crate::sim) fn restart_node(&mut self, node: usize, persistent: bool) {
         let number = NodeId(node as u16);
         if persistent {
             let mut lines: Vec<Address> =
                 self.faults.dirty.keys().filter(|line| line.node == number).copied().collect();
-            // The map has no order of its own that a seed would give again.
+            // The order of the hash map would differ from run to run, so the lines are sorted.
             lines.sort_unstable_by_key(|line| (line.region.0, line.offset));
             for line in lines {
                 let Some((kept, _)) = self.faults.dirty.remove(&line) else { continue };
-                // What was not flushed may have been kept all the same.
+                // A line that was not flushed may have been kept nevertheless.
                 if self.prng.below(2) == 0
                     && let Ok((region, start)) = self.memory.words(line, LINE_WORDS as u32)
                 {
@@ -161,8 +161,8 @@ impl World {
         self.nodes[node].life += 1;
     }
 
-    /// A memory node gives up what it had, and what was on its way to it: connections of before are
-    /// none to it any more.
+    /// Erases a memory node, and cancels what was on its way to it. Connections from before are no
+    /// longer connected to it.
     pub(in crate::sim) fn renew_node(&mut self, node: usize) {
         self.faults.dirty.retain(|line, _| usize::from(line.node.0) != node);
         self.nodes[node].life += 1;

@@ -1,5 +1,5 @@
-//! A group is at its memory node: the NIC or a CPU takes its verbs, they take effect part by part,
-//! and the answer leaves.
+//! The middle of a round's path: a group is at its memory node. The NIC or a CPU takes its verbs,
+//! they take effect part by part, and the answer leaves.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -16,16 +16,16 @@ use crate::sim::costs::occupy;
 use crate::sim::profile::Path;
 use crate::sim::queue::{NS, Picos};
 
-/// In how many parts a READ or WRITE takes effect at most.
+/// The largest number of parts in which a READ or WRITE takes effect.
 const PARTS_MAX: u64 = 4;
-/// In how many parts a READ or WRITE that tears at words takes effect at most: two instants show
-/// every way in which a reader can meet a writer.
+/// The largest number of parts in which a READ or WRITE that tears at words takes effect. Two
+/// instants show every way in which a reader can meet a writer.
 const WORD_PARTS_MAX: u64 = 2;
-/// How long an RC connection sends again before it gives a node up.
+/// The time for which a reliable connection sends again before it gives a node up.
 const RETRY: Picos = 1_000_000 * NS;
-/// The life of a node that a connection has lost.
+/// The value of a life for a node that a connection has lost.
 const BROKEN: u32 = u32::MAX;
-/// How much longer than usual a stretched access to memory takes, at most.
+/// A stretched access to memory takes 2 to `STRETCH + 1` times as long as usual.
 const STRETCH: u64 = 30;
 
 impl World {
@@ -50,12 +50,13 @@ impl World {
         if self.connections[connection].dead && self.now > self.connections[connection].floors[number].cut {
             self.statistics.lost_groups += 1;
             self.flights[index as usize] = Some(flight); // its other groups may have left
-            return; // it never left; nobody waits
+            return; // it never left, and no coroutine waits
         }
         if let Some(until) = self.faults.cut_off(self.connections[connection].machine, number, self.now) {
             let give_up = self.now + RETRY;
             if until > give_up {
-                // As a queue pair whose retries are exhausted: nothing passes over it any more.
+                // The connection is now like a queue pair whose retries are exhausted: nothing
+                // passes over it any more.
                 self.connections[connection].lives[number] = BROKEN;
                 return self.fail_group(flight, index, group, FabricError { node, fault: Fault::Unreachable }, give_up);
             }
@@ -72,11 +73,11 @@ impl World {
         let bytes_in = u64::from(flight.groups[group].bytes_out);
         let World { costs, machines, connections, .. } = self;
         let link = &mut machines[number].nics[connections[connection].nic].receiving;
-        // It was as long on the sender's link: here it only waits for others.
+        // The message took as long on the sender's link. Here it only waits for others.
         let on_link = costs.link(bytes_in);
         let arrived = occupy(link, self.now, self.now, on_link) - on_link;
         let received = arrived + if self.path == Path::Loads { 0 } else { costs.receive };
-        // In software: one message, served by one thread.
+        // In software: the group is one message, which one thread serves.
         let words = bytes_in / WORD_BYTES as u64 + u64::from(flight.groups[group].verbs.count_ones());
         let (there, time) = (received + costs.pcie(bytes_in), costs.serve + words * costs.serve_word);
         let software = (self.path == Path::Messages).then(|| self.serving_core(number, connection, there, time));
@@ -95,7 +96,8 @@ impl World {
             let (from, until) = self.access(number, connection, &verb, taken);
             let parts = self.parts(&verb);
             for part in 0..parts {
-                // The last part is when it is over; the others are somewhere in between.
+                // The last part takes effect when the access is over. The others take effect at
+                // some time before.
                 let ascending = matches!(verb, Verb::Write { .. });
                 let when = if part + 1 == parts || until <= from {
                     until
@@ -122,12 +124,12 @@ impl World {
         self.flights[index as usize] = Some(flight);
     }
 
-    /// The switch that stands for a node: how far it is, and how long it takes for a call.
+    /// Returns the latency and the serving time of the switch that stands for a node, if one does.
     pub(super) fn switch(&self, node: usize, has_calls: bool) -> Option<(Picos, Picos)> {
         self.costs.in_switch.filter(|_| has_calls && node + 1 == self.nodes.len())
     }
 
-    /// A call arrives once more, because the network has doubled it or its answer was lost.
+    /// Makes a call arrive once more, because the network has doubled it or its answer was lost.
     fn again(&mut self, flight: u32, group: usize, at: usize, connection: usize, served: Picos) -> u32 {
         let client = &mut self.connections[connection];
         let after = if client.lose_calls > 0 {
@@ -145,7 +147,7 @@ impl World {
         1
     }
 
-    /// Why a node takes no verb of this connection.
+    /// Returns why a node takes no verb of this connection, or `None` if it does.
     fn refusal(&self, connection: usize, node: usize) -> Option<Fault> {
         let client = &self.connections[connection];
         if client.revoked >> node & 1 == 1 {
@@ -157,8 +159,8 @@ impl World {
         }
     }
 
-    /// Occupies the thread that serves a connection's messages and calls at a node; when it is
-    /// done.
+    /// Occupies the thread that serves a connection's messages and calls at a node. Returns when
+    /// the work is done.
     fn serving_core(&mut self, node: usize, connection: usize, from: Picos, time: Picos) -> Picos {
         let worker = self.connections[connection].core.unwrap_or(connection);
         let machine = &mut self.machines[node];
@@ -170,8 +172,8 @@ impl World {
         occupy(&mut machine.servers[thread], self.now, from, time)
     }
 
-    /// Occupies the core of a node that has least to do: its services are threads that run where
-    /// there is room.
+    /// Occupies the core of a node that has the least to do. The services of a node are threads,
+    /// which run where there is room.
     pub(super) fn occupy_idlest(&mut self, node: usize, time: Picos) {
         let machine = &mut self.machines[node];
         let idlest = machine.cores.iter().copied().min_by_key(|core| self.cores[*core].clock);
@@ -184,18 +186,18 @@ impl World {
         }
     }
 
-    /// A NIC takes a verb. Returns when its access to memory begins. `work` is the time for which
-    /// the handler of a call works.
+    /// Makes a NIC take a verb. Returns when the verb's access to memory begins. `work` is the time
+    /// for which the handler of a call works.
     fn take_verb(&mut self, node: usize, connection: usize, verb: &Verb, received: Picos, work: Picos) -> Picos {
         let occupied = match verb {
             Verb::Read { .. } | Verb::Flush { .. } | Verb::AfterCompletion => self.costs.read,
             Verb::Write { .. } => self.costs.write,
             Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => self.costs.atomic,
-            Verb::Call { .. } => 2 * self.costs.message, // it, and its answer
+            Verb::Call { .. } => 2 * self.costs.message, // the call, and its answer
         };
         let machine = &mut self.machines[node];
         let nic = match offset_of(verb) {
-            // Machines have one or two: no 64-bit division.
+            // Machines have one or two NICs, so a 64-bit division is not needed.
             Some(offset) => ((offset >> 12) as u32 % machine.nics.len() as u32) as usize,
             None => self.connections[connection].nic,
         };
@@ -204,8 +206,8 @@ impl World {
         match verb {
             Verb::CompareSwap { at, .. } | Verb::FetchAdd { at, .. } => {
                 let slot = self.costs.slot_of(at.offset);
-                // Others may have it when this one is over; its own access to memory begins when it
-                // has it.
+                // Another atomic may have the slot when this one is done. This atomic's own access
+                // to memory begins when it gets the slot.
                 occupy(&mut machine.nics[nic].slots[slot], now, taken, self.costs.slot) - self.costs.slot
             }
             Verb::Call { head_words, body_words, .. } => {
@@ -220,8 +222,8 @@ impl World {
         }
     }
 
-    /// Returns from when to when a verb that has been taken has its effect. What is ordered behind
-    /// the verb comes after.
+    /// Returns the time from which and the time until which a verb that has been taken has its
+    /// effect. Verbs that are ordered behind it take effect later.
     fn access(&mut self, node: usize, connection: usize, verb: &Verb, taken: Picos) -> (Picos, Picos) {
         let (dma_read, dma_write) = match self.path {
             Path::Messages => (0, 0),
@@ -245,7 +247,7 @@ impl World {
             Verb::Write { at, words, .. } => {
                 let bytes = u64::from(words) * WORD_BYTES as u64;
                 let stored = medium.write(*now, taken, at.offset, bytes);
-                // WRITEs of a connection follow each other into memory; none waits until the one
+                // WRITEs of a connection follow each other into memory. None waits until the one
                 // before has arrived.
                 let former = std::mem::replace(&mut floor.write, stored + time + costs.pcie(bytes));
                 floor.write = floor.write.max(former + 1);
@@ -265,7 +267,7 @@ impl World {
         }
     }
 
-    /// A latency as it is this time: around what it is usually, and rarely far above.
+    /// Draws the actual value of a latency: around the usual value, and rarely far above.
     fn spread(&mut self, latency: Picos) -> Picos {
         if !self.hostile || latency == 0 {
             return latency;
@@ -287,8 +289,8 @@ impl World {
         let line = LINE_BYTES as u64;
         ranges.push(at.offset / line * line..(at.offset + bytes).next_multiple_of(line));
         ranges.sort_unstable_by_key(|range| range.start);
-        // What touches is one: a table's shards lie side by side, and every part of a verb looks
-        // here.
+        // Ranges that touch become one. A table's shards lie side by side, and every part of a verb
+        // looks here.
         ranges.dedup_by(|range, former| {
             let touches = range.start <= former.end;
             former.end = if touches { former.end.max(range.end) } else { former.end };
@@ -296,7 +298,7 @@ impl World {
         });
     }
 
-    /// In how many parts a verb takes effect.
+    /// Draws the number of parts in which a verb takes effect.
     fn parts(&self, verb: &Verb) -> u64 {
         let (Verb::Read { at, words, .. } | Verb::Write { at, words, .. }) = verb else { return 1 };
         if !self.hostile {
@@ -311,7 +313,7 @@ impl World {
         }
     }
 
-    /// A part of a verb takes effect; or a call is to be served.
+    /// Lets a part of a verb take effect. Returns a call if one is to be served.
     pub(super) fn piece(&mut self, index: u32, group: u16, at: u8, part: u8, parts: u8) -> Option<Call> {
         let mut flight = self.flights[index as usize].take()?;
         let connection = flight.connection as usize;
@@ -319,8 +321,8 @@ impl World {
         let number = usize::from(node.0);
         let verb = flight.buffer.verbs()[usize::from(at)];
         if self.connections[connection].dead && self.now > self.connections[connection].floors[number].cut {
-            // The rest of a WRITE whose packets were not all sent, and whatever is ordered behind
-            // it: an unlock, above all.
+            // This is the rest of a WRITE whose packets were not all sent. What is ordered behind
+            // it is lost too, above all an unlock.
             self.flights[index as usize] = Some(flight);
             return None;
         }
@@ -362,7 +364,7 @@ impl World {
         self.flights[index as usize] = Some(flight);
     }
 
-    /// A group's answer is at the client at `back`.
+    /// Records that a group's answer is at the client at `back`.
     pub(super) fn group_over(&mut self, flight: &mut Flight, index: u32, back: Picos) {
         flight.back = flight.back.max(back);
         flight.groups_left -= 1;
@@ -371,7 +373,7 @@ impl World {
         }
     }
 
-    /// The answer leaves; when it is at the client.
+    /// Sends the answer of a group. Returns when it is at the client.
     fn answer(&mut self, flight: &mut Flight, group: usize) -> Picos {
         let group = &flight.groups[group];
         let node = usize::from(group.node.0);
@@ -392,11 +394,11 @@ impl World {
         let link = costs.link(bytes);
         let mut left = *now + reply_words * costs.serve_word;
         if group.has_calls && *path == Path::Nic && switch.is_none() {
-            // The answer is a message that the CPU posts.
+            // The CPU posts the answer as a message.
             left += costs.send;
         }
         match path {
-            // The core that loads has waited for its own bytes: here it only waits for others.
+            // The core that loads has waited for its own bytes. Here it only waits for others.
             Path::Loads => return occupy(&mut nic.sending, *now, left, link) - link,
             Path::Messages => left = occupy(&mut nic.engine, *now, left, costs.request),
             Path::Nic => {}
@@ -405,7 +407,8 @@ impl World {
         if client.machine == node {
             return sent + costs.pcie(bytes) + costs.completion;
         }
-        // It was as long on the node's link: on the client's it only waits for others.
+        // The answer took as long on the node's link. On the client's link it only waits for
+        // others.
         let receiving = &mut machines[client.machine].nics[client.nic].receiving;
         let wire = switch.map_or(costs.wire, |(wire, _)| wire);
         let received = occupy(receiving, *now, sent + wire - link, link);
@@ -429,7 +432,7 @@ impl World {
         connections.for_each(|connection| connection.revoked |= !self.abandoned);
     }
 
-    /// A part of a verb takes effect.
+    /// Carries out a part of a verb.
     fn effect(
         &mut self,
         flight: &mut Flight,
@@ -438,7 +441,7 @@ impl World {
         part: u64,
         parts: u64,
     ) -> Result<(), FabricError> {
-        // Which parts take what is drawn, the same for all parts of a verb.
+        // The division into parts is drawn at random. It is the same draw for all parts of a verb.
         let draw =
             || splitmix(self.seed ^ flight.ticket.0 << 20 ^ (connection as u64) << 8 ^ u64::from(verb_key(verb)));
         match *verb {
@@ -490,8 +493,8 @@ impl World {
                     word.store(*value, Ordering::Release);
                 }
             }
-            // It has been served: the caller's sequence number says so, and it has its answer
-            // again.
+            // The call has been served already, as the caller's sequence number shows. The caller
+            // gets the answer again.
             Verb::Call { .. } if part > 0 => self.statistics.suppressed_calls += 1,
             Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Call { .. } | Verb::AfterCompletion => {
                 let client = self.connections[connection].client;
@@ -516,7 +519,7 @@ fn offset_of(verb: &Verb) -> Option<u64> {
     }
 }
 
-/// Tells the verbs of a round apart, by their place in its buffer.
+/// Returns a number that tells the verbs of a round apart: a verb's place in the round's buffer.
 fn verb_key(verb: &Verb) -> u32 {
     match verb {
         Verb::Read { into, .. } | Verb::CompareSwap { into, .. } | Verb::FetchAdd { into, .. } => *into,

@@ -1,4 +1,5 @@
-//! A round is posted: what the client's core and NIC do until its groups leave.
+//! The beginning of a round's path: a round is posted, and the client's core and NIC work until its
+//! groups leave.
 
 use std::cell::Cell;
 
@@ -51,7 +52,7 @@ impl World {
         let client = &mut self.connections[connection];
         client.under_way.push((ticket, index));
         if client.dead {
-            // Of a client that has died nothing comes any more.
+            // A client that has died posts nothing more.
         } else if client.fenced > 0 {
             client.held.push_back(index);
         } else {
@@ -83,7 +84,7 @@ impl World {
         flight
     }
 
-    /// The first part of a round goes out.
+    /// Sends the first part of a round.
     pub(super) fn launch(&mut self, index: u32) {
         let flight = self.flight(index);
         let connection = flight.connection as usize;
@@ -93,7 +94,7 @@ impl World {
         self.segment(index, 0);
     }
 
-    /// The verbs from `from` on go out, up to a fence.
+    /// Sends the verbs from `from` on, up to a fence.
     pub(super) fn segment(&mut self, index: u32, from: usize) {
         let Some(mut flight) = self.flights[index as usize].take() else { return };
         let connection = flight.connection as usize;
@@ -103,7 +104,7 @@ impl World {
         let mut end = from;
         while let Some(verb) = verbs.get(end) {
             match verb.node() {
-                // A fence with nothing in front of it has nothing to wait for.
+                // A fence with no verbs in front of it has nothing to wait for.
                 None if groups.is_empty() => {}
                 None => break,
                 Some(node) => {
@@ -134,7 +135,8 @@ impl World {
         }
     }
 
-    /// The last part of a fenced round has gone out: what waited for it may.
+    /// Handles the moment at which the last part of a fenced round has gone out: rounds that waited
+    /// for it may go.
     pub(super) fn unfence(&mut self, connection: usize) {
         let client = &mut self.connections[connection];
         client.fenced -= 1;
@@ -144,7 +146,8 @@ impl World {
         }
     }
 
-    /// One group leaves: what the client's core and NIC do. When it is at the node.
+    /// Sends one group: the work of the client's core and NIC. Returns when the group is at the
+    /// node.
     fn send(&mut self, flight: &mut Flight, group: usize, calls_posted: &mut u32) -> Picos {
         let connection = flight.connection as usize;
         let Flight { buffer, groups, .. } = flight;
@@ -171,7 +174,7 @@ impl World {
         }
         let posted = self.charge(connection, cpu);
         if self.path == Path::Loads {
-            // The core waits for its loads; those of one round overlap.
+            // The core waits for its loads. The loads of one round overlap.
             let loads = |place: usize| !matches!(verbs[place], Verb::Write { .. } | Verb::Call { .. });
             let words = |place: usize| if let Verb::Read { words, .. } = verbs[place] { u64::from(words) } else { 0 };
             let time = self.costs.pcie(group.places().map(words).sum::<u64>() * WORD_BYTES as u64);
@@ -184,7 +187,7 @@ impl World {
         let now = *now;
         let client = &mut connections[connection];
         let Some(floor) = client.floors.get_mut(usize::from(node.0)) else {
-            // There is no such node: the NIC says so at once.
+            // There is no such node, and the NIC says so at once.
             return posted + costs.send;
         };
         let wire = switch.map_or(costs.wire, |(wire, _)| wire);
@@ -218,18 +221,18 @@ impl World {
         };
         arrival += std::mem::take(&mut floor.delay);
         if calls > 0 && client.lose_calls > 0 && splitmix(flight.ticket.0 ^ self.seed).is_multiple_of(2) {
-            // The request: the client has no answer in time, and sends it again.
+            // The request is lost: the client has no answer in time, and sends it again.
             client.lose_calls -= 1;
             self.statistics.resent_calls += 1;
             arrival += costs.resend;
         }
-        // One connection's packets arrive in the order sent.
+        // The packets of one connection arrive in the order in which they were sent.
         floor.arrival = arrival.max(floor.arrival + 1);
         floor.arrival
     }
 }
 
-/// Payload that a verb sends.
+/// Returns the payload bytes that a verb sends.
 fn bytes_out(verb: &Verb) -> u32 {
     let words = match verb {
         Verb::Write { words, .. } => *words,
@@ -241,7 +244,7 @@ fn bytes_out(verb: &Verb) -> u32 {
     words * WORD_BYTES as u32
 }
 
-/// Payload that comes back, but for what a call answers.
+/// Returns the payload bytes that come back for a verb, without the answer of a call.
 fn bytes_back(verb: &Verb) -> u32 {
     let words = match verb {
         Verb::Read { words, .. } => *words,

@@ -1,14 +1,14 @@
-//! What the CPUs of memory nodes do of their own: services that look for work, and nap between.
+//! The work that CPUs of memory nodes do on their own: services look for work, and nap between.
 
 use super::{Event, RunningService, World};
 use crate::address::NodeId;
 use crate::service::{self, Progress, Service, ServiceStop};
 use crate::sim::queue::{NS, Picos};
 
-/// Naps of a memory node's services.
+/// The shortest and the longest nap of a memory node's services.
 const NAP_MIN: Picos = service::NAP_MIN.as_nanos() as Picos * NS;
 const NAP_MAX: Picos = service::NAP_MAX.as_nanos() as Picos * NS;
-/// What a step of a service that has found work costs its CPU.
+/// CPU time of a service's step that has found work.
 const SERVICE_STEP: Picos = 1_000 * NS;
 
 impl World {
@@ -19,7 +19,7 @@ impl World {
         self.queue.push(at, Event::Service { index });
     }
 
-    /// A service whose nap is over, if it is to be stepped.
+    /// Takes a service whose nap is over, if it is to be stepped.
     pub(super) fn step_service(&mut self, index: usize) -> Option<RunningService> {
         let running = self.services[index].take_if(|running| {
             let node = &self.nodes[running.node];
@@ -57,7 +57,7 @@ impl World {
         self.queue.push(self.now + pause, Event::Service { index });
     }
 
-    /// A node's services begin anew.
+    /// Restarts the services of a node.
     pub(in crate::sim) fn restart_services(&mut self, node: usize) {
         for running in self.services.iter_mut().flatten().filter(|running| running.node == node) {
             running.service.restart();
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Steps the services until none finds work.
+    /// Steps all services until none finds work.
     pub(in crate::sim) fn settle_services(&mut self) {
         loop {
             let mut worked = false;

@@ -8,18 +8,18 @@ use crate::round::buffer::Verb;
 use crate::service::Progress;
 use crate::sim::queue::{NS, Picos};
 
-/// A CPU may stand still between two of its stores: for how long at most, and how often. The latter
-/// is the number of stores to one that it stands still at.
+/// A CPU may pause between two of its stores. These are the longest pause, and the number of stores
+/// among which there is one pause.
 const BETWEEN_STORES: Picos = 200 * NS;
 const BETWEEN_STORES_ONE_IN: u64 = 4;
 
 impl World {
-    /// When something happens that a client does now.
+    /// Returns the time at which something happens that a client does now.
     pub(in crate::sim) fn clock(&self, connection: usize) -> Picos {
         self.connections[connection].core.map_or(self.now, |core| self.cores[core].clock.max(self.now))
     }
 
-    /// The clock of a client's machine, in nanoseconds.
+    /// Returns the clock of a client's machine, in nanoseconds.
     pub(in crate::sim) fn clock_of(&self, connection: usize) -> u64 {
         let machine = &self.machines[self.connections[connection].machine];
         let now = self.clock(connection) / NS;
@@ -32,7 +32,7 @@ impl World {
         *offset = offset.saturating_add(by);
     }
 
-    /// A client's core works for so long; when it has.
+    /// Makes a client's core work for `time`. Returns when it is done.
     pub(in crate::sim) fn charge(&mut self, connection: usize, time: Picos) -> Picos {
         let now = self.now;
         match self.connections[connection].core {
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// Has a core look at what it can do, at this time or when it can.
+    /// Makes a core look for work, at this time or as soon as it can.
     pub(in crate::sim) fn wake(&mut self, core: usize, at: Picos) {
         let Core { clock, turn_at, paused_until, stopped, .. } = &mut self.cores[core];
         if *stopped {
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Has a core look at once, without an event, if it is idle.
+    /// Makes a core look for work at once, without an event, if it is idle.
     pub(super) fn wake_now(&mut self, core: usize) {
         let now = self.now;
         let Core { clock, turn_at, paused_until, stopped, .. } = &mut self.cores[core];
@@ -71,10 +71,10 @@ impl World {
         self.turning = Some(core);
     }
 
-    /// Whether a core's turn has come; if it was busy meanwhile, it comes later.
+    /// Whether a core's turn has come. If the core was busy meanwhile, its turn comes later.
     fn turn(&mut self, index: usize) -> bool {
         let now = self.now;
-        // Cores of a former drive may have events left.
+        // Cores of an earlier drive may have events left.
         let Some(core) = self.cores.get_mut(index) else { return false };
         if core.turn_at != Some(now) {
             return false;
@@ -99,7 +99,7 @@ impl World {
         self.queue.next_at()
     }
 
-    /// The next event happens.
+    /// Lets the next event happen.
     pub(in crate::sim) fn step(&mut self) -> Step {
         let Some((at, event)) = self.queue.pop() else { return Step::Nothing };
         self.prefetch();
@@ -133,8 +133,9 @@ impl World {
         Step::Nothing
     }
 
-    /// Fetches what the next events need, for each of them one step on the way to it: events of a
-    /// large cluster touch more than caches hold, and would wait for memory longer than they work.
+    /// Prefetches what the next events need, one step further for each of them. The events of a
+    /// large cluster touch more memory than the caches hold. They would wait for memory longer than
+    /// they work.
     fn prefetch(&self) {
         let flight = |others: usize| self.flights.get(self.queue.ahead(others)?.flight()? as usize)?.as_deref();
         if let Some(flight) = flight(3) {
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    /// The cores and lanes that the next event but one lets go on.
+    /// Names the cores and lanes that go on with the event after the next one.
     pub(in crate::sim) fn coming(&self, mut lane: impl FnMut(usize, LaneId)) {
         match self.queue.ahead(1) {
             Some(Event::Done { flight }) => {
@@ -178,9 +179,9 @@ impl World {
         }
     }
 
-    /// The CPU of a memory node stands still between two of its stores, sometimes: what verbs do
-    /// next happens before it goes on. Nothing else does, above all no client's turn and no other
-    /// call, so that this is but a slow CPU.
+    /// Sometimes pauses the CPU of a memory node between two of its stores. The next effects of
+    /// verbs happen before it goes on. Nothing else happens meanwhile, above all no client's turn
+    /// and no other call. So this is only a slow CPU.
     pub(in crate::sim) fn meanwhile(&mut self) {
         if !self.hostile || !self.prng.next_u64().is_multiple_of(BETWEEN_STORES_ONE_IN) {
             return;
@@ -193,12 +194,13 @@ impl World {
         }
     }
 
-    /// Whether an event is of verbs that no CPU of a memory node executes.
+    /// Whether an event belongs to verbs that no CPU of a memory node executes.
     fn is_verbs(&self, event: &Event) -> bool {
         // The round whose call is being served has no flight here meanwhile.
         let flight = |index: u32| self.flights[index as usize].as_deref();
         match *event {
-            // That a call arrives asks its handler, who is busy, what it will cost.
+            // When a call arrives, its handler must say what the call will cost, and the handler is
+            // busy.
             Event::Arrive { flight: index, group } => {
                 flight(index).is_some_and(|flight| !flight.groups[usize::from(group)].has_calls)
             }
@@ -208,7 +210,7 @@ impl World {
         }
     }
 
-    /// The CPU of a memory node has done its work.
+    /// Records that the CPU of a memory node has done its work.
     pub(in crate::sim) fn worked(&mut self, work: Work) {
         match work {
             Work::Call(Call { flight, index, group, result, .. }) => {
@@ -218,7 +220,7 @@ impl World {
         }
     }
 
-    /// Whether nothing is left to happen but memory nodes that look for work.
+    /// Whether nothing is left to happen except that services of memory nodes look for work.
     pub(in crate::sim) fn is_quiet(&self) -> bool {
         self.connections.iter().all(|connection| connection.under_way.is_empty() || connection.dead)
     }

@@ -13,7 +13,7 @@ fn address() -> impl Strategy<Value = Address> {
     })
 }
 
-/// Verbs on a buffer of `BUFFER` words.
+/// Generates verbs on a buffer of `BUFFER` words.
 fn any_verb() -> impl Strategy<Value = Verb> {
     let piece = || (0..BUFFER).prop_flat_map(|from| (Just(from), 0..BUFFER - from));
     prop_oneof![
@@ -50,7 +50,7 @@ fn any_fault() -> impl Strategy<Value = Fault> {
     ]
 }
 
-/// Words that look like frames more often than chance.
+/// Generates words that look like frames more often than random words would.
 fn framelike() -> impl Strategy<Value = Vec<u64>> {
     let word = prop_oneof![
         any::<u64>(),
@@ -88,7 +88,7 @@ proptest! {
         prop_assert_eq!(next, frame.len());
         end(&mut again, at);
         prop_assert_eq!(again.words_mut(), &frame[..]);
-        // Whatever is cut off is missed.
+        // Wherever a frame is cut off, the missing part is noticed.
         for length in 2..frame.len() {
             let mut next = HEAD_WORDS;
             while next < length {
@@ -136,7 +136,7 @@ proptest! {
     }
 }
 
-/// `.ci/long` goes on from these bytes, which reach every branch that earlier runs have found.
+/// `.ci/long` continues from these bytes, which reach every branch that earlier runs have found.
 #[test]
 fn no_bytes_of_the_fuzzers_corpora_make_it_panic() {
     let corpora = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
@@ -163,7 +163,7 @@ fn a_frame_of_an_absurd_length_is_refused_before_it_is_there() {
     assert_eq!(request(&[1 << 50 | 1 << 32 | 2, 0]), Err(Malformed::Kind(1 << 18 | 1)));
 }
 
-/// Version 1, word for word: a change of these words needs a new version.
+/// Pins version 1, word for word. A change of these words needs a new version.
 #[test]
 fn golden_words() {
     let at = Address { node: NodeId(0), region: RegionId(3), offset: 64 };

@@ -53,7 +53,7 @@ fn a_greeting_is_judged_as_soon_as_it_can_be() {
     assert_eq!(greeting(&newer[..16]), Greeting::OtherVersion);
 }
 
-/// Version 1, byte for byte: a change of these bytes needs a new version.
+/// Pins version 1, byte for byte. A change of these bytes needs a new version.
 #[test]
 fn golden_bytes() {
     let client = ClientHello::new(Purpose::Administration, true, [9; 32]);

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::*;
 
-/// A folder that is gone after the test.
+/// A folder that is removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -38,7 +38,7 @@ fn line(byte: u8) -> String {
     format!("{LINE_TAG}{}\n", format!("{byte:02x}").repeat(KEY_BYTES))
 }
 
-/// Replaces a key file at once, as an operator should.
+/// Replaces a key file at once and as a whole, as an operator should.
 fn put(path: &Path, contents: &str) {
     let beside = path.with_extension("put");
     fs::write(&beside, contents).unwrap();
@@ -85,7 +85,7 @@ fn steps_lead_to_the_new_key_and_keep_the_file_whole() {
     let old = Key::generate().unwrap();
     old.write_new(&path).unwrap();
     let step = |step| Keys::step(&path, step);
-    // A key that is there stays, and nothing is left of the one that was to be.
+    // An existing key stays, and nothing is left of the key that was to replace it.
     let again = Key::generate().unwrap().write_new(&path);
     assert!(matches!(again, Err(KeyError::File(error)) if error.kind() == io::ErrorKind::AlreadyExists), "{again:?}");
     assert_eq!(folder.names(), ["cluster.key"]);
@@ -102,7 +102,7 @@ fn steps_lead_to_the_new_key_and_keep_the_file_whole() {
     assert_eq!(folder.names(), ["cluster.key"], "nothing is left beside it");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
 
-    // The way to it stays, and its target takes the step.
+    // The link stays, and its target takes the step.
     let link = folder.0.join("link");
     std::os::unix::fs::symlink("cluster.key", &link).unwrap();
     Keys::step(&link, KeyStep::Add).unwrap();
@@ -120,25 +120,26 @@ fn a_step_waits_for_no_dead_process_and_does_not_disturb_a_living_one() {
     living.lock().unwrap();
     assert_eq!(Keys::step(&path, KeyStep::Add), Err(KeyError::Busy));
     assert!(is_at(&living, &beside) && held() == key(1).into());
-    // Killed at any time: before it wrote, while it did, and before the new file took its place.
+    // A process may be killed at any time: before it wrote, while it did, and before the new file
+    // took its place.
     drop(living);
     for left in [String::new(), line(1)[..20].to_owned(), [line(1), line(9)].concat()] {
         put(&path, &line(1));
         fs::write(&beside, left).unwrap();
-        // What another user could read does not become the key file.
+        // A file that another user could read does not become the key file.
         fs::set_permissions(&beside, fs::Permissions::from_mode(0o644)).unwrap();
         Keys::step(&path, KeyStep::Add).unwrap();
         assert!(held().second.is_some_and(|second| second != key(9)));
         assert_eq!(folder.names(), ["cluster.key"]);
     }
-    // What no step has left stays where it is.
+    // A file at the path that no step has left stays where it is.
     std::os::unix::fs::symlink("cluster.key", &beside).unwrap();
     assert_eq!(Keys::step(&path, KeyStep::Swap), Err(KeyError::File(Errno::LOOP.into())));
     assert!(fs::symlink_metadata(&beside).unwrap().is_symlink());
 }
 
-/// Each step starts from what the one before has left: of several that begin at once, the others
-/// are refused, or follow.
+/// Each step starts from the result of the one before. If several processes begin a step at once,
+/// all but one are refused, or they follow one after the other.
 #[test]
 fn steps_at_once_come_one_after_the_other() {
     let folder = Folder::new("key-race");
@@ -154,7 +155,7 @@ fn steps_at_once_come_one_after_the_other() {
         let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         let refused = |outcome: &Result<(), KeyError>| matches!(outcome, Ok(()) | Err(KeyError::Busy | KeyError::Two));
         assert!(done <= 1 && outcomes.iter().all(refused), "{outcomes:?}");
-        // Where each was in the way of another, none has done it, and the next one can.
+        // If each was in the way of another, none has taken the step, and the next one can.
         assert_eq!(step(), if done == 1 { Err(KeyError::Two) } else { Ok(()) });
         assert_eq!(folder.names(), ["cluster.key"]);
     }
@@ -185,7 +186,7 @@ fn a_file_that_is_good_is_read_again_and_another_changes_nothing() {
     assert_eq!((keys.now(), complaint()), (two, Some(KeyError::Exposed { mode: 0o604 })));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!((keys.now(), complaint()), (key(3).into(), None));
-    std::thread::sleep(std::time::Duration::from_millis(50)); // of what file systems take for one time
+    std::thread::sleep(std::time::Duration::from_millis(50)); // more than file systems take for one time
     fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
     assert_eq!((keys.now(), complaint()), (key(3).into(), Some(KeyError::Exposed { mode: 0o620 })));
 

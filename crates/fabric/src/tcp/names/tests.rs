@@ -7,8 +7,8 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// A resolver whose answers come through a channel, in the order of its calls; and how often it was
-/// called.
+/// Makes a resolver whose answers come through a channel, in the order of its calls. The counter
+/// says how often it was called.
 fn scripted() -> (Names, mpsc::Sender<io::Result<Vec<SocketAddr>>>, Arc<AtomicU32>) {
     let (answer, answers) = mpsc::channel();
     let (answers, calls) = (Mutex::new(answers), Arc::<AtomicU32>::default());
@@ -20,7 +20,7 @@ fn scripted() -> (Names, mpsc::Sender<io::Result<Vec<SocketAddr>>>, Arc<AtomicU3
     (names, answer, calls)
 }
 
-/// Makes what is known older than an answer counts.
+/// Makes the last answer too old to count.
 fn age(names: &Names, name: &str) {
     let mut known = names.shared.names();
     known.get_mut(name).expect("a name that was asked for").answered = None;
@@ -44,13 +44,13 @@ fn a_name_that_was_reached_is_reached_while_the_resolver_is_silent_or_fails() {
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     names.met("node:7000", address(2));
 
-    // Silent: only the first caller waits, and not for long.
+    // The resolver is silent: only the first caller waits, and not for long.
     age(&names, "node:7000");
     let began = Instant::now();
     (0..100).for_each(|_| assert_eq!(names.find("node:7000"), Ok(vec![address(2)])));
     assert!(began.elapsed() < Duration::from_nanos(LOOKUP_NS) / 2, "it waits for a resolver that is stuck");
 
-    // It fails at last, and has a new address later.
+    // The lookup fails at last. A later one brings a new address.
     answer.send(Err(io::Error::other("failed to lookup address information: Try again"))).unwrap();
     let settled = |wanted: &dyn Fn(&Name) -> bool| {
         let mut known = names.shared.names();
@@ -72,7 +72,7 @@ fn a_name_that_was_reached_is_reached_while_the_resolver_is_silent_or_fails() {
 fn an_unknown_name_is_waited_for_once() {
     let (names, answer, calls) = scripted();
     names.prepare([&"silent:7000".to_owned(), &"other:7000".to_owned()]);
-    // As if these lookups had begun a while ago.
+    // Pretend that these lookups began a while ago.
     for (_, name) in names.shared.names().iter_mut() {
         name.asked = name.asked.and_then(|asked| asked.checked_sub(Duration::from_nanos(LOOKUP_NS)));
     }

@@ -1,4 +1,4 @@
-//! What cannot be tried from outside without an RDMA device.
+//! Tests of a server that need its inside, because from outside they would need an RDMA device.
 
 use super::*;
 use crate::error::{FabricError, Fault, Refusal};
@@ -13,7 +13,7 @@ fn word(index: u64) -> Address {
     Address { node: NodeId(0), region: RegionId(0), offset: 8 * index }
 }
 
-/// Answers with what it was asked.
+/// A handler that answers with the request.
 struct Echo;
 
 impl Handler for Echo {
@@ -22,8 +22,8 @@ impl Handler for Echo {
     }
 }
 
-/// A server whose memory is changed by a NIC, as far as it knows, and the fabric of a client that
-/// has none.
+/// Starts a server that believes a NIC changes its memory. Returns it with the fabric of a client
+/// that has no RDMA.
 fn exclusive() -> (ServerHandle, Arc<Memory>, Tcp) {
     let memory = Arc::new(Memory::map(&[vec![REGION]]).expect("a test's memory"));
     let mut server = Server::bind("127.0.0.1:0", ServerOptions::default(), memory.clone()).expect("a free port");
@@ -34,7 +34,7 @@ fn exclusive() -> (ServerHandle, Arc<Memory>, Tcp) {
     (handle, memory, Tcp::new(vec![address], TcpOptions::default()))
 }
 
-/// The atomics of a NIC are none to those of a CPU: a client that came over TCP by mistake would
+/// A NIC's atomics are not atomic to a CPU's, so a client that connected over TCP by mistake would
 /// lose locks.
 #[test]
 fn a_node_that_is_reached_by_rdma_takes_no_changes_over_tcp() {
@@ -63,7 +63,7 @@ fn a_node_that_is_reached_by_rdma_takes_no_changes_over_tcp() {
             change(&mut round);
             assert_eq!(lane.execute(round).await.map(drop), refused);
             assert_eq!(words(), before);
-            // The connection stays: looking at a node changes nothing.
+            // The connection stays open: looking at a node changes nothing.
             let mut round = lane.round();
             let read = round.read(word(1), 8);
             round.flush(NodeId(0));

@@ -1,4 +1,5 @@
-//! A program without TLS: none of these can exist, and the compiler knows it.
+//! The types of TLS for a program that was built without it. No value of them can exist, and the
+//! compiler knows that.
 
 use std::io;
 use std::net::TcpStream;
@@ -6,12 +7,12 @@ use std::path::Path;
 
 use super::{TlsError, TlsReason};
 
-/// What a server proves by who it is. Needs the cargo feature `tls`.
+/// The certificate and key by which a server proves who it is. It needs the cargo feature `tls`.
 #[derive(Clone, Debug)]
 pub enum ServerTls {}
 
 impl ServerTls {
-    /// Always [`TlsError::NotBuilt`].
+    /// Fails always, with [`TlsError::NotBuilt`].
     pub fn read(_certificates: &Path, _private_key: &Path) -> Result<ServerTls, TlsError> {
         Err(TlsError::NotBuilt)
     }
@@ -21,12 +22,12 @@ impl ServerTls {
     }
 }
 
-/// Whose certificates a client trusts. Needs the cargo feature `tls`.
+/// The certificates that a client trusts. It needs the cargo feature `tls`.
 #[derive(Clone, Debug)]
 pub enum ClientTls {}
 
 impl ClientTls {
-    /// Always [`TlsError::NotBuilt`].
+    /// Fails always, with [`TlsError::NotBuilt`].
     pub fn read(_trusted: &Path) -> Result<ClientTls, TlsError> {
         Err(TlsError::NotBuilt)
     }
@@ -36,7 +37,7 @@ impl ClientTls {
     }
 }
 
-/// Why TLS refused the other end, if that is what an error is about.
+/// Returns why TLS refused the other end, if the error is about that.
 pub(crate) fn reason(_: &io::Error) -> Option<TlsReason> {
     None
 }

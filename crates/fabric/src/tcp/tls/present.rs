@@ -1,4 +1,4 @@
-//! TLS by `rustls`: whom to trust, and a session over a socket.
+//! TLS with `rustls`: the certificates of servers and clients, and a session over a socket.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -26,22 +26,22 @@ use crate::address::WORD_BYTES;
 use crate::limits::{FRAME_WORDS_MAX, RECEIVE_BYTES};
 use crate::tcp::key::OTHERS;
 
-/// Ciphertext that is read from a socket at once.
+/// Bytes of ciphertext that are read from a socket at once.
 const SEALED_BYTES: usize = 32 << 10;
-/// The largest record, with what is around it.
+/// Bytes of the largest record, with its header and tag.
 const RECORD_BYTES_MAX: usize = (16 << 10) + 256 + 5;
 
-// A receiver has room for all that one read can uncover: the rest would wait in the session, and no
-// poller knows of it.
+// A receiver has room for all that one read can decrypt. Otherwise the rest would wait in the
+// session, and no poller would report it.
 const _: () = assert!(RECEIVE_BYTES - FRAME_WORDS_MAX * WORD_BYTES >= SEALED_BYTES + RECORD_BYTES_MAX);
 
 thread_local! {
-    /// Where a thread receives ciphertext, for one session after the other: none stays there
-    /// between two reads.
+    /// The buffer into which a thread reads ciphertext, for one session after the other. No
+    /// ciphertext stays there between two reads.
     static SEALED: RefCell<Box<[u8]>> = RefCell::new(vec![0; SEALED_BYTES].into());
 }
 
-/// The only provider there is: not the process's, which others could set.
+/// Returns the cryptographic provider. It is not the process's default, which other code could set.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
@@ -52,14 +52,15 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     all.ok().filter(|all| !all.is_empty()).ok_or(TlsError::NoCertificate)
 }
 
-/// What a server proves by who it is: a certificate, and the private key to it. Clones share it.
+/// The certificate by which a server proves who it is, and the private key of that certificate.
+/// Clones share it.
 #[derive(Clone)]
 pub struct ServerTls(Arc<ServerConfig>);
 
 impl ServerTls {
-    /// Reads files in PEM: the server's certificate, followed by the certificates that lead to one
-    /// that clients trust, and its private key. A key that others may read is refused: it would
-    /// prove nothing.
+    /// Reads two files in PEM. The first has the server's certificate, followed by the certificates
+    /// that lead to one that clients trust. The second has the private key. A key that others may
+    /// read is refused, because it would prove nothing.
     pub fn read(certificates: &Path, private_key: &Path) -> Result<ServerTls, TlsError> {
         let chain = self::certificates(certificates)?;
         let file = |error: io::Error| TlsError::PrivateKey(error.into());
@@ -74,7 +75,7 @@ impl ServerTls {
         let config = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
         let config = config.and_then(|config| config.with_no_client_auth().with_single_cert(chain, key));
         let mut config = config.map_err(|_| TlsError::Unusable)?;
-        // Nobody comes back to a session: connections live as long as their clients.
+        // No client resumes a session, because connections live as long as their clients.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(ServerTls(Arc::new(config)))
@@ -86,12 +87,12 @@ impl ServerTls {
     }
 }
 
-/// Whose certificates a client trusts. Clones share it.
+/// The certificates that a client trusts. Clones share them.
 #[derive(Clone)]
 pub struct ClientTls(Arc<ClientConfig>);
 
 impl ClientTls {
-    /// Reads a file in PEM: certificates of authorities, or of the servers themselves.
+    /// Reads a file in PEM that has certificates of authorities, or of the servers themselves.
     pub fn read(trusted: &Path) -> Result<ClientTls, TlsError> {
         let own = certificates(trusted)?;
         let mut roots = RootCertStore::empty();
@@ -107,7 +108,7 @@ impl ClientTls {
         Ok(ClientTls(Arc::new(config)))
     }
 
-    /// A session with a server that must be `host`, a name or an address.
+    /// Begins a session with a server that must be `host`, a name or an address.
     pub(crate) fn session(&self, socket: TcpStream, host: &str) -> Result<TlsSession, TlsReason> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsReason::Name)?;
         let session = ClientConnection::new(self.0.clone(), name).map_err(|_| TlsReason::Failed)?;
@@ -115,7 +116,7 @@ impl ClientTls {
     }
 }
 
-/// What a client trusts: the usual rules, and one exception.
+/// The rules by which a client trusts a server: the usual ones, and one exception.
 #[derive(Debug)]
 struct Trust {
     authorities: Arc<WebPkiServerVerifier>,
@@ -132,10 +133,10 @@ impl ServerCertVerifier for Trust {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.authorities.verify_server_cert(certificate, chain, name, ocsp, now) {
-            // A self-signed certificate says, unless its maker takes care, that it is an
-            // authority's; and no server may show such a certificate. If just this one is what the
-            // client trusts, that is what was meant. It is in time, which is checked first, but its
-            // name has not been looked at.
+            // Unless its maker takes care, a self-signed certificate says that it belongs to an
+            // authority, and no server may show such a certificate. If the client trusts exactly
+            // this certificate, that is what the operator meant. The certificate has not expired,
+            // which was checked first. But its name has not been checked yet.
             Err(rustls::Error::InvalidCertificate(CertificateError::Other(_))) if self.own.contains(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
@@ -167,7 +168,7 @@ impl ServerCertVerifier for Trust {
     }
 }
 
-/// A private key is not for logs.
+/// Hides the private key, which must not get into logs.
 impl fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ServerTls(..)")
@@ -180,12 +181,12 @@ impl fmt::Debug for ClientTls {
     }
 }
 
-/// TLS has refused what came: the whole story, for logs.
+/// Makes the error for data that TLS has refused. It has the full reason, for logs.
 fn failed(error: rustls::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
-/// Why TLS refused the other end, if that is what an error is about.
+/// Returns why TLS refused the other end, if the error is about that.
 pub(crate) fn reason(error: &io::Error) -> Option<TlsReason> {
     let inner = error.get_ref()?;
     if let Some(reason) = inner.downcast_ref() {
@@ -205,16 +206,16 @@ pub(crate) fn reason(error: &io::Error) -> Option<TlsReason> {
     })
 }
 
-/// TLS over a socket, blocking or not.
+/// A session of TLS over a socket, blocking or not.
 ///
-/// Nothing says goodbye: every frame tells its length. The end of a connection is the end of its
-/// node or client, whichever end has cut it.
+/// Neither end sends a closing message of TLS, because every frame has its length. When a
+/// connection ends, its node or client is gone, whichever end has cut the connection.
 pub(crate) struct TlsSession {
     socket: TcpStream,
     tls: Connection,
-    /// Bytes that have been sealed for the caller, but whose ciphertext has not all left.
+    /// The bytes of the caller that have been encrypted, but whose ciphertext has not all left.
     sealed: usize,
-    /// Something has come from the other end.
+    /// Whether anything has come from the other end.
     heard: bool,
 }
 
@@ -227,7 +228,7 @@ impl TlsSession {
         &self.socket
     }
 
-    /// Whether ciphertext is to be sent that the socket has not taken.
+    /// Whether there is ciphertext to send that the socket has not accepted.
     pub(crate) fn is_blocked(&self) -> bool {
         self.tls.wants_write()
     }
@@ -236,16 +237,16 @@ impl TlsSession {
         self.tls.is_handshaking()
     }
 
-    /// Reads once, and hands out all that it uncovers. "Would block" also if that is nothing: no
-    /// record is whole yet, or they were TLS's own.
+    /// Reads once, and hands out everything that this read decrypts. It also returns "would block"
+    /// if that is nothing: no record is whole yet, or the records were TLS's own.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // Only who has less room than a receiver leaves something: the key's handshake.
+        // Something is left only by a caller with less room than a receiver: the handshake of the
+        // key.
         match self.uncovered(into)? {
             0 => {}
             bytes => return Ok(bytes),
         }
-        // If something cannot be sent, what is read says why: the other end's last words come
-        // first.
+        // If something cannot be sent, reading tells why: the other end's last message comes first.
         let _ = self.send();
         let outcome = SEALED.with_borrow_mut(|sealed| self.receive(sealed, into));
         let _ = self.send(); // answers of TLS itself, or why it refuses
@@ -271,7 +272,7 @@ impl TlsSession {
         matches!(self.tls, Connection::Server(_))
     }
 
-    /// What has been uncovered and not been handed out.
+    /// Hands out what has been decrypted and not been handed out.
     fn uncovered(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut bytes = 0;
         while bytes < into.len() {
@@ -293,7 +294,7 @@ impl TlsSession {
         Ok(std::mem::take(&mut self.sealed))
     }
 
-    /// Sends all ciphertext there is.
+    /// Sends all ciphertext that there is.
     fn send(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut self.socket) {
