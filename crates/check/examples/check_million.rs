@@ -1,11 +1,12 @@
-//! Times reading and checking a history of a million SmallBank-like transactions, and shows the
-//! memory it took.
+//! Measures the time for reading and checking a history of a million SmallBank-like transactions,
+//! and the memory that it takes.
 //!
 //! `cargo run --release -p remora-check --example check_million [-- ARGUMENTS]`, where the
 //! arguments are `[transactions] [clean|skew|stale|both]`.
 //!
-//! The history is made deterministically and is clean; `skew` plants two transactions that
-//! overwrite what the other read, `stale` a read of what had been overwritten long before.
+//! The history is made deterministically and is clean. `skew` plants two transactions, each of
+//! which overwrites what the other read. `stale` plants a read of a value that was overwritten long
+//! before.
 
 use remora_check::{HistoryReader, LineBuffer, LineHeader, Outcome, ReadOptions, WriteKind, check};
 use std::fs::File;
@@ -17,7 +18,7 @@ const HOT_ACCOUNTS: u64 = 4_000;
 const WORKERS: u64 = 16;
 const STEP_NS: u64 = 700;
 const LATENCY_NS_MAX: u64 = 20_000;
-/// What the loader left.
+/// The version that the loader installed.
 const LOADED: u64 = 2;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,7 +58,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The most memory this process had, from the kernel's own account; 0 where there is none.
+/// Returns the most memory that this process ever had, by the kernel's account. Returns 0 where the
+/// kernel does not tell.
 fn peak_megabytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -65,7 +67,7 @@ fn peak_megabytes() -> u64 {
     kilobytes.unwrap_or(0_u64) >> 10
 }
 
-/// Makes transactions one after the other, each with an interval around its turn.
+/// Makes transactions one after the other. Each has an interval around its turn.
 struct Maker {
     file: File,
     lines: LineBuffer,
@@ -90,7 +92,7 @@ impl Maker {
     }
 
     fn below(&mut self, bound: u64) -> u64 {
-        // xorshift64*, good enough to spread accounts.
+        // xorshift64* is good enough to spread accounts.
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
@@ -116,7 +118,7 @@ impl Maker {
         if from == to {
             to = (to + 1) % ACCOUNTS;
         }
-        // (table, account, whether it is written) of SmallBank's six transactions.
+        // The accesses of SmallBank's six transactions: (table, account, whether it is written).
         const SAVINGS: usize = 0;
         const CHECKING: usize = 1;
         let rows: &[(usize, u64, bool)] = match self.below(100) {
@@ -147,7 +149,8 @@ impl Maker {
         Ok(())
     }
 
-    /// Two accounts of their own, read by both, written by one each.
+    /// Plants a write skew on two accounts of its own: two transactions read both, and each writes
+    /// one.
     fn write_skew(&mut self, number: u64) {
         let accounts = [ACCOUNTS + 1, ACCOUNTS + 2];
         for own in accounts {
@@ -161,7 +164,7 @@ impl Maker {
         }
     }
 
-    /// An account that was written long ago, read as the loader left it.
+    /// Plants a stale read: an account that was written long ago is read as the loader left it.
     fn stale_read(&mut self, number: u64) {
         let overwritten = self.checking.iter().position(|version| *version > LOADED + 200).unwrap_or(0) as u64;
         let header = self.header(number, true);

@@ -1,5 +1,5 @@
-//! Measures what recording costs the worker that records: one transaction of two reads and two
-//! writes per line.
+//! Measures what recording costs the worker that records. Each line is one transaction of two reads
+//! and two writes.
 //!
 //! `cargo run --release -p remora-check --example history_cost`
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 const TRANSACTIONS: u64 = 4_000_000;
 const ROUNDS: u32 = 5;
-/// A recorder writes its buffer to the file when it has grown to about this.
+/// The length of the buffer at which a recorder writes it to the file.
 const FLUSH_BYTES: usize = 1 << 20;
 
 fn main() {

@@ -1,44 +1,54 @@
-//! Checks a history for strict serializability by versions, reads-from and real time.
+//! The checker: decides whether a history is strictly serializable, by versions, reads-from and
+//! real time.
 //!
 //! # Method
 //!
-//! Versions of one key grow through all its lives, so the recorded versions give each key's write
-//! order, and each read names the write it saw. A transaction must come before another for one of
-//! four reasons: it wrote the version before (ww), it wrote the version read (wr), it read the
-//! version before the one written (rw), or it ended before the other started (real time). A history
-//! is strictly serializable exactly if these edges have no cycle and each read saw something that
-//! was really there. All steps are linear in the history but for sorting and binary searches; real
-//! time costs one auxiliary node per run of ends, not an edge per pair.
+//! Versions of one key grow through all its lives. So the recorded versions give the write order of
+//! each key, and each read names the write that it saw. A transaction must come before another for
+//! one of four reasons:
 //!
-//! # What is open is decided for the defendant
+//! - it wrote the version before (ww);
+//! - it wrote the version that the other read (wr);
+//! - it read the version before the one that the other wrote (rw);
+//! - it ended before the other started (real time).
 //!
-//! - **Unknown transactions.** One whose write was observed, by a committed transaction or
-//!   transitively by an observed unknown one, committed; it has no end, hence no real-time edge out
-//!   of it. One that nobody observed is left out. That can never accuse a correct history: taking a
-//!   transaction that nobody reads from out of a serial order leaves a serial order. And it
-//!   overlooks nothing, as "it did not commit" is a legal outcome. In particular the versions of
-//!   later writers are not taken as evidence: they need only be larger. If several unknown
-//!   transactions wrote the very version that was observed, one of them committed but which one is
-//!   open: then a writer without other operations and without times stands in for them.
-//! - **Aborted transactions.** Their reads are not checked. Reading a version that only an aborted
+//! A history is strictly serializable exactly if these edges have no cycle and each read saw a
+//! version that was there. All steps are linear in the history, except for sorting and binary
+//! searches. Real time costs one auxiliary node for each run of ends, and not an edge for each
+//! pair.
+//!
+//! # Open questions are decided in favour of the history
+//!
+//! - **Unknown transactions.** An unknown transaction committed if its write was observed by a
+//!   committed transaction, or by an unknown one that was observed itself. It has no end, hence no
+//!   real-time edge out of it. An unknown transaction whose writes were not observed is left out.
+//!   That never accuses a correct history: if a transaction from which no other reads is removed
+//!   from a serial order, a serial order is left. And it overlooks nothing, because "it did not
+//!   commit" is a legal outcome. In particular, the versions of later writers are not evidence that
+//!   it committed, because they need only be larger. Several unknown transactions may have written
+//!   the version that was observed. Then one of them committed, but it is open which one. A
+//!   stand-in, which is a writer without other operations and without times, takes their place.
+//! - **Aborted transactions.** Their reads are not checked. To read a version that only an aborted
 //!   transaction names is an anomaly.
-//! - **The loader.** A version that no transaction names as its write and that lies below every
-//!   write of its key that committed is the loader's, and older than everything recorded. (Writes
-//!   that left no trace set no such limit: an aborted transaction may have computed its version
-//!   from a stale read.) A loader leaves one version per key, so two of them in one history are an
+//! - **The loader.** A version belongs to the loader if no transaction names it as its write and it
+//!   lies below every committed write of its key. It is older than everything recorded. Writes that
+//!   left no trace set no such limit: an aborted transaction may have computed its version from a
+//!   stale read. A loader leaves one version for each key, so two of them in one history are an
 //!   anomaly.
 //! - **Absent reads without a version** fit into any interval in which the key may have been
-//!   absent: before its first write unless a transaction saw the loader's version, and after each
-//!   delete, also one by an unobserved unknown transaction. Real time and the reader's own writes
-//!   narrow the choice. If none is left, that is an anomaly; if one is left, it is read like a
-//!   version; if several are left, the reader comes after the first one's beginning and before the
-//!   last one's end, which every choice implies. So an anomaly may be missed there, never invented.
-//! - **Scans** read every known key of their range that they do not return as absent, except keys
-//!   that the scanning transaction wrote itself, whose uncommitted state it may have seen.
-//! - **Rollbacks.** Reading a version that a rollback installed counts as reading the one it
-//!   restored, even if an unknown or aborted transaction names the same version.
-//! - **Kinds of writes** are only used for what the key was after them; an insert over a present
-//!   key is not an anomaly.
+//!   absent. These are the interval before its first write, unless a transaction saw the loader's
+//!   version, and the interval after each delete, including the delete of an unobserved unknown
+//!   transaction. Real time and the reader's own writes narrow the choice. If no interval is left,
+//!   that is an anomaly. If one is left, it is read like a version. If several are left, the reader
+//!   comes after the beginning of the first and before the end of the last, which every choice
+//!   implies. So the checker may miss an anomaly there, but never invents one.
+//! - **Scans** read as absent every known key of their range that they do not return. Keys that the
+//!   scanning transaction wrote itself are excepted, because it may have seen their uncommitted
+//!   state.
+//! - **Rollbacks.** To read a version that a rollback installed counts as reading the version that
+//!   the rollback restored, even if an unknown or aborted transaction names the installed version.
+//! - **Kinds of writes** say only what the key was after them. An insert over a present key is not
+//!   an anomaly.
 
 mod absent;
 mod explain;
@@ -55,10 +65,10 @@ use report::Findings;
 pub use report::{Anomaly, AnomalyClass, Counts, Report};
 use versions::{Chains, Evidence, VersionRead};
 
-/// No node, no key, no entry.
+/// The number that stands for no node, no key, no entry.
 const NONE: u32 = u32::MAX;
 
-/// Checks a history and says what it found.
+/// Checks a history. Returns the report of what was found.
 #[must_use]
 pub fn check(history: &History) -> Report {
     let evidence = Evidence::gather(history);
@@ -71,24 +81,24 @@ pub fn check(history: &History) -> Report {
         if forced.is_empty() {
             return round.judge();
         }
-        // An absent read that only an unknown transaction's delete explains: it committed, so all
-        // is seen anew.
+        // An absent read can be explained only by the delete of an unknown transaction. So that
+        // transaction committed, and everything is checked again.
         for transaction in forced {
             included.include(history, &evidence, transaction);
         }
     }
 }
 
-/// What the reads say about a key before its first recorded write.
+/// What the reads show about a key before its first recorded write.
 #[derive(Clone, Copy, Debug)]
 struct Loaded {
     version: u64,
-    /// Who saw it, or [`NONE`].
+    /// The transaction that saw the state, or [`NONE`].
     reader: u32,
     state: ReadState,
 }
 
-/// The check under one belief about which unknown transactions committed.
+/// The check under one assumption about which unknown transactions committed.
 struct Round<'h> {
     history: &'h History,
     evidence: &'h Evidence,
@@ -113,8 +123,8 @@ impl<'h> Round<'h> {
         }
     }
 
-    /// Adds an anomaly, explained only if there is room left for it: a broken system may produce
-    /// millions.
+    /// Adds an anomaly. It is explained only if there is room left, because a broken system may
+    /// produce millions.
     fn find(&mut self, explain: impl FnOnce(&Explainer<'_>) -> Anomaly) {
         if self.findings.is_full() {
             self.findings.omit(1);
@@ -136,7 +146,7 @@ impl<'h> Round<'h> {
         }
     }
 
-    /// Write-write edges, and versions that two transactions claim.
+    /// Adds write-write edges, and finds versions that two transactions claim.
     fn order_writes(&mut self) {
         for conflict in std::mem::take(&mut self.chains.conflicts) {
             self.find(|explain| explain.conflict(&conflict));
@@ -156,11 +166,11 @@ impl<'h> Round<'h> {
         }
     }
 
-    /// Write-read and read-write edges of all reads that name a version.
+    /// Adds the write-read and read-write edges of all reads that name a version.
     fn follow_reads(&mut self) {
         let history = self.history;
-        // Per key, who read it last and at which version: finds two versions of one key in one
-        // transaction.
+        // For each key, the last transaction that read it, and the version. This finds two versions
+        // of one key in one transaction.
         let mut last_read = vec![(NONE, 0_u64); history.key_count()];
         for (transaction, row) in self.transactions() {
             let point_reads = row.reads.of(&history.reads);
@@ -172,7 +182,8 @@ impl<'h> Round<'h> {
                 let version = self.evidence.resolve(read.key, read.version);
                 let (last_reader, last_version) = last_read[read.key as usize];
                 if last_reader == transaction && last_version != version {
-                    // Following the second version too would only tell the same again, as a cycle.
+                    // To follow the second version too would report the same anomaly again, as a
+                    // cycle.
                     let key = read.key;
                     self.find(|explain| explain.two_versions(transaction, key, last_version, version));
                     continue;
@@ -188,8 +199,8 @@ impl<'h> Round<'h> {
             VersionRead::Entry(number) => {
                 let entry = self.chains.entries[number];
                 if entry.writer == reader {
-                    // Own uncommitted writes are not recorded, so it must have been there before it
-                    // was installed.
+                    // A transaction's own uncommitted writes are not recorded. So the version was
+                    // read before it was installed.
                     self.find(|explain| explain.own_version(reader, read));
                     return;
                 }
@@ -230,8 +241,8 @@ impl<'h> Round<'h> {
         }
     }
 
-    /// Edges of absent reads without a version; returns unknown transactions that must have
-    /// committed.
+    /// Adds the edges of absent reads without a version. Returns unknown transactions that must
+    /// have committed.
     fn follow_absences(&mut self) -> Vec<u32> {
         let Absences { edges, misfits, forced } =
             Absences::fit(self.history, self.included, &self.chains, &self.loaded);
@@ -242,7 +253,7 @@ impl<'h> Round<'h> {
         forced
     }
 
-    /// Looks for cycles and sums up.
+    /// Looks for cycles, and makes the report.
     fn judge(mut self) -> Report {
         let mut timings = vec![Timing::NEVER; self.chains.node_count as usize];
         for (transaction, row) in self.transactions() {
@@ -282,12 +293,12 @@ impl<'h> Round<'h> {
     }
 }
 
-/// When a transaction started, or the beginning of time for a stand-in.
+/// Returns when a transaction started. A stand-in started at the beginning of time.
 fn start_of(history: &History, node: u32) -> u64 {
     history.transactions.get(node as usize).map_or(0, |row| row.start_ns)
 }
 
-/// When a transaction ended, [`NO_END`] if that is not known.
+/// Returns when a transaction ended, or [`NO_END`] if that is not known.
 fn end_of(history: &History, node: u32) -> u64 {
     history.transactions.get(node as usize).map_or(NO_END, |row| row.end_ns)
 }

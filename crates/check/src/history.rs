@@ -1,9 +1,9 @@
 //! A recorded history in memory: transactions with their reads, writes and scans, and rollbacks.
 //!
-//! A history of a million transactions must fit beside the checker's own structures, so nothing
-//! here owns a vector per transaction: keys are interned to 32-bit ids, and reads, writes and scans
-//! lie in flat arenas that a transaction's row points into. The views ([`Transaction`], [`Read`],
-//! ...) give names and bytes back.
+//! A history of a million transactions must fit beside the checker's own structures, so no
+//! transaction owns a vector. Keys are interned as 32-bit ids. Reads, writes and scans lie in flat
+//! arenas, and a transaction's row points into them. The views ([`Transaction`], [`Read`], ...)
+//! give the names and bytes back.
 
 mod error;
 mod intern;
@@ -18,30 +18,30 @@ use intern::KeyInterner;
 pub use reader::{HistoryReader, LoadedHistory, ReadOptions};
 pub use writer::{Line, LineBuffer, LineHeader, Outcome};
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// It committed, and its client knew.
+    /// The transaction committed, and its client knew that.
     Committed,
-    /// It aborted: its writes left no trace.
+    /// The transaction aborted, and its writes left no trace.
     Aborted,
     /// The client died or lost the answer: the transaction may or may not have committed.
     Unknown,
 }
 
-/// What a write did to its key.
+/// The effect of a write on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteKind {
-    /// The key came into being.
+    /// The key was absent, and exists now.
     Insert,
     /// The key got another value.
     Update,
-    /// The key went; the version is its tombstone's.
+    /// The key was deleted. The version is that of its tombstone.
     Delete,
 }
 
 impl WriteKind {
-    /// The word for it in a history file.
+    /// Returns the word for it in a history file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,18 +52,18 @@ impl WriteKind {
     }
 }
 
-/// What a read found.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Observed {
-    /// The key was there, at this version.
+    /// The key was present, at this version.
     Present(u64),
-    /// The key was not there, and its tombstone of this version said so.
+    /// The key was absent, as its tombstone of this version said.
     Absent(u64),
-    /// The key was not there, and nothing told since when.
+    /// The key was absent, and nothing told since when.
     AbsentUnknown,
 }
 
-/// The end of a transaction that has none.
+/// The end of a transaction that has no end.
 pub(crate) const NO_END: u64 = u64::MAX;
 
 /// A half-open range of an arena.
@@ -96,7 +96,7 @@ pub(crate) struct TransactionRow {
     pub(crate) status: Status,
 }
 
-/// Where a line was read: which of the files, and its number there.
+/// The place of a line: which of the files, and the line's number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) file: u32,
@@ -122,7 +122,7 @@ pub(crate) struct WriteRow {
     pub(crate) version: u64,
     pub(crate) key: u32,
     pub(crate) kind: WriteKind,
-    /// Only an aborted transaction's write may be without a version.
+    /// Whether the write has a version. Only an aborted transaction's write may have none.
     pub(crate) versioned: bool,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct WriteRow {
 pub(crate) struct ScanRow {
     pub(crate) table: u32,
     pub(crate) entries: Span,
-    /// `from` and `to`, one after the other in the arena of bounds.
+    /// The place of the range's two bounds, one after the other, in the arena of bounds.
     pub(crate) bounds: usize,
     pub(crate) from_length: u32,
     pub(crate) to_length: u32,
@@ -152,37 +152,37 @@ pub struct History {
     pub(crate) reads: Vec<ReadRow>,
     pub(crate) writes: Vec<WriteRow>,
     pub(crate) scans: Vec<ScanRow>,
-    /// What scans returned: always present reads.
+    /// The entries that scans returned. All are present reads.
     pub(crate) scan_entries: Vec<ReadRow>,
     pub(crate) bounds: Vec<u8>,
     pub(crate) rollbacks: Vec<RollbackRow>,
 }
 
 impl History {
-    /// Number of transactions, an `unknown` line and its final line counted once.
+    /// Returns the number of transactions. An `unknown` line and its final line count once.
     #[must_use]
     pub fn len(&self) -> usize {
         self.transactions.len()
     }
 
-    /// Whether there is no transaction at all.
+    /// Whether the history has no transaction.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.transactions.is_empty()
     }
 
-    /// Number of different keys named anywhere in the history.
+    /// Returns the number of different keys that are named anywhere in the history.
     #[must_use]
     pub fn key_count(&self) -> usize {
         self.keys.len()
     }
 
-    /// The transactions, in the order in which their ids were first read.
+    /// Returns the transactions, in the order in which their ids were first read.
     pub fn transactions(&self) -> impl ExactSizeIterator<Item = Transaction<'_>> {
         self.transactions.iter().map(|row| Transaction { history: self, row })
     }
 
-    /// What was rolled back after it had been installed, in the order read.
+    /// Returns the rollbacks, in the order in which they were read.
     pub fn rollbacks(&self) -> impl ExactSizeIterator<Item = Rollback<'_>> {
         self.rollbacks.iter().map(|row| {
             let (table, key) = self.keys.get(row.key);
@@ -215,49 +215,50 @@ pub struct Transaction<'h> {
 }
 
 impl<'h> Transaction<'h> {
-    /// The transaction's id, unique over all files checked together.
+    /// Returns the transaction's id, which is unique over all files that are checked together.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.row.id
     }
 
-    /// The worker that ran it.
+    /// Returns the worker that ran the transaction.
     #[must_use]
     pub fn worker(&self) -> u64 {
         self.row.worker
     }
 
-    /// The name of the file that it was read from: of its first line there.
+    /// Returns the name of the file that has the transaction's first line.
     #[must_use]
     pub fn file(&self) -> &'h str {
         &self.history.files[self.row.place.file as usize]
     }
 
-    /// When its first attempt began.
+    /// Returns when the transaction's first attempt began, in nanoseconds.
     #[must_use]
     pub fn start_ns(&self) -> u64 {
         self.row.start_ns
     }
 
-    /// When its client knew the outcome; none if it never did.
+    /// Returns when the transaction's client knew the outcome, in nanoseconds. `None` if it never
+    /// did.
     #[must_use]
     pub fn end_ns(&self) -> Option<u64> {
         (self.row.status != Status::Unknown).then_some(self.row.end_ns)
     }
 
-    /// What became of it.
+    /// Returns the outcome of the transaction.
     #[must_use]
     pub fn status(&self) -> Status {
         self.row.status
     }
 
-    /// The transaction's point reads.
+    /// Returns the transaction's point reads.
     pub fn reads(&self) -> impl ExactSizeIterator<Item = Read<'h>> + use<'h> {
         let history = self.history;
         self.row.reads.of(&history.reads).iter().map(|row| history.view_read(row))
     }
 
-    /// The transaction's writes.
+    /// Returns the transaction's writes.
     pub fn writes(&self) -> impl ExactSizeIterator<Item = Write<'h>> + use<'h> {
         let history = self.history;
         self.row.writes.of(&history.writes).iter().map(|row| {
@@ -266,7 +267,7 @@ impl<'h> Transaction<'h> {
         })
     }
 
-    /// The transaction's scans.
+    /// Returns the transaction's scans.
     pub fn scans(&self) -> impl ExactSizeIterator<Item = Scan<'h>> + use<'h> {
         let history = self.history;
         self.row.scans.of(&history.scans).iter().map(|row| Scan { history, row })
@@ -276,7 +277,7 @@ impl<'h> Transaction<'h> {
 /// A key that a transaction read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read<'h> {
-    /// The table's name.
+    /// The name of the key's table.
     pub table: &'h str,
     /// The key's bytes.
     pub key: &'h [u8],
@@ -284,16 +285,17 @@ pub struct Read<'h> {
     pub observed: Observed,
 }
 
-/// A key that a transaction wrote.
+/// A key that a transaction wrote, with the effect of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write<'h> {
-    /// The table's name.
+    /// The name of the key's table.
     pub table: &'h str,
     /// The key's bytes.
     pub key: &'h [u8],
-    /// The version installed; an aborted transaction may not have got as far as knowing it.
+    /// The version that the write installed. An aborted transaction may have ended before it knew
+    /// one.
     pub version: Option<u64>,
-    /// What was done to the key.
+    /// The effect of the write on the key.
     pub kind: WriteKind,
 }
 
@@ -305,40 +307,40 @@ pub struct Scan<'h> {
 }
 
 impl<'h> Scan<'h> {
-    /// The table's name.
+    /// Returns the name of the scanned table.
     #[must_use]
     pub fn table(&self) -> &'h str {
         self.history.keys.table(self.row.table)
     }
 
-    /// The first key of the range, inclusive.
+    /// Returns the first key of the range, inclusive.
     #[must_use]
     pub fn from(&self) -> &'h [u8] {
         self.history.scan_bounds(self.row).0
     }
 
-    /// The end of the range, exclusive.
+    /// Returns the end of the range, exclusive.
     #[must_use]
     pub fn to(&self) -> &'h [u8] {
         self.history.scan_bounds(self.row).1
     }
 
-    /// What the scan returned.
+    /// Returns the keys that the scan returned.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = Read<'h>> + use<'h> {
         let history = self.history;
         self.row.entries.of(&history.scan_entries).iter().map(|row| history.view_read(row))
     }
 }
 
-/// A version that a rollback installed, holding again what an earlier version held.
+/// A version that a rollback installed, which has the content of an earlier version again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollback<'h> {
-    /// The table's name.
+    /// The name of the key's table.
     pub table: &'h str,
     /// The key's bytes.
     pub key: &'h [u8],
-    /// The version the rollback installed.
+    /// The version that the rollback installed.
     pub installed: u64,
-    /// The version whose content came back: reading `installed` counts as reading it.
+    /// The version whose content was restored. To read `installed` counts as reading this version.
     pub restored: u64,
 }

@@ -1,11 +1,14 @@
-//! Recorded histories of transactions, and a checker that says whether such a history is strictly
+//! Recorded histories of transactions, and a checker that decides whether a history is strictly
 //! serializable.
 //!
-//! A workload records one line per transaction ([`LineBuffer`]); [`HistoryReader`] reads the files
-//! of all clients into one [`History`]; [`check`] orders the transactions by the versions they
-//! installed and observed and by real time, and returns a [`Report`]: clean with counts, or
-//! anomalies explained operation by operation. The checker never accuses a correct history:
-//! wherever a history leaves a choice open, it only draws conclusions that hold for every choice.
+//! 1. A workload records one line for each transaction ([`LineBuffer`]).
+//! 2. [`HistoryReader`] reads the files of all clients into one [`History`].
+//! 3. [`check`] orders the transactions by the versions that they installed and observed, and by
+//!    real time. It returns a [`Report`]: clean with counts, or with anomalies that are explained
+//!    operation by operation.
+//!
+//! The checker never accuses a correct history. Where a history leaves a choice open, the checker
+//! draws only conclusions that hold for every choice.
 //!
 //! ```
 //! use remora_check::{HistoryReader, ReadOptions, check};

@@ -1,7 +1,7 @@
-//! Records the history of a run: an observer for each thread, one file for all of them.
+//! The recorder of a run's history: an observer for each thread, and one file for all of them.
 //!
-//! What a killed client has not written down, nobody knows: its transactions would show as versions
-//! that nobody wrote. A durable history has a transaction's writes before they can be seen.
+//! What a killed client has not written down is lost: its transactions would show as versions that
+//! no transaction wrote. A durable history has a transaction's writes before they can be seen.
 
 use std::fmt;
 use std::fs::File;
@@ -14,11 +14,11 @@ use remora::observe::{Observer, Outcome as Ended, Rollback, TransactionEvent, Wr
 use crate::history::marks::Mark;
 use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};
 
-/// Bytes at which a recorder writes its lines to the file: rarely enough that threads do not wait
-/// for each other, and few enough to stay in the cache.
+/// The number of bytes at which a recorder writes its lines to the file. That is rare enough that
+/// threads do not wait for each other, and few enough bytes to stay in the cache.
 const FLUSH_BYTES: usize = 256 << 10;
 
-/// A history file, or whatever else takes lines, that several threads record to.
+/// A history that several threads record to, in a file or in anything else that takes lines.
 pub struct HistoryFile {
     shared: Mutex<Shared>,
     durable: bool,
@@ -26,35 +26,36 @@ pub struct HistoryFile {
 
 struct Shared {
     file: Box<dyn Write + Send>,
-    /// The history's file and where its first line is in it, if that line can be changed later.
+    /// The history's file, and the place of the first line in it, if that line can be changed
+    /// later.
     first_line: Option<(File, u64)>,
-    /// The first thing that went wrong: a recorder cannot tell its caller.
+    /// The first error. It is kept here because a recorder cannot report it to its caller.
     failure: Option<io::Error>,
 }
 
 impl HistoryFile {
-    /// Records to anything that takes bytes.
+    /// Makes a history in anything that takes bytes.
     #[must_use]
     pub fn new(file: impl Write + Send + 'static) -> Arc<HistoryFile> {
         HistoryFile::begin(Box::new(file), None, false)
     }
 
-    /// Records for a client that may be killed, to anything that takes bytes: the history is then
-    /// still good for a check.
+    /// Makes a durable history in anything that takes bytes. It can still be checked if its client
+    /// is killed.
     ///
-    /// Before the first verb that could make a transaction commit, a line of unknown outcome has
-    /// been written with its reads, its writes and the versions that it will install. Its final
-    /// line replaces that one. Every line goes to the file at once, in one write, so only the last
-    /// one can be truncated.
+    /// Before the first verb that could make a transaction commit, the recorder has written a line
+    /// of unknown outcome. The line has the transaction's reads, its writes, and the versions that
+    /// it will install. The transaction's final line replaces it. Every line goes to the file at
+    /// once, in one write, so only the last one can be truncated.
     #[must_use]
     pub fn durable(file: impl Write + Send + 'static) -> Arc<HistoryFile> {
         HistoryFile::begin(Box::new(file), None, true)
     }
 
-    /// Records to a file from its current position on; [durably](HistoryFile::durable), if wanted.
-    /// Fails if the file takes not even the first line. When a later write fails, the first line is
-    /// changed in its place, for which a full disk has room: the history then says itself that it
-    /// is cut.
+    /// Makes a history in a file, from the file's current position on;
+    /// [durably](HistoryFile::durable) if `durable`. Fails if the file does not accept the first
+    /// line. When a later write fails, the first line is changed in place, for which even a full
+    /// disk has room. The history then says itself that it is cut.
     pub fn in_file(mut file: File, durable: bool) -> io::Result<Arc<HistoryFile>> {
         // A pipe has no position, and its first line has left.
         let first_line = file.stream_position().and_then(|at| Ok((file.try_clone()?, at))).ok();
@@ -70,14 +71,14 @@ impl HistoryFile {
         history
     }
 
-    /// A recorder for the sessions of one thread.
+    /// Makes a recorder for the sessions of one thread.
     #[must_use]
     pub fn recorder(self: &Arc<HistoryFile>) -> Recorder {
         Recorder { lines: LineBuffer::new(), file: self.clone() }
     }
 
-    /// Records what recovery is about to put back: at once, since the recoverer may die before it
-    /// has told anybody else.
+    /// Records what recovery is about to restore. It is written at once, because the recoverer may
+    /// die before it has told any other client.
     pub fn rollback(&self, rollback: &Rollback<'_>) {
         let &Rollback { table, key, installed, restored } = rollback;
         let mut lines = LineBuffer::new();
@@ -85,17 +86,17 @@ impl HistoryFile {
         self.append(lines.bytes());
     }
 
-    /// Whether a write has failed: the history is cut, and takes no more lines.
+    /// Whether a write has failed. The history is then cut, and accepts no more lines.
     pub fn has_failed(&self) -> bool {
         self.lock().failure.is_some()
     }
 
-    /// Ends the history: a line says that it is whole. Fails with the first thing that went wrong,
-    /// if anything has. Call it once, when all recorders are gone. Rollbacks that are told later
+    /// Ends the history with a line that says that it is whole. Fails with the first error, if
+    /// there was one. Call it once, when all recorders are gone. Rollbacks that are reported later
     /// still go to the file.
     pub fn finish(&self) -> io::Result<()> {
         self.append(Mark::Ended.line().as_bytes());
-        // It stays: a history that is cut takes nothing more.
+        // The error stays: a history that is cut accepts nothing more.
         match &self.lock().failure {
             Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
             None => Ok(()),
@@ -104,14 +105,15 @@ impl HistoryFile {
 
     fn append(&self, lines: &[u8]) {
         let mut shared = self.lock();
-        // After a failure nothing more: a history with a hole would accuse the innocent.
+        // After an error nothing more is written, because a history with a hole would accuse
+        // correct transactions.
         if shared.failure.is_some() {
             return;
         }
         if let Err(error) = shared.file.write_all(lines) {
             shared.failure = Some(error);
             if let Some((file, at)) = &shared.first_line {
-                // Where that fails too, only the caller knows.
+                // If that fails too, only the caller knows of it.
                 let _ = file.write_all_at(Mark::Cut.line().as_bytes(), *at);
             }
         }
@@ -131,9 +133,9 @@ impl fmt::Debug for HistoryFile {
     }
 }
 
-/// An observer that records every attempt as a line of its own: what committed with its reads and
-/// writes, what did not with its reads. Unless the history is durable, the rest of its lines goes
-/// to the file when it is dropped.
+/// An observer that records every attempt as a line of its own. An attempt that committed has its
+/// reads and writes, and one that did not has its reads. Unless the history is durable, the rest of
+/// the recorder's lines goes to the file when it is dropped.
 #[derive(Debug)]
 pub struct Recorder {
     lines: LineBuffer,
@@ -156,8 +158,8 @@ impl Recorder {
             Ended::UserAbort | Ended::Aborted(_) | Ended::Failed(_) => Outcome::Aborted { end_ns },
         };
         let wrote = !matches!(outcome, Outcome::Aborted { .. });
-        // Each attempt has an id, and began when it began: the transaction's first begin would say
-        // less.
+        // Each attempt has an id and its own beginning. The beginning of the whole transaction
+        // would say less.
         let start_ns = event.attempt_began;
         let header = LineHeader { id: event.id.to_bits(), worker: event.id.owner().into(), start_ns, outcome };
         let mut line = self.lines.begin(header);
@@ -190,7 +192,8 @@ impl Recorder {
 impl Observer for Recorder {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
         self.record(event);
-        // The program is about to be told, and what it was told must be known also when it is dead.
+        // The program is about to learn the outcome. What it learns must be recorded even if it
+        // dies.
         if self.file.durable || self.lines.bytes().len() >= FLUSH_BYTES {
             self.flush();
         }

@@ -1,6 +1,6 @@
-//! Each anomaly by hand, beside a history that looks like it and is correct.
+//! Tests of each anomaly by hand, beside a history that looks like it and is correct.
 //!
-//! The loader's version is 2 throughout; transactions that should be concurrent run from 10 to 90.
+//! The loader's version is 2 throughout. Transactions that should be concurrent run from 10 to 90.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn dirty_read() {
     let report =
         expect_one(DirtyRead, vec![aborted(1, 10, 90).read("x", 2).update("x", 4), committed(2, 10, 90).read("x", 4)]);
     assert_eq!(report.anomalies[0].transactions, [2, 1]);
-    // Another transaction installed that version afterwards: the version is that one's.
+    // Another transaction installed that version afterwards, so the read is of that transaction.
     expect_clean(vec![
         aborted(1, 10, 90).read("x", 2).update("x", 4),
         committed(2, 10, 90).read("x", 4),
@@ -120,7 +120,7 @@ fn stale_read_by_real_time() {
     expect_clean(vec![committed(1, 10, 30).update("x", 4), committed(2, 30, 40).read("x", 2)]);
 }
 
-/// No two of them contradict real time: it takes all three.
+/// No two of the transactions contradict real time: it takes all three.
 #[test]
 fn stale_read_over_a_third() {
     expect_one(
@@ -134,8 +134,8 @@ fn stale_read_over_a_third() {
     expect_one(
         StaleRead,
         vec![
-            // Reads y of a transaction that was over before this one wrote x, which the other did
-            // not see.
+            // The third read from the second, which read from the first. The third had ended when
+            // the fourth started, and the fourth did not see the first one's z.
             committed(1, 10, 60).update("x", 4).update("z", 4),
             committed(2, 10, 90).read("z", 4).update("y", 4),
             committed(3, 30, 40).read("y", 4),
@@ -187,7 +187,7 @@ fn read_of_the_own_version() {
     expect_one(FutureRead, vec![committed(1, 10, 90).read("x", 4).update("x", 4)]);
 }
 
-/// Twice the same version is no anomaly, nor are two keys or two transactions.
+/// Reading one version twice is no anomaly. Neither are two keys, or two transactions.
 #[test]
 fn repeatable_reads() {
     expect_clean(vec![
@@ -232,7 +232,8 @@ fn intermediate_read() {
 
 #[test]
 fn unobserved_unknown_is_left_out() {
-    // Had it committed, the later reader of the loader's version would be stale.
+    // If the unknown transaction had committed, the later read of the loader's version would be
+    // stale.
     let report = expect_clean(vec![unknown(1, 10).read("x", 77).update("x", 4), committed(2, 1000, 1010).read("x", 2)]);
     assert_eq!((report.counts.unknown, report.counts.unknown_observed), (1, 0));
     // A gap in the versions is no evidence either.
@@ -250,7 +251,8 @@ fn observed_unknown_counts_as_committed() {
         vec![unknown(1, 10).update("x", 4).update("y", 4), committed(2, 20, 30).read("x", 4).read("y", 2)],
     );
     assert_eq!(report.counts.unknown_observed, 1);
-    // It has no end, so that even much later a transaction may see the state before it.
+    // An observed unknown transaction has no end. So even much later, a transaction may see the
+    // state before it.
     expect_clean(vec![
         unknown(1, 10).update("x", 4),
         committed(2, 1000, 1010).read("x", 2),
@@ -271,7 +273,7 @@ fn unknown_is_observed_through_another_unknown() {
             committed(4, 50, 60).read("z", 2),
         ],
     );
-    // The second one unobserved, nothing is known about the first.
+    // The second transaction is not observed, so nothing is known about the first.
     expect_clean(vec![
         unknown(1, 10).update("x", 4).update("z", 4),
         unknown(2, 20).read("x", 4).update("y", 4),
@@ -293,7 +295,7 @@ fn reads_of_an_observed_unknown_are_checked() {
 
 #[test]
 fn version_that_two_unknowns_wrote() {
-    // One of them committed, but which one is open; the other key tells.
+    // One of the two committed, but it is open which one. The other key tells.
     let two = |other: u64| {
         vec![
             unknown(1, 10).update("x", 4).update("y", 4),
@@ -304,7 +306,7 @@ fn version_that_two_unknowns_wrote() {
     };
     expect_clean(two(2));
     expect_clean(two(4));
-    // Both were observed.
+    // Both transactions were observed.
     expect_one(
         DuplicateVersion,
         vec![
@@ -313,7 +315,7 @@ fn version_that_two_unknowns_wrote() {
             committed(4, 40, 50).read("y", 4).read("z", 4),
         ],
     );
-    // Whichever it was, it was seen and then not seen.
+    // Whichever transaction it was, its write was seen and later not seen.
     expect_one(
         StaleRead,
         vec![
@@ -354,7 +356,7 @@ fn absent_before_the_first_insert() {
     expect_clean(vec![committed(1, 10, 20).absent("x"), committed(2, 30, 40).insert("x", 4)]);
     expect_clean(vec![committed(1, 10, 35).absent("x"), committed(2, 30, 40).insert("x", 4)]);
     expect_one(ImpossibleAbsence, vec![committed(1, 50, 60).absent("x"), committed(2, 30, 40).insert("x", 4)]);
-    // The loader's version was seen: the key was there all the time.
+    // The loader's version was seen, so the key was present all the time.
     expect_one(
         ImpossibleAbsence,
         vec![committed(1, 10, 35).absent("x"), committed(2, 30, 40).update("x", 4), committed(3, 10, 35).read("x", 2)],
@@ -383,10 +385,10 @@ fn absent_between_delete_and_insert() {
     expect_clean(lives(1, 95));
 }
 
-/// One interval is left: it is read like a version, with edges to both sides.
+/// One interval is left for the absent read. It is read like a version, with edges to both sides.
 #[test]
 fn absent_read_orders_like_a_version() {
-    // Sees the deletion of x, but not y of the same transaction.
+    // A transaction sees the deletion of x, but not y of the transaction that deleted it.
     expect_one(
         ReadSkew,
         vec![
@@ -395,12 +397,12 @@ fn absent_read_orders_like_a_version() {
             committed(3, 30, 90).absent("x").read("y", 2),
         ],
     );
-    // Sees y of the transaction that inserted x, but not x.
+    // A transaction sees y of the transaction that inserted x, but not x.
     expect_one(
         ReadSkew,
         vec![committed(1, 10, 90).insert("x", 4).update("y", 4), committed(2, 10, 90).absent("x").read("y", 4)],
     );
-    // Both insert what they found absent under the other's key.
+    // Both transactions insert what they found absent, under the other one's key.
     expect_one(
         WriteSkew,
         vec![
@@ -408,7 +410,7 @@ fn absent_read_orders_like_a_version() {
             committed(2, 10, 90).absent("x").absent("y").insert("y", 4),
         ],
     );
-    // Both found x absent and inserted it: the second one cannot have.
+    // Both transactions found x absent and inserted it. The second one cannot have found it absent.
     expect_one(
         ImpossibleAbsence,
         vec![committed(1, 10, 90).absent("x").insert("x", 4), committed(2, 10, 90).absent("x").insert("x", 6)],
@@ -422,7 +424,8 @@ fn absent_read_orders_like_a_version() {
 
 #[test]
 fn absent_read_shows_an_unknown_delete() {
-    // Only the unknown delete explains that x is gone, so its other write must have happened too.
+    // Only the unknown delete explains that x is gone. So the other write of that transaction
+    // happened too.
     let shown = |other| {
         vec![
             committed(1, 10, 20).insert("x", 4),
@@ -450,7 +453,7 @@ fn absent_read_shows_an_unknown_delete() {
             committed(4, 60, 70).read("y", 2),
         ],
     );
-    // Two of them: either may have been it, and none is believed.
+    // There are two deletes. Either may explain the read, so neither is assumed.
     expect_clean(vec![
         committed(1, 10, 20).insert("x", 4),
         unknown(2, 30).delete("x", 6).update("y", 4),
@@ -477,7 +480,7 @@ fn scan_that_misses_a_key() {
         ],
     );
     assert_eq!(report.anomalies[0].transactions, [2, 1]);
-    // Not in its range, not yet there, or not there any more.
+    // The keys are not in the range, not yet there, or not there any more.
     expect_clean(vec![
         committed(1, 10, 20).insert("z", 4),
         committed(2, 30, 40).scan("a", "z", &[("c", 2)]),
@@ -486,13 +489,13 @@ fn scan_that_misses_a_key() {
         committed(5, 5, 8).insert("e", 4),
         committed(6, 10, 20).delete("e", 6),
     ]);
-    // Never written, but seen.
+    // The key was never written, but it was seen.
     expect_one(Phantom, vec![committed(1, 10, 20).read("b", 2), committed(2, 30, 40).scan("a", "z", &[])]);
 }
 
 #[test]
 fn phantoms_of_two_inserters() {
-    // Each scans the range, finds it empty and inserts into it.
+    // Each transaction scans the range, finds it empty and inserts into it.
     let report = expect_one(
         Phantom,
         vec![
@@ -501,7 +504,7 @@ fn phantoms_of_two_inserters() {
         ],
     );
     assert_eq!(report.anomalies[0].transactions.len(), 2);
-    // The second one saw the first one's key.
+    // The second transaction saw the first one's key.
     expect_clean(vec![
         committed(1, 10, 90).scan("a", "z", &[]).insert("b", 4),
         committed(2, 10, 90).scan("a", "z", &[("b", 4)]).insert("c", 4),
@@ -510,7 +513,8 @@ fn phantoms_of_two_inserters() {
 
 #[test]
 fn scan_is_one_snapshot() {
-    // It misses what was deleted meanwhile, but not yet what was written with it.
+    // The scan misses what was deleted meanwhile, but does not yet see what was written with the
+    // deletion.
     let deleted_meanwhile = |other| {
         vec![
             committed(1, 10, 20).insert("b", 4),
@@ -527,8 +531,8 @@ fn scan_is_one_snapshot() {
     expect_one(NonRepeatableRead, vec![committed(1, 10, 90).scan("a", "z", &[("b", 2)]).scan("a", "y", &[])]);
 }
 
-/// A queue whose head is found by scanning over all that was ever deleted: looking at each of those
-/// keys for each scan would be two hundred million.
+/// A queue finds its head by a scan over everything that was ever deleted. To look at each of these
+/// keys for each scan would be two hundred million looks.
 #[test]
 fn scans_over_many_deleted_keys() {
     const ENTRIES: u64 = 20_000;
@@ -547,7 +551,8 @@ fn scans_over_many_deleted_keys() {
     expect_one(Phantom, transactions);
 }
 
-/// What a scan does not record of the transaction's own uncommitted writes is no absence.
+/// A scan does not record the transaction's own uncommitted writes. That they are missing is no
+/// absence.
 #[test]
 fn scan_over_own_writes() {
     expect_clean(vec![
@@ -583,13 +588,13 @@ fn rollback_stands_for_what_it_restored() {
         &[StaleRead],
     );
     expect_classes(&rolled_back(vec![writer(), committed(2, 30, 40).read("x", 4)]), &[DirtyRead]);
-    // A rollback that undid a committed write.
+    // A rollback undid a committed write.
     expect_classes(
         &rolled_back(vec![committed(1, 10, 20).read("x", 2).update("x", 4), committed(2, 30, 40).read("x", 5)]),
         &[StaleRead],
     );
     expect_classes(&rolled_back(vec![committed(1, 10, 20).read("x", 2).update("x", 5)]), &[DuplicateVersion]);
-    // Without the line nobody wrote it.
+    // Without the rollback's line, no transaction wrote the version.
     expect_classes(
         &history(vec![committed(1, 10, 20).update("x", 4), committed(2, 30, 40).read("x", 5)]),
         &[UnwrittenRead],
@@ -606,7 +611,7 @@ fn rolled_back_unknown() {
     assert_eq!(report.counts.unknown_observed, 0);
 }
 
-/// Each knot of transactions is explained once, and one explained without real time is not
+/// Each knot of transactions is explained once. A knot that is explained without real time is not
 /// explained again with it.
 #[test]
 fn several_knots() {
@@ -624,8 +629,8 @@ fn several_knots() {
     expect_classes(&history(transactions), &[WriteSkew, WriteSkew, StaleRead]);
 }
 
-/// A stale read over a long time ties all that happened meanwhile into its knot, and must not hide
-/// there.
+/// A stale read over a long time ties everything that happened meanwhile into its knot. It must not
+/// be hidden there.
 #[test]
 fn stale_read_around_a_write_skew() {
     expect_classes(
@@ -646,7 +651,7 @@ fn empty_history_is_clean() {
     assert!(report.to_string().starts_with("strictly serializable: 0 transactions"), "{report}");
 }
 
-/// A broken system produces anomalies by the million: they are counted, not all told.
+/// A broken system produces millions of anomalies. All are counted, and not all are explained.
 #[test]
 fn many_anomalies_are_counted() {
     let mut transactions = vec![committed(0, 10, 90).update("x", 4)];
@@ -656,8 +661,8 @@ fn many_anomalies_are_counted() {
     assert_eq!(report.anomalies.len(), 100);
 }
 
-/// A history may name a table as it likes: each line of an explanation stays one, and does nothing
-/// to a terminal.
+/// A history may contain any table names. Each line of an explanation must stay one line, and must
+/// do nothing to a terminal.
 #[test]
 fn names_of_tables_break_no_line() {
     let key = ("two\nlines \u{1b}[2J".to_owned(), vec![1]);

@@ -1,4 +1,5 @@
-//! Durable histories: what a client has written down when it dies is enough to check the others.
+//! Tests of durable histories: what a client has written down when it dies is enough to check the
+//! other clients.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +14,11 @@ use remora_workload::{Prng, Workload};
 
 const ACCOUNTS: u64 = 6;
 
-/// How a durable history begins.
+/// The first line of a durable history.
 const BEGUN: &[u8] = b"{\"history\":\"durable\"}\n";
 
-/// A file in memory that keeps its writes apart. Its writer dies instead of making more writes than
-/// a given number.
+/// A file in memory that keeps its writes apart. Its writer dies instead of making more than the
+/// given number of writes.
 #[derive(Clone)]
 struct Writes(Arc<Mutex<Vec<Vec<u8>>>>, usize);
 
@@ -62,8 +63,8 @@ async fn transactions(bank: &SmallBank, session: &mut Session, mut random: Prng,
     Ok(())
 }
 
-/// Each line by a write of its own: an unknown one before the final one, saying the same, if
-/// something is written.
+/// Each line is a write of its own. If a transaction writes something, an unknown line comes before
+/// its final line and has the same contents.
 #[test]
 fn what_is_about_to_commit_is_written_down_first() {
     for protocol in Protocol::ALL {
@@ -102,8 +103,8 @@ fn what_is_about_to_commit_is_written_down_first() {
     }
 }
 
-/// One of four clients dies instead of writing the `death`th line after the first one; what the
-/// check of all four says.
+/// Runs four clients, one of which dies instead of writing the `death`th line after the first.
+/// Returns the result of checking all four.
 fn with_a_death(protocol: Protocol, seed: u64, death: usize) -> (Counts, bool) {
     let cluster = cluster(protocol, seed);
     let bank = SmallBank::load(&cluster, Customers::new(ACCOUNTS, 0.5, 0.5)).unwrap();

@@ -1,4 +1,4 @@
-//! The history format: what is read, and what is said about a file that is wrong.
+//! Tests of the history format: what is accepted, and what is said about a file that is wrong.
 
 mod common;
 
@@ -12,17 +12,17 @@ const GOOD: &str = r#"{"id": 17, "worker": 3, "start_ns": 1000, "end_ns": 9000, 
  "reads": [["accounts", "00000000000004d2", 7]],
  "writes": [["accounts", "00000000000004d2", 8, "update"]]}"#;
 
-/// The example of the format's description, on one line.
+/// Returns the example of the format's description, on one line.
 fn good_line() -> String {
     GOOD.replace('\n', "")
 }
 
-/// What the reader says about a file, or nothing if it is fine.
+/// Returns what the reader says about a file, or an empty text if it is fine.
 fn complaint(text: &str) -> String {
     load(text.as_bytes()).err().map_or_else(String::new, |error| error.to_string())
 }
 
-/// What it says about the good line with one part replaced.
+/// Returns what the reader says about the good line with one part replaced.
 fn complaint_about(part: &str, replacement: &str) -> String {
     let line = good_line();
     assert!(line.contains(part), "{part} is not in the line");
@@ -98,7 +98,8 @@ fn a_line_that_is_not_ended_is_taken_back() {
     assert!(buffer.bytes().is_empty());
 }
 
-/// Integers of every length, in particular around the places where the formatting changes its way.
+/// Integers of every length are written right, in particular around the lengths at which the
+/// formatting changes.
 #[test]
 fn integers_of_every_length() {
     let mut numbers = vec![0, u64::MAX];
@@ -250,10 +251,10 @@ fn a_crash_may_truncate_the_last_line_of_each_file() {
     let (model, truncated) = read_all(&[("one", &one), ("two", half)], true).expect("as a crash leaves it");
     assert_eq!(model.transactions.len(), 1);
     assert_eq!(truncated, ["one", "two"]);
-    // Half of a rollback is no rollback.
+    // Half of a rollback is dropped.
     let (model, _) = read_all(&[("one", r#"{"rollback": [["t", "78", 5, 2], ["t", "7"#)], true).expect("truncated");
     assert_eq!(model, HistoryModel::default());
-    // Not the last line, or a line with its newline: no crash does that.
+    // The line is not the last one, or it has its newline: no crash leaves that.
     let middle = format!("{half}\n{good}\n");
     assert_eq!(read_all(&[("one", &middle)], true), Err("one:1: the line is truncated".to_owned()));
     assert_eq!(read_all(&[("one", &format!("{half}\n"))], true), Err("one:1: the line is truncated".to_owned()));
@@ -262,7 +263,8 @@ fn a_crash_may_truncate_the_last_line_of_each_file() {
     assert!(read_all(&[("one", &damaged)], true).is_err());
 }
 
-/// A first and a last line say whether a history is whole; one without them is read as it is.
+/// The first and the last line say whether a history is whole. A history without them is accepted
+/// as it is.
 #[test]
 fn a_history_says_whether_it_is_whole() {
     const BEGUN: &str = "{\"history\":\"begun\"  }\n";
@@ -276,7 +278,7 @@ fn a_history_says_whether_it_is_whole() {
         (one.clone(), Ok(1), Ok(1)),
         (format!("{BEGUN}{one}{ENDED}"), Ok(1), Ok(1)),
         (format!("{BEGUN}{ENDED}"), Ok(0), Ok(0)),
-        // Recovery may go on for a moment when a run has ended.
+        // Recovery may go on for a moment after a run has ended.
         (format!("{BEGUN}{one}{ENDED}{other}"), Ok(2), Ok(2)),
         (format!("{BEGUN}{one}{ENDED}{DURABLE}{other}{ENDED}"), Ok(2), Ok(2)),
         (format!("{DURABLE}{one}"), Err("h: the history has no end: its client was killed, or runs still"), Ok(1)),
@@ -314,7 +316,7 @@ fn a_history_says_whether_it_is_whole() {
     assert_eq!(reader.finish().empty_files, ["nothing"]);
 }
 
-/// Reading fails in the middle.
+/// Reading fails in the middle of a file.
 #[test]
 fn io_errors_name_the_file() {
     struct Broken;
@@ -334,7 +336,7 @@ fn nesting_is_limited() {
     assert!(complaint(&deep).contains("expected values nested less deeply"), "{}", complaint(&deep));
 }
 
-/// A line of every feature.
+/// Returns a line that has every feature.
 fn rich_line() -> Vec<u8> {
     let mut buffer = LineBuffer::new();
     let mut transaction = committed(u64::MAX, 1000, 9000)
@@ -373,7 +375,8 @@ proptest! {
         prop_assert!(load(&bytes).is_err());
     }
 
-    /// Damaged lines never panic, and what is accepted is JSON for others too.
+    /// Damaged lines never cause a panic, and a line that is accepted is JSON for other parsers
+    /// too.
     #[test]
     fn damaged_lines_are_refused_or_json(
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..4),
@@ -394,7 +397,7 @@ proptest! {
         if let Ok(history) = load(&line) {
             let _ = remora_check::check(&history);
             for text in line.split(|byte| *byte == b'\n') {
-                // A number that nobody looks at may be larger than any that is read.
+                // A number in a field that is skipped may be larger than any number that is read.
                 let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(text);
                 prop_assert!(parsed.is_ok(), "{:?}: {parsed:?}", String::from_utf8_lossy(text));
             }

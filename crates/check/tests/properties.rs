@@ -1,5 +1,5 @@
-//! Random histories: serial executions are clean, planted anomalies are found, and on small
-//! histories the checker agrees with one that tries every order.
+//! Property tests on random histories. Serial executions are clean, and planted anomalies are
+//! found. On small histories the checker agrees with an oracle that tries every order.
 
 mod common;
 
@@ -9,7 +9,7 @@ use remora_check::{AnomalyClass, LineBuffer, Observed, Status, WriteKind, check}
 use std::collections::{BTreeMap, HashMap};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-/// The first of them are loaded, at this version.
+/// The number of keys that are loaded. They are the first ones, and all have the loader's version.
 const LOADED_KEYS: usize = 3;
 const LOADED_VERSION: u64 = 2;
 
@@ -25,11 +25,11 @@ enum Operation {
 enum Fate {
     Commit,
     Abort,
-    /// Installed, then undone by a rollback.
+    /// It was installed, and then undone by a rollback.
     RollBack,
     CommitUnseen,
     AbortUnseen,
-    /// Like the above, and a rollback undid it.
+    /// Its outcome is unknown, and a rollback undid it.
     RollBackUnseen,
 }
 
@@ -62,9 +62,9 @@ fn plans(transactions: impl Into<proptest::collection::SizeRange>) -> impl Strat
     proptest::collection::vec(plan, transactions)
 }
 
-/// Runs the plans one after the other on a small store, each with an interval around its turn.
+/// Runs the plans one after the other on a small store. Each has an interval around its turn.
 fn run(plans: &[Plan]) -> HistoryModel {
-    // Per key: version, the version whose content that is, and whether the key is there.
+    // For each key: its version, and whether it is present.
     let mut store: [Option<(u64, bool)>; NAMES.len()] = [None; NAMES.len()];
     store[..LOADED_KEYS].fill(Some((LOADED_VERSION, true)));
     let mut model = HistoryModel::default();
@@ -140,7 +140,7 @@ fn shuffled(plans: Vec<Plan>) -> impl Strategy<Value = HistoryModel> {
         .prop_map(move |transactions| HistoryModel { transactions, rollbacks: rollbacks.clone() })
 }
 
-/// An anomaly between transactions on two keys of their own, `x` and `y`, at some time.
+/// Plants an anomaly between transactions on two keys of its own, `x` and `y`, at this time.
 fn plant(model: &mut HistoryModel, class: AnomalyClass, at_ns: u64) {
     use AnomalyClass::*;
     let (start, end, later) = (at_ns, at_ns + 80, at_ns + 100);
@@ -199,17 +199,17 @@ const PLANTED: [AnomalyClass; 18] = [
     AnomalyClass::WriteAgainstTime,
 ];
 
-/// Tries every order of the transactions and every subset of the unknown ones.
+/// An oracle that tries every order of the transactions and every subset of the unknown ones.
 struct Oracle<'m> {
     included: Vec<&'m TransactionModel>,
     aliases: &'m HashMap<(&'m Key, u64), u64>,
-    /// All versions that a transaction names as its write, whatever became of it: those are not the
+    /// All versions that a transaction names as its write, whatever its outcome. These are not the
     /// loader's.
     recorded: &'m [(&'m Key, u64)],
     names: &'m [&'m Key],
 }
 
-/// A key's state in a serial execution; the version of what the loader left may not be known.
+/// The state of a key in a serial execution. The version that the loader left may not be known.
 type State<'m> = HashMap<&'m Key, (Option<u64>, bool)>;
 
 impl<'m> Oracle<'m> {
@@ -327,7 +327,7 @@ impl<'m> Oracle<'m> {
     }
 }
 
-/// Small histories of anything at all.
+/// Generates small arbitrary histories.
 fn tiny_history(with_absences: bool) -> impl Strategy<Value = HistoryModel> {
     const KEYS: usize = 2;
     const VERSION_MAX: u64 = 5;
@@ -377,7 +377,8 @@ fn tiny_history(with_absences: bool) -> impl Strategy<Value = HistoryModel> {
     )
 }
 
-/// Small serial executions with one detail changed: closer to correct than anything at all.
+/// Generates small serial executions with one detail changed, which are closer to correct than
+/// arbitrary ones.
 fn bent_history(with_absences: bool) -> impl Strategy<Value = HistoryModel> {
     (plans(1..=6), 0..6_usize, 0..4_usize, -3..=3_i64, -700..=700_i64).prop_map(
         move |(plans, which, detail, step, shift)| {
@@ -418,8 +419,8 @@ fn bent_history(with_absences: bool) -> impl Strategy<Value = HistoryModel> {
     )
 }
 
-/// Whether an observed version may be that of several unknown transactions: there the checker may
-/// miss an anomaly.
+/// Whether an observed version may belong to several unknown transactions. In that case the checker
+/// may miss an anomaly.
 fn has_contested_versions(model: &HistoryModel) -> bool {
     let unknown = model.transactions.iter().filter(|transaction| transaction.status == Status::Unknown);
     let mut versions: Vec<_> =

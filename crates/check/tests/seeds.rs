@@ -1,5 +1,5 @@
-//! SmallBank and TATP on the seeded backend, few hot records and many clients, from tens of seeds:
-//! every history must be strictly serializable, and every invariant must hold.
+//! Campaigns of SmallBank and TATP on the seeded backend, with few hot records and several clients,
+//! from tens of seeds. Every history must be strictly serializable, and every invariant must hold.
 //!
 //! `REMORA_SEEDS=5000 cargo test --release -p remora-check --test seeds` runs more;
 //! `REMORA_SEED=17` replays one.
@@ -21,7 +21,7 @@ const ACCOUNTS: u64 = 50;
 const SUBSCRIBERS: u32 = 2;
 const TRANSACTIONS_PER_COROUTINE: u64 = 25;
 
-/// The seeds to run.
+/// Returns the seeds to run.
 fn seeds(default: u64) -> Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     match number("REMORA_SEED") {
@@ -30,7 +30,7 @@ fn seeds(default: u64) -> Range<u64> {
     }
 }
 
-/// A file in memory that can be read while its writer is somewhere else.
+/// A file in memory that can be read while its writer is used elsewhere.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -45,13 +45,14 @@ impl Write for Shared {
     }
 }
 
-/// The run of a seed of SmallBank.
+/// Runs a seed of SmallBank.
 fn run_smallbank(seed: u64) -> Result<Counts, String> {
     let load = |cluster: &Cluster| SmallBank::load(cluster, Customers::new(ACCOUNTS, 0.1, 0.7)).unwrap();
     run(Protocol::default(), seed, load, SmallBank::transact)
 }
 
-/// The run of a seed of TATP. All kinds as often as each other: rows come and go all the time.
+/// Runs a seed of TATP. All kinds of transactions are equally frequent, so rows come and go all the
+/// time.
 fn run_tatp(protocol: Protocol, seed: u64) -> Result<Counts, String> {
     let load = |cluster: &Cluster| Tatp::load(cluster, Subscribers::new(SUBSCRIBERS), seed).unwrap();
     run(protocol, seed, load, async |tatp: &Tatp, session, random, ledger| {
@@ -60,14 +61,14 @@ fn run_tatp(protocol: Protocol, seed: u64) -> Result<Counts, String> {
     })
 }
 
-/// One run; its counts, or what is wrong with it.
+/// Runs a workload once. Returns its counts, or what is wrong with it.
 fn run<W: Workload>(
     protocol: Protocol,
     seed: u64,
     load: impl FnOnce(&Cluster) -> W,
     transact: impl AsyncFn(&W, &mut Session, &mut Prng, &mut W::Ledger) -> Result<(), Error>,
 ) -> Result<Counts, String> {
-    // All of one worker's coroutines on one connection, one each, and in between.
+    // The coroutines of a worker share one connection, or have one each, or something in between.
     let (coroutines, clients) = [(4, 4), (6, 3), (4, 1), (8, 8)][seed as usize % 4];
     let replicas = [3, 1, 2][seed as usize % 3];
     let options = Cluster::embedded().replicas(replicas).node_bytes(8 << 20).protocol(protocol);
@@ -106,7 +107,7 @@ fn run<W: Workload>(
     if report.is_clean() { Ok(report.counts) } else { Err(report.to_string()) }
 }
 
-/// Runs all seeds, which must be clean and meet conflicts.
+/// Runs all seeds, which must be clean and must have conflicts.
 fn campaign(name: &str, seeds: Range<u64>, run: impl Fn(u64) -> Result<Counts, String>) {
     let (mut committed, mut aborted) = (0, 0);
     for seed in seeds {
@@ -130,7 +131,7 @@ fn seeded_histories_are_strictly_serializable() {
     campaign("smallbank", seeds(60), run_smallbank);
 }
 
-/// Inserts and deletes among the rest, and reads of keys that are not there.
+/// The transactions include inserts, deletes, and reads of absent keys.
 #[test]
 fn seeded_histories_with_inserts_and_deletes_are_strictly_serializable() {
     for protocol in Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()) {
@@ -138,9 +139,9 @@ fn seeded_histories_with_inserts_and_deletes_are_strictly_serializable() {
     }
 }
 
-/// What the campaign is worth: published errors of the protocol that it finds by itself, put back
-/// one at a time. The others, such as write skew, which SmallBank's transactions cannot have, are
-/// caught by litmus tests of their own (`crates/remora/tests/litmus.rs`).
+/// The campaign finds published errors of the protocol by itself. They are put back one at a time.
+/// Other errors, such as write skew, which SmallBank's transactions cannot have, are caught by
+/// litmus tests of their own (`crates/remora/tests/litmus.rs`).
 #[test]
 fn the_campaign_finds_published_errors() {
     let findable = [

@@ -1,4 +1,5 @@
-//! Where the membership is kept, and the thread that waits for its changes.
+//! The configuration: the place that keeps the membership and puts its changes into one order. Also
+//! the helper thread that makes changes for callers which must not wait.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -15,19 +16,19 @@ use remora_txn::recovery::Departed;
 use crate::etcd::fault::EtcdFault;
 use crate::membership::{Fenced, Membership, Standing};
 
-/// Why the configuration could not be read or changed.
+/// The reason why the configuration could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigurationError {
-    /// This client was taken for dead.
+    /// This client was taken for dead, so it may not change the configuration.
     #[error(transparent)]
     Fenced(#[from] Fenced),
     /// The file cannot be read or written.
     #[error("the configuration {path} cannot be used: {cause}")]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         cause: io::Error,
     },
     /// etcd cannot be used.
@@ -35,34 +36,35 @@ pub enum ConfigurationError {
     Etcd {
         /// Host and port of each server that was asked.
         endpoints: String,
-        /// Why.
+        /// The reason.
         cause: EtcdFault,
     },
-    /// What is there is something else.
+    /// The place holds something that is not a configuration of Remora.
     #[error("{0} holds no configuration of Remora's: name another place, or remove it")]
     Foreign(String),
-    /// It was written by another version.
+    /// Another version of the program wrote the configuration.
     #[error(
         "{place} has configuration format {found}; this program knows format {known}: use a program of that version"
     )]
     Format {
         /// The file, or the key in etcd.
         place: String,
-        /// The version found.
+        /// The format version that was found.
         found: u32,
-        /// The version known here.
+        /// The format version that this program knows.
         known: u32,
     },
-    /// Nobody has made the change, since the configuration is being closed.
+    /// The change was not made, because the configuration is being closed.
     #[error("the configuration is closed")]
     Closed,
-    /// It is another cluster's.
+    /// The configuration belongs to another cluster.
     #[error(
         "{0} is the configuration of another cluster: name one place for each cluster, and remove what a cluster that is gone \
          has left"
     )]
     OtherCluster(String),
-    /// It is another cluster's, and no process has it open: perhaps of a cluster that is gone.
+    /// The configuration belongs to another cluster, and no process has it open. Perhaps that
+    /// cluster is gone.
     #[error(
         "{0} is the configuration of another cluster: name one place for each cluster; or, if that cluster is gone because its \
          memory nodes were started anew, remove {0}"
@@ -72,60 +74,62 @@ pub enum ConfigurationError {
 
 /// A place that keeps the [`Membership`] and puts its changes into one order.
 pub trait Configuration: Send + Sync + fmt::Debug {
-    /// The membership's generation as last seen here: one load, so that a client may ask at any
-    /// time. It may lag by as much as clients take to renew their leases.
+    /// Returns the membership's generation as this process last saw it. It costs one load, so a
+    /// client may ask at any time. It may lag by as much as clients take to renew their leases.
     fn generation(&self) -> u64;
 
-    /// Makes a change, atomically; nobody else sees a part of it. It may be made several times
-    /// before it counts, so it is a function of the membership alone.
+    /// Makes a change atomically: no other client sees a part of it. The closure may be called
+    /// several times before the change counts, so it must be a function of the membership alone.
     fn update(&self, change: &mut dyn FnMut(&mut Membership)) -> Result<(), ConfigurationError>;
 
-    /// Looks at the membership as it was last seen here: with everything that has been changed or
-    /// seen here before, and, a moment later, with what others have changed. Waits for nobody.
+    /// Calls `look` with the membership as this process last saw it. That contains everything that
+    /// this process has changed or seen before, and after a moment also what others have changed.
+    /// It waits for no other process.
     fn inspect(&self, look: &mut dyn FnMut(&Membership)) -> Result<(), ConfigurationError> {
         self.update(&mut |membership| look(membership))
     }
 
-    /// Has looks that are begun after it see what anybody has changed before it. Waits where they
-    /// do not anyway.
+    /// Makes sure that looks which begin after this call see every change that any client made
+    /// before it. Waits where looks do not see them anyway.
     fn refresh(&self) -> Result<(), ConfigurationError> {
         Ok(())
     }
 
-    /// The id of the cluster that it is the configuration of. `None` if it can serve any cluster.
+    /// Returns the id of the cluster that this is the configuration of. `None` if it can serve any
+    /// cluster.
     fn cluster(&self) -> Option<u64> {
         None
     }
 
-    /// Who makes changes in another thread, where changes wait for other machines: transactions
-    /// must not.
+    /// Returns the helper, a thread that makes changes in place of others. It exists where changes
+    /// wait for other machines, because transactions must not wait for those.
     fn helper(&self) -> Option<&Helper> {
         None
     }
 
-    /// This process, as its clients join: by it others can tell when it has ended. `None` where all
-    /// clients end with it.
+    /// Returns the name of this process with which its clients join. Others can tell by it when the
+    /// process has ended. `None` where all clients end with the process.
     fn process(&self) -> Option<u64> {
         None
     }
 
-    /// Whether a process that clients have joined from has ended, as far as can be told:
-    /// [`Configuration::orphans`] is surer, and may be later.
+    /// Whether a process that clients have joined from has ended, as far as can be told.
+    /// [`Configuration::orphans`] is more certain, and may be later.
     fn has_ended(&self, process: u64) -> bool {
         let _ = process;
         false
     }
 
-    /// Clients of other processes that have ended without leaving. Nobody need wait until their
-    /// leases have run out, and clients at rest have none that runs. To be asked many times a
-    /// second; what it costs is the implementation's to bound.
+    /// Returns the clients of other processes that have ended without leaving. Their recovery need
+    /// not wait until their leases have expired, and clients at rest have no lease that runs.
+    /// Callers ask several times a second, so the implementation must bound the cost.
     fn orphans(&self) -> Vec<u32> {
         Vec::new()
     }
 }
 
 impl dyn Configuration {
-    /// Makes a change, for its result.
+    /// Makes a change, and returns the closure's result.
     pub fn change<T>(&self, mut change: impl FnMut(&mut Membership) -> T) -> Result<T, ConfigurationError> {
         let mut result = None;
         self.update(&mut |membership| result = Some(change(membership)))?;
@@ -133,15 +137,15 @@ impl dyn Configuration {
         Ok(result)
     }
 
-    /// The number of this configuration, which no other has. Clients that go by the same number
-    /// know each other.
+    /// Returns the number of this configuration, which no other configuration has. Clients that
+    /// know the same number use the same configuration.
     pub fn identity(&self) -> Result<u64, ConfigurationError> {
-        // Random, by what the standard library seeds its hash tables with.
+        // This is random, because the standard library seeds its hash tables with random numbers.
         let proposed = RandomState::new().hash_one(std::process::id()) | 1;
         self.change(|membership| membership.identify(proposed))
     }
 
-    /// Looks, for what is seen.
+    /// Looks at the membership as this process last saw it, and returns the closure's result.
     pub fn look<T>(&self, mut look: impl FnMut(&Membership) -> T) -> Result<T, ConfigurationError> {
         let mut result = None;
         self.inspect(&mut |membership| result = Some(look(membership)))?;
@@ -150,18 +154,18 @@ impl dyn Configuration {
     }
 }
 
-/// What is to be done with a configuration.
+/// A piece of work on a configuration that a [`Helper`] does.
 pub type Job = Box<dyn FnOnce(&(dyn Configuration + 'static)) + Send>;
 
 /// A thread that does one job after the other, in the order in which they were handed over.
 pub struct Helper {
-    /// `None` when it ends.
+    /// The queue of jobs. `None` when the helper ends.
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Helper {
-    /// A new thread, for a configuration.
+    /// Starts a thread for a configuration.
     pub fn start(name: &str, configuration: Arc<dyn Configuration>) -> io::Result<Helper> {
         let (jobs, queue) = channel::<Job>();
         let work = move || queue.into_iter().for_each(|job| job(&*configuration));
@@ -169,19 +173,20 @@ impl Helper {
         Ok(Helper { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Hands over a job, which the thread does after all earlier jobs. Returns at once.
+    /// Hands over a job, which the thread does after all earlier jobs. This call returns at once.
     pub fn hand_over(&self, job: Job) {
-        // If the thread has panicked, the job is dropped: that tells a caller that waits for it.
+        // If the thread has panicked, the job is dropped, and a caller that waits for the job
+        // notices that.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 }
 
-/// Waits until everything that was handed over is done.
+/// Waits until all jobs that were handed over are done.
 impl Drop for Helper {
     fn drop(&mut self) {
         self.jobs.take();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic there was told there
+            let _ = thread.join(); // a panic there was reported there
         }
     }
 }
@@ -192,7 +197,7 @@ impl fmt::Debug for Helper {
     }
 }
 
-/// The configuration of one process: of a simulation, a test, or a cluster that lives in it.
+/// The configuration of one process: a simulation, a test, or a cluster that lives in the process.
 #[derive(Debug, Default)]
 pub struct InMemory {
     membership: Mutex<Membership>,
@@ -201,7 +206,7 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// Creates the configuration of the cluster with this id. No other cluster takes it.
+    /// Creates the configuration of the cluster with this id. No other cluster can use it.
     #[must_use]
     pub fn of(cluster: u64) -> InMemory {
         InMemory { cluster: Some(cluster), ..InMemory::default() }
@@ -225,8 +230,8 @@ impl Configuration for InMemory {
     }
 }
 
-/// The clients whose locks mean nothing any more, as the transactions of one thread ask for them:
-/// the configuration is looked at only when its generation has changed.
+/// The clients whose locks are void, as the transactions of one thread ask for them. It looks at
+/// the configuration only when the generation has changed.
 #[derive(Debug)]
 pub struct RecoveredClients {
     configuration: Arc<dyn Configuration>,
@@ -235,7 +240,7 @@ pub struct RecoveredClients {
 }
 
 impl RecoveredClients {
-    /// Creates a view of `configuration`.
+    /// Creates a view of `configuration` for one thread.
     #[must_use]
     pub fn new(configuration: Arc<dyn Configuration>) -> RecoveredClients {
         RecoveredClients { configuration, looked: Cell::new(0), clients: RefCell::default() }

@@ -1,4 +1,4 @@
-//! The configuration of several processes of one host: a file.
+//! The configuration of several processes of one host, kept in a file.
 //!
 //! ```text
 //! FILE               the membership as JSON, with the file's kind, its format and the cluster's id
@@ -6,11 +6,10 @@
 //! FILE.process-NAME  locked by a process for as long as it lives; empty
 //! ```
 //!
-//! A change is written to a file of its own, which then takes the place of the former one. A
-//! process that is killed in the middle leaves the former file. A process that only looks needs no
-//! lock.
+//! A change is written to a new file, which then replaces the former one. If a process is killed in
+//! the middle, the former file stays. A process that only looks needs no lock.
 //!
-//! The system frees the locks of a process that ends. So a process has ended if its file is not
+//! The system releases the locks of a process that ends. So a process has ended if its file is not
 //! locked any more.
 
 use std::collections::BTreeSet;
@@ -29,67 +28,69 @@ use crate::configuration::{Configuration, ConfigurationError};
 use crate::membership::Membership;
 use crate::stored;
 
-/// A process looks for others that have ended, and for changes of theirs, at most so often.
+/// The shortest time between two looks of a process for others that have ended, and for their
+/// changes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A configuration in a file that the client processes of one host share.
 #[derive(Debug)]
 pub struct LockedFile {
     path: PathBuf,
-    /// Locks of files exclude other processes, and other openings of the file; this one excludes
-    /// threads.
+    /// Excludes the threads of this process from each other. The file's own lock excludes other
+    /// processes, and other openings of the file.
     lock: Mutex<File>,
     cluster: u64,
     generation: AtomicU64,
     process: u64,
-    /// Keeps the sign of life locked for as long as this process lives.
+    /// The sign of life of this process, which it keeps locked as long as it lives.
     _alive: File,
     seen: Mutex<LastLook>,
     known: Mutex<Option<Known>>,
 }
 
-/// A membership as it was read from a file, or written to it.
+/// A membership that was read from a file, or written to it.
 #[derive(Debug)]
 struct Known {
     version: Version,
     membership: Membership,
-    /// As long as it is open, no other file has its inode.
+    /// The open file. As long as it is open, no other file gets its inode.
     _file: File,
 }
 
-/// Tells a file from the file that takes its place, and from itself after another write: inode,
-/// time of the last write in seconds and nanoseconds, and length.
+/// The identity and state of a file: inode, time of the last write in seconds and nanoseconds, and
+/// length. It tells a file from the file that replaces it, and from itself after another write.
 type Version = (u64, i64, i64, u64);
 
 fn version(file: &Metadata) -> Version {
     (file.ino(), file.mtime(), file.mtime_nsec(), file.len())
 }
 
-/// What this process saw when it looked last.
+/// What this process saw when it last looked.
 #[derive(Debug)]
 struct LastLook {
     at: Instant,
-    /// Tells one file in its place from the next: inodes alone are used again.
+    /// The state of the file. An inode alone would not do, because inodes are used again.
     version: Option<Version>,
-    /// Clients of other processes that were taken for alive, by process.
+    /// Clients of other processes that were taken for alive, each with its process.
     others: Vec<(u64, u32)>,
 }
 
 impl LockedFile {
-    /// The path of the configuration of a cluster whose node 0 is this file, unless its clients
-    /// name another place.
+    /// Returns the default path of a cluster's configuration, beside the file of the cluster's node
+    /// 0.
     #[must_use]
     pub fn beside(node: &Path) -> PathBuf {
         beside(node, "configuration")
     }
 
-    /// The path of the file that locks a configuration.
+    /// Returns the path of the file that locks a configuration.
     #[must_use]
     pub fn lock_of(path: &Path) -> PathBuf {
         beside(path, "lock")
     }
 
-    /// The configuration in a file, of a cluster with this id; made if it does not exist.
+    /// Opens the configuration in a file, of the cluster with this id. Makes the file if it does
+    /// not exist.
     pub fn open(path: impl Into<PathBuf>, cluster: u64) -> Result<LockedFile, ConfigurationError> {
         let path = path.into();
         let lock = File::options().create(true).truncate(false).write(true).open(LockedFile::lock_of(&path));
@@ -100,7 +101,7 @@ impl LockedFile {
         let (lock, generation) = (Mutex::new(lock), AtomicU64::new(0));
         let known = Mutex::default();
         let file = LockedFile { path, lock, cluster, generation, process, _alive: alive, seen, known };
-        // Says at once what is wrong with it.
+        // This reports at once what is wrong with the file.
         let opened = file.update(&mut |membership| file.clear_signs(membership));
         match opened {
             Err(ConfigurationError::OtherCluster(place)) if !file.is_used_by_others() => {
@@ -110,7 +111,7 @@ impl LockedFile {
         }
     }
 
-    /// Opens the file, and deletes the file of another cluster first. The other cluster must be
+    /// Opens the file. If it is the file of another cluster, deletes it first. That cluster must be
     /// gone.
     pub fn open_or_replace(path: impl Into<PathBuf>, cluster: u64) -> Result<LockedFile, ConfigurationError> {
         let path = path.into();
@@ -125,14 +126,15 @@ impl LockedFile {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The membership that the file has; `None` without a file. A file that this process has read
-    /// or written before is not read again: its clients look many times a second.
+    /// Returns the membership in the file, or `None` if there is no file. A file that this process
+    /// has read or written before is not read again, because its clients look several times a
+    /// second.
     fn read(&self) -> Result<Option<Membership>, ConfigurationError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let found = match fs::metadata(&self.path) {
@@ -171,19 +173,20 @@ impl LockedFile {
         Ok(())
     }
 
-    /// Whether another process lives that has opened this configuration.
+    /// Whether another live process has opened this configuration.
     fn is_used_by_others(&self) -> bool {
         self.signs().any(|process| process != self.process && !self.has_ended(process))
     }
 
-    /// Processes that have opened this configuration, and whose signs are there still.
+    /// Returns the processes that have opened this configuration and whose signs of life still
+    /// exist.
     fn signs(&self) -> impl Iterator<Item = u64> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.filter_map(|name| process_of(&self.path, &name))
     }
 
-    /// Removes what dead processes have left of whose clients nothing is left.
+    /// Removes the signs of dead processes that have no clients left in the membership.
     fn clear_signs(&self, membership: &Membership) {
         let needed: BTreeSet<u64> = membership.processes().filter_map(|(_, process)| process).collect();
         for process in self.signs() {
@@ -198,10 +201,10 @@ impl LockedFile {
     }
 }
 
-/// A process' sign of life: a file with a new name, locked. Made under the configuration's lock, so
-/// that nobody clears it away in between.
+/// Makes a process's sign of life: a locked file with a new name. Call it under the configuration's
+/// lock, so that no other process removes the file before it is locked.
 fn sign(path: &Path, lock: &File) -> io::Result<(u64, File)> {
-    // Random, by what the standard library seeds its hash tables with.
+    // This is random, because the standard library seeds its hash tables with random numbers.
     let process = RandomState::new().hash_one(std::process::id());
     lock.lock()?;
     let signed = File::options().create_new(true).write(true).open(sign_of(path, process)).and_then(|file| {
@@ -218,13 +221,13 @@ fn sign_of(path: &Path, process: u64) -> PathBuf {
     beside(path, &format!("{SIGN}{process:016x}"))
 }
 
-/// Whose sign a file of this name is.
+/// Returns the process whose sign of life has this file name.
 fn process_of(path: &Path, name: &OsStr) -> Option<u64> {
     let rest = name.as_bytes().strip_prefix(path.file_name()?.as_bytes())?.strip_prefix(b".")?;
     u64::from_str_radix(str::from_utf8(rest).ok()?.strip_prefix(SIGN)?, 16).ok()
 }
 
-/// A file beside another.
+/// Returns the path of a file beside another, with this suffix.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
@@ -252,7 +255,8 @@ impl Configuration for LockedFile {
         changed
     }
 
-    /// Without the lock: who is kept from running while it has that keeps nobody from looking.
+    /// Looks without the lock. So a process that is kept from running while it holds the lock does
+    /// not keep others from looking.
     fn inspect(&self, look: &mut dyn FnMut(&Membership)) -> Result<(), ConfigurationError> {
         let membership = self.read()?.unwrap_or_default();
         self.generation.fetch_max(membership.generation(), Ordering::AcqRel);
@@ -270,20 +274,21 @@ impl Configuration for LockedFile {
 
     fn has_ended(&self, process: u64) -> bool {
         match File::open(sign_of(&self.path, process)) {
-            // Shared, so that those who look do not take each other for the process.
+            // The lock is shared, so that processes that look do not take each other for the
+            // process.
             Ok(sign) => sign.try_lock_shared().is_ok(),
             Err(error) => error.kind() == ErrorKind::NotFound,
         }
     }
 
     fn orphans(&self) -> Vec<u32> {
-        // One thread is enough.
+        // It is enough if one thread does this.
         let Ok(mut seen) = self.seen.try_lock() else { return Vec::new() };
         if seen.at.elapsed() < LOOK_EVERY {
             return Vec::new();
         }
         seen.at = Instant::now();
-        // Every change is another file.
+        // Every change makes another file.
         let version = fs::metadata(&self.path).ok().map(|file| version(&file));
         if version != seen.version
             && let Ok(Some(membership)) = self.read()
@@ -314,7 +319,7 @@ impl Drop for LockedFile {
 mod tests {
     use super::*;
 
-    /// A place for the files of one test, gone with it.
+    /// A folder for the files of one test, which is removed after it.
     struct Place(PathBuf);
 
     impl Place {
@@ -354,7 +359,7 @@ mod tests {
         {
             assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
         }
-        // The version before this one, and one that is newer.
+        // The version before this one, and a newer one.
         for version in [stored::FORMAT - 1, 9] {
             let other = refused(&format!("{{\"kind\":\"remora configuration\",\"format\":{version},\"what\":[]}}"));
             let names =
@@ -397,7 +402,7 @@ mod tests {
             here.orphans()
         };
         assert!(wait().is_empty());
-        // As the system does when a process ends: the locks go, the files stay.
+        // This is what the system does when a process ends: the locks go, and the files stay.
         let sign = sign_of(&path, there.process);
         drop(there);
         fs::write(&sign, "").unwrap();
@@ -405,7 +410,7 @@ mod tests {
         assert!(here.orphans().is_empty(), "asked too soon");
         (&here as &dyn Configuration).change(|membership| membership.suspect(2, 1)).unwrap().unwrap();
         assert_eq!((wait(), here.generation()), (vec![3], 4));
-        // What is needed no more is cleared away by who comes next.
+        // The next process removes the files that are not needed any more.
         (&here as &dyn Configuration).change(|membership| membership.leave(3)).unwrap().unwrap();
         assert!(fs::exists(&sign).unwrap());
         let later = LockedFile::open(&path, 7).unwrap();
@@ -420,8 +425,8 @@ mod tests {
         );
     }
 
-    /// Killed before its change took the place of the former one: the file is as it was, and the
-    /// next change goes on.
+    /// A process is killed before its change replaces the former file. The file is as it was, and
+    /// the next change works.
     #[test]
     fn a_change_that_was_cut_short_never_was() {
         let place = Place::new("killed");

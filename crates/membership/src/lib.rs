@@ -1,7 +1,8 @@
-//! Which clients are alive: leases, suspicion, and who recovers what the dead have left.
+//! The membership of a cluster: which clients are alive, by leases and suspicion, and which client
+//! recovers what a dead client has left.
 //!
-//! The [`Configuration`] is one value, the [`Membership`], whose changes everybody sees in the same
-//! order. It says of every client incarnation how it stands:
+//! The [`Configuration`] holds one value, the [`Membership`]. All clients see its changes in the
+//! same order. It says how each client incarnation stands:
 //!
 //! ```text
 //!            join            suspect            recovered            forget
@@ -17,18 +18,19 @@
 //!
 //! A running client renews its lease, which is a count that grows. A judge ([`LeaseWatch`])
 //! suspects a client whose count has not grown for the lease's length and a margin, *by the judge's
-//! own clock*. No two clocks are compared: they may show anything, but must run about as fast. Only
-//! promptness depends even on that. A client that is suspected wrongly loses its access to every
-//! memory node before anything of it is touched, and is told so.
+//! own clock*. No two clocks are compared. They may show different times, but must run at about the
+//! same rate. Even that is needed only for promptness, not for safety. If a client is suspected
+//! wrongly, it loses its access to every memory node before its locks and transactions are touched,
+//! and it learns of that.
 //!
-//! A judge may look at a stale membership ([`Configuration::inspect`]), but suspects in the newest
-//! one ([`Membership::suspect_silent`]). So a client that has renewed its lease meanwhile is not
-//! suspected. A judge that cannot renew its own lease judges no client: the other clients may be
-//! kept from renewing by the same cause.
+//! A judge may look at a stale membership ([`Configuration::inspect`]), but suspects a client only
+//! in the newest one ([`Membership::suspect_silent`]). So a client that has renewed its lease
+//! meanwhile is not suspected. A judge that cannot renew its own lease judges no client, because
+//! the same cause may keep the other clients from renewing.
 //!
-//! A process that has ended needs no such judgement. Where the configuration can tell
-//! ([`Configuration::orphans`]), its clients are suspected at once. So are clients at rest, whose
-//! leases do not run.
+//! A process that has ended needs no such judgement. If the configuration can tell
+//! ([`Configuration::orphans`]), its clients are suspected at once. This includes clients at rest,
+//! whose leases do not run.
 //!
 //! # One recoverer
 //!

@@ -1,8 +1,9 @@
-//! The membership: a plain value and the changes it may undergo. Where it is kept is the business
-//! of a [`Configuration`](crate::Configuration).
+//! The membership: a plain value, and the changes that it may undergo. A
+//! [`Configuration`](crate::Configuration) decides where it is kept.
 //!
-//! This file has the value, and how clients join, renew their leases and leave. `recovery` has what
-//! happens to clients that are taken for dead; `epoch` has the memory nodes.
+//! This file has the value, and the changes by which clients join, renew their leases and leave.
+//! `recovery` has the changes for clients that are taken for dead. `epoch` has the changes of
+//! memory nodes.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +15,34 @@ use serde::{Deserialize, Serialize};
 mod epoch;
 mod recovery;
 
-/// A lease's length divided by this is added to it: the judge's clock may run that much faster than
-/// its holder's, and a renewal takes a while to be seen.
+/// The divisor for the margin of a lease: a lease lasts its length plus its length divided by this.
+/// The judge's clock may run that much faster than the holder's, and a renewal takes a while to be
+/// seen.
 pub(crate) const MARGIN: Nanos = 8;
 
-/// The lease of a client that has none: it never expires.
+/// The length of a lease that never expires.
 const NEVER: Nanos = Nanos::MAX / 2;
 
 /// How a client incarnation stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Standing {
-    /// It runs, as far as anybody knows.
+    /// The client runs, as far as is known.
     Alive,
-    /// It was taken for dead. Its locks still mean something.
+    /// The client was taken for dead. Its locks still count.
     Suspected {
         /// The client that recovers it; 0 if that client has left.
         by: u32,
     },
-    /// What it had logged is decided and repaired. Its locks mean nothing any more.
+    /// All that the client had logged is decided and repaired. Its locks are void.
     Recovered {
-        /// The client that looks for what else it has left; 0 if no client does now.
+        /// The client that looks for what else it has left; 0 if no client does so now.
         by: u32,
     },
-    /// Nothing of it is left.
+    /// Nothing of the client is left in memory.
     Forgotten,
 }
 
-/// This client was taken for dead. It may come back as a new incarnation.
+/// The error for a client that was taken for dead. It may come back as a new incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("client {0} was taken for dead, and what it had begun was ended by another: connect again")]
 pub struct Fenced(pub u32);
@@ -48,24 +50,25 @@ pub struct Fenced(pub u32);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Member {
     standing: Standing,
-    /// Grows as long as it lives.
+    /// The number of its renewals, which grows as long as it lives.
     renewals: u64,
     lease_ns: Nanos,
-    /// It runs nothing and holds nothing, so that its lease does not run either.
+    /// Whether it runs nothing and holds nothing. Its lease does not run then.
     resting: bool,
     /// The client's process, where others can tell whether it has ended.
     #[serde(default)]
     process: Option<u64>,
-    /// It looks after the memory nodes, and runs no transactions.
+    /// Whether it looks after the memory nodes, and runs no transactions.
     #[serde(default)]
     is_controller: bool,
-    /// It has stopped, and says so: nobody need wait until its lease has run out.
+    /// Whether it has stopped and said so. Then a change of the epoch need not wait until its lease
+    /// has expired.
     #[serde(default)]
     has_stopped: bool,
-    /// The version cache that it publishes in, if it does.
+    /// The version cache in which it publishes, if it does.
     #[serde(default)]
     vcache: Option<u32>,
-    /// The client uses no table that the catalog had dropped by this generation.
+    /// The generation of the catalog up to which the client uses no dropped table.
     #[serde(default)]
     acknowledged: u64,
     verdicts: Verdicts,
@@ -75,84 +78,88 @@ struct Member {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Change {
     conductor: u32,
-    /// Nodes that the next epoch loses, beside the nodes that this epoch is without.
+    /// Nodes that the next epoch loses, beyond the nodes that this epoch is without.
     losing: u64,
     /// Nodes that this epoch is without, and that the next epoch admits.
     admitting: u64,
 }
 
-/// A client cannot join while the epoch changes: it is to try again soon.
+/// The error for a client that joins while the epoch changes. The client should try again soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("memory nodes have been lost or taken in, and the epoch is changing: try again")]
 pub struct EpochChanging;
 
-/// A table has one version cache: this client, of another one, has neither left nor been recovered.
+/// The error for a table whose version cache cannot change yet: this client uses another one, and
+/// has neither left nor been recovered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("client {0} validates by another version cache, and has neither left nor been recovered")]
 pub struct OtherCache(pub u32);
 
-/// What a conductor has to do, see `remora_txn::recovery::fail_over`.
+/// The work of a conductor, which changes the epoch; see `remora_txn::recovery::fail_over`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conducting {
-    /// The epoch that begins.
+    /// The number of the epoch that begins.
     pub epoch: u64,
-    /// Nodes that it is without.
+    /// Nodes that the new epoch is without.
     pub lost: NodeSet,
-    /// Nodes that it has, and the one before it had not. They have nothing yet.
+    /// Nodes that the new epoch has and the old one had not. They hold nothing yet.
     pub admitted: NodeSet,
-    /// Nodes that are to have nothing any more.
+    /// Nodes that are being drained: they should hold nothing any more.
     pub leaving: NodeSet,
-    /// Those of them whose copies need not be made elsewhere first.
+    /// The leaving nodes whose copies need not be made elsewhere first.
     pub expendable: NodeSet,
-    /// Nodes that are to have their share.
+    /// Nodes that should get their share of the shards.
     pub filling: NodeSet,
-    /// Joining replicas that have everything.
+    /// Joining replicas that have been given all data.
     pub copied: Vec<(ShardId, NodeId)>,
-    /// Every client that may have had anything under way.
+    /// All clients that may have had transactions under way.
     pub clients: Vec<u32>,
     /// The highest incarnation that has ever joined.
     pub incarnations: u32,
-    /// For so long, from when the change began, some of them may not know of it.
+    /// The time, from the beginning of the change, for which some of these clients may not know of
+    /// it.
     pub wait: Nanos,
 }
 
-/// Every client incarnation that anybody still has to know of, and the memory nodes that the
+/// All client incarnations that any client still has to know of, and the memory nodes that the
 /// cluster goes on without.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Membership {
-    /// The number of this membership, which no other has; 0 until a client asks for it.
+    /// The number of this membership, which no other has. It is 0 until a client asks for it.
     #[serde(default)]
     identity: u64,
     generation: u64,
     epoch: u64,
     lost: u64,
-    /// The first epoch without each of them that was not drained. One that lives after all is told
-    /// to give up what it has.
+    /// For each lost node that was not drained, the first epoch without it. If such a node lives,
+    /// it is told to erase what it has.
     #[serde(default)]
     given_up: BTreeMap<u16, u64>,
-    /// Nodes whose shards are to go elsewhere.
+    /// Nodes whose shards are moved elsewhere.
     leaving: u64,
-    /// Those of them whose copies need not be made elsewhere first where too few others are left,
-    /// and perhaps some that have left.
+    /// The leaving nodes whose copies need not be made elsewhere first, where too few other nodes
+    /// are left. It may also name some nodes that have left already.
     #[serde(default)]
     expendable: u64,
-    /// Nodes that others' shards are to go to.
+    /// Nodes that get shards of other nodes.
     #[serde(default)]
     filling: u64,
-    /// Nodes that the cluster was not founded with, and where they are.
+    /// Nodes that were added after the cluster was founded, with their addresses.
     #[serde(default)]
     added: BTreeMap<u16, String>,
-    /// Shards and nodes of joining replicas that have everything.
+    /// Joining replicas that have been given all data, as shards and nodes.
     copied: Vec<(u16, u16)>,
     change: Option<Change>,
     members: BTreeMap<u32, Member>,
     /// The highest incarnation that has ever joined.
     #[serde(default)]
     incarnations: u32,
-    /// The version cache by which each table that is validated locally is validated, or was last.
+    /// For each table that is validated locally, the version cache that validates it, or was the
+    /// last to do so.
     #[serde(default)]
     vcaches: BTreeMap<u16, u32>,
-    /// Generation of the last change of the catalog that dropped tables, as far as it was told.
+    /// The generation of the last change of the catalog that dropped tables, as far as the
+    /// membership was told.
     #[serde(default)]
     dropped: u64,
 }
@@ -180,8 +187,8 @@ impl Default for Membership {
 }
 
 impl Membership {
-    /// The number of this membership, which no other has: the proposed one, unless it has one
-    /// already.
+    /// Returns the number of this membership, which no other has. It is the proposed number, unless
+    /// the membership has one already.
     pub fn identify(&mut self, proposed: u64) -> u64 {
         if self.identity == 0 {
             self.identity = proposed;
@@ -189,14 +196,14 @@ impl Membership {
         self.identity
     }
 
-    /// Grows whenever some client's standing changes.
+    /// Returns the generation, which grows whenever the standing of some client changes.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// A new incarnation of this epoch, at rest: its lease begins to run with its first renewal.
-    /// `process` is the configuration's name for its process
+    /// Adds a new client incarnation to this epoch. It is at rest: its lease begins to run with its
+    /// first renewal. `process` is the configuration's name for its process
     /// ([`Configuration::process`](crate::Configuration::process)).
     pub fn join(
         &mut self,
@@ -212,8 +219,9 @@ impl Membership {
         Ok(())
     }
 
-    /// Adds a controller, a client that looks after the memory nodes. Epochs do not end it. It may
-    /// join while the epoch changes, for the controllers that were changing it may be gone.
+    /// Adds a controller: a client that looks after the memory nodes. The end of an epoch does not
+    /// end it. It may join while the epoch changes, because the controllers that were changing it
+    /// may be gone.
     pub fn join_controller(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>) {
         self.enter(client, lease_ns, process, true);
     }
@@ -236,9 +244,9 @@ impl Membership {
         self.generation += 1;
     }
 
-    /// Tables are to be validated by a version cache, which has the number of some client of its
-    /// process, and by no other one from now on. Fails if a client of another one that they had may
-    /// still write them.
+    /// Makes one version cache validate these tables from now on, and no other. The number of a
+    /// version cache is that of some client of its process. Fails if a client of the tables' former
+    /// cache may still write them.
     pub fn claim(&mut self, vcache: u32, tables: &[u16]) -> Result<(), OtherCache> {
         for other in tables.iter().filter_map(|table| self.vcaches.get(table)).filter(|other| **other != vcache) {
             let may_write = |member: &Member| matches!(member.standing, Standing::Alive | Standing::Suspected { .. });
@@ -251,7 +259,7 @@ impl Membership {
         Ok(())
     }
 
-    /// A client that has just joined validates by a version cache.
+    /// Records that a client that has just joined validates by a version cache.
     pub fn validates_by(&mut self, client: u32, vcache: u32) {
         self.members.entry(client).and_modify(|member| member.vcache = Some(vcache));
     }
@@ -264,24 +272,25 @@ impl Membership {
         }
     }
 
-    /// Generation of the last change of the catalog that dropped tables; 0 if it never has.
+    /// Returns the generation of the last change of the catalog that dropped tables; 0 if there was
+    /// none.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The client uses no table any more that the catalog had dropped by this generation, and
-    /// nothing is under way that it did to one.
+    /// Records that the client uses no table any more that the catalog had dropped by this
+    /// generation, and that none of its work on such a table is under way.
     pub fn acknowledge_drop(&mut self, client: u32, generation: u64) -> Result<(), Fenced> {
         let member = self.alive(client)?;
         member.acknowledged = member.acknowledged.max(generation);
         Ok(())
     }
 
-    /// Whether a client uses no table that the catalog had dropped by this generation: it has said
-    /// so, or it rests. A client that rests has nothing under way, and hears of the drop with the
-    /// renewal by which it begins to run. `None` if the client will never say, because it has no
-    /// lease, or because this membership does not know it.
+    /// Whether a client uses no table that the catalog had dropped by this generation. That is so
+    /// if the client has said so, or if it rests. A client that rests has nothing under way, and
+    /// learns of the drop with the renewal by which it begins to run. Returns `None` if the client
+    /// will never say: it has no lease, or this membership does not know it.
     #[must_use]
     pub fn has_acknowledged_drop(&self, client: u32, generation: u64) -> Option<bool> {
         let member = self.members.get(&client)?;
@@ -290,12 +299,12 @@ impl Membership {
             _ if member.acknowledged >= generation && member.standing == Standing::Alive => Some(true),
             Standing::Alive if !is_leased => None,
             Standing::Alive => Some(member.resting),
-            // It is over when its slot has been given back.
+            // The client is finished with the table when its slot has been given back.
             Standing::Suspected { .. } | Standing::Recovered { .. } | Standing::Forgotten => Some(false),
         }
     }
 
-    /// A sign of life.
+    /// Renews the lease of a client.
     pub fn renew(&mut self, client: u32) -> Result<(), Fenced> {
         let member = self.alive(client)?;
         member.renewals += 1;
@@ -303,8 +312,8 @@ impl Membership {
         Ok(())
     }
 
-    /// The client runs nothing and holds no lock until its next renewal: until then nobody suspects
-    /// it. Who is repairing what another has left does not rest.
+    /// Records that the client runs nothing and holds no lock until its next renewal. Until then no
+    /// judge suspects it. Does nothing for a client that is repairing what another has left.
     pub fn rest(&mut self, client: u32) -> Result<(), Fenced> {
         if self.charges(client).any(|charge| matches!(self.standing(charge), Some(Standing::Suspected { .. }))) {
             return Ok(());
@@ -314,16 +323,16 @@ impl Membership {
         Ok(())
     }
 
-    /// The client has gone, in good order: it has no transaction under way and its slot is given
-    /// back.
+    /// Records that the client has left in good order: it has no transaction under way, and its
+    /// slot is given back.
     pub fn leave(&mut self, client: u32) -> Result<(), Fenced> {
         self.resign(client)?;
         self.members.remove(&client);
         Ok(())
     }
 
-    /// Records that the client has stopped and cannot end what it had under way. Any client that is
-    /// alive may recover it.
+    /// Records that the client has stopped and cannot end the transactions that it had under way.
+    /// Any live client may recover it.
     pub fn give_up(&mut self, client: u32) -> Result<(), Fenced> {
         self.resign(client)?;
         let member = self.alive(client)?;
@@ -331,7 +340,7 @@ impl Membership {
         Ok(())
     }
 
-    /// The client leaves to others what it was to do for the cluster.
+    /// Makes the client leave its duties for the cluster to others.
     pub fn resign(&mut self, client: u32) -> Result<(), Fenced> {
         self.alive(client)?;
         self.hand_back(client);
@@ -352,32 +361,33 @@ impl Membership {
         self.members.get_mut(&client).filter(|member| member.standing == Standing::Alive).ok_or(Fenced(client))
     }
 
-    /// How a client stands; `None` if it has left, or was never heard of, or was forgotten long
+    /// Returns how a client stands. `None` if it has left, was never known, or was forgotten long
     /// ago.
     #[must_use]
     pub fn standing(&self, client: u32) -> Option<Standing> {
         self.members.get(&client).map(|member| member.standing)
     }
 
-    /// All of them.
+    /// Returns all clients, with how they stand.
     pub fn clients(&self) -> impl Iterator<Item = (u32, Standing)> + '_ {
         self.members.iter().map(|(client, member)| (*client, member.standing))
     }
 
-    /// Clients whose leases run: how often each has renewed its own, and its length.
+    /// Returns the clients whose leases run: how often each has renewed its lease, and the lease's
+    /// length.
     pub(crate) fn leases(&self) -> impl Iterator<Item = (u32, u64, Nanos)> + '_ {
         let running = self.members.iter().filter(|(_, member)| member.standing == Standing::Alive && !member.resting);
         running.map(|(client, member)| (*client, member.renewals, member.lease_ns))
     }
 
-    /// Clients that are taken for alive, and their processes where these are known.
+    /// Returns the clients that are taken for alive, with their processes where these are known.
     pub fn processes(&self) -> impl Iterator<Item = (u32, Option<u64>)> + '_ {
         let alive = self.members.iter().filter(|(_, member)| member.standing == Standing::Alive);
         alive.map(|(client, member)| (*client, member.process))
     }
 
-    /// The longest lease of a client that is known here, also of one that is being recovered; 0 if
-    /// there is none. Clients that never expire do not count.
+    /// Returns the longest lease of all known clients, including clients that are being recovered.
+    /// Returns 0 if there is none. Clients whose leases never expire do not count.
     #[must_use]
     pub fn longest_lease(&self) -> Nanos {
         self.members.values().map(|member| member.lease_ns).filter(|lease| *lease < NEVER).max().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Places for a configuration, by name.
+//! The place of a configuration, by name: a file or etcd.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,20 +11,22 @@ use crate::configuration::{Configuration, ConfigurationError};
 use crate::etcd::{BUILT, Etcd, EtcdFault, EtcdOptions};
 use crate::file::LockedFile;
 
-/// Where the clients of a cluster keep their configuration: all of them at the same place.
+/// The place at which the clients of a cluster keep their configuration. All clients must use the
+/// same place.
 ///
-/// Written as a path, which need not be text, or as `etcd://host:port,host:port,...`, perhaps with
-/// a path behind it: see [`EtcdOptions::prefix`].
+/// Its text is a path, which need not be valid UTF-8, or `etcd://host:port,host:port,...`, perhaps
+/// with a path behind it: see [`EtcdOptions::prefix`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// In a file, for the client processes of one host: [`LockedFile`].
+    /// A file, for the client processes of one host: [`LockedFile`].
     File(PathBuf),
-    /// In etcd, for those of any number of hosts: [`Etcd`].
+    /// Etcd, for client processes on any number of hosts: [`Etcd`].
     Etcd(EtcdOptions),
 }
 
 impl Place {
-    /// The configuration there, of a cluster with this id; made if there is none.
+    /// Opens the configuration of the cluster with this id at this place. Makes it if it does not
+    /// exist.
     pub fn open(&self, cluster: u64) -> Result<Arc<dyn Configuration>, ConfigurationError> {
         Ok(match self {
             Place::File(path) => Arc::new(LockedFile::open(path, cluster)?),
@@ -33,14 +35,14 @@ impl Place {
     }
 }
 
-/// A configuration cannot be kept there.
+/// The reason why a text names no place for a configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPlace {
-    /// It names no servers.
+    /// The text names no servers.
     #[error("{0:?} names no servers of etcd: write etcd://host:port,host:port,..., and /path behind it if you like")]
     Endpoints(String),
-    /// The program cannot talk to etcd at all.
+    /// The program was built without etcd.
     #[error(transparent)]
     Etcd(EtcdFault),
 }
@@ -69,7 +71,7 @@ impl TryFrom<&OsStr> for Place {
         let endpoints: Vec<String> = endpoints.split(',').map(|endpoint| endpoint.trim().to_owned()).collect();
         let whole = endpoints.iter().all(|endpoint| {
             let named = endpoint.rsplit_once(':');
-            // Nobody should write passwords where everybody can read them.
+            // A password must not be written where others can read it.
             named.is_some_and(|(host, port)| {
                 !host.is_empty() && !host.contains(['@', '/']) && port.parse::<u16>().is_ok()
             })

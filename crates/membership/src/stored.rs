@@ -1,5 +1,5 @@
-//! What a place outside of this process keeps: the membership as JSON, with its kind, its format
-//! and the cluster's id.
+//! The stored form of the membership, outside of this process: JSON, with its kind, its format and
+//! the cluster's id.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::membership::Membership;
 const KIND: &str = "remora configuration";
 pub(crate) const FORMAT: u32 = 4;
 
-/// What every version says of itself.
+/// The part that every version of the format has.
 #[derive(Deserialize)]
 struct Head {
     kind: String,
@@ -21,18 +21,19 @@ struct Content {
     kind: String,
     format: u32,
     cluster: u64,
-    /// Names the change that made it so, where its author may have to look for it.
+    /// The change that made this value, where its author may have to look for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     change: Option<u64>,
     membership: Membership,
 }
 
-/// A membership as it is kept.
+/// Encodes a membership for storing.
 pub(crate) fn encode(cluster: u64, change: Option<u64>, membership: Membership) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&Content { kind: KIND.to_owned(), format: FORMAT, cluster, change, membership })
 }
 
-/// The membership of a cluster, and which change made it so; `place` is for errors.
+/// Decodes a stored membership of a cluster. Returns it with the change that made it. `place` is
+/// for errors.
 pub(crate) fn decode(
     text: &[u8],
     cluster: u64,

@@ -1,18 +1,18 @@
-//! A judge of leases: see the crate's first page.
+//! A judge of leases. The rules are on the crate's first page.
 
 use remora_fabric::Nanos;
 
 use crate::membership::{MARGIN, Membership};
 
-/// Clients that a judge can watch without another allocation.
+/// The number of clients that a judge can watch without another allocation.
 const CLIENTS_AT_FIRST: usize = 64;
 
-/// What one judge has seen of the others' renewals, and when by its own clock. Looking allocates
-/// nothing.
+/// What one judge has seen of other clients' renewals, and when by its own clock. Looking does not
+/// allocate.
 #[derive(Clone, Debug)]
 pub struct LeaseWatch {
     seen: Vec<Renewals>,
-    /// What is being seen now: the two take turns.
+    /// What the present look sees. The two vectors take turns.
     seeing: Vec<Renewals>,
     every: Nanos,
     looked: Nanos,
@@ -26,24 +26,24 @@ struct Renewals {
 }
 
 impl LeaseWatch {
-    /// Creates the watch of a judge that looks once per `every` nanoseconds.
+    /// Creates the watch of a judge that looks once every `every` nanoseconds.
     #[must_use]
     pub fn every(every: Nanos) -> LeaseWatch {
         let room = || Vec::with_capacity(CLIENTS_AT_FIRST);
         LeaseWatch { seen: room(), seeing: room(), every, looked: 0 }
     }
 
-    /// Forgets what it has seen: every lease begins to run now.
+    /// Forgets what the judge has seen: every lease begins to run now.
     pub fn begin_anew(&mut self) {
         self.seen.clear();
     }
 
-    /// Looks at the membership. Returns the clients whose leases have expired, and how often they
-    /// had renewed them, for [`Membership::suspect_silent`]. `now` is of a clock that does not
-    /// jump.
+    /// Looks at the membership. Returns the clients whose leases have expired, each with the number
+    /// of its renewals, for [`Membership::suspect_silent`]. `now` must come from a clock that does
+    /// not jump.
     pub fn expired(&mut self, membership: &Membership, now: Nanos) -> Vec<(u32, u64)> {
         // A judge that was kept from looking was perhaps stopped together with the clients that it
-        // watches: it begins anew.
+        // watches. So it begins anew.
         if now.saturating_sub(self.looked) > self.every.saturating_mul(2) {
             self.seen.clear();
         }
@@ -51,7 +51,7 @@ impl LeaseWatch {
         self.seeing.clear();
         let mut expired = Vec::new();
         for (client, renewals, lease) in membership.leases() {
-            // Both are in the order of clients.
+            // Both vectors are in the order of clients.
             let before = self.seen.binary_search_by_key(&client, |seen| seen.client).ok().map(|at| self.seen[at]);
             let since = before.filter(|before| before.renewals == renewals).map_or(now, |before| before.since);
             if now.saturating_sub(since) > lease.saturating_add(lease / MARGIN) {

@@ -1,5 +1,5 @@
-//! The configuration in etcd: a server of etcd's for each test, real processes, and what goes wrong
-//! between them.
+//! Tests of the configuration in etcd, with an etcd server for each test, real processes, and
+//! failures between them.
 
 mod etcd_support;
 #[macro_use]
@@ -41,7 +41,7 @@ fn open(options: &EtcdOptions) -> Result<Arc<dyn Configuration>, ConfigurationEr
     Ok(Arc::new(Etcd::open(options, CLUSTER)?))
 }
 
-/// Why etcd could not be used.
+/// Returns the reason why etcd could not be used.
 fn fault<T>(result: Result<T, ConfigurationError>) -> EtcdFault {
     match result.map(|_| ()) {
         Err(ConfigurationError::Etcd { cause, .. }) => cause,
@@ -49,7 +49,7 @@ fn fault<T>(result: Result<T, ConfigurationError>) -> EtcdFault {
     }
 }
 
-/// What nobody has changed since.
+/// Looks at the newest membership, after a refresh.
 fn newest<T>(here: &Arc<dyn Configuration>, look: impl FnMut(&Membership) -> T) -> T {
     here.refresh().unwrap();
     here.look(look).unwrap()
@@ -59,7 +59,7 @@ fn join(here: &Arc<dyn Configuration>, client: u32) {
     here.change(|membership| membership.join(client, 1, 1, here.process())).unwrap().unwrap();
 }
 
-/// Nobody asks for anything: the watch alone tells.
+/// No process asks for anything. The watch alone tells of changes.
 #[test]
 fn a_watch_tells_of_changes_within_a_second() {
     let server = Server::start();
@@ -95,7 +95,7 @@ fn what_is_something_else_is_refused_untouched() {
     {
         assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
     }
-    // The version before this one, and one that is newer.
+    // The version before this one, and a newer one.
     for version in [3, 9] {
         let other = refused(&format!("{{\"kind\":\"remora configuration\",\"format\":{version},\"what\":[]}}"));
         let names = matches!(other, ConfigurationError::Format { found, known: 4, .. } if found == version);
@@ -108,7 +108,7 @@ fn what_is_something_else_is_refused_untouched() {
     let others = "{\"kind\":\"remora configuration\",\"format\":4,\"cluster\":8,\
                   \"membership\":{\"generation\":0,\"epoch\":1,\"lost\":0,\"leaving\":0,\"copied\":[],\"change\":null,\"members\":{}}}";
     assert!(matches!(refused(others), ConfigurationError::OtherCluster(_)));
-    // The same where it comes later.
+    // The value comes later, and is judged likewise.
     put(&others.replace("8", "7"));
     let here = open(&options(&server)).unwrap();
     join(&here, 1);
@@ -134,8 +134,8 @@ fn clusters_and_folders_are_apart() {
     assert!(format!("{apart:?}").contains("/team/remora/0000000000000007/"));
 }
 
-/// The change is made, its answer is lost, and others go on from there: it is neither made twice,
-/// nor forgotten.
+/// A change is made, its answer is lost, and other processes continue from there. The change is
+/// neither made twice, nor forgotten.
 #[test]
 fn a_change_whose_answer_is_lost_is_made_once() {
     let server = Server::start();
@@ -150,7 +150,7 @@ fn a_change_whose_answer_is_lost_is_made_once() {
             let leaving = scope.spawn(|| here.change(|membership| membership.leave(1)).unwrap());
             until("the change", PATIENCE, || newest(&there, |all| all.standing(1)).is_none());
             for _ in 0..others {
-                // And what it would be taken for, if it was looked for by its effect.
+                // This change has the effect by which the lost one might be mistaken.
                 there.change(|membership| membership.join(1, 1, 1, None)).unwrap().unwrap();
                 there.change(|membership| membership.leave(1)).unwrap().unwrap();
             }
@@ -162,7 +162,7 @@ fn a_change_whose_answer_is_lost_is_made_once() {
     }
 }
 
-/// What tells whether it was made may be gone, which is said then.
+/// The history that tells whether the change was made may be gone. The error says so then.
 #[test]
 fn an_answer_that_is_lost_for_good_is_not_made_up() {
     let server = Server::start();
@@ -233,14 +233,14 @@ fn any_majority_of_servers_will_do() {
     until("orphans", PATIENCE, || there.orphans().len() == clients as usize);
 }
 
-/// It takes what is asked, and never answers: then another one is asked soon enough.
+/// A server accepts requests and never answers. Then another one is asked soon enough.
 #[test]
 fn a_server_that_is_silent_is_not_waited_for() {
     const CHANGES: u32 = 10;
     let servers = Server::start_cluster(3, &[]);
     let endpoints: Vec<String> = servers.iter().map(Server::address).collect();
     let here = open(&options(&servers[0]).endpoints(endpoints).patience(Duration::from_secs(4))).unwrap();
-    // Changes that failed after a wait, and clients.
+    // Count the changes that failed after a wait, and the clients.
     let (mut failures, mut clients) = (0, 0);
     for silent in &servers {
         silent.signal("-STOP");
@@ -259,7 +259,7 @@ fn a_server_that_is_silent_is_not_waited_for() {
     assert_eq!(newest(&here, |all| all.clients().count()), clients as usize);
 }
 
-/// Asks again and again until it works.
+/// Repeats a change until it works.
 fn works_again(here: &Arc<dyn Configuration>, client: u32) {
     until("that it works again", Duration::from_secs(10), || {
         here.change(|membership| membership.join(client, 1, 1, None)).is_ok()
@@ -288,24 +288,24 @@ fn while_it_is_away_calls_say_so_and_nobody_waits() {
         assert!(began.elapsed() < patience, "nobody waits for what is known to be away");
         assert_eq!((here.generation(), here.orphans()), (1, vec![]), "what was seen last");
     };
-    // It is there, and says nothing.
+    // The server is there, and says nothing.
     server.signal("-STOP");
     away();
     server.signal("-CONT");
     works_again(&here, 1);
-    // It is not there.
+    // The server is not there.
     server.kill();
     let error = here.refresh().unwrap_err().to_string();
     assert!(error.contains("refused"), "{error}");
     server.start_again();
     works_again(&here, 1);
-    // Who comes then is told.
+    // A process that opens the configuration then gets the error.
     server.kill();
     let late = open(&options(&server).patience(patience));
     assert!(matches!(fault(late), EtcdFault::Away { .. }));
 }
 
-/// It was taken for one that has ended, and comes back.
+/// A process was taken for ended, and comes back.
 #[test]
 fn a_process_that_was_not_heard_of_for_too_long_signs_again() {
     let server = Server::start();
@@ -318,7 +318,7 @@ fn a_process_that_was_not_heard_of_for_too_long_signs_again() {
             leases.leases().iter().map(|lease| lease.id()).collect::<Vec<_>>()
         })
     };
-    // As they run out.
+    // Revoke the leases, as if they had expired.
     with_client(&server, async |mut client: Client| {
         for lease in client.leases().await.unwrap().leases() {
             client.lease_revoke(lease.id()).await.unwrap();
@@ -329,14 +329,14 @@ fn a_process_that_was_not_heard_of_for_too_long_signs_again() {
         leases().len() == 2
     });
     until("that nobody is an orphan", PATIENCE, || here.orphans().is_empty() && there.orphans().is_empty());
-    // And keeps that alive.
+    // The process also keeps its new sign alive.
     thread::sleep(2 * options(&server).ttl);
     assert!(leases().len() == 2 && here.orphans().is_empty() && !here.has_ended(there.process().unwrap()));
     drop(there);
     until("orphans", PATIENCE, || here.orphans() == [2]);
 }
 
-/// Who goes as it should does not wait until its lease runs out.
+/// A process that ends in good order is known to have ended at once, before its lease expires.
 #[test]
 fn a_process_that_goes_is_known_at_once() {
     let server = Server::start();
@@ -349,7 +349,7 @@ fn a_process_that_goes_is_known_at_once() {
     assert_eq!(here.look(|membership| membership.standing(1)).unwrap(), Some(Standing::Alive));
 }
 
-/// Whatever it is that always comes first, it is not waited for without end.
+/// If other processes always come first, a change gives up after a while.
 #[test]
 fn who_is_always_overtaken_gives_up() {
     let server = Server::start();
@@ -374,7 +374,7 @@ fn a_store_that_has_lost_changes_is_not_believed() {
     server.kill();
     let new = Server::start();
     with_client(&new, async |mut client: Client| {
-        // What it has agreed with itself about, it knows when it starts again.
+        // The server remembers what was agreed on when it starts again.
         for _ in 0..3 {
             client.put("something", "else", None).await.unwrap();
         }
@@ -384,18 +384,19 @@ fn a_store_that_has_lost_changes_is_not_believed() {
     until("that it says so", PATIENCE, || here.look(|_| ()).is_err());
     assert!(matches!(fault(here.look(|_| ())), EtcdFault::WentBack { .. }));
     assert!(matches!(fault(here.change(|all| all.join(9, 1, 1, None))), EtcdFault::WentBack { .. }));
-    // A new beginning is one.
+    // A process that opens the configuration anew may use it.
     let later = open(&options(&server)).unwrap();
     assert_eq!(later.look(|membership| membership.clients().count()).unwrap(), 0);
 }
 
-/// Also if it is ahead of what was known by the time it is asked again: on another way.
+/// The error also stays if etcd has a higher revision by the next question, because that is of
+/// another history.
 #[test]
 fn a_configuration_that_begins_again_is_not_believed() {
     let server = Server::start();
     let (here, there) = (open(&options(&server)).unwrap(), open(&options(&server)).unwrap());
     (1..5).for_each(|client| join(&here, client));
-    // Who has not heard of it all has nothing to doubt.
+    // A process that has not seen the lost data has nothing to doubt.
     until("all that there is", PATIENCE, || there.generation() == here.generation());
     with_client(&server, async |mut client: Client| {
         client.delete(KEY, None).await.unwrap();
@@ -410,7 +411,7 @@ fn a_configuration_that_begins_again_is_not_believed() {
     assert!(matches!(fault(here.change(|all| all.renew(1))), EtcdFault::Lost { known: 4, .. }));
 }
 
-/// Which of the servers leads.
+/// Returns which of the servers leads.
 fn leader(servers: &[Server]) -> usize {
     let ids = servers.iter().map(|server| {
         with_client(server, async |mut client: Client| {
@@ -421,8 +422,9 @@ fn leader(servers: &[Server]) -> usize {
     ids.collect::<Vec<_>>().iter().position(|(member, leader)| member == leader).unwrap()
 }
 
-/// A client that reaches one server only, which leads until it is cut off, and believes so when it
-/// comes back: alone it says nothing but what all have agreed on, and nothing can be changed there.
+/// A client reaches one server only. That server leads until it is cut off, and believes that it
+/// still leads when it comes back. Alone, it answers only what all servers have agreed on, and
+/// nothing can be changed there.
 #[test]
 fn with_a_minority_nothing_is_changed() {
     let servers = Server::start_cluster(3, &[]);
@@ -487,7 +489,7 @@ fn controllers_race_and_each_epoch_begins_once() {
                         return;
                     }
                     if here.look(|all| all.standing(controller)).unwrap() != Some(Standing::Alive) {
-                        // As a new incarnation, as soon as it may.
+                        // It joins as a new incarnation, as soon as it may.
                         controller += CONTROLLERS;
                         here.change(|all| all.join_controller(controller, 1, here.process())).unwrap();
                         continue;
@@ -520,8 +522,8 @@ fn controllers_race_and_each_epoch_begins_once() {
     assert_eq!(u64::from(here.look(|all| all.lost().count()).unwrap()), epoch - 1, "each without one node more");
 }
 
-/// It stands still for longer than anybody's sign of life lasts, and then goes on: all signs are
-/// gone, and come again.
+/// Etcd stands still for longer than any sign of life lasts, and then goes on. All signs are gone,
+/// and come again.
 #[test]
 fn nobody_has_ended_because_etcd_stood_still() {
     let server = Server::start();
@@ -541,7 +543,8 @@ fn nobody_has_ended_because_etcd_stood_still() {
     until("orphans", PATIENCE, || here.orphans() == [2]);
 }
 
-/// Who hands its changes to the helper waits for none of them, and they are made in their order.
+/// A caller that hands its changes to the helper waits for none of them, and they are made in
+/// order.
 #[test]
 fn a_helper_waits_in_place_of_others() {
     const JOBS: u32 = 20;
@@ -601,7 +604,7 @@ fn users_and_their_passwords() {
     let (here, there) = (open(&good).unwrap(), open(&good).unwrap());
     assert!(!format!("{here:?}").contains("secret"), "{here:?}");
     join(&here, 1);
-    // What it proved who it is by, etcd forgets.
+    // Etcd forgets the token by which it had proved who it is.
     server.kill();
     server.start_again();
     join(&here, 2);
@@ -640,13 +643,13 @@ fn tls_on_both_sides() {
     join(&here, 1);
     until("the generation", PATIENCE, || there.generation() == 1);
 
-    // Whom neither of them believes, and who shows nothing, or does not talk TLS.
+    // Neither end trusts the other, or one shows no certificate, or does not use TLS.
     let why = hasty(Some(EtcdTls { ca: others.file("ca.pem"), ..tls(&issued) }));
     assert!(why.contains("certificate"), "{why}");
     hasty(Some(EtcdTls { identity: tls(&others).identity, ..tls(&issued) }));
     hasty(Some(EtcdTls { identity: None, ..tls(&issued) }));
     hasty(None);
-    // Files that cannot be used.
+    // These files cannot be used.
     let key = issued.file("client.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(matches!(fault(with(Some(tls(&issued)))), EtcdFault::Exposed { path, mode: 0o644 } if path == key));

@@ -1,4 +1,4 @@
-//! The configuration in a file: what every configuration keeps to.
+//! Runs the rules that every configuration keeps on the configuration in a file.
 
 #[macro_use]
 mod places;

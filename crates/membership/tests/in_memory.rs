@@ -1,4 +1,4 @@
-//! The configuration of one process: what every configuration keeps to.
+//! Runs the rules that every configuration keeps on the configuration of one process.
 
 #[macro_use]
 mod places;

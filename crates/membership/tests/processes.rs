@@ -1,5 +1,5 @@
-//! A configuration in a file, shared by real processes, of which one is killed: with `kill -9`,
-//! since a thread that ends gives up nothing that a process does.
+//! Tests of a configuration in a file that real processes share. One of them is killed with `kill
+//! -9`, because a thread that ends releases nothing that a process does.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use remora_membership::{Configuration, LockedFile, Standing};
 const CLUSTER: u64 = 7;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A place for a test's files, gone with it.
+/// A folder for a test's files, which is removed with it.
 struct Place(PathBuf);
 
 impl Place {
@@ -48,7 +48,7 @@ impl Process {
         Process(child.unwrap())
     }
 
-    /// Waits until it has said that it has come so far.
+    /// Waits until the process has printed this word.
     fn wait_for(&mut self, word: &str) {
         let output = self.0.stdout.take().unwrap();
         assert!(BufReader::new(output).lines().any(|line| line.unwrap().contains(word)), "it says {word}");
@@ -111,7 +111,7 @@ fn processes_put_their_changes_into_one_order() {
     let file = place.open();
     let (generation, clients) =
         (&file as &dyn Configuration).change(|all| (all.generation(), all.clients().count())).unwrap();
-    // Each has come and left; a change that was lost would have left one of them there.
+    // Each process has joined and left. A lost change would have left one of them there.
     assert_eq!((generation, clients), (8, 0));
 }
 
@@ -126,7 +126,7 @@ fn a_process_that_is_killed_while_it_holds_the_lock_gives_it_up() {
     assert_eq!(clients, [(1, Standing::Alive)], "its change never was");
 }
 
-/// A client at rest has no lease that runs: its process is what can be seen to have ended.
+/// A client at rest has no lease that runs. Its process shows that it has ended.
 #[test]
 fn a_client_at_rest_is_found_when_its_process_is_killed() {
     let place = Place::new("rest");

@@ -1,14 +1,15 @@
-//! Absent reads without a version, and the keys that scans did not return.
+//! Absent reads without a version, and the keys that scans did not return: which edges they imply.
 //!
 //! Such a read fits wherever the key may have been absent. The *positions* of a key are the states
-//! between its versions: position 0 is what the loader left, position p what the p-th version left.
-//! Real time and the reader's own writes leave a window of positions; the first and the last
-//! position in it at which the key may be absent give two edges that every choice implies. Prefix
-//! and suffix extremes over a key's versions make each window two binary searches.
+//! between its versions: position 0 is what the loader left, and position p is what the p-th
+//! version left. Real time and the reader's own writes leave a window of positions. The first and
+//! the last position in the window at which the key may be absent give two edges, which every
+//! choice implies. Prefix and suffix extremes over a key's versions make each window two binary
+//! searches.
 //!
-//! A scan would have to look at every key of its range, and most of them may have been deleted long
-//! ago or be inserted long after. For those, real time alone says that they were absent, so a sweep
-//! over time keeps only the keys that may have been present at about the time of a scan.
+//! A scan would have to look at every key of its range. Most of these may have been deleted long
+//! ago, or be inserted long after. Real time alone says that they were absent. So a sweep over time
+//! keeps only the keys that may have been present at about the time of a scan.
 
 use super::graph::{Edge, EdgeKind};
 use super::versions::{Chains, Inclusion, Version};
@@ -23,12 +24,12 @@ pub(super) struct Misfit {
     pub(super) reader: u32,
     pub(super) key: u32,
     pub(super) by_scan: bool,
-    /// The reader itself read the key as present, at this version. Otherwise no absent interval of
-    /// the key fits.
+    /// The version at which the reader itself read the key as present. `None` if no absent interval
+    /// of the key fits.
     pub(super) read_present: Option<u64>,
 }
 
-/// A key that a transaction found absent, it is not known since when.
+/// A read that found a key absent, without a version that tells since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AbsentRead {
     key: u32,
@@ -41,7 +42,7 @@ struct AbsentRead {
 pub(super) struct Absences {
     pub(super) edges: Vec<Edge>,
     pub(super) misfits: Vec<Misfit>,
-    /// Unknown transactions whose delete is the only explanation of an absent read.
+    /// Unknown transactions whose delete alone explains an absent read.
     pub(super) forced: Vec<u32>,
 }
 
@@ -67,7 +68,7 @@ impl Absences {
         let row = &history.transactions[read.reader as usize];
         let misfit = Misfit { reader: read.reader, key: read.key, by_scan: read.by_scan, read_present: None };
         match versioned_read(history, row, read.key) {
-            // The version says it all.
+            // The read names a version, which says everything.
             Some((_, ReadState::Absent)) => return,
             Some((version, _)) => {
                 self.misfits.push(Misfit { read_present: Some(version), ..misfit });
@@ -88,8 +89,8 @@ impl Absences {
         } else {
             (EdgeKind::WriteAbsent, EdgeKind::AbsentWrite)
         };
-        // If the first position is an unobserved delete's, the reader comes at least after what
-        // that would delete.
+        // If the first position comes from an unobserved delete, the reader comes at least after
+        // what that delete would have deleted.
         let settled = |version: &&Version| !version.maybe;
         if let Some(version) = positions.versions[..first].iter().rev().find(settled)
             && version.writer != read.reader
@@ -116,7 +117,7 @@ fn point_reads(history: &History, included: &Inclusion) -> Vec<AbsentRead> {
     reads
 }
 
-/// The transaction's read of this key that names a version.
+/// Returns the transaction's read of this key that names a version.
 fn versioned_read(history: &History, row: &TransactionRow, key: u32) -> Option<(u64, ReadState)> {
     let scanned = row.scans.of(&history.scans).iter().flat_map(|scan| scan.entries.of(&history.scan_entries));
     let mut reads = row.reads.of(&history.reads).iter().chain(scanned);
@@ -124,18 +125,18 @@ fn versioned_read(history: &History, row: &TransactionRow, key: u32) -> Option<(
     Some((read.version, read.state))
 }
 
-/// The states of one key and what real time says about them.
+/// The states of one key, and what real time says about them.
 struct Positions<'c> {
     history: &'c History,
     versions: &'c [Version],
     /// Whether the key may be absent before its first version.
     absent_at_first: bool,
-    /// Per version: the earliest end of its writer or a later one's, and the latest start of its or
-    /// an earlier one's.
+    /// For each version: the earliest end of its writer or of a later version's writer, and the
+    /// latest start of its writer or of an earlier version's writer.
     earliest_end: Vec<u64>,
     latest_start: Vec<u64>,
-    /// Per position: the next and the previous one, itself included, at which the key may be
-    /// absent; or [`NONE`].
+    /// For each position: the next and the previous position at which the key may be absent, where
+    /// a position may be its own next or previous; or [`NONE`].
     next_absent: Vec<u32>,
     previous_absent: Vec<u32>,
 }
@@ -188,23 +189,25 @@ impl<'c> Positions<'c> {
         if position == 0 { self.absent_at_first } else { self.versions[position - 1].may_be_absent }
     }
 
-    /// An unobserved delete that started after the reader ended cannot be what it saw.
+    /// Whether the reader can have seen this position. An unobserved delete that started after the
+    /// reader ended is too late.
     fn is_in_time(&self, position: usize, reader: &TransactionRow) -> bool {
         position == 0
             || !self.versions[position - 1].maybe
             || start_of(self.history, self.versions[position - 1].writer) <= reader.end_ns
     }
 
-    /// The first and the last position at which the reader may have found the key absent.
+    /// Returns the first and the last position at which the reader may have found the key absent.
     fn window(&self, reader: u32, row: &TransactionRow) -> Option<(usize, usize)> {
-        // After every version whose writer ended before the reader started, before every one that
-        // started after it.
+        // The position is after every version whose writer ended before the reader started, and
+        // before every version whose writer started after the reader ended.
         let mut low = self.earliest_end.partition_point(|end_ns| *end_ns < row.start_ns);
         let mut high = self.latest_start.partition_point(|start_ns| *start_ns <= row.end_ns);
         if !row.writes.of(&self.history.writes).is_empty()
             && let Some(own) = self.own_version(reader, row)
         {
-            // Directly below its own write: anything between would be a lost update.
+            // The position is directly below the reader's own write: a version in between would be
+            // a lost update.
             let below = self.versions[..own].iter().rposition(|version| !version.maybe);
             low = low.max(below.map_or(0, |number| number + 1));
             high = high.min(own);
@@ -234,7 +237,7 @@ impl<'c> Positions<'c> {
         neighbours.get(position).filter(|neighbour| **neighbour != NONE).map(|neighbour| *neighbour as usize)
     }
 
-    /// The number of the reader's own first version of this key.
+    /// Returns the number of the reader's own first version of this key.
     fn own_version(&self, reader: u32, row: &TransactionRow) -> Option<usize> {
         let own = row.writes.of(&self.history.writes).iter().filter_map(|write| {
             let at = self.versions.partition_point(|version| version.version < write.version);
@@ -244,18 +247,18 @@ impl<'c> Positions<'c> {
     }
 }
 
-/// One scan that has to be looked at.
+/// A scan that has to be checked.
 struct Query<'h> {
     reader: u32,
     row: &'h TransactionRow,
     scan: &'h ScanRow,
-    /// Ranks of the keys in its range.
+    /// The ranks of the keys in its range.
     first: u32,
     end: u32,
 }
 
-/// A time in which a key may have been present; outside of it real time alone says that it was
-/// absent.
+/// A time in which a key may have been present. Outside of it, real time alone says that the key
+/// was absent.
 #[derive(Clone, Copy, Debug)]
 struct Presence {
     first_ns: u64,
@@ -263,13 +266,14 @@ struct Presence {
     rank: u32,
 }
 
-/// Keys in key order and the time they were about, swept from the first scan to the last.
+/// The keys in key order, with the times in which they may have been present. It is swept from the
+/// first scan to the last.
 struct Sweep<'h> {
     history: &'h History,
     included: &'h Inclusion,
-    /// Keys that were ever present, by table and bytes: a key's rank is its place.
+    /// The keys that were ever present, by table and bytes. The rank of a key is its place here.
     keys: Vec<u32>,
-    /// Per table, where its keys begin; one more for the end.
+    /// For each table, where its keys begin, and one more place for the end.
     tables: Vec<usize>,
     presences: Vec<Presence>,
 }
@@ -321,7 +325,7 @@ impl<'h> Sweep<'h> {
         Query { reader, row, scan, first, end: rank(to).max(first) }
     }
 
-    /// Adds the keys that scans did not return though they may have been there.
+    /// Adds the keys that scans did not return although the keys may have been there.
     fn collect(&self, reads: &mut Vec<AbsentRead>) {
         let rows = self.history.transactions.iter().enumerate();
         let mut queries: Vec<Query<'_>> = rows
@@ -332,10 +336,10 @@ impl<'h> Sweep<'h> {
             })
             .collect();
         queries.sort_unstable_by_key(|query| query.row.start_ns);
-        // Per key, the number of the scan that returned it last, from 1.
+        // For each key, the number of the scan that last returned it, counted from 1.
         let mut returned = vec![0_u32; self.history.key_count()];
-        // Keys that may be present now, by rank, with the time in which they may; and when they
-        // cease to.
+        // The keys that may be present now, by rank, with the times in which they may be; and the
+        // times at which they cease to be.
         let mut present: BTreeMap<u32, Presence> = BTreeMap::new();
         let mut ceasing: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::new();
         let mut coming = self.presences.iter().peekable();
@@ -352,8 +356,8 @@ impl<'h> Sweep<'h> {
                 }
             };
             if end_ns == NO_END {
-                // An unknown transaction's scan may have been at any time after its start; there
-                // are few of them.
+                // The scan of an unknown transaction may have been at any time after its start.
+                // Such scans are few.
                 (query.first..query.end).for_each(&mut look);
                 continue;
             }

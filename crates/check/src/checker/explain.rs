@@ -1,5 +1,5 @@
-//! Names anomalies and tells them: who read and wrote what, in which version, and why that cannot
-//! be.
+//! Explanations: names the class of an anomaly, and tells which transactions read and wrote what,
+//! in which version, and why that cannot be.
 
 use super::absent::Misfit;
 use super::graph::{Edge, EdgeKind};
@@ -10,7 +10,7 @@ use super::{NONE, end_of, start_of};
 use crate::history::{History, NO_END, ReadRow, ReadState, Status, TransactionRow};
 use std::fmt::Write;
 
-/// Versions of a key told around an absent read.
+/// The number of versions of a key that an explanation shows around an absent read.
 const VERSIONS_TOLD_MAX: usize = 6;
 
 pub(super) struct Explainer<'c> {
@@ -20,7 +20,7 @@ pub(super) struct Explainer<'c> {
 }
 
 impl Explainer<'_> {
-    /// Two writers of one version.
+    /// Explains that two writers installed one version.
     pub(super) fn conflict(&self, conflict: &Conflict) -> Anomaly {
         let &Conflict { key, version, first, second } = conflict;
         let name = self.key(key);
@@ -44,13 +44,13 @@ impl Explainer<'_> {
         self.anomaly(class, &[first, second], told)
     }
 
-    /// Two versions of one key in one transaction.
+    /// Explains that one transaction read two versions of one key.
     pub(super) fn two_versions(&self, reader: u32, key: u32, first: u64, second: u64) -> Anomaly {
         let told = format!("{} read {} at version {first} and at version {second}", self.short(reader), self.key(key));
         self.anomaly(AnomalyClass::NonRepeatableRead, &[reader], vec![told])
     }
 
-    /// A version that the reader itself installed.
+    /// Explains that a transaction read a version that it installed itself.
     pub(super) fn own_version(&self, reader: u32, read: &ReadRow) -> Anomaly {
         let told = format!(
             "{} read {} at version {}, which it installed itself only when it committed",
@@ -61,7 +61,7 @@ impl Explainer<'_> {
         self.anomaly(AnomalyClass::FutureRead, &[reader], vec![told])
     }
 
-    /// A deleted version read as present, or the other way round.
+    /// Explains that a deleted version was read as present, or a present one as absent.
     pub(super) fn wrong_state(&self, reader: u32, read: &ReadRow, writer: u32) -> Anomaly {
         let (seen, left) = match read.state {
             ReadState::Present => ("present", "deleted it"),
@@ -159,7 +159,7 @@ impl Explainer<'_> {
         self.anomaly(class, &involved, told)
     }
 
-    /// Transactions that cannot be put in order.
+    /// Explains that some transactions cannot be put in order.
     pub(super) fn knot(&self, knot: &Knot) -> Anomaly {
         let cycle = &knot.cycle;
         let mut told = vec!["each of these must come before the next, and the last before the first:".to_owned()];
@@ -216,7 +216,7 @@ impl Explainer<'_> {
         text
     }
 
-    /// A version as it was read, and what it stands for.
+    /// Returns the text of a version that was read, with what it stands for.
     fn version(&self, key: u32, version: u64) -> String {
         match self.evidence.resolve(key, version) {
             same if same == version => version.to_string(),
@@ -224,7 +224,7 @@ impl Explainer<'_> {
         }
     }
 
-    /// What a transaction read of a key, as recorded.
+    /// Returns what a transaction read of a key, as recorded.
     fn read_of(&self, node: u32, key: u32) -> Option<&ReadRow> {
         let row = self.row(node)?;
         let scans = row.scans.of(&self.history.scans).iter();
@@ -246,7 +246,7 @@ impl Explainer<'_> {
         written.map_or_else(|| "?".to_owned(), |entry| entry.version.to_string())
     }
 
-    /// What a transaction wrote of a key directly above a version.
+    /// Returns the text of what a transaction wrote of a key directly above a version.
     fn version_above(&self, key: u32, below: Option<u64>, writer: u32) -> String {
         let mut versions = self.chains.of(key).iter().filter(|entry| !entry.maybe);
         let above = versions.find(|entry| below.is_none_or(|below| entry.version > below));
@@ -300,7 +300,7 @@ impl Explainer<'_> {
         }
     }
 
-    /// The versions of a key next to one of them, with their writers and times.
+    /// Returns the text of the versions of a key around one of them, with their writers and times.
     fn versions_around(&self, key: u32, version: u64) -> String {
         let versions: Vec<_> = self.chains.of(key).iter().filter(|entry| !entry.maybe).collect();
         if versions.is_empty() {
@@ -326,7 +326,7 @@ impl Explainer<'_> {
     }
 }
 
-/// The name of a cycle's kind, from the kinds of its edges.
+/// Returns the class of a cycle, from the kinds of its edges.
 fn classify(cycle: &[Edge]) -> AnomalyClass {
     let kinds: Vec<EdgeKind> = cycle.iter().map(|edge| edge.label.kind()).collect();
     let count = |wanted: &[EdgeKind]| kinds.iter().filter(|kind| wanted.contains(kind)).count();
@@ -353,8 +353,8 @@ fn classify(cycle: &[Edge]) -> AnomalyClass {
         1 if one_key => AnomalyClass::IntermediateRead,
         1 => AnomalyClass::ReadSkew,
         _ => {
-            // Snapshot isolation's anomaly has two anti-dependencies in a row; a fork has them
-            // apart.
+            // The anomaly of snapshot isolation has two anti-dependencies in a row. A long fork has
+            // them apart.
             let in_a_row = (0..kinds.len()).any(|at| is_anti(kinds[at]) && is_anti(kinds[(at + 1) % kinds.len()]));
             if in_a_row { AnomalyClass::WriteSkew } else { AnomalyClass::LongFork }
         }

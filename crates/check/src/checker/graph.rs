@@ -1,31 +1,32 @@
-//! The graph of "must come before": transactions, the edges between them, and real time without an
-//! edge per pair.
+//! The graph of which transaction must come before which. Its nodes are transactions. Real time
+//! needs no edge for each pair.
 //!
-//! Real time is a chain of auxiliary nodes, one per run of ends that no start interrupts. A
-//! transaction that ended points to its run's node, a run to the next one, and a run to the
-//! transactions that started before the next. These edges are computed, not stored.
+//! Real time is a chain of auxiliary nodes, one for each run of ends that no start interrupts. A
+//! transaction that ended points to the node of its run. A run points to the next run, and to the
+//! transactions that started before the next run. These edges are computed, not stored.
 
 use super::NONE;
 use crate::history::NO_END;
 
-/// Why one transaction must come before another.
+/// The reason why one transaction (the first) must come before another (the second).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeKind {
-    /// The other wrote the next version.
+    /// The second wrote the next version.
     WriteWrite,
-    /// The other read what it wrote.
+    /// The second read what the first wrote.
     WriteRead,
-    /// The other wrote over what it read.
+    /// The second overwrote what the first read.
     ReadWrite,
-    /// The other found the key absent as it left it, or later.
+    /// The second found the key absent, as the first left it or later.
     WriteAbsent,
-    /// The other put the key back that it found absent.
+    /// The first found the key absent, and the second wrote it again.
     AbsentWrite,
-    /// The other's scan did not return the key as it left it absent, or later.
+    /// The second's scan did not return the key, which the first left absent, or which was absent
+    /// later.
     WriteScan,
-    /// The other put the key back that its scan did not return.
+    /// The first's scan did not return the key, and the second wrote it again.
     ScanWrite,
-    /// It ended before the other started.
+    /// The first ended before the second started.
     RealTime,
 }
 
@@ -44,7 +45,7 @@ impl EdgeKind {
 const KEY_BITS: u32 = 28;
 const _: () = assert!(crate::history::KEYS_MAX <= 1 << KEY_BITS, "a key and an edge's kind share 32 bits");
 
-/// An edge's kind and key in 32 bits: there may be ten edges per transaction.
+/// The kind and the key of an edge in 32 bits, because there may be ten edges for each transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label(u32);
 
@@ -59,13 +60,13 @@ impl Label {
         EdgeKind::STORED.get((self.0 >> KEY_BITS) as usize).copied().unwrap_or(EdgeKind::RealTime)
     }
 
-    /// Of no meaning for real time.
+    /// Returns the key of the edge. It has no meaning for real time.
     pub(super) fn key(self) -> u32 {
         self.0 & ((1 << KEY_BITS) - 1)
     }
 }
 
-/// One transaction must come before another.
+/// An edge: one transaction must come before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
     pub(super) from: u32,
@@ -83,7 +84,7 @@ impl Edge {
     }
 }
 
-/// When a node started and ended.
+/// The times at which a node started and ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
     pub(super) start_ns: u64,
@@ -91,31 +92,32 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Of nodes that real time says nothing about.
+    /// The timing of a node that real time says nothing about.
     pub(super) const NEVER: Self = Self { start_ns: 0, end_ns: NO_END };
 }
 
 /// Which edges a search follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Follow {
-    /// Only what reads and writes say.
+    /// The edges from reads and writes.
     Data,
-    /// Real time too.
+    /// The edges from reads and writes, and from real time.
     All,
 }
 
-/// The nodes 0..n are transactions and stand-ins, those from n on the auxiliary nodes of real time.
+/// The graph. Nodes 0..n are transactions and stand-ins; from n on they are the auxiliary nodes of
+/// real time.
 #[derive(Debug)]
 pub(super) struct Graph {
     pub(super) timings: Vec<Timing>,
-    /// Per node, where its edges begin; one more for the end.
+    /// For each node, where its edges begin, and one more place for the end.
     offsets: Vec<usize>,
     targets: Vec<u32>,
     labels: Vec<Label>,
-    /// Per node, the auxiliary node that it points to, or [`NONE`].
+    /// For each node, the auxiliary node that it points to, or [`NONE`].
     run_of: Vec<u32>,
-    /// Nodes in the order in which they started, and per run where those begin that started after
-    /// it.
+    /// Nodes in the order in which they started; and for each run, where the nodes begin that
+    /// started after it.
     by_start: Vec<u32>,
     run_offsets: Vec<usize>,
 }
@@ -157,8 +159,8 @@ impl Graph {
         let nodes = 0..timings.len() as u32;
         let mut by_end: Vec<u32> = nodes.clone().filter(|node| timings[*node as usize].end_ns != NO_END).collect();
         by_end.sort_unstable_by_key(|node| timings[*node as usize].end_ns);
-        // A node that starts at 0 cannot have anything before it; so stand-ins, whose start is not
-        // known, stay out.
+        // A node that starts at 0 cannot have any node before it. So stand-ins, whose start is not
+        // known, are left out.
         let mut by_start: Vec<u32> = nodes.filter(|node| timings[*node as usize].start_ns != 0).collect();
         by_start.sort_unstable_by_key(|node| timings[*node as usize].start_ns);
         let mut ended = by_end.into_iter().peekable();
@@ -166,7 +168,8 @@ impl Graph {
             let start_ns = timings[*node as usize].start_ns;
             let run = (timings.len() + self.run_offsets.len()) as u32;
             let mut began = false;
-            // Strictly: what ends at the instant at which another starts may be concurrent with it.
+            // The comparison is strict: a transaction that ends at the instant at which another
+            // starts may be concurrent with it.
             while let Some(earlier) = ended.next_if(|earlier| timings[*earlier as usize].end_ns < start_ns) {
                 self.run_of[earlier as usize] = run;
                 began = true;
@@ -179,7 +182,7 @@ impl Graph {
         self.by_start = by_start;
     }
 
-    /// Number of transactions and stand-ins.
+    /// Returns the number of transactions and stand-ins.
     pub(super) fn transaction_count(&self) -> usize {
         self.timings.len()
     }
@@ -192,13 +195,13 @@ impl Graph {
         (node as usize) < self.timings.len()
     }
 
-    /// The stored edges out of a node.
+    /// Returns the stored edges out of a node.
     pub(super) fn data_edges(&self, from: u32) -> impl Iterator<Item = Edge> + '_ {
         let range = self.offsets[from as usize]..self.offsets[from as usize + 1];
         range.map(move |at| Edge { from, to: self.targets[at], label: self.labels[at] })
     }
 
-    /// The edge out of a node with the given number, counted from 0 without gaps.
+    /// Returns the edge out of a node that has this number. Numbers count from 0 without gaps.
     pub(super) fn successor(&self, node: u32, number: usize, follow: Follow) -> Option<(u32, Label)> {
         let count = self.timings.len();
         if (node as usize) < count {

@@ -1,19 +1,20 @@
-//! What a check found, in numbers and in text that a person can follow.
+//! The report of a check: its findings in numbers, and in text that a person can follow.
 
 use std::fmt;
 
-/// Anomalies kept with their explanation; the others are only counted.
+/// The number of anomalies that are kept with their explanation. Further ones are only counted.
 const ANOMALIES_MAX: usize = 100;
 
 /// The verdict on a history.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was checked.
+    /// What was checked, in numbers.
     pub counts: Counts,
-    /// What was found: nothing, if the history is strictly serializable. At most a hundred, and of
-    /// cycles one per knot of transactions.
+    /// The anomalies that were found; none if the history is strictly serializable. There are at
+    /// most a hundred, and at most one cycle for each knot of transactions.
     pub anomalies: Vec<Anomaly>,
-    /// How many more anomalies were found than are explained in [`anomalies`](Self::anomalies).
+    /// The number of anomalies that were found beyond the ones explained in
+    /// [`anomalies`](Self::anomalies).
     pub anomalies_omitted: u64,
 }
 
@@ -41,10 +42,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// How much was checked.
+/// The size of a checked history, in counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All transactions.
+    /// All transactions of the history.
     pub transactions: u64,
     /// Transactions that committed for certain.
     pub committed: u64,
@@ -52,19 +53,19 @@ pub struct Counts {
     pub aborted: u64,
     /// Transactions whose outcome is not recorded.
     pub unknown: u64,
-    /// Unknown transactions that others show to have committed.
+    /// Unknown transactions that other transactions show to have committed.
     pub unknown_observed: u64,
     /// Keys read, by point reads and scans together.
     pub reads: u64,
     /// Keys written.
     pub writes: u64,
-    /// Scans.
+    /// Scans, counted as one each.
     pub scans: u64,
     /// Versions that a rollback installed.
     pub rollbacks: u64,
-    /// Different keys.
+    /// Different keys that were named.
     pub keys: u64,
-    /// Dependencies followed, real time not counted.
+    /// Dependencies that were followed, without real time.
     pub edges: u64,
 }
 
@@ -88,50 +89,51 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What kind of anomaly it is, as far as that can be told.
+/// The class of an anomaly, as far as it can be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AnomalyClass {
-    /// A write between a transaction's read of a key and its own write of it.
+    /// A write came between a transaction's read of a key and its own write of that key.
     LostUpdate,
     /// One version of a key was installed twice.
     DuplicateVersion,
     /// A committed transaction read what an aborted one wrote.
     DirtyRead,
-    /// A version was read that nobody wrote.
+    /// A version was read that no transaction wrote.
     UnwrittenRead,
-    /// Two different states of a key from before its first write were read.
+    /// Two different states of a key were read that both precede its first write.
     LoaderVersionsDiffer,
     /// A transaction read two states of one key.
     NonRepeatableRead,
     /// A deleted version was read as present, or a present one as absent.
     WrongState,
-    /// A key was found absent when it was not.
+    /// A key was found absent at a time when it was present.
     ImpossibleAbsence,
-    /// A scan did not return a key that was there, or writes and scans cannot be put in order.
+    /// A scan did not return a key that was present, or writes and scans cannot be put in order.
     Phantom,
-    /// A transaction read what another one itself overwrote later.
+    /// A transaction read a write that its own writer overwrote later.
     IntermediateRead,
     /// The write orders of several keys contradict each other.
     WriteCycle,
-    /// Transactions read from each other in a circle.
+    /// Transactions read from each other in a cycle.
     CircularReads,
-    /// A transaction saw a part of another one's writes.
+    /// A transaction saw only a part of another transaction's writes.
     ReadSkew,
     /// Transactions read what the others overwrote.
     WriteSkew,
     /// Two readers saw two writers in opposite orders.
     LongFork,
-    /// A transaction read what had been overwritten before it started.
+    /// A transaction read a value that had been overwritten before the transaction started.
     StaleRead,
-    /// A transaction read what was written after it had ended, or what it installed itself.
+    /// A transaction read a value that was written after it had ended, or that it installed itself.
     FutureRead,
-    /// A transaction's write was ordered before one that had ended before it started.
+    /// A transaction's write was ordered before the write of a transaction that had ended before it
+    /// started.
     WriteAgainstTime,
 }
 
 impl AnomalyClass {
-    /// The name of the class in a report.
+    /// Returns the name of the class in a report.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -168,9 +170,9 @@ impl fmt::Display for AnomalyClass {
 pub struct Anomaly {
     /// The kind of the anomaly.
     pub class: AnomalyClass,
-    /// The ids of the transactions involved; those of a cycle in its order.
+    /// The ids of the transactions involved. For a cycle they are in its order.
     pub transactions: Vec<u64>,
-    /// The explanation, line by line: what was read and written, and why it cannot be.
+    /// The explanation, line by line: what was read and written, and why that cannot be.
     pub explanation: Vec<String>,
 }
 

@@ -1,30 +1,32 @@
-//! Finds cycles: strongly connected components without recursion, then a short cycle inside each.
+//! The search for cycles: it finds strongly connected components without recursion, and a short
+//! cycle in each.
 //!
-//! A component may be large, since one backward edge ties everything that real time puts between
-//! its ends into one knot; but what a person needs is the two or three transactions that cannot be
-//! put in order. So the search looks for the shortest cycle within a bounded effort, and looks
-//! first for cycles that need no real time.
+//! A component may be large. One backward edge ties together everything that real time puts between
+//! its ends. But a person needs only the two or three transactions that cannot be put in order. So
+//! the search looks for the shortest cycle within a bounded effort, and first for cycles that need
+//! no real time.
 
 use super::NONE;
 use super::graph::{Edge, EdgeKind, Follow, Graph, Label};
 use std::collections::VecDeque;
 
-/// Knots explained per report; people fix the first and run again.
+/// The number of knots that a report explains. A person repairs the first, and runs the check
+/// again.
 const KNOTS_MAX: usize = 20;
 
-/// Edges looked at while searching one knot for a shorter cycle.
+/// The number of edges that the search for a shorter cycle looks at in one knot.
 const EFFORT_MAX: u64 = 20_000_000;
 
 /// A knot of transactions that cannot be put in order.
 #[derive(Debug)]
 pub(super) struct Knot {
-    /// A short cycle in it.
+    /// A short cycle in the knot.
     pub(super) cycle: Vec<Edge>,
-    /// How many transactions are on cycles with these.
+    /// The number of transactions that are on cycles with these.
     pub(super) size: usize,
 }
 
-/// All knots up to a limit, smallest first, and how many more there are.
+/// Returns the knots up to a limit, the smallest first, and the number of further ones.
 pub(super) fn knots(graph: &Graph) -> (Vec<Knot>, usize) {
     let mut all = components(graph, Follow::All);
     if all.is_empty() {
@@ -37,9 +39,9 @@ pub(super) fn knots(graph: &Graph) -> (Vec<Knot>, usize) {
     }
     data.sort_by_key(Vec::len);
     all.sort_by_key(Vec::len);
-    // A knot that holds together without real time needs no second explanation with it; but a stale
-    // read over a long time ties everything that happened meanwhile into its knot, and must not
-    // hide behind what it contains.
+    // A knot that exists without real time needs no second explanation with it. But a stale read
+    // over a long time ties everything that happened meanwhile into its knot. It must not be hidden
+    // by what the knot contains.
     let mut search = Search::new(graph);
     let mut found: Vec<Knot> = Vec::new();
     let mut omitted = data.len().saturating_sub(KNOTS_MAX);
@@ -61,10 +63,11 @@ pub(super) fn knots(graph: &Graph) -> (Vec<Knot>, usize) {
     (found, omitted)
 }
 
-/// The strongly connected components of more than one node (Tarjan's algorithm with its own stack).
+/// Returns the strongly connected components of more than one node (Tarjan's algorithm with its own
+/// stack).
 fn components(graph: &Graph, follow: Follow) -> Vec<Vec<u32>> {
     let count = if follow == Follow::All { graph.node_count() } else { graph.transaction_count() };
-    // 0 is "not visited"; a component's nodes get `DONE` when it is complete.
+    // 0 means "not visited". The nodes of a component get `DONE` when it is complete.
     const DONE: u32 = u32::MAX;
     let mut order = vec![0_u32; count];
     let mut lowest = vec![0_u32; count];
@@ -114,13 +117,14 @@ fn components(graph: &Graph, follow: Follow) -> Vec<Vec<u32>> {
     found
 }
 
-/// Searches inside one component, with marks that are reused from one search to the next.
+/// A search inside one component, with marks that are used again in the next search.
 struct Search<'g> {
     graph: &'g Graph,
-    /// Per node: the component that is being searched, or another.
+    /// For each node: the component that is being searched, or another one.
     knot_of: Vec<u32>,
     knot: u32,
-    /// Per node: in which search it was last reached, at which distance, and from where.
+    /// For each node: the search in which it was last reached, the distance, and the node before
+    /// it.
     reached: Vec<u32>,
     distance: Vec<u32>,
     parent: Vec<(u32, Label)>,
@@ -145,7 +149,7 @@ impl<'g> Search<'g> {
         }
     }
 
-    /// A cycle inside the component, the shortest that the effort allows.
+    /// Returns a cycle inside the component, the shortest that the effort allows.
     fn shortest(&mut self, knot: &[u32], follow: Follow) -> Vec<Edge> {
         self.knot += 1;
         for node in knot {
@@ -173,9 +177,10 @@ impl<'g> Search<'g> {
         sources.first().and_then(|source| self.cycle_through(*source, follow, u32::MAX)).unwrap_or_default()
     }
 
-    /// A cycle of two: an edge to a transaction that ended before the edge's own started. In a
-    /// large knot this finds at once what a search would have to wade through all of real time for.
-    /// Edges between two nodes that are explained already do not count.
+    /// Returns a cycle of two edges: one edge leads to a transaction that ended before the edge's
+    /// own transaction started. In a large knot this finds at once a cycle for which a search would
+    /// go through all of real time. Edges between two nodes that are explained already do not
+    /// count.
     fn backward_edge(&self, knot: &[u32], explained: &[bool]) -> Option<Vec<Edge>> {
         let timings = &self.graph.timings;
         let members = knot.iter().filter(|node| self.graph.is_transaction(**node));
@@ -184,7 +189,7 @@ impl<'g> Search<'g> {
         let backward = edges
             .filter(|edge| timings[edge.to as usize].end_ns < timings[edge.from as usize].start_ns)
             .filter(|edge| !is_explained(edge.from) || !is_explained(edge.to));
-        // A stale read says more than the write order that follows from it.
+        // A stale read explains more than the write order that follows from it.
         let edge = backward.min_by_key(|edge| match edge.label.kind() {
             EdgeKind::ReadWrite | EdgeKind::AbsentWrite | EdgeKind::ScanWrite => 0,
             EdgeKind::WriteRead | EdgeKind::WriteAbsent | EdgeKind::WriteScan => 1,
@@ -193,25 +198,26 @@ impl<'g> Search<'g> {
         Some(vec![edge, Edge::real_time(edge.to, edge.from)])
     }
 
-    /// A shortest cycle through `source` of at most `limit` edges, the auxiliary ones not counted.
+    /// Returns a shortest cycle through `source` of at most `limit` edges. Auxiliary edges are not
+    /// counted.
     fn cycle_through(&mut self, source: u32, follow: Follow, limit: u32) -> Option<Vec<Edge>> {
         self.round += 1;
         self.queue.clear();
         self.reach(source, 0, (NONE, Edge::real_time(0, 0).label));
         self.queue.push_back(source);
-        // The length, last node and last edge of the best cycle so far.
+        // The length, the last node and the last edge of the best cycle so far.
         let mut best: Option<(u32, u32, Label)> = None;
         while let Some(node) = self.queue.pop_front() {
             let distance = self.distance[node as usize];
             if best.is_some_and(|best| distance >= best.0) {
                 break;
             }
-            // At the limit only auxiliary nodes go on: their edges cost nothing.
+            // At the limit, only auxiliary nodes go on, because their edges cost nothing.
             if distance >= limit && self.graph.is_transaction(node) {
                 continue;
             }
-            // Out of a transaction an edge costs one, whether straight to another or into real
-            // time.
+            // An edge out of a transaction costs one, whether it leads directly to another
+            // transaction or into real time.
             let cost = u32::from(self.graph.is_transaction(node));
             let mut number = 0;
             while let Some((next, label)) = self.graph.successor(node, number, follow) {
@@ -245,8 +251,8 @@ impl<'g> Search<'g> {
         self.parent[node as usize] = parent;
     }
 
-    /// The edges from `source` over `last` back to `source`, auxiliary nodes collapsed into
-    /// real-time edges.
+    /// Returns the edges from `source` over `last` back to `source`. Paths over auxiliary nodes
+    /// become real-time edges.
     fn path_back(&self, source: u32, last: u32, label: Label) -> Vec<Edge> {
         let mut edges = Vec::new();
         let (mut to, mut from, mut label) = (source, last, label);

@@ -1,7 +1,7 @@
-//! Each key's write order, and which unknown transactions it shows to have committed.
+//! The write order of each key, and which unknown transactions it shows to have committed.
 //!
-//! [`Evidence`] is what the history says and never changes; [`Inclusion`] is the belief about
-//! unknown transactions, which only grows; [`Chains`] are the write orders that follow from both.
+//! [`Evidence`] is what the history says, and never changes. [`Inclusion`] is the assumption about
+//! unknown transactions, which only grows. [`Chains`] are the write orders that follow from both.
 
 use super::NONE;
 use crate::history::{History, ReadState, Status, TransactionRow, WriteKind};
@@ -12,12 +12,13 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Version {
     pub(super) version: u64,
-    /// The node that installed it: a transaction, or a stand-in for one of several unknown ones.
+    /// The node that installed the version: a transaction, or a stand-in for one of several unknown
+    /// ones.
     pub(super) writer: u32,
     pub(super) may_be_present: bool,
     pub(super) may_be_absent: bool,
-    /// A delete by an unknown transaction that nothing shows to have committed. No edges; but an
-    /// absent read may be what shows it.
+    /// Whether this is a delete by an unknown transaction that nothing shows to have committed. It
+    /// has no edges, but an absent read may show that it committed.
     pub(super) maybe: bool,
 }
 
@@ -27,31 +28,32 @@ pub(super) struct Conflict {
     pub(super) key: u32,
     pub(super) version: u64,
     pub(super) first: u32,
-    /// [`NONE`] for a rollback.
+    /// The second writer, or [`NONE`] for a rollback.
     pub(super) second: u32,
 }
 
-/// What a version read turned out to be.
+/// What a version that was read turned out to be.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum VersionRead {
     /// The version with this number in [`Chains::entries`].
     Entry(usize),
-    /// Lower than all versions written: the loader's.
+    /// The version is lower than all written versions, so it is the loader's.
     BeforeAll,
-    /// Nobody wrote it.
+    /// No transaction wrote the version.
     Missing,
 }
 
-/// What the history says about versions, whatever became of its unknown transactions.
+/// What the history says about versions, whatever the outcome of its unknown transactions.
 #[derive(Debug)]
 pub(super) struct Evidence {
-    /// Per key, where its writes begin in `writes`; one more for the end.
+    /// For each key, where its writes begin in `writes`, and one more place for the end.
     offsets: Vec<usize>,
-    /// Of committed and unknown transactions, by key, then version, committed ones first.
+    /// The writes of committed and unknown transactions, by key, then version, with committed ones
+    /// first.
     writes: Vec<Version>,
-    /// (key, version, transaction) of aborted writes, sorted.
+    /// The aborted writes as (key, version, transaction), sorted.
     aborted: Vec<(u32, u64, u32)>,
-    /// (key, installed, restored), sorted.
+    /// The rollbacks as (key, installed version, restored version), sorted.
     rollbacks: Vec<(u32, u64, u64)>,
 }
 
@@ -102,10 +104,10 @@ impl Evidence {
         Self { offsets, writes, aborted, rollbacks }
     }
 
-    /// The version whose content a version has: itself, unless a rollback installed it.
+    /// Returns the version whose content a version has: itself, unless a rollback installed it.
     pub(super) fn resolve(&self, key: u32, mut version: u64) -> u64 {
-        // Ends because a rollback always restores a lower version than it installs; the reader
-        // refuses others.
+        // The loop ends, because a rollback always restores a lower version than it installs. The
+        // reader refuses others.
         while let Some(restored) = self.restored(key, version) {
             version = restored;
         }
@@ -121,14 +123,14 @@ impl Evidence {
         (rollback.0 == key && rollback.1 == installed).then_some(rollback.2)
     }
 
-    /// An aborted transaction that names this version as one of its writes.
+    /// Returns an aborted transaction that names this version as one of its writes.
     pub(super) fn aborted_writer(&self, key: u32, version: u64) -> Option<u32> {
         let at = self.aborted.partition_point(|write| (write.0, write.1) < (key, version));
         let write = self.aborted.get(at)?;
         (write.0 == key && write.1 == version).then_some(write.2)
     }
 
-    /// All writes of this version of this key.
+    /// Returns all writes of this version of this key.
     fn writes_of(&self, key: u32, version: u64) -> &[Version] {
         let of_key = &self.writes[self.offsets[key as usize]..self.offsets[key as usize + 1]];
         let first = of_key.partition_point(|write| write.version < version);
@@ -136,7 +138,7 @@ impl Evidence {
         &of_key[first..first + count]
     }
 
-    /// The write orders, given which unknown transactions committed.
+    /// Returns the write orders under the assumption `included`.
     pub(super) fn settle(&self, history: &History, included: &Inclusion) -> Chains {
         let mut chains = Chains {
             offsets: Vec::with_capacity(self.offsets.len()),
@@ -190,12 +192,12 @@ impl Evidence {
     }
 }
 
-/// The transactions taken to have committed: those recorded as committed, and unknown ones that
-/// were observed.
+/// The transactions that are assumed to have committed: those recorded as committed, and unknown
+/// ones that were observed.
 #[derive(Debug)]
 pub(super) struct Inclusion {
     included: Vec<bool>,
-    /// Versions observed that several unknown transactions wrote.
+    /// Observed versions that several unknown transactions wrote.
     contested: HashSet<(u32, u64)>,
 }
 
@@ -222,7 +224,8 @@ impl Inclusion {
         !self.contested.is_empty() && self.contested.contains(&(key, version))
     }
 
-    /// Takes an unknown transaction to have committed, and with it all that it observed.
+    /// Assumes that an unknown transaction committed, and so did all unknown transactions that it
+    /// observed.
     pub(super) fn include(&mut self, history: &History, evidence: &Evidence, transaction: u32) {
         let mut work = vec![transaction];
         while let Some(transaction) = work.pop() {
@@ -233,7 +236,7 @@ impl Inclusion {
         }
     }
 
-    /// The unknown transactions whose writes a transaction read.
+    /// Returns the unknown transactions whose writes a transaction read.
     fn observed_by(&mut self, history: &History, evidence: &Evidence, row: &TransactionRow) -> Vec<u32> {
         let mut observed = Vec::new();
         let scanned = row.scans.of(&history.scans).iter().flat_map(|scan| scan.entries.of(&history.scan_entries));
@@ -243,8 +246,8 @@ impl Inclusion {
             }
             let version = evidence.resolve(read.key, read.version);
             let Some((first, others)) = evidence.writes_of(read.key, version).split_first() else { continue };
-            // Committed writers are sorted first: with one of them, nothing is learned about
-            // unknown ones.
+            // Committed writers come first. If there is one, the read shows nothing about unknown
+            // ones.
             if !first.maybe {
                 continue;
             }
@@ -258,19 +261,19 @@ impl Inclusion {
     }
 }
 
-/// Each key's versions in order.
+/// The versions of each key, in order.
 #[derive(Debug)]
 pub(super) struct Chains {
-    /// Per key, where its versions begin in `entries`; one more for the end.
+    /// For each key, where its versions begin in `entries`, and one more place for the end.
     offsets: Vec<usize>,
     pub(super) entries: Vec<Version>,
-    /// Transactions, then stand-ins.
+    /// The number of nodes: transactions, then stand-ins.
     pub(super) node_count: u32,
     pub(super) conflicts: Vec<Conflict>,
 }
 
 impl Chains {
-    /// The numbers of a key's versions.
+    /// Returns the numbers of a key's versions.
     pub(super) fn range(&self, key: u32) -> Range<usize> {
         self.offsets[key as usize]..self.offsets[key as usize + 1]
     }
@@ -283,7 +286,7 @@ impl Chains {
         let range = self.range(key);
         let of_key = &self.entries[range.clone()];
         let at = of_key.partition_point(|entry| entry.version < version);
-        // Beside a `maybe` of the same version there is nothing else: an observed version is
+        // If a version has a `maybe` entry, it has no other, because an observed version is
         // settled.
         match of_key.get(at) {
             Some(entry) if entry.version == version && !entry.maybe => VersionRead::Entry(range.start + at),
@@ -292,7 +295,7 @@ impl Chains {
         }
     }
 
-    /// The writer of the first settled version of the key from the given number on.
+    /// Returns the writer of the first settled version of the key from the given number on.
     pub(super) fn next_writer(&self, key: u32, number: usize) -> Option<u32> {
         let rest = self.entries.get(number..self.range(key).end)?;
         rest.iter().find(|entry| !entry.maybe).map(|entry| entry.writer)

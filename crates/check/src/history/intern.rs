@@ -1,13 +1,13 @@
-//! Table names and keys as small numbers: a history names the same few keys over and over, and
-//! everything the checker does per key should index a vector rather than hash bytes.
+//! The numbers of tables and keys. A history names few keys again and again. So everything that the
+//! checker does for each key indexes a vector, and hashes no bytes.
 //!
-//! Key bytes lie in one arena; the hash table holds only a hash and an id per slot, so growing it
-//! moves nothing else.
+//! Key bytes lie in one arena. The hash table holds only a hash and an id in each slot, so growing
+//! it moves nothing else.
 
-/// Marks a free slot of the hash table, and is therefore no key's id.
+/// The mark of a free slot of the hash table. No key has this id.
 const FREE: u32 = u32::MAX;
 
-/// Ids have to leave room for the kind of an edge beside them in 32 bits.
+/// The number of ids. An id must leave room for the kind of an edge beside it in 32 bits.
 pub(crate) const KEYS_MAX: usize = 1 << 28;
 
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +21,12 @@ struct Entry {
 pub(crate) struct KeyInterner {
     tables: Vec<String>,
     bytes: Vec<u8>,
-    /// Per key: where its bytes end (they begin where the previous key's end), and its table.
+    /// For each key: where its bytes end, and its table. Its bytes begin where the bytes of the
+    /// previous key end.
     ends: Vec<usize>,
     table_of: Vec<u32>,
     slots: Vec<Entry>,
-    /// Histories name few tables and mostly the one they named last.
+    /// The table that was named last. Histories name few tables, and mostly the last one again.
     last_table: u32,
 }
 
@@ -69,7 +70,7 @@ impl KeyInterner {
         self.last_table
     }
 
-    /// The key's id, or none when the history has more keys than ids.
+    /// Returns the id of a key. `None` if the history has more keys than there are ids.
     pub(crate) fn intern(&mut self, table: u32, bytes: &[u8]) -> Option<u32> {
         if (self.len() + 1) * 2 > self.slots.len() {
             self.grow();
@@ -113,7 +114,8 @@ impl KeyInterner {
     }
 }
 
-/// Multiply and fold, eight bytes at a time: keys are short, and nobody attacks this table.
+/// Hashes eight bytes at a time, by multiplication and folding. Keys are short, and no attacker
+/// chooses them.
 fn hash(table: u32, bytes: &[u8]) -> u32 {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let fold = |state: u64, word: u64| {

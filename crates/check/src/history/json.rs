@@ -1,21 +1,21 @@
 //! A pull scanner over the bytes of one JSON line.
 //!
-//! Lines are parsed straight into arenas, without a tree or an allocation per line, and a line that
-//! ends too early must be told apart from one that is wrong, because a crashed client may leave the
-//! former. Hence a scanner of our own rather than a general parser: every error is either
-//! [`LineError::Truncated`] or names a column.
+//! This is a scanner of our own and not a general parser, for two reasons. It parses lines straight
+//! into arenas, without a tree or an allocation for each line. And it tells a line that ends too
+//! early from one that is wrong, because a crashed client may leave the former. Every error is
+//! either [`LineError::Truncated`] or names a column.
 
 use super::error::LineError;
 
-/// Deeper nesting is refused in values that are skipped: nothing in a history is nested deeper than
-/// four.
+/// The deepest nesting that is accepted in values that are skipped. Values of a history are nested
+/// at most four deep.
 const DEPTH_MAX: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Holds a string whose escapes had to be undone.
+    /// A buffer for a string whose escapes had to be decoded.
     scratch: &'a mut Vec<u8>,
 }
 
@@ -28,13 +28,14 @@ impl<'a> Scanner<'a> {
         self.at + 1
     }
 
-    /// The column, from 1, of the next byte that is not white space.
+    /// Returns the column, counted from 1, of the next byte that is not white space.
     pub(crate) fn next_column(&mut self) -> usize {
         self.peek();
         self.column()
     }
 
-    /// The error for "something else stands here", or truncation if nothing does.
+    /// Returns the error for an unexpected byte. If the line ends here, the error is that the line
+    /// is truncated.
     pub(crate) fn unexpected(&self, expected: &'static str) -> LineError {
         if self.at >= self.bytes.len() {
             LineError::Truncated
@@ -43,7 +44,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next byte that is not white space, without consuming it.
+    /// Returns the next byte that is not white space, without consuming it.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.bytes.get(self.at) {
             if !matches!(byte, b' ' | b'\t' | b'\r' | b'\n') {
@@ -75,7 +76,7 @@ impl<'a> Scanner<'a> {
         self.expect(b']', "']'")
     }
 
-    /// Steps to the next element of an array, or over its end. `first` starts out true.
+    /// Steps to the next element of an array, or over its end. `first` must be true at first.
     pub(crate) fn next_element(&mut self, first: &mut bool) -> Result<bool, LineError> {
         self.next_item(first, b']', "',' or ']'")
     }
@@ -88,7 +89,7 @@ impl<'a> Scanner<'a> {
             }
             Some(b',') if !*first => {
                 self.at += 1;
-                // A comma promises an element: without this, `[1,]` would pass.
+                // A comma promises an element. Without this check, `[1,]` would pass.
                 if self.peek() == Some(close) {
                     return Err(self.unexpected("an element after ','"));
                 }
@@ -100,8 +101,8 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    /// The name of the next member of an object, consumed with its colon; none at (and over) the
-    /// object's end.
+    /// Returns the name of the next member of an object, and consumes it with its colon. At the end
+    /// of the object, consumes that and returns `None`.
     pub(crate) fn next_member(&mut self, first: &mut bool) -> Result<Option<&str>, LineError> {
         if !self.next_item(first, b'}', "',' or '}'")? {
             return Ok(None);
@@ -111,7 +112,7 @@ impl<'a> Scanner<'a> {
         Ok(Some(self.text(text)))
     }
 
-    /// Nothing but white space may follow.
+    /// Checks that only white space follows.
     pub(crate) fn finish(&mut self) -> Result<(), LineError> {
         match self.peek() {
             None => Ok(()),
@@ -137,7 +138,7 @@ impl<'a> Scanner<'a> {
         Ok(value)
     }
 
-    /// An unsigned integer or `null`.
+    /// Reads an unsigned integer or `null`.
     pub(crate) fn unsigned_or_null(&mut self, expected: &'static str) -> Result<Option<u64>, LineError> {
         if self.peek() == Some(b'n') {
             self.word(b"null", expected)?;
@@ -166,8 +167,8 @@ impl<'a> Scanner<'a> {
             Text::Plain { first, end } => &self.bytes[first..end],
             Text::Unescaped => self.scratch,
         };
-        // Checked when it was scanned; a second failure cannot happen, and an empty name would be
-        // found out anyway.
+        // The bytes were checked when they were scanned, so this cannot fail. An empty name would
+        // be noticed anyway.
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 
@@ -218,7 +219,7 @@ impl<'a> Scanner<'a> {
         Ok(Text::Unescaped)
     }
 
-    /// What follows a backslash.
+    /// Decodes what follows a backslash.
     fn escape(&mut self) -> Result<(), LineError> {
         let byte = *self.bytes.get(self.at).ok_or(LineError::Truncated)?;
         let plain = match byte {
@@ -269,7 +270,7 @@ impl<'a> Scanner<'a> {
         Ok(code)
     }
 
-    /// Steps over any value: fields that a later format adds are none of our business.
+    /// Steps over any value. This skips fields that a later format adds.
     pub(crate) fn skip_value(&mut self) -> Result<(), LineError> {
         self.skip_nested(0)
     }
@@ -335,7 +336,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Where the text of a scanned string is.
+/// The place of the text of a scanned string.
 #[derive(Clone, Copy, Debug)]
 enum Text {
     Plain { first: usize, end: usize },

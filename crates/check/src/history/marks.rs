@@ -1,4 +1,4 @@
-//! The first and the last line of a recorded history, which say whether it is whole.
+//! The marks of a recorded history: its first and its last line, which say whether it is whole.
 //!
 //! ```text
 //! {"history":"begun"}      or "durable", if it was recorded so
@@ -6,18 +6,18 @@
 //! {"history":"ended"}
 //! ```
 //!
-//! Such a history cannot lose its lines in silence:
+//! With these marks, a history cannot lose lines without notice:
 //!
-//! - A file without any line was emptied, or its client ended before it began.
-//! - A history without an end is of a client that was killed, or that runs still.
-//! - The first line of a history that could not be written on, as on a full disk, is changed to
-//!   `"cut"`. Versions would be missing in it, and a check would accuse the innocent.
+//! - An empty file was emptied, or its client ended before it began the history.
+//! - A history without an end comes from a client that was killed, or that is still running.
+//! - If a history could not be written on (on a full disk, for example), its first line is changed
+//!   to `"cut"`. Versions are missing in it, so a check would accuse correct transactions.
 //!
-//! A history without marks is read as well: older programs wrote none.
+//! A history without marks is accepted as well, because older programs wrote none.
 
 use super::error::LineError;
 
-/// What a mark says.
+/// What a mark says about its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// A history begins: durable, or not.
@@ -45,8 +45,8 @@ impl Mark {
         found.ok_or_else(|| LineError::UnknownMark(word.to_owned()))
     }
 
-    /// The line, with its newline. Both first lines of a history can take each other's place: they
-    /// have the same length.
+    /// Returns the line of the mark, with its newline. The two first lines of a history have the
+    /// same length, so one can replace the other in the file.
     pub(crate) fn line(self) -> String {
         const WIDTH: usize = "durable".len();
         let word = self.word();

@@ -1,9 +1,9 @@
-//! Reads history files into a [`History`], or says in one line which line of which file is wrong
-//! and how.
+//! The reader of history files. It makes a [`History`], or an error of one line that says which
+//! line of which file is wrong, and how.
 //!
 //! Such an error comes from a crashed or half-written recording. So every message names file, line
-//! and column. A truncated last line, which a killed client leaves behind legitimately, is told
-//! apart from damage.
+//! and column. A truncated last line is not damage, because a killed client may leave one, so it
+//! has an error of its own.
 
 use super::error::{HistoryError, LineError, Unended};
 use super::json::Scanner;
@@ -15,54 +15,56 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::BufRead;
 
-/// A line longer than this is no history but some other file: reading on would only fill memory.
+/// The longest line that is accepted. A file with a longer one is not a history, and reading it
+/// would only fill memory.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// How to read history files.
+/// Options of reading history files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Accept that the last line of each file is truncated, as a killed client leaves it, and drop
-    /// it.
+    /// Whether the last line of each file may be truncated, as a killed client leaves it. The
+    /// reader then drops that line.
     pub crashed: bool,
 }
 
-/// What was read.
+/// The result of reading: the history, and what the user should know about its files.
 #[derive(Debug)]
 pub struct LoadedHistory {
     /// The transactions of all files.
     pub history: History,
-    /// The files whose truncated last line was dropped; the person who asked for a verdict should
-    /// be told.
+    /// The files whose truncated last line was dropped. The user who asked for a verdict should be
+    /// told.
     pub truncated_files: Vec<String>,
-    /// The files that hold nothing at all, which only a crash may leave; the person who asked
-    /// should be told.
+    /// The empty files, which only a crash may leave. The user who asked for a verdict should be
+    /// told.
     pub empty_files: Vec<String>,
 }
 
-/// Collects the transactions of several files.
+/// A reader that collects the transactions of several files.
 #[derive(Debug, Default)]
 pub struct HistoryReader {
     options: ReadOptions,
     history: History,
-    /// Index into the history's transactions, by id.
+    /// For each id, the index of its transaction in the history.
     by_id: HashMap<u64, u32>,
     truncated_files: Vec<String>,
     empty_files: Vec<String>,
-    /// Whether the history is durable that has begun in the file being read, and has not ended.
+    /// Whether the history is durable that has begun in the file being read. `None` if no history
+    /// is begun there.
     begun: Option<bool>,
     scratch: Vec<u8>,
     key: Vec<u8>,
 }
 
 impl HistoryReader {
-    /// A reader that has read nothing yet.
+    /// Makes a reader that has read nothing yet.
     #[must_use]
     pub fn new(options: ReadOptions) -> Self {
         Self { options, ..Self::default() }
     }
 
-    /// Reads one file to its end. After an error the reader is of no more use than what was read
-    /// before the bad line.
+    /// Reads one file to its end. After an error, the reader has only what it read before the bad
+    /// line.
     pub fn read<R: BufRead>(&mut self, file: &str, mut source: R) -> Result<(), HistoryError> {
         let file_number = self.history.files.len() as u32;
         self.history.files.push(file.to_owned());
@@ -99,15 +101,15 @@ impl HistoryReader {
         }
     }
 
-    /// All that was read.
+    /// Returns everything that was read.
     #[must_use]
     pub fn finish(self) -> LoadedHistory {
         let HistoryReader { history, truncated_files, empty_files, .. } = self;
         LoadedHistory { history, truncated_files, empty_files }
     }
 
-    /// No more lines come of what was begun, if anything was: an error unless a crash may have left
-    /// it so.
+    /// Ends the part of a file that belongs to one history. Returns an error if that history was
+    /// begun, has no end, and no crash explains that.
     fn end_part(&mut self) -> Result<(), Unended> {
         match (self.begun.take(), self.options.crashed) {
             (None, _) | (Some(true), true) => Ok(()),
@@ -116,7 +118,8 @@ impl HistoryReader {
         }
     }
 
-    /// The first or the last line of a history. Several may lie in one file, one behind the other.
+    /// Adds the first or the last line of a history. Several histories may lie in one file, one
+    /// behind the other.
     fn add_mark(&mut self, mark: Mark, fields: &Fields) -> Result<(), LineError> {
         let other = fields.first_of_transaction().or(fields.is_set(Field::Rollback).then_some(Field::Rollback));
         if let Some(field) = other {
@@ -147,8 +150,8 @@ impl HistoryReader {
         let outcome = self.parse(Scanner::new(line, &mut scratch), place);
         self.scratch = scratch;
         if outcome.is_err() {
-            // A dropped line must not leave half a transaction. (Keys it named may stay: nothing
-            // refers to them.)
+            // A line that is dropped must not leave half a transaction. The keys that it named may
+            // stay, because nothing refers to them.
             let history = &mut self.history;
             history.reads.truncate(lengths[0]);
             history.writes.truncate(lengths[1]);
@@ -331,7 +334,7 @@ impl HistoryReader {
         Ok(())
     }
 
-    /// The opening of an element about one key: `[table, key,`.
+    /// Parses the opening of an element about one key: `[table, key,`.
     fn parse_keyed(&mut self, scanner: &mut Scanner<'_>) -> Result<u32, LineError> {
         scanner.open_array()?;
         let table = self.parse_table(scanner)?;
@@ -350,7 +353,7 @@ impl HistoryReader {
         self.history.keys.intern(table, &self.key).ok_or(LineError::TooLarge("268 million keys"))
     }
 
-    /// Leaves the bytes in `self.key`.
+    /// Parses a key, and leaves its bytes in `self.key`.
     fn parse_hex(&mut self, scanner: &mut Scanner<'_>) -> Result<(), LineError> {
         let column = scanner.next_column();
         let text = scanner.string("a key in hex")?;
@@ -425,10 +428,10 @@ impl HistoryReader {
     }
 }
 
-/// The fields of a line, in any order.
+/// The fields that a line has, in any order.
 #[derive(Debug, Default)]
 struct Fields {
-    /// One bit per [`Field`].
+    /// One bit for each [`Field`].
     set: u32,
     id: u64,
     worker: u64,
@@ -447,8 +450,8 @@ impl Fields {
         self.set & 1 << field as u32 != 0
     }
 
-    /// The first field that only a transaction's line may have. (An id or a worker would do no harm
-    /// to a rollback.)
+    /// Returns the first field that only a transaction's line may have. An id or a worker would do
+    /// no harm in a rollback.
     fn first_of_transaction(&self) -> Option<Field> {
         let fields = [Field::Status, Field::Reads, Field::Writes, Field::Scans, Field::StartNs, Field::EndNs];
         fields.into_iter().find(|field| self.is_set(*field))
@@ -515,14 +518,14 @@ const HEX_VALUES: [u8; 256] = {
 };
 
 fn span(first: usize, end: usize, limit: &'static str) -> Result<Span, LineError> {
-    // Nothing may have the number u32::MAX: the checker keeps it for "none".
+    // No item may have the number u32::MAX, which the checker uses for "none".
     if end >= u32::MAX as usize {
         return Err(LineError::TooLarge(limit));
     }
     Ok(Span { first: first as u32, end: end as u32 })
 }
 
-/// A text from a file, short enough for a message.
+/// Shortens a text from a file so that it fits a message.
 fn abbreviate(text: &str) -> String {
     const CHARACTERS_MAX: usize = 40;
     let mut short: String = text.chars().take(CHARACTERS_MAX).collect();
@@ -539,7 +542,7 @@ enum LineEnd {
     TooLong,
 }
 
-/// Appends one line without its newline.
+/// Appends one line, without its newline, to `line`.
 fn read_line<R: BufRead>(source: &mut R, line: &mut Vec<u8>) -> std::io::Result<LineEnd> {
     loop {
         let available = match source.fill_buf() {
@@ -563,7 +566,7 @@ fn read_line<R: BufRead>(source: &mut R, line: &mut Vec<u8>) -> std::io::Result<
     }
 }
 
-/// Sixteen bytes at a time, which the compiler turns into vector instructions.
+/// Finds a newline sixteen bytes at a time, which the compiler turns into vector instructions.
 fn find_newline(bytes: &[u8]) -> Option<usize> {
     let (chunks, rest) = bytes.as_chunks::<16>();
     for (number, chunk) in chunks.iter().enumerate() {

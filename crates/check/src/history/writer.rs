@@ -1,53 +1,53 @@
-//! Writes history lines on the recording side, where a worker spends time that it measures.
+//! The writer of history lines, for workers that record while their time is measured.
 //!
-//! Lines are formatted by hand into a buffer that is reused, so that recording allocates nothing in
-//! steady state. A line is either whole in the buffer or not there at all: [`Line`] takes back what
-//! it wrote unless it is ended.
+//! Lines are formatted by hand into a buffer that is used again, so recording allocates nothing in
+//! steady state. The buffer has only whole lines: a [`Line`] removes what it wrote unless it is
+//! ended.
 
 use super::WriteKind;
 
-/// What became of a transaction, and when its client knew.
+/// The outcome of a transaction, and when its client knew it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It committed.
+    /// The transaction committed.
     Committed {
-        /// When the client knew.
+        /// When the client knew the outcome, in nanoseconds.
         end_ns: u64,
     },
-    /// It aborted and left no trace.
+    /// The transaction aborted, and left no trace.
     Aborted {
-        /// When the client knew.
+        /// When the client knew the outcome, in nanoseconds.
         end_ns: u64,
     },
-    /// It may or may not have committed, or may yet: there is no end.
+    /// The transaction may have committed or not, or may yet commit. So it has no end.
     Unknown,
 }
 
-/// What a line says before its reads and writes.
+/// The first part of a transaction's line, before its reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineHeader {
     /// The transaction's id, unique over all files that are checked together.
     pub id: u64,
-    /// The worker that ran it.
+    /// The worker that ran the transaction.
     pub worker: u64,
-    /// When its first attempt began.
+    /// When the transaction's first attempt began, in nanoseconds.
     pub start_ns: u64,
-    /// What became of it.
+    /// The outcome of the transaction.
     pub outcome: Outcome,
 }
 
-/// Whole lines of a history, to be written to a file from time to time.
+/// A buffer of whole lines of a history, which the caller writes to a file from time to time.
 #[derive(Debug, Default)]
 pub struct LineBuffer {
     lines: Text,
-    /// The line's writes and scans, while its reads go to `lines`: they may be recorded in any
-    /// order.
+    /// The writes and scans of the line that is being recorded. Its reads go to `lines`, so all
+    /// three may be recorded in any order.
     writes: Text,
     scans: Text,
 }
 
 impl LineBuffer {
-    /// An empty buffer.
+    /// Makes an empty buffer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -83,7 +83,7 @@ impl LineBuffer {
         Line { buffer: self, line_start, reads_start, ended: false }
     }
 
-    /// Appends a rollback's line: table, key, version installed, version restored.
+    /// Appends a rollback's line. An entry is (table, key, installed version, restored version).
     pub fn rollback<'a>(&mut self, entries: impl IntoIterator<Item = (&'a str, &'a [u8], u64, u64)>) {
         self.lines.put(b"{\"rollback\":[");
         let start = self.lines.used;
@@ -98,20 +98,19 @@ impl LineBuffer {
         self.lines.put(b"]}\n");
     }
 
-    /// The whole lines recorded so far.
+    /// Returns the whole lines recorded so far.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.lines.bytes[..self.lines.used]
     }
 
-    /// Forgets the lines, typically after they were written to a file, and keeps the memory.
+    /// Removes the lines, usually after they were written to a file, and keeps the memory.
     pub fn clear(&mut self) {
         self.lines.used = 0;
     }
 }
 
-/// A transaction's line that is being recorded. Dropping it without [`end`](Self::end) takes it
-/// back.
+/// A transaction's line that is being recorded. Dropping it without [`end`](Self::end) removes it.
 #[must_use = "a line that is not ended is taken back"]
 #[derive(Debug)]
 pub struct Line<'b> {
@@ -122,7 +121,7 @@ pub struct Line<'b> {
 }
 
 impl Line<'_> {
-    /// The transaction read the key at this version.
+    /// Records that the transaction read the key at this version.
     pub fn read(&mut self, table: &str, key: &[u8], version: u64) {
         let mut room = self.buffer.lines.room_for_item(self.reads_start, table, key);
         room.put_integer(version);
@@ -130,7 +129,8 @@ impl Line<'_> {
         room.close();
     }
 
-    /// The transaction did not find the key; its tombstone's version, if there was still one.
+    /// Records that the transaction found the key absent. `tombstone` is the version of its
+    /// tombstone, if there was one.
     pub fn read_absent(&mut self, table: &str, key: &[u8], tombstone: Option<u64>) {
         let mut room = self.buffer.lines.room_for_item(self.reads_start, table, key);
         room.put_version(tombstone);
@@ -138,8 +138,8 @@ impl Line<'_> {
         room.close();
     }
 
-    /// The transaction wrote the key. Only an aborted one may not have got as far as knowing a
-    /// version.
+    /// Records that the transaction wrote the key. `version` may be `None` only for an aborted
+    /// transaction, which may have ended before it knew one.
     pub fn write(&mut self, table: &str, key: &[u8], version: impl Into<Option<u64>>, kind: WriteKind) {
         let mut room = self.buffer.writes.room_for_item(0, table, key);
         room.put_version(version.into());
@@ -151,8 +151,8 @@ impl Line<'_> {
         room.close();
     }
 
-    /// The transaction scanned from `from` (inclusive) to `to` (exclusive) and got these keys and
-    /// versions.
+    /// Records that the transaction scanned from `from` (inclusive) to `to` (exclusive) and got
+    /// these keys and versions.
     pub fn scan<'a>(
         &mut self,
         table: &str,
@@ -207,8 +207,8 @@ impl Drop for Line<'_> {
 
 const DIGITS_MAX: usize = 20;
 
-/// Bytes of which the first `used` are text. The others are there already, so that a piece of text
-/// needs one check for room and not one per comma.
+/// A text buffer: the first `used` bytes are text. The other bytes exist already, so a piece of
+/// text needs one check for room, and not one for each comma.
 #[derive(Debug, Default)]
 struct Text {
     bytes: Vec<u8>,
@@ -222,7 +222,7 @@ impl Text {
         room.close();
     }
 
-    /// Room for this many bytes at least.
+    /// Makes room for at least this many bytes.
     fn room(&mut self, needed: usize) -> Room<'_> {
         if self.bytes.len() - self.used < needed {
             self.grow(needed);
@@ -236,8 +236,8 @@ impl Text {
         self.bytes.resize((self.used + needed).next_power_of_two().max(1 << 10), 0);
     }
 
-    /// `["table", "hex", ` with a comma before it unless it is the list's first, and room for what
-    /// may follow.
+    /// Writes `["table", "hex", `, with a comma before it unless it is the list's first item.
+    /// Returns room for what may follow.
     fn room_for_item(&mut self, list_start: usize, table: &str, key: &[u8]) -> Room<'_> {
         const ESCAPE_BYTES_MAX: usize = 6;
         let separate = self.used > list_start;
@@ -251,7 +251,7 @@ impl Text {
     }
 }
 
-/// Room that was made in a [`Text`].
+/// Room that was made in a [`Text`], with what was put into it.
 struct Room<'t> {
     bytes: &'t mut [u8],
     at: usize,
@@ -259,7 +259,7 @@ struct Room<'t> {
 }
 
 impl Room<'_> {
-    /// What was put becomes part of the text.
+    /// Makes what was put into the room a part of the text.
     fn close(self) {
         *self.used = self.at;
     }
@@ -274,8 +274,8 @@ impl Room<'_> {
     #[inline]
     fn put_escaped(&mut self, text: &str) {
         let needs_escape = |byte: u8| byte < b' ' || byte == b'"' || byte == b'\\';
-        // Without an early end there is nothing to mispredict: table names are short and almost
-        // never need an escape.
+        // The loop has no early end, so there is nothing to mispredict. Table names are short, and
+        // hardly ever need an escape.
         if !text.bytes().fold(false, |found, byte| found | needs_escape(byte)) {
             self.put(text.as_bytes());
             return;
@@ -292,7 +292,7 @@ impl Room<'_> {
         }
     }
 
-    /// The bytes in hex, in quotes.
+    /// Puts the bytes in hexadecimal, in quotes.
     fn put_hex(&mut self, key: &[u8]) {
         self.put(b"\"");
         let (words, rest) = key.as_chunks::<8>();
@@ -335,8 +335,8 @@ impl Room<'_> {
         }
     }
 
-    /// An integer of at most eight digits: all eight are computed, and the leading zeros shifted
-    /// out.
+    /// Puts an integer of at most eight digits. All eight are computed, and the leading zeros are
+    /// shifted out.
     fn put_short_integer(&mut self, value: u32) {
         let digits = value.checked_ilog10().map_or(1, |power| power + 1);
         let text = u64::from_be_bytes(eight_digits(value)) << (8 * (8 - digits));

@@ -1,4 +1,4 @@
-//! A history as plain values, and its way through the recording and the reading side.
+//! Histories as plain values, for tests, and their way through the recording and the reading side.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use remora_check::{
@@ -21,7 +21,7 @@ pub struct TransactionModel {
     pub id: u64,
     pub worker: u64,
     pub start_ns: u64,
-    /// Of no meaning for unknown ones.
+    /// The end. It has no meaning for unknown transactions.
     pub end_ns: u64,
     pub status: Status,
     pub reads: Vec<(Key, Observed)>,
@@ -29,12 +29,12 @@ pub struct TransactionModel {
     pub scans: Vec<ScanModel>,
 }
 
-/// Keys of the table most tests use are named by one letter.
+/// Returns a key of the table that most tests use. Such keys are named by one letter.
 pub fn key(name: &str) -> Key {
     ("t".to_owned(), name.as_bytes().to_vec())
 }
 
-/// A committed transaction; the builder methods below add to it.
+/// Makes a committed transaction, to which the builder methods below add.
 pub fn committed(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
     TransactionModel {
         id,
@@ -131,7 +131,7 @@ impl TransactionModel {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryModel {
     pub transactions: Vec<TransactionModel>,
-    /// Key, version installed, version restored.
+    /// The rollbacks: key, installed version, restored version.
     pub rollbacks: Vec<(Key, u64, u64)>,
 }
 
@@ -145,7 +145,7 @@ impl HistoryModel {
             transaction.record(&mut buffer);
         }
         if buffer.bytes().is_empty() {
-            // A file without any line is no history.
+            // A file without any line is not a history.
             buffer.rollback([]);
         }
         buffer.bytes().to_vec()
@@ -155,7 +155,7 @@ impl HistoryModel {
         check(&load(&self.record()).expect("a recorded history can be read"))
     }
 
-    /// The values of a history that was read.
+    /// Returns the plain values of a history that was read.
     pub fn of(history: &History) -> Self {
         let name = |table: &str, key: &[u8]| (table.to_owned(), key.to_vec());
         let transactions = history.transactions().map(|transaction| TransactionModel {
@@ -202,7 +202,7 @@ pub fn history(transactions: Vec<TransactionModel>) -> HistoryModel {
     HistoryModel { transactions, rollbacks: Vec::new() }
 }
 
-/// Checks and expects exactly these classes, in any order.
+/// Checks a history and expects exactly these classes, in any order.
 pub fn expect_classes(model: &HistoryModel, expected: &[AnomalyClass]) -> Report {
     let report = model.check();
     let mut found: Vec<AnomalyClass> = report.anomalies.iter().map(|anomaly| anomaly.class).collect();

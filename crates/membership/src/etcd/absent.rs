@@ -1,4 +1,5 @@
-//! A program without etcd: no configuration in it can exist, and the compiler knows it.
+//! The type [`Etcd`] for a program that was built without etcd. No value of it can exist, and the
+//! compiler knows that.
 
 use super::fault::EtcdFault;
 use super::options::EtcdOptions;
@@ -7,12 +8,12 @@ use crate::membership::Membership;
 
 pub(crate) const BUILT: bool = false;
 
-/// A configuration in etcd. Needs the cargo feature `etcd`.
+/// A configuration in etcd. It needs the cargo feature `etcd`.
 #[derive(Debug)]
 pub enum Etcd {}
 
 impl Etcd {
-    /// Always [`EtcdFault::NotBuilt`].
+    /// Fails always, with [`EtcdFault::NotBuilt`].
     pub fn open(options: &EtcdOptions, _cluster: u64) -> Result<Etcd, ConfigurationError> {
         Err(ConfigurationError::Etcd { endpoints: options.endpoints.join(","), cause: EtcdFault::NotBuilt })
     }

@@ -1,71 +1,72 @@
-//! Why etcd cannot be used.
+//! The errors of a configuration in etcd.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why etcd cannot be used.
+/// The reason why etcd cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EtcdFault {
-    /// The program cannot talk to etcd at all.
+    /// The program was built without etcd.
     #[error("this program was built without etcd: build it with --features etcd")]
     NotBuilt,
-    /// It does not answer. A change that was asked for may still be made.
+    /// Etcd does not answer. A change that was asked for may still be made later.
     #[error("no answer within {patience:?} ({why}): see that etcd runs there; it is used again as soon as it answers")]
     Away {
-        /// The time after which it was given up.
+        /// The time after which the process stopped waiting.
         patience: Duration,
-        /// What was last heard of it.
+        /// The last error that was received.
         why: String,
     },
-    /// It refuses.
+    /// Etcd refuses the request.
     #[error("it says {0:?}")]
     Refused(String),
-    /// All the time others made changes first. Nothing has changed.
+    /// For this whole time, other processes made their changes first. Nothing has changed.
     #[error("for {0:?}, others were faster: there are too many clients for one etcd, or it is too slow")]
     Overtaken(Duration),
-    /// An answer was lost, and etcd has compacted what would tell.
+    /// An answer was lost, and etcd has compacted the history that would tell whether the change
+    /// was made.
     #[error("it is not known whether a change was made: its answer was lost, and etcd has compacted its history since")]
     Unsettled,
-    /// It has lost what it had.
+    /// Etcd has lost data: its revision is older than one that was seen before.
     #[error("it is at revision {found}, and was at {known}: it has lost changes, so start all clients again")]
     WentBack {
-        /// Revision that was found.
+        /// The revision that was found.
         found: i64,
-        /// Revision that was seen before.
+        /// The revision that was seen before.
         known: i64,
     },
-    /// It has lost what it had, and goes on from something older.
+    /// Etcd has lost data, and continues from an older membership.
     #[error(
         "its membership is of generation {found}, and was of {known}: it has lost changes, so start all clients again"
     )]
     Lost {
-        /// Generation that was found.
+        /// The generation that was found.
         found: u64,
-        /// Generation that was seen before.
+        /// The generation that was seen before.
         known: u64,
     },
     /// A file of a certificate, key or password cannot be read.
     #[error("{path}: {cause}")]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         cause: io::Error,
     },
-    /// Others than its owner may read a file that is secret.
+    /// Users other than its owner may read a file that must be secret.
     #[error("others may read {path} (mode {mode:03o}): chmod 600 it")]
     Exposed {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Permission bits of the file.
+        /// The permission bits of the file.
         mode: u32,
     },
-    /// Addresses or certificates make no sense.
+    /// Addresses or certificates are malformed.
     #[error("{0}")]
     Unusable(String),
-    /// This process cannot have what it takes: a thread, memory.
+    /// The system refuses this process a resource that it needs, such as a thread or memory.
     #[error(transparent)]
     System(io::Error),
 }

@@ -1,4 +1,4 @@
-//! Where etcd is, and how to talk to it: servers, time limits, certificates, user and password.
+//! The options of a configuration in etcd: servers, time limits, certificates, user and password.
 
 use std::fmt;
 use std::fs::File;
@@ -9,23 +9,24 @@ use std::time::Duration;
 
 use super::fault::EtcdFault;
 
-/// Where etcd is, and how to talk to it.
+/// Where etcd is, and how to connect to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct EtcdOptions {
-    /// Host and port of its servers; each of them will do, and more are asked when one is down.
+    /// Host and port of etcd's servers. Each of them can answer, and others are asked when one is
+    /// down.
     pub endpoints: Vec<String>,
-    /// What the keys begin with, without a slash at the end. `/remora` by default; clusters have
-    /// folders of their own there.
+    /// The beginning of all keys, without a slash at the end. The default is `/remora`. Each
+    /// cluster has a folder of its own there.
     pub prefix: String,
-    /// How long a call waits for etcd at most, until it fails. 2 s by default.
+    /// The longest time that a call waits for etcd before it fails. The default is 2 s.
     pub patience: Duration,
-    /// So long after etcd has heard of a process last, the process is taken for one that has ended.
-    /// 5 s by default; etcd counts whole seconds, and takes 2 at least.
+    /// The time after which etcd takes a process for ended if it has not heard of it. The default
+    /// is 5 s. Etcd counts whole seconds, and takes at least 2.
     pub ttl: Duration,
-    /// Talk TLS.
+    /// The certificates for TLS. `None` means plain TCP.
     pub tls: Option<EtcdTls>,
-    /// Who to be there.
+    /// The etcd user to log in as. `None` means none.
     pub user: Option<EtcdUser>,
 }
 
@@ -39,7 +40,7 @@ remora_fabric::setters!(EtcdOptions {
 });
 
 impl EtcdOptions {
-    /// The defaults, for these servers.
+    /// Returns the defaults, for these servers.
     #[must_use]
     pub fn of(endpoints: Vec<String>) -> EtcdOptions {
         let (patience, ttl) = (Duration::from_secs(2), Duration::from_secs(5));
@@ -47,45 +48,45 @@ impl EtcdOptions {
     }
 }
 
-/// Whom to trust, and what to show. Files are PEM.
+/// The certificates that this client trusts, and the one that it shows. All files are PEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EtcdTls {
-    /// Certificates to trust: of an authority, or the servers' own.
+    /// The file of certificates to trust: an authority's, or the servers' own.
     pub ca: PathBuf,
-    /// What to show servers that ask for it: the certificate, and its private key, for nobody else
-    /// to read.
+    /// The files of the certificate that this client shows to servers that ask for it, and of its
+    /// private key. Only the owner may read the latter.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// A user of etcd's.
+/// A user of etcd, with a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdUser {
-    /// The name.
+    /// The user's name.
     pub name: String,
-    /// The password.
+    /// The user's password.
     pub password: String,
 }
 
 impl EtcdUser {
-    /// With the password that stands in a file, for nobody else to read. The end of its line does
-    /// not count.
+    /// Reads the password of a user from a file that only its owner may read. The end of its line
+    /// does not count.
     pub fn read(name: impl Into<String>, password: &Path) -> Result<EtcdUser, EtcdFault> {
         let password = read_private(password)?;
         Ok(EtcdUser { name: name.into(), password: password.trim_end_matches(['\n', '\r']).to_owned() })
     }
 }
 
-/// A password is not for logs.
+/// Hides the password, which must not get into logs.
 impl fmt::Debug for EtcdUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EtcdUser({:?}, ..)", self.name)
     }
 }
 
-/// Permission bits of others than the owner.
+/// Permission bits of users other than the owner.
 const OTHERS: u32 = 0o077;
 
-/// Reads a text that is secret. What others may read protects nothing, and is refused.
+/// Reads a text that must be secret. A file that others may read protects nothing, and is refused.
 pub(super) fn read_private(path: &Path) -> Result<String, EtcdFault> {
     let unreadable = |cause| EtcdFault::File { path: path.to_owned(), cause };
     let mut file = File::open(path).map_err(unreadable)?;

@@ -1,6 +1,6 @@
-//! The configuration in etcd: see the [module above](super).
+//! The configuration in etcd, in a program that was built with it: see the [module above](super).
 //!
-//! Callers are threads that wait; everything that talks to etcd is async, and runs on one thread
+//! Callers are threads that wait. Everything that talks to etcd is async, and runs on one thread
 //! with one tokio runtime for each [`Etcd`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,33 +31,35 @@ use crate::stored;
 
 pub(crate) const BUILT: bool = true;
 
-/// One server may be silent, and another one not: the first time, an answer is awaited for this
-/// part of all patience, then for twice as long each time, since all of them may be slow.
+/// One server may be silent while another answers. So the first attempt waits for this fraction of
+/// the patience, and each further attempt twice as long as the one before, because all servers may
+/// be slow.
 const FIRST_SHARE: u32 = 8;
-/// Who has been given no answer asks again after this time: perhaps another server, ...
+/// The time after which a caller that got no answer asks again, perhaps another server.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
-/// ... and what goes on in the background after this one.
+/// The time after which background work tries again.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A caller waits so much longer than its patience for the thread that knows when that is over.
+/// The extra time that a caller waits, beyond its patience, for the thread that knows when the
+/// patience is over.
 const GRACE: Duration = Duration::from_secs(1);
-/// A connection that says nothing is asked whether it lives. If a client asks more often than every
-/// 5 s, etcd takes it for an attacker.
+/// The time after which an idle connection is probed. If a client probes more often than every 5 s,
+/// etcd takes it for an attacker.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// Time for a process whose key is gone to put it again: it may only have been kept from etcd, or
-/// etcd from every client. No longer than half of [`EtcdOptions::ttl`].
+/// The time that a process whose key is gone has to put it again. It may only have been kept from
+/// etcd, or etcd from every client. It is no longer than half of [`EtcdOptions::ttl`].
 const SIGN_AGAIN: Duration = Duration::from_secs(1);
-/// Shortest time between two times that orphans are named to a thread that asks. Each thread that
-/// hears of them suspects all of them.
+/// The shortest time between two times that orphans are named to a thread that asks. Each thread
+/// that hears of orphans suspects all of them.
 const ORPHANS_EVERY: Duration = Duration::from_millis(20);
 
 /// A configuration in etcd, which client processes on any number of hosts share.
 pub struct Etcd {
-    // Ends first, as it uses the other.
+    // The helper. It is dropped first, because it uses the store.
     helper: Helper,
     store: Arc<Store>,
 }
 
-/// What it is without its helper.
+/// An [`Etcd`] without its helper.
 struct Store {
     core: Arc<Core>,
     engine: Engine,
@@ -65,12 +67,12 @@ struct Store {
     turn: Mutex<()>,
 }
 
-/// The membership as etcd had it at a revision.
+/// The membership that etcd had at a revision.
 #[derive(Clone)]
 struct Snapshot {
-    /// Revision of the whole store: the higher one is the later one.
+    /// The revision of the whole store. A higher one is later.
     revision: i64,
-    /// Revision of the key's last change, which a change compares; 0 if there is no key.
+    /// The revision of the key's last change, which a change compares. It is 0 if there is no key.
     modified: i64,
     membership: Arc<Membership>,
 }
@@ -79,17 +81,18 @@ struct Snapshot {
 struct View {
     membership: Arc<Membership>,
     alive: BTreeSet<u64>,
-    /// Processes that the membership names and that are not alive, since when, and their clients.
+    /// Processes that the membership names and that are not alive, each with the time since which,
+    /// and its clients.
     missing: BTreeMap<u64, (Instant, Vec<u32>)>,
     asked: Instant,
 }
 
-/// What shows that etcd has lost changes, which is so for ever.
+/// The evidence that etcd has lost changes. From then on the configuration fails for good.
 #[derive(Clone, Copy)]
 enum Lost {
-    /// Revisions: found, and known.
+    /// The revision that was found, and the one that was known.
     Revisions(i64, i64),
-    /// Generations of the membership: found, and known.
+    /// The generation of the membership that was found, and the one that was known.
     Generations(u64, u64),
 }
 
@@ -99,7 +102,7 @@ struct Core {
     patience: Duration,
     ttl: Duration,
     cluster: u64,
-    /// With a slash at its end.
+    /// The folder of the cluster's keys, with a slash at its end.
     folder: String,
     process: u64,
     lease: AtomicI64,
@@ -107,13 +110,13 @@ struct Core {
     generation: AtomicU64,
     seen: Mutex<Snapshot>,
     view: Mutex<View>,
-    /// Why etcd is not asked at the moment.
+    /// The reason why etcd is not asked at the moment.
     away: Mutex<Option<String>>,
     lost: Mutex<Option<Lost>>,
 }
 
 impl Etcd {
-    /// The configuration of a cluster with this id; made if there is none.
+    /// Opens the configuration of the cluster with this id, and makes it if it does not exist.
     pub fn open(options: &EtcdOptions, cluster: u64) -> Result<Etcd, ConfigurationError> {
         let endpoints = options.endpoints.join(",");
         let blame = |cause| ConfigurationError::Etcd { endpoints: endpoints.clone(), cause };
@@ -123,7 +126,7 @@ impl Etcd {
         let deadline = Instant::now() + patience;
         let waited = engine.wait(deadline, async move {
             let core = Core::connect(&options, cluster, connecting, deadline).await?;
-            // Says at once what is wrong with what is there, before anything is put.
+            // This reports at once what is wrong with an existing value, before anything is put.
             core.look_at_everything(deadline).await?;
             let lease = core.sign(deadline).await.map_err(|cause| core.blame(cause))?;
             tokio::spawn(core.clone().keep_signed(lease));
@@ -178,7 +181,7 @@ impl Configuration for Etcd {
 }
 
 impl Store {
-    /// Has the other thread do something, and waits for it; unless etcd is away.
+    /// Makes the other thread do something, and waits for it. Fails at once if etcd is unreachable.
     fn wait<T: Send + 'static, F: Future<Output = Result<T, ConfigurationError>> + Send + 'static>(
         &self,
         deadline: Instant,
@@ -200,7 +203,7 @@ impl Store {
         outcome
     }
 
-    /// The membership of some instant from now on.
+    /// Returns the membership at some instant after this call began.
     fn newest(&self, deadline: Instant) -> Result<Snapshot, ConfigurationError> {
         let seen = self.core.seen();
         self.wait(deadline, |core| async move { core.newest(seen, deadline).await })
@@ -221,13 +224,13 @@ impl Configuration for Store {
         let deadline = began + patience;
         let _turn = lock(&self.turn);
         let mut seen = self.core.seen();
-        // What is begun later would have too little time for an answer, and etcd would seem to be
-        // away.
+        // An attempt that begins later would have too little time for an answer. Etcd would then
+        // seem unreachable.
         while began.elapsed() < patience / 2 {
             let mut membership = (*seen.membership).clone();
             change(&mut membership);
             if seen.modified > 0 && membership == *seen.membership {
-                // It has only looked, perhaps at what is not so any more.
+                // The closure changed nothing, perhaps because it saw an old membership.
                 let newest = self.newest(deadline)?;
                 if newest.modified == seen.modified {
                     return Ok(());
@@ -238,7 +241,8 @@ impl Configuration for Store {
             let was = seen.clone();
             let by = self.wait(deadline, |core| async move { core.replace(&was, membership, deadline).await })?;
             let Some(by) = by else { return Ok(()) };
-            // At once: who was faster may want to make another change, and would be faster again.
+            // Try again at once: the process that was faster may want to make another change, and
+            // would be faster again.
             seen = by;
         }
         Err(self.core.blame(EtcdFault::Overtaken(began.elapsed())))
@@ -259,17 +263,17 @@ impl Configuration for Store {
     }
 
     fn has_ended(&self, process: u64) -> bool {
-        // Who has just begun to look has not seen since when, and need not know: it is for orphans
-        // to be sure.
+        // A process that has just begun to watch does not know since when the other one is missing.
+        // It need not know: `orphans` is the call that must be certain.
         lock(&self.core.view).missing.contains_key(&process)
     }
 
     fn orphans(&self) -> Vec<u32> {
-        // Nobody could suspect them, and everybody would try all the time.
+        // No client could suspect them now, and all clients would keep trying.
         if lock(&self.core.away).is_some() {
             return Vec::new();
         }
-        // One thread is enough.
+        // It is enough if one thread does this.
         let Ok(mut view) = self.core.view.try_lock() else { return Vec::new() };
         if view.missing.is_empty() || view.asked.elapsed() < ORPHANS_EVERY {
             return Vec::new();
@@ -288,7 +292,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         let core = self.core.clone();
         if lock(&core.away).is_some() {
-            return; // the lease runs out
+            return; // otherwise the lease expires
         }
         let deadline = Instant::now() + core.patience;
         self.engine.wait(deadline, async move {
@@ -314,7 +318,7 @@ impl fmt::Debug for Store {
     }
 }
 
-/// What is asked for by [`Core`]'s methods, each of which ends at its deadline.
+/// Requests to etcd, each of which ends at its deadline.
 impl Core {
     async fn connect(
         options: &EtcdOptions,
@@ -350,8 +354,8 @@ impl Core {
         }))
     }
 
-    /// Fails for ever once etcd has lost changes: it may well be ahead again later, but on another
-    /// way.
+    /// Fails for good once etcd has lost changes. Etcd may later have a higher revision again, but
+    /// of another history.
     fn check(&self) -> Result<(), ConfigurationError> {
         match *lock(&self.lost) {
             None => Ok(()),
@@ -360,7 +364,7 @@ impl Core {
         }
     }
 
-    /// etcd has lost changes.
+    /// Records that etcd has lost changes. Returns the error.
     fn lose(&self, lost: Lost) -> ConfigurationError {
         lock(&self.lost).get_or_insert(lost);
         match lost {
@@ -369,7 +373,7 @@ impl Core {
         }
     }
 
-    /// Whether a process has been missing for so long that it has ended.
+    /// Whether a process has been missing for long enough to be taken for ended.
     fn is_long(&self, since: Instant) -> bool {
         since.elapsed() >= SIGN_AGAIN.min(self.ttl / 2)
     }
@@ -390,7 +394,7 @@ impl Core {
         stored::decode(kv.value(), self.cluster, || format!("{} in etcd at {}", self.key(), self.endpoints))
     }
 
-    /// What an answer has shown, which is everything that is there.
+    /// Converts the key's value in an answer into the membership and its revision.
     fn found(&self, kv: Option<&KeyValue>, revision: i64) -> Result<Snapshot, ConfigurationError> {
         Ok(match kv {
             Some(kv) => {
@@ -439,12 +443,12 @@ impl Core {
         });
         let got = got.await?;
         let found = revision(got.header());
-        // Its servers agree on every answer, so that none is older than what was known when it was
-        // asked for.
+        // Etcd's servers agree on every answer. So no answer is older than what was known when it
+        // was asked for.
         if found < known { Err(self.lose(Lost::Revisions(found, known))) } else { Ok((got, found)) }
     }
 
-    /// What is there now, if `seen` is not it any more.
+    /// Returns the present membership, if it is not `seen` any more.
     async fn newest(&self, seen: Snapshot, deadline: Instant) -> Result<Snapshot, ConfigurationError> {
         let newer = GetOptions::new().with_min_mod_revision(seen.revision + 1);
         let (got, revision) = self.get(&self.key(), newer, deadline).await?;
@@ -456,8 +460,8 @@ impl Core {
         Ok(new)
     }
 
-    /// Puts a membership in the place of the one that was seen, unless there is another one by now:
-    /// that one.
+    /// Replaces the membership that was seen by another one. If etcd has a different one by now,
+    /// returns that.
     async fn replace(
         &self,
         was: &Snapshot,
@@ -488,7 +492,7 @@ impl Core {
             TxnOpResponse::Get(got) => got.kvs().first().cloned(),
             _ => None,
         });
-        // An earlier answer may have been lost.
+        // The answer to an earlier attempt may have been lost.
         if asked > 1
             && let Some(there) = &there
             && let Some(made) = self.made(change, was.modified, there.clone(), deadline).await?
@@ -503,8 +507,8 @@ impl Core {
         Ok(Some(by))
     }
 
-    /// At which revision this change was made, if it was: then it followed the value that it was to
-    /// replace.
+    /// Returns the revision at which this change was made, if it was made. In that case its value
+    /// followed the value that it replaced.
     async fn made(
         &self,
         change: u64,
@@ -528,7 +532,7 @@ impl Core {
         }
     }
 
-    /// Looks at all keys anew.
+    /// Reads all keys anew.
     async fn look_at_everything(&self, deadline: Instant) -> Result<i64, ConfigurationError> {
         let (got, revision) = self.get(&self.folder, GetOptions::new().with_prefix(), deadline).await?;
         let seen = self.found(got.kvs().iter().find(|kv| kv.key() == self.key().as_bytes()), revision)?;
@@ -538,7 +542,7 @@ impl Core {
         Ok(revision)
     }
 
-    /// Has the view show what was seen with it, to who asks.
+    /// Makes the view show what was seen together with it, and notes it for callers.
     fn show(&self, view: &mut View, seen: Option<Snapshot>) -> Result<(), ConfigurationError> {
         if let Some(seen) = seen {
             self.learn(&seen)?;
@@ -554,13 +558,13 @@ impl Core {
         Ok(())
     }
 
-    /// The process whose sign of life this is.
+    /// Returns the process whose sign of life this key is.
     fn process_of(&self, kv: &KeyValue) -> Option<u64> {
         let name = kv.key().strip_prefix(self.signs().as_bytes())?;
         u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()
     }
 
-    /// Puts this process' sign of life: the lease that it goes with.
+    /// Puts this process's sign of life. Returns the lease that the key goes with.
     async fn sign(&self, deadline: Instant) -> Result<i64, EtcdFault> {
         let seconds = self.ttl.as_secs_f64().ceil() as i64;
         let (leases, kv) = (self.client.lease_client(), self.client.kv_client());
@@ -580,9 +584,9 @@ impl Core {
     }
 }
 
-/// What goes on as long as there is an [`Etcd`].
+/// Background work, which goes on as long as there is an [`Etcd`].
 impl Core {
-    /// Keeps this process' sign of life, and puts it again when it is lost.
+    /// Keeps this process's sign of life alive, and puts it again when it is lost.
     async fn keep_signed(self: Arc<Self>, mut lease: i64) {
         loop {
             sleep(self.ttl / 3).await;
@@ -619,7 +623,7 @@ impl Core {
         }
     }
 
-    /// Watches all keys, until that breaks.
+    /// Watches all keys until the watch breaks.
     async fn watch(&self) -> Result<(), ConfigurationError> {
         let revision = self.look_at_everything(Instant::now() + self.patience).await?;
         let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
@@ -657,7 +661,7 @@ impl Core {
                 let (mut kv, key) = (self.client.kv_client(), self.key());
                 async move { kv.get(key, Some(GetOptions::new().with_count_only())).await }
             });
-            // Whatever it says.
+            // Any answer will do, even a refusal.
             if !matches!(answer.await, Err(EtcdFault::Away { .. })) {
                 tracing::warn!(endpoints = self.endpoints, "etcd answers again");
                 *lock(&self.away) = None;
@@ -667,8 +671,8 @@ impl Core {
     }
 }
 
-/// Asks until there is an answer, or until the deadline. What is asked may be carried out more than
-/// once.
+/// Repeats a request until there is an answer, or until the deadline. The request may be carried
+/// out more than once.
 async fn ask<T, F: Future<Output = Result<T, Error>>>(
     patience: Duration,
     deadline: Instant,
@@ -700,9 +704,9 @@ impl EtcdFault {
     }
 }
 
-/// Whether it may be otherwise soon, without anybody's doing.
+/// Whether an error may soon pass by itself.
 fn is_passing(error: &Error) -> bool {
-    // As gRPC numbers them.
+    // The numbers are those of gRPC.
     const CANCELLED: i32 = 1;
     const UNKNOWN: i32 = 2;
     const DEADLINE_EXCEEDED: i32 = 4;
@@ -713,7 +717,7 @@ fn is_passing(error: &Error) -> bool {
         Error::GRpcStatus(status) => {
             matches!(status.code() as i32, CANCELLED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE)
         }
-        // Of making a connection's description, not of connecting.
+        // These errors come from the description of a connection, and not from connecting.
         Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) | Error::TransportError(_) => {
             false
         }
@@ -721,7 +725,7 @@ fn is_passing(error: &Error) -> bool {
     }
 }
 
-/// What an error says, and what is behind it.
+/// Returns the text of an error and of its causes.
 fn told(error: &Error) -> String {
     let (mut text, mut source) = match error {
         Error::GRpcStatus(status) => (status.message().to_owned(), status.source()),
@@ -742,7 +746,7 @@ fn revision(header: Option<&ResponseHeader>) -> i64 {
     header.map_or(0, ResponseHeader::revision)
 }
 
-/// How to connect, with the files that are named.
+/// Returns the options for connecting, with the contents of the files that are named.
 fn connecting(options: &EtcdOptions) -> Result<ConnectOptions, EtcdFault> {
     let mut connecting = ConnectOptions::new()
         .with_connect_timeout(options.patience)
@@ -765,7 +769,7 @@ fn connecting(options: &EtcdOptions) -> Result<ConnectOptions, EtcdFault> {
     Ok(connecting)
 }
 
-/// A thread that runs what is async, until it is dropped.
+/// A thread that runs async work until it is dropped.
 struct Engine {
     handle: Handle,
     stop: Option<oneshot::Sender<()>>,
@@ -778,18 +782,18 @@ impl Engine {
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new().name("remora-etcd".to_owned()).spawn(move || {
-            let _ = runtime.block_on(stopped); // dropped is told, too
-            // A name that is being looked up is not waited for.
+            let _ = runtime.block_on(stopped); // if it is dropped, that counts as well
+            // Do not wait for the lookup of a name.
             runtime.shutdown_background();
         })?;
         Ok(Engine { handle, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Has the thread do something that ends at a deadline; `None` if it does not.
+    /// Makes the thread do work that ends at a deadline. Returns `None` if it does not end in time.
     fn wait<T: Send + 'static>(&self, deadline: Instant, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let (tell, told) = sync_channel(1);
         self.handle.spawn(async move {
-            let _ = tell.send(work.await); // nobody may wait any more
+            let _ = tell.send(work.await); // the caller may have stopped waiting
         });
         told.recv_timeout(deadline.saturating_duration_since(Instant::now()) + GRACE).ok()
     }
@@ -799,12 +803,13 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic there was told there
+            let _ = thread.join(); // a panic there was reported there
         }
     }
 }
 
-/// Random, by what the standard library seeds its hash tables with.
+/// Returns a random number. It comes from the standard library, which seeds its hash tables with
+/// random numbers.
 fn random(salt: u64) -> u64 {
     RandomState::new().hash_one(salt)
 }

@@ -1,26 +1,28 @@
-//! Clients that are taken for dead: who recovers them, and what became of their transactions.
+//! Changes for clients that are taken for dead: which client recovers them, and how their
+//! transactions ended.
 
 use remora_txn::recovery::Verdicts;
 
 use super::{Fenced, Member, Membership, Standing};
 
-/// Forgotten clients whose verdicts are kept: who asks what became of a transaction does so soon.
+/// The number of forgotten clients whose verdicts are kept. A client that asks for the outcome of a
+/// transaction does so soon.
 const FORGOTTEN_MAX: usize = 256;
 
 impl Membership {
-    /// Clients that are being recovered, or wait for that.
+    /// Returns the clients that are being recovered, or wait for that.
     pub fn recovering(&self) -> impl Iterator<Item = u32> + '_ {
         let is_dead = |standing| matches!(standing, Standing::Suspected { .. } | Standing::Recovered { .. });
         self.clients().filter(move |(_, standing)| is_dead(*standing)).map(|(client, _)| client)
     }
 
-    /// The clients that client `by` has to recover.
+    /// Returns the clients that client `by` has to recover.
     pub fn charges(&self, by: u32) -> impl Iterator<Item = u32> + '_ {
         self.clients().filter(move |(_, standing)| is_charge(*standing, by)).map(|(client, _)| client)
     }
 
-    /// Has the next client recover these clients, which the memory nodes know and this new
-    /// membership does not. Nothing tells whether they live. Does nothing if this membership has
+    /// Lets the next client recover these clients, which the memory nodes know and this new
+    /// membership does not. It is not known whether they live. Does nothing if this membership has
     /// ever had a client.
     pub fn inherit(&mut self, clients: impl Iterator<Item = u32>) {
         if self.incarnations > 0 || !self.is_deserted() {
@@ -59,7 +61,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Suspects a client that has renewed its lease `renewals` times and no more: see
+    /// Suspects a client whose lease `by` judged expired after `renewals` renewals: see
     /// [`Membership::suspect`]. Does nothing if the client rests, or has renewed its lease since
     /// `by` judged it.
     pub fn suspect_silent(&mut self, client: u32, renewals: u64, by: u32) -> Result<(), Fenced> {
@@ -69,8 +71,8 @@ impl Membership {
         self.alive(by).map(|_| ())
     }
 
-    /// `by` takes up what recoverers that have left did not finish, and conductors, if it is a
-    /// controller.
+    /// Makes `by` take over the work that recoverers have left unfinished. If `by` is a controller,
+    /// it also takes over the work of conductors.
     pub fn adopt(&mut self, by: u32) {
         let Ok(adopter) = self.alive(by) else { return };
         let is_controller = adopter.is_controller;
@@ -88,13 +90,13 @@ impl Membership {
         }
     }
 
-    /// Every transaction that a client had logged is decided and repaired. Fails if `by` is not its
-    /// recoverer any more.
+    /// Records that every transaction that a client had logged is decided and repaired. Fails if
+    /// `by` is not its recoverer any more.
     pub fn recovered(&mut self, client: u32, by: u32, verdicts: Verdicts) -> Result<(), Fenced> {
         self.alive(by)?;
         let member = self.members.get_mut(&client).filter(|member| is_charge(member.standing, by)).ok_or(Fenced(by))?;
-        // When a successor does it again, the first verdicts count: the rings may have been given
-        // back since.
+        // If a successor repeats the recovery, the first verdicts count, because the rings may have
+        // been given back since.
         if matches!(member.standing, Standing::Suspected { .. }) {
             member.standing = Standing::Recovered { by };
             member.verdicts = verdicts;
@@ -103,7 +105,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Nothing is left of a client. Fails if `by` is not its recoverer any more.
+    /// Records that nothing of a client is left. Fails if `by` is not its recoverer any more.
     pub fn forget(&mut self, client: u32, by: u32) -> Result<(), Fenced> {
         let member = self.members.get_mut(&client).filter(|member| member.standing == Standing::Recovered { by });
         member.ok_or(Fenced(by))?.standing = Standing::Forgotten;
@@ -116,15 +118,15 @@ impl Membership {
         Ok(())
     }
 
-    /// What became of a dead client's transactions, once that is decided.
+    /// Returns the outcomes of a dead client's transactions, once they are decided.
     #[must_use]
     pub fn verdicts(&self, client: u32) -> Option<&Verdicts> {
         let member = self.members.get(&client)?;
         matches!(member.standing, Standing::Recovered { .. } | Standing::Forgotten).then_some(&member.verdicts)
     }
 
-    /// What is left of its work may be taken up by anybody: searching for locks, which does no harm
-    /// done twice.
+    /// Gives back the rest of a recoverer's work, which any client may take over. That work is the
+    /// search for locks, which does no harm if it is done twice.
     pub(super) fn hand_back(&mut self, recoverer: u32) {
         for member in self.members.values_mut() {
             if member.standing == (Standing::Recovered { by: recoverer }) {
@@ -137,8 +139,8 @@ impl Membership {
 
 impl Membership {
     /// Asserts that every client that recovers another one, or conducts a change of the epoch, is
-    /// alive. When such a client is suspected, all that it was to do passes on, so that its
-    /// successor revokes it together with its charges.
+    /// alive. When such a client is suspected, all its work passes to a successor, which revokes it
+    /// together with the clients that it was to recover.
     pub(super) fn assert_recoverers_are_alive(&self) {
         let recoverers = self.members.values().filter_map(|member| match member.standing {
             Standing::Suspected { by } | Standing::Recovered { by } => Some(by),

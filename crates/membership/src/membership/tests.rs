@@ -95,7 +95,7 @@ fn an_epoch_ends_everybody_but_those_who_look_after_the_nodes() {
     all.stopped(1);
     all.stopped(2);
     assert_eq!(all.conducting(3).unwrap().wait, 0);
-    // The conductor dies: the controller that suspects it goes on with the change.
+    // The conductor dies. The controller that suspects it continues the change.
     all.suspect(3, 4).unwrap();
     assert_eq!(all.begin_epoch(3, &conducting, NodeSet::default()), Err(Fenced(3)));
     let taken_over = all.conducting(4).unwrap();
@@ -155,8 +155,8 @@ fn a_node_that_was_lost_is_told_so_and_one_that_was_drained_is_not() {
     all.admit(node(0).with(NodeId(2)), 1).unwrap();
     begin(&mut all, NodeSet::default());
     assert_eq!((all.lost(), all.given_up(NodeId(0))), (NodeSet::default(), None));
-    // One that dies while it is taken in, or whose conductor does, may have been given
-    // something.
+    // A node that dies while it is admitted may have been given something. So may a node whose
+    // conductor dies.
     all.lose(node(1), 1).unwrap();
     begin(&mut all, NodeSet::default());
     all.admit(node(1), 1).unwrap();

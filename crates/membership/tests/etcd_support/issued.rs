@@ -1,4 +1,4 @@
-//! Certificates of a test's own.
+//! Certificates for one test.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs of it")]
 
 use std::fs;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-/// A file that nobody else may read.
+/// Writes a file that only its owner may read.
 pub fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Certificates by an authority of their own: `ca.pem`, `server.pem`, `server.key`, `client.pem`,
+/// Certificates from an authority of their own: `ca.pem`, `server.pem`, `server.key`, `client.pem`,
 /// `client.key`.
 pub struct Issued(PathBuf);
 
@@ -38,7 +38,7 @@ impl Issued {
         self.0.join(name)
     }
 
-    /// What a server is started with that talks TLS, and wants to see a client's certificate.
+    /// Returns the arguments of an etcd server that uses TLS and demands a client's certificate.
     pub fn arguments(&self) -> Vec<String> {
         let files = [("cert-file", "server.pem"), ("key-file", "server.key"), ("trusted-ca-file", "ca.pem")];
         let files = files.map(|(option, file)| format!("--{option}={}", self.file(file).display()));

@@ -1,4 +1,4 @@
-//! An etcd of a test's own.
+//! An etcd server for one test.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs of it")]
 
 use std::fs;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A loaded machine takes its time.
+/// The longest time that a server needs to start on a loaded machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
-/// A server of etcd, with data of its own; both are gone with it.
+/// An etcd server with its own data. Both are removed with it.
 pub struct Server {
     folder: PathBuf,
     name: String,
@@ -32,12 +32,12 @@ impl Server {
         Server::start_with(&[])
     }
 
-    /// With more arguments; with TLS, if they name a certificate.
+    /// Starts a server with more arguments. It uses TLS if they name a certificate.
     pub fn start_with(arguments: &[String]) -> Server {
         Server::start_cluster(1, arguments).pop().unwrap()
     }
 
-    /// Several that agree.
+    /// Starts several servers that form a cluster.
     pub fn start_cluster(members: usize, arguments: &[String]) -> Vec<Server> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let scheme = if arguments.iter().any(|argument| argument.contains("--cert-file")) { "https" } else { "http" };
@@ -73,7 +73,7 @@ impl Server {
         self.process.wait().unwrap();
     }
 
-    /// With the data that it had.
+    /// Starts the server again, with the data that it had.
     pub fn start_again(&mut self) {
         let Server { folder, name, port, peers, cluster, scheme, arguments, .. } = self;
         self.process = run(folder, name, *port, *peers, cluster, scheme, arguments);
@@ -87,7 +87,7 @@ impl Server {
         fs::rename(other.folder.join("data"), self.folder.join("data")).unwrap();
     }
 
-    /// Has it stand still, or go on.
+    /// Sends a signal: the server stands still, or goes on.
     pub fn signal(&self, signal: &str) {
         assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
@@ -122,7 +122,7 @@ impl Drop for Server {
 /// So nothing answers in place of a server that has been killed.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Processes that run at the same time begin apart.
+    // Processes that run at the same time begin with different ports.
     let first = std::process::id() as u16;
     let ports = || 10_000 + first.wrapping_mul(64).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
     iter::repeat_with(ports).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()

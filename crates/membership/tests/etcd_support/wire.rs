@@ -1,4 +1,4 @@
-//! A network between an etcd and a client of its.
+//! A network connection between etcd and one of its clients, which a test can cut.
 #![allow(unreachable_pub, reason = "it is for the tests beside it")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A wire to a server, which can be cut so that what was asked arrives, and the answer does not.
+/// A wire to a server. When it is cut, requests arrive and answers do not.
 pub struct Wire {
     address: String,
     cut: Arc<AtomicBool>,
@@ -20,7 +20,7 @@ impl Wire {
         let address = listener.local_addr().unwrap().to_string();
         let cut = Arc::<AtomicBool>::default();
         let wire = Wire { address, cut: cut.clone() };
-        // Lives as long as the tests.
+        // This thread lives as long as the tests.
         thread::spawn(move || {
             for near in listener.incoming() {
                 let near = near.unwrap();
@@ -40,7 +40,7 @@ impl Wire {
         self.address.clone()
     }
 
-    /// From now on no answer gets through, and nobody is connected anew.
+    /// Cuts the wire: from now on no answer gets through, and no new connection is made.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
     }
@@ -50,8 +50,8 @@ impl Wire {
     }
 }
 
-/// Hands on what comes. What comes while the wire is cut is lost, and the connection ends when it
-/// is whole again.
+/// Passes on what arrives. What arrives while the wire is cut is lost, and the connection ends when
+/// the wire is whole again.
 fn copy(mut from: TcpStream, mut to: TcpStream, is_cut: impl Fn() -> bool) {
     const LOOK_EVERY: Duration = Duration::from_millis(10);
     from.set_read_timeout(Some(LOOK_EVERY)).unwrap();

@@ -1,4 +1,4 @@
-//! What every configuration keeps to, wherever it is: one function for each rule, and
+//! The rules that every configuration keeps, wherever it is: one function for each rule.
 //! [`conformance!`] makes a test of each.
 #![allow(dead_code, unreachable_pub, unused_macros, reason = "each test file uses what it needs of it")]
 
@@ -9,16 +9,15 @@ use std::time::{Duration, Instant};
 use remora_membership::{Configuration, Fenced, RecoveredClients, Standing};
 use remora_txn::recovery::{Departed, Verdicts};
 
-/// Whatever is awaited is there soon, or never.
+/// The longest time that a test waits for something.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Somewhere that a configuration is kept, gone with it.
+/// A place that keeps a configuration, which is removed with it.
 pub trait Place: Sync {
-    /// A new one.
+    /// Makes a new place.
     fn new() -> Self;
 
-    /// Another opening of the configuration, as another process has it, where there can be another
-    /// process.
+    /// Opens the configuration again, as another process would, where there can be another process.
     fn open(&self) -> Arc<dyn Configuration>;
 }
 
@@ -42,7 +41,7 @@ macro_rules! conformance {
     };
 }
 
-/// Waits until it is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -51,7 +50,7 @@ pub fn until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Each opening joins and leaves again and again: a lost change leaves a client there, or a smaller
+/// Each opening joins and leaves repeatedly. A lost change would leave a client there, or a smaller
 /// generation.
 pub fn changes_of_several_openings_are_in_one_order<P: Place>() {
     const OPENINGS: u32 = 4;
@@ -80,14 +79,14 @@ pub fn what_one_has_changed_all_others_see_at_once<P: Place>() {
         here.change(|membership| membership.join(client, 1, 1, None)).unwrap().unwrap();
         let seen = match client % 3 {
             0 => there.refresh().and_then(|()| there.look(|membership| membership.standing(client))),
-            // Also by a change that only looks.
+            // A change that only looks counts as well.
             _ => there.change(|membership| membership.standing(client)),
         };
         assert_eq!(seen.unwrap(), Some(Standing::Alive));
     }
 }
 
-/// A configuration that is asked for orphans many times a second, as clients ask, soon knows
+/// A configuration that is asked for orphans several times a second, as clients do, soon knows of
 /// changes.
 pub fn the_generation_follows<P: Place>() {
     let place = P::new();
@@ -136,7 +135,7 @@ pub fn clients_of_a_process_that_has_ended_are_orphans<P: Place>() {
     assert!(here.has_ended(other) && !here.has_ended(own));
     here.change(|membership| membership.suspect(2, 1)).unwrap().unwrap();
     until("those whom nobody suspects yet", PATIENCE, || here.orphans() == [3]);
-    // Who comes later knows, too.
+    // A process that opens the configuration later knows as well.
     let later = place.open();
     until("orphans seen by who comes later", PATIENCE, || later.orphans() == [3]);
     assert!(later.has_ended(other) && !later.has_ended(own));
