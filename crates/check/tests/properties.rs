@@ -29,7 +29,7 @@ enum Fate {
     RollBack,
     CommitUnseen,
     AbortUnseen,
-    /// Its outcome is unknown, and a rollback undid it.
+    /// The outcome is unknown, and a rollback undid it.
     RollBackUnseen,
 }
 

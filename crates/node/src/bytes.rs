@@ -4,7 +4,7 @@ use remora_fabric::{Address, Lane};
 
 use crate::error::MemoryError;
 
-/// Bytes moved by one round of the loops below: well under a round's limit.
+/// The bytes that one round of the loops below moves. It is well under a round's limit.
 const CHUNK_BYTES: usize = 32 << 10;
 
 /// Reads bytes of any length, in several rounds.

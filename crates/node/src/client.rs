@@ -1,8 +1,9 @@
-//! Clients: who is connected, as which incarnation, and where its redo rings lie.
+//! The client slots of memory nodes: which clients are connected, as which incarnations, and where
+//! their redo rings lie.
 //!
-//! A client takes one of 1024 slots, the same number at every node, and an incarnation that is
-//! never given again. The leader, which is the live node with the lowest number, decides who has a
-//! slot; at the other nodes the word follows it.
+//! A client takes one of 1024 slots, with the same number at every node, and an incarnation that is
+//! never given again. The leader, which is the live node with the lowest number, decides which
+//! client has a slot. At the other nodes, the slot follows the leader's.
 //!
 //! ```text
 //! slot, 64 bytes
@@ -27,34 +28,34 @@ const CHANGING: u64 = 1 << 63;
 const SLOT_WORDS: usize = CLIENT_SLOT_BYTES as usize / WORD_BYTES;
 const SLOTS_BYTES: usize = CLIENTS_MAX * CLIENT_SLOT_BYTES as usize;
 
-// All slots are read in one round.
+// One round reads all slots.
 const _: () = assert!(SLOTS_BYTES <= ROUND_BYTES_MAX);
 
-/// A client that is connected.
+/// A connected client: its incarnation, its slot, and its rings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Registration {
-    /// Incarnation of this client: never 0, never given again.
+    /// The incarnation of this client. It is never 0, and never given again.
     pub incarnation: u32,
     slot: u64,
     lanes: usize,
     nodes: NodeSet,
-    /// Offset of the client's first ring at each node.
+    /// The offset of the client's first ring at each node.
     rings: BTreeMap<NodeId, u64>,
 }
 
 impl Registration {
-    /// Connects a client that will run `lanes` coroutines: gives it an incarnation, a slot and
+    /// Connects a client that will run `lanes` coroutines. Gives it an incarnation, a slot, and
     /// rings at every node.
     pub async fn connect(lane: &Lane, nodes: NodeSet, lanes: usize) -> Result<Registration, MemoryError> {
         let incarnation = come(lane, nodes).await?;
         Registration::connect_as(lane, nodes, incarnation, lanes).await
     }
 
-    /// Connects a client that already has an incarnation. The client has announced its incarnation,
-    /// so that a recoverer knows of it wherever in this function it dies.
+    /// Connects a client that already has an incarnation, and that has announced it. So a recoverer
+    /// knows of the client wherever in this function it dies.
     ///
-    /// `lane` must belong to this client. Then a revoked client can neither take a slot nor empty
-    /// rings that another client may have by then.
+    /// `lane` must belong to this client. Then the client, once it is revoked, can neither take a
+    /// slot nor empty rings that another client may have by then.
     pub async fn connect_as(
         lane: &Lane,
         nodes: NodeSet,
@@ -68,8 +69,8 @@ impl Registration {
         for node in nodes.iter() {
             rings.insert(node, prepare_rings(lane, node, slot, lanes).await?);
         }
-        // The leader's slot is published last: a client that is seen at the leader is seen
-        // everywhere.
+        // The leader's slot is published last, so a client that is seen at the leader is seen at
+        // every node.
         for node in nodes.iter().rev() {
             let expected = if node == leader { u64::from(incarnation) | CHANGING } else { 0 };
             change_slot(lane, node, slot, expected, incarnation.into()).await?;
@@ -77,7 +78,7 @@ impl Registration {
         Ok(Registration { incarnation, slot, lanes, nodes, rings })
     }
 
-    /// The nodes that it is connected to.
+    /// Returns the nodes that the client is connected to.
     #[must_use]
     pub fn nodes(&self) -> NodeSet {
         self.nodes
@@ -89,15 +90,15 @@ impl Registration {
         self.slot
     }
 
-    /// The ring of a lane at a node.
+    /// Returns the ring of a lane at a node.
     #[must_use]
     pub fn ring(&self, node: NodeId, lane: usize) -> RingWriter {
         assert!(lane < self.lanes, "a client's lanes are those that it registered");
         RingWriter::new(node, self.rings[&node] + lane as u64 * RING_EXTENT_BYTES)
     }
 
-    /// Gives the slot back. Only when every ring has been applied to its end: the next client
-    /// starts them anew.
+    /// Gives the slot back. Call it only when every ring has been applied to its end, because the
+    /// next client empties the rings.
     pub async fn disconnect(self, lane: &Lane) -> Result<(), MemoryError> {
         for node in self.nodes.iter().rev() {
             change_slot(lane, node, self.slot, self.incarnation.into(), 0).await?;
@@ -106,7 +107,7 @@ impl Registration {
     }
 }
 
-/// An incarnation for a client, if the nodes are what it can work with.
+/// Gives a client an incarnation, after checking that it can work with these nodes.
 pub async fn come(lane: &Lane, nodes: NodeSet) -> Result<u32, MemoryError> {
     for node in nodes.iter() {
         node::superblock(lane, node).await?;
@@ -114,7 +115,7 @@ pub async fn come(lane: &Lane, nodes: NodeSet) -> Result<u32, MemoryError> {
     next_incarnation(lane, nodes.leader()).await
 }
 
-/// An incarnation that nobody has had.
+/// Gives an incarnation that no client has had.
 pub async fn next_incarnation(lane: &Lane, leader: NodeId) -> Result<u32, MemoryError> {
     let mut round = lane.round();
     let add = round.fetch_add(node::at(leader, AT_INCARNATION), 1);
@@ -125,7 +126,8 @@ pub async fn next_incarnation(lane: &Lane, leader: NodeId) -> Result<u32, Memory
     Ok(incarnation as u32)
 }
 
-/// Takes a free slot at the leader: one whose rings are large enough before one that needs space.
+/// Takes a free slot at the leader. It prefers a slot whose rings are large enough to one that
+/// needs space.
 async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) -> Result<u64, MemoryError> {
     loop {
         let mut round = lane.round();
@@ -133,7 +135,8 @@ async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) ->
         let done = lane.execute(round).await?;
         let slots = done.words(read).chunks_exact(SLOT_WORDS);
         let free = slots.enumerate().filter(|(_, slot)| slot[0] == 0);
-        // Smallest extent that is enough; then slots without any; then whatever is too small.
+        // Prefer the smallest extent that is enough, then a slot without any, then one that is too
+        // small.
         let best = free.min_by_key(|(_, slot)| if slot[3] >= bytes { (0, slot[3]) } else { (1, slot[3]) });
         let Some((index, _)) = best else {
             let max = CLIENTS_MAX as u64;
@@ -148,7 +151,7 @@ async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) ->
     }
 }
 
-/// Makes room for a slot's rings at a node, and empties them.
+/// Makes room for a slot's rings at a node, and empties the rings.
 async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, lanes: usize) -> Result<u64, MemoryError> {
     let mut round = lane.round();
     let read = round.read(slot_at(node, slot), CLIENT_SLOT_BYTES as usize);
@@ -159,8 +162,8 @@ async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, lanes: usize) -> Re
     if extent < wanted {
         rings = node::allocate(lane, node, wanted).await?;
         extent = wanted;
-        // At once: if this client dies before its rings are ready, the next one in its slot has the
-        // space.
+        // This is written at once. If this client dies before its rings are ready, the next client
+        // in its slot has the space.
         let mut round = lane.round();
         round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent]);
         lane.execute(round).await?;
@@ -187,13 +190,13 @@ async fn change_slot(lane: &Lane, node: NodeId, slot: u64, expected: u64, new: u
     Ok(())
 }
 
-/// What a client that has died has at every node: its slot and its rings.
+/// What a client that has died has left at every node: its slot and its rings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Remains {
     incarnation: u32,
     slot: u64,
-    /// Lanes and offset of the first ring at each node; none where the client had not come that
-    /// far, or was leaving.
+    /// The number of lanes and the offset of the first ring, at each node that has rings of the
+    /// client. A client that was connecting or leaving may have none at some nodes.
     rings: BTreeMap<NodeId, (usize, u64)>,
 }
 
@@ -204,8 +207,9 @@ impl Remains {
         self.slot
     }
 
-    /// Looks for the slot of a client; `None` if it has none, or no longer. A client that died
-    /// while it came or left has rings at some nodes only, or none: it had no transaction then.
+    /// Looks for the slot of a dead client. Returns `None` if it has none, or no longer. A client
+    /// that died while it connected or left has rings at some nodes only, or at none. It had no
+    /// transaction then.
     pub async fn find(lane: &Lane, nodes: NodeSet, incarnation: u32) -> Result<Option<Remains>, MemoryError> {
         let mut round = lane.round();
         let read = round.read(slot_at(nodes.leader(), 0), SLOTS_BYTES);
@@ -225,7 +229,7 @@ impl Remains {
         Ok(Some(Remains { incarnation, slot: slot as u64, rings }))
     }
 
-    /// Every ring: node, lane and offset.
+    /// Returns every ring, as node, lane and offset.
     pub fn rings(&self) -> impl Iterator<Item = (NodeId, usize, u64)> + '_ {
         let of_node = |(node, (lanes, first)): (&NodeId, &(usize, u64))| {
             let (node, first) = (*node, *first);
@@ -234,8 +238,8 @@ impl Remains {
         self.rings.iter().flat_map(of_node)
     }
 
-    /// Gives the slot back: only when every ring has been applied to its end and nothing needs its
-    /// entries any more. Doing it again does nothing.
+    /// Gives the slot back. Call it only when every ring has been applied to its end and no
+    /// recovery needs its entries any more. A second call does nothing.
     pub async fn give_back(self, lane: &Lane) -> Result<(), MemoryError> {
         for node in self.rings.keys().rev().copied() {
             let mut round = lane.round();
@@ -249,7 +253,7 @@ impl Remains {
     }
 }
 
-/// Bytes that each slot has for rings at a node, whether a client has the slot or not.
+/// Returns the bytes that each slot has for rings at a node, whether a client has the slot or not.
 pub(crate) async fn ring_bytes(lane: &Lane, node: NodeId) -> Result<Vec<u64>, MemoryError> {
     let mut round = lane.round();
     let read = round.read(slot_at(node, 0), SLOTS_BYTES);
@@ -257,10 +261,10 @@ pub(crate) async fn ring_bytes(lane: &Lane, node: NodeId) -> Result<Vec<u64>, Me
     Ok(done.words(read).chunks_exact(SLOT_WORDS).map(|slot| slot[3]).collect())
 }
 
-/// The space that the slots of a node have for rings, whether clients have the slots or not: where
-/// each begins and ends. `None` if a client is connecting, which may have taken space that its slot
-/// does not name yet: it is seen at the leader, from before it takes any until all of its slots
-/// name theirs.
+/// Returns where the slots of a node have space for rings, as beginnings and ends, whether clients
+/// have the slots or not. Returns `None` while a client is connecting, because it may have taken
+/// space that its slot does not name yet. Such a client is seen at the leader, from before it takes
+/// space until all its slots name it.
 pub(crate) async fn ring_space(
     lane: &Lane,
     leader: NodeId,
@@ -278,14 +282,14 @@ pub(crate) async fn ring_space(
     Ok(Some(slots.map(|slot| (slot[2], slot[2].saturating_add(node::extent(slot[3])))).collect()))
 }
 
-/// The lowest incarnation of all clients that have a slot at the leader, or take one or give one
-/// back just now; [`u32::MAX`] if there is none.
+/// Returns the lowest incarnation of all clients that have a slot at the leader, or are taking or
+/// giving back one. Returns [`u32::MAX`] if there is none.
 pub(crate) async fn first_registered(lane: &Lane, leader: NodeId) -> Result<u32, MemoryError> {
     Ok(registered(lane, leader).await?.into_iter().min().unwrap_or(u32::MAX))
 }
 
-/// The incarnations of all clients that have a slot at the leader, or take one or give one back
-/// just now. A client has its slot for as long as it has rings at any node.
+/// Returns the incarnations of all clients that have a slot at the leader, or are taking or giving
+/// back one. A client has its slot for as long as it has rings at any node.
 pub async fn registered(lane: &Lane, leader: NodeId) -> Result<Vec<u32>, MemoryError> {
     let mut round = lane.round();
     let read = round.read(slot_at(leader, 0), SLOTS_BYTES);
@@ -294,7 +298,7 @@ pub async fn registered(lane: &Lane, leader: NodeId) -> Result<Vec<u32>, MemoryE
     Ok(words.filter(|word| *word != 0).map(|word| word as u32).collect())
 }
 
-/// The last incarnation that the leader has given.
+/// Returns the last incarnation that the leader has given.
 pub(crate) async fn last_incarnation(lane: &Lane, leader: NodeId) -> Result<u32, MemoryError> {
     let mut round = lane.round();
     let read = round.read(node::at(leader, AT_INCARNATION), WORD_BYTES);
@@ -308,8 +312,8 @@ fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
 
 /// Makes the slots of these nodes agree with the slots of `leader`, which may be a new leader. Also
 /// raises the leader's incarnation counter above every incarnation that was given. No client may
-/// have access meanwhile. A client that died while it connected or left had no transaction: its
-/// slot is freed.
+/// have access meanwhile. If a client died while it connected or left, it had no transaction, and
+/// its slot is freed.
 pub async fn follow_leader(lane: &Lane, nodes: NodeSet, leader: NodeId, incarnations: u32) -> Result<(), MemoryError> {
     let holders = async |node| {
         let mut round = lane.round();
@@ -326,7 +330,7 @@ pub async fn follow_leader(lane: &Lane, nodes: NodeSet, leader: NodeId, incarnat
     let mut highest = leading.iter().copied().max().unwrap_or(0).max(incarnations.into());
     for node in nodes.without(NodeSet::default().with(leader)).iter() {
         let following = holders(node).await?;
-        // One that has been the leader says which it has given.
+        // A node that has been the leader says which incarnations it has given.
         highest = following.iter().map(|word| word & !CHANGING).max().unwrap_or(0).max(highest).max(given(node).await?);
         for (slot, (word, leads)) in (0..).zip(following.into_iter().zip(&leading)) {
             if word != 0 && word & !CHANGING != *leads {
@@ -334,7 +338,7 @@ pub async fn follow_leader(lane: &Lane, nodes: NodeSet, leader: NodeId, incarnat
             }
         }
     }
-    // Above those, too, whose clients were about to come.
+    // The counter must also be above incarnations of clients that were about to connect.
     let highest = highest + CLIENTS_MAX as u64;
     let last = given(leader).await?;
     if last < highest {
@@ -345,39 +349,40 @@ pub async fn follow_leader(lane: &Lane, nodes: NodeSet, leader: NodeId, incarnat
     Ok(())
 }
 
-/// A connected client, as its node sees it.
+/// A connected client, as a node's slot describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientSlot {
-    /// Incarnation of the client.
+    /// The incarnation of the client.
     pub incarnation: u32,
-    /// Number of the client's lanes. Each has one ring at the node.
+    /// The number of the client's lanes. Each has one ring at the node.
     pub lanes: usize,
-    /// Offset of the first ring.
+    /// The offset of the first ring.
     pub rings: u64,
 }
 
 impl ClientSlot {
-    /// Decodes the words of a slot; `None` if no client is connected by it.
+    /// Decodes the words of a slot. Returns `None` if no client is connected by it.
     fn of(word: impl Fn(usize) -> u64) -> Option<ClientSlot> {
         let incarnation = word(0);
         let connected = incarnation != 0 && incarnation & CHANGING == 0;
         connected.then(|| ClientSlot { incarnation: incarnation as u32, lanes: word(1) as usize, rings: word(2) })
     }
 
-    /// Offset of the ring of a lane.
+    /// Returns the offset of the ring of a lane.
     #[must_use]
     pub fn ring(&self, lane: usize) -> u64 {
         self.rings + lane as u64 * RING_EXTENT_BYTES
     }
 }
 
-/// A counter that changes whenever a client comes or goes. By the node's own CPU.
+/// Returns a counter that changes whenever a client connects or leaves. The node's own CPU calls
+/// this.
 #[must_use]
 pub fn changes(region: &[AtomicU64]) -> u64 {
     region[AT_CHANGES as usize / WORD_BYTES].load(Ordering::Acquire)
 }
 
-/// The clients connected to a node. By its own CPU.
+/// Returns the clients that are connected to a node. The node's own CPU calls this.
 pub fn clients(region: &[AtomicU64]) -> impl Iterator<Item = ClientSlot> + '_ {
     let first = AT_CLIENTS as usize / WORD_BYTES;
     region[first..first + CLIENTS_MAX * SLOT_WORDS]

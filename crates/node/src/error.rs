@@ -1,4 +1,4 @@
-//! What can go wrong when memory is laid out, found or opened.
+//! The errors of laying out, finding and opening memory.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use remora_fabric::{FabricError, NodeId, RegionError, SystemError};
 use crate::id::ShardId;
 use crate::limits;
 
-/// The table that an error is about. Nothing is written where it is about none.
+/// The table that an error is about, if there is one. Without one it displays as nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OfTable(Option<String>);
 
 impl OfTable {
-    /// The name of the table, if the error is about one.
+    /// Returns the name of the table, if the error is about one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.0.as_deref()
@@ -26,7 +26,7 @@ impl fmt::Display for OfTable {
     }
 }
 
-/// Why memory could not be laid out, found or opened.
+/// The reason why memory could not be laid out, found or opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemoryError {
     /// A round failed.
@@ -38,20 +38,20 @@ pub enum MemoryError {
     /// The system gives no memory for a region.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The memory does not begin with our magic number.
+    /// The memory does not begin with Remora's magic number.
     #[error("{0} does not hold Remora's memory (another program's, or never formatted)")]
     Foreign(NodeId),
-    /// It was written by another version of the format.
+    /// Another version of the format was used to write the memory.
     #[error("{node} has memory format {found}; this program knows format {known}: use a program of that version")]
     Format {
         /// The memory node.
         node: NodeId,
-        /// The version found.
+        /// The version that was found.
         found: u32,
-        /// The version known here.
+        /// The version that this program knows.
         known: u32,
     },
-    /// It uses features that this program does not know.
+    /// The memory uses features that this program does not know.
     #[error("{node} uses memory features {unknown:#x} that this program does not know")]
     Features {
         /// The memory node.
@@ -59,25 +59,25 @@ pub enum MemoryError {
         /// The unknown feature bits.
         unknown: u64,
     },
-    /// The next epoch is about to begin: what is done in this one comes too late.
+    /// The next epoch is about to begin, so a change of this epoch comes too late.
     #[error("memory nodes have been lost or taken in, and the epoch is changing: try again")]
     EpochChanging,
-    /// The configuration, which says who is alive, cannot be used.
+    /// The configuration, which says which clients are alive, cannot be used.
     #[error("{0}")]
     Configuration(String),
     /// Neither copy of the metadata is whole.
     #[error("{0}: both copies of the catalog are damaged")]
     Damaged(NodeId),
-    /// There is not enough space left.
+    /// A memory node has not enough space left.
     #[error(
         "{of}{node} is out of memory: {wanted} bytes wanted, {free} free; start it with more, or make tables smaller"
     )]
     OutOfMemory {
         /// The memory node.
         node: NodeId,
-        /// Bytes wanted.
+        /// The number of bytes wanted.
         wanted: u64,
-        /// Bytes free.
+        /// The number of free bytes.
         free: u64,
         /// The table that the space was for.
         of: OfTable,
@@ -85,53 +85,53 @@ pub enum MemoryError {
     /// A region is too small to be laid out at all.
     #[error("{bytes} bytes are too few for a memory node: at least {wanted}")]
     TooSmall {
-        /// Bytes needed at least.
+        /// The smallest number of bytes.
         wanted: u64,
-        /// Bytes there are.
+        /// The number of bytes that the region has.
         bytes: u64,
     },
-    /// More copies than memory nodes, or than the format holds.
+    /// A table has more replicas than there are memory nodes, or than the format holds.
     #[error(
         "{of}{replicas} replicas need as many memory nodes, there are {nodes} (and at most {} replicas)",
         limits::REPLICAS_MAX
     )]
     TooManyReplicas {
-        /// Copies asked for.
+        /// The number of replicas asked for.
         replicas: usize,
-        /// Memory nodes there are.
+        /// The number of memory nodes.
         nodes: usize,
         /// The table.
         of: OfTable,
     },
-    /// Memory nodes have been lost, and with them every copy of something.
+    /// Memory nodes have been lost, and with them every copy of some table's shard.
     #[error("every replica of a part of table {0:?} is lost")]
     NoReplica(String),
-    /// A replica that was copied is not what it is a copy of.
+    /// A replica that was copied differs from its original.
     #[error("the new copy of shard {} at {node} differs from the others: it is made again", shard.0)]
     Differs {
         /// The shard that was copied.
         shard: ShardId,
-        /// Node that has the new copy.
+        /// The node that has the new copy.
         node: NodeId,
     },
     /// No table has this name.
     #[error("there is no table {0:?}")]
     UnknownTable(String),
-    /// The table was dropped. Its rows are gone, and handles of it are of no use any more.
+    /// The table was dropped. Its rows are gone, and handles of it cannot be used any more.
     #[error(
         "table {table:?} was dropped, and its rows are gone: create it again, or open the table that has its name now"
     )]
     Dropped {
-        /// The table.
+        /// The name of the table.
         table: String,
     },
-    /// A client has begun to create a table and not finished it.
+    /// A client has begun to create a table and has not finished it.
     #[error(
         "table {table:?} is not ready: client {client} is creating it, or died while it did (then the next creation takes its \
          place)"
     )]
     Unfinished {
-        /// The table.
+        /// The name of the table.
         table: String,
         /// The client that creates the table.
         client: u32,
@@ -139,51 +139,51 @@ pub enum MemoryError {
     /// Another client has discarded the tables that this one was creating.
     #[error("the tables that were being created are gone: another client took this one for dead, and discarded them")]
     Discarded,
-    /// The program has asked to end what it was creating.
+    /// The program has asked to stop what it was creating.
     #[error("interrupted: what had been begun has been given up")]
     Interrupted,
-    /// The memory nodes have no room for a larger table beside one that is to grow.
+    /// The memory nodes have no room for a larger table beside the one that should grow.
     #[error("the memory nodes have no room for a larger table \"{table}\"; drop tables, or add memory nodes")]
     NodesFull {
-        /// The table.
+        /// The name of the table.
         table: String,
     },
-    /// A table has begun to grow, and its rows cannot move for now. Try again: it goes on from
-    /// there.
+    /// A table has begun to grow, and its rows cannot be moved at present. The caller can try
+    /// again: growth continues from there.
     #[error("table \"{table}\" grows, and its rows cannot move now: {why}; try again")]
     NotMoved {
-        /// The table.
+        /// The name of the table.
         table: String,
-        /// What a transaction that moves rows has failed with.
+        /// The error of the transaction that moves rows.
         why: String,
     },
-    /// A table cannot grow, because these clients will never say that they have heard of it.
+    /// A table cannot grow, because these clients will never say that they know of its growth.
     #[error(
         "table {table:?} cannot grow: clients {clients:?} are connected and have no lease in this program's configuration, so \
          that they cannot say whether they have heard of it"
     )]
     Unheard {
-        /// The table.
+        /// The name of the table.
         table: String,
-        /// The clients' incarnations.
+        /// The incarnations of the clients.
         clients: Vec<u32>,
     },
     /// A table of this name exists already.
     #[error("there is a table {0:?} already")]
     TableExists(String),
-    /// A table's name would break lines, or act on terminals.
+    /// A table's name has characters that would break lines, or act on terminals.
     #[error("a table cannot have the name {0:?}: it has control characters")]
     Name(String),
     /// The table was made for protocols of another discipline.
     #[error("table {table:?} has the discipline {found:?}; protocol {protocol} needs {wanted:?}")]
     Discipline {
-        /// The table.
+        /// The name of the table.
         table: String,
-        /// What the catalog says.
+        /// The discipline of the table, as the catalog has it.
         found: String,
-        /// The client's protocol.
+        /// The name of the client's protocol.
         protocol: &'static str,
-        /// What it needs.
+        /// The discipline that the protocol needs.
         wanted: String,
     },
     /// The table was made with another schema.
@@ -192,60 +192,60 @@ pub enum MemoryError {
          types, and the schema, that it was created with"
     )]
     Fingerprint {
-        /// The table.
+        /// The name of the table.
         table: String,
         /// The table's schema.
         found: Box<SchemaShown>,
         /// The program's schema.
         wanted: Box<SchemaShown>,
     },
-    /// A limit of the format.
+    /// A value exceeds a limit of the format.
     #[error("{of}{what}: {value} is more than the {max} that fit")]
     Limit {
-        /// What is limited.
+        /// The name of what is limited.
         what: &'static str,
-        /// The value asked for.
+        /// The value that was asked for.
         value: u64,
-        /// The limit.
+        /// The largest value.
         max: u64,
-        /// The table.
+        /// The table, if the error is about one.
         of: OfTable,
     },
-    /// Something that must not be empty or zero is.
+    /// Something is empty or zero and must not be.
     #[error("{of}{what} must not be empty or zero")]
     Empty {
-        /// What it is.
+        /// The name of what is empty or zero.
         what: &'static str,
-        /// The table.
+        /// The table, if the error is about one.
         of: OfTable,
     },
-    /// Another client is changing the catalog, or died while it did.
+    /// Another client is changing the catalog, or died while it changed it.
     #[error("the catalog is locked by client {0}")]
     CatalogLocked(u64),
-    /// Some of the memory nodes that the cluster was founded with were not named, or others than
-    /// its own were.
+    /// The program named too few of the memory nodes that the cluster was founded with, or nodes
+    /// that are not the cluster's.
     #[error(
         "{given} memory nodes were named, their cluster was founded with {nodes}: name all of these, and no others but those \
          that were added since"
     )]
     NodeCount {
-        /// Nodes named, but for such that were added.
+        /// The number of nodes named, without nodes that were added later.
         given: u16,
-        /// Nodes that it was founded with.
+        /// The number of nodes that the cluster was founded with.
         nodes: u16,
     },
-    /// A memory node was added to the cluster, and nothing says where it is.
+    /// A memory node was added to the cluster, and its address is not known here.
     #[error("{0} was added to the cluster, and nothing says where it is: name it too, or the configuration that knows")]
     NotNamed(NodeId),
-    /// A memory node is of another cluster than the ones before it, or was named twice.
+    /// A memory node belongs to another cluster than the nodes before it, or was named twice.
     #[error("{0} (counted from 0 as they were named) is of another cluster, or was named twice")]
     OtherCluster(NodeId),
-    /// A memory node is another one of its cluster than it was taken for.
+    /// A memory node has another number in its cluster than this client gave it.
     #[error("{node} is {number} of the cluster now: name the memory nodes in the order in which the others name them")]
     OtherNumber {
-        /// Number by which it was named.
+        /// The number by which it was named.
         node: NodeId,
-        /// Number that it has in its cluster.
+        /// The number that it has in its cluster.
         number: NodeId,
     },
     /// No memory node answers.
@@ -274,13 +274,14 @@ pub enum MemoryError {
     /// others.
     #[error("protocol {0} needs a configuration, which says whether clients of other processes write the same tables")]
     NeedsConfiguration(&'static str),
-    /// A table that is validated locally has one version cache.
+    /// A table that is validated locally has one version cache. This client uses another one for
+    /// it.
     #[error(
         "a table that is validated locally has one version cache: client {0} uses another, and has neither left nor been \
          recovered"
     )]
     OtherVersionCache(u32),
-    /// A client is connected that the configuration does not know.
+    /// The configuration does not know a connected client.
     #[error(
         "client {0} is connected, and goes by another configuration or by none: name the same one, or tables that are \
          validated locally could have two version caches"
@@ -289,25 +290,26 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// A limit that is exceeded.
+    /// Makes the error of a value that exceeds a limit.
     #[must_use]
     pub fn limit(what: &'static str, value: u64, max: u64) -> MemoryError {
         MemoryError::Limit { what, value, max, of: OfTable::default() }
     }
 
-    /// Something is empty or zero that must not be.
+    /// Makes the error of something that is empty or zero and must not be.
     #[must_use]
     pub fn empty(what: &'static str) -> MemoryError {
         MemoryError::Empty { what, of: OfTable::default() }
     }
 
-    /// More copies than there can be.
+    /// Makes the error of too many replicas.
     #[must_use]
     pub fn too_many_replicas(replicas: usize, nodes: usize) -> MemoryError {
         MemoryError::TooManyReplicas { replicas, nodes, of: OfTable::default() }
     }
 
-    /// The error of making this table: names the table, unless the error names one already.
+    /// Adds the table's name to an error of creating this table, unless the error names one
+    /// already.
     #[must_use]
     pub fn of_table(mut self, name: &str) -> MemoryError {
         if let MemoryError::OutOfMemory { of, .. }

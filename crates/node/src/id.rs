@@ -1,9 +1,9 @@
-//! The ids of tables and of shards. Errors name them too, so they lie below the catalog.
+//! The ids of tables and of shards. They lie below the catalog, because errors name them too.
 
-/// A table, by its place in the catalog.
+/// The id of a table: its index in the catalog.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TableId(pub u16);
 
-/// A shard: the unit of placement. Every shard belongs to one table.
+/// The id of a shard, which is the unit of placement. Every shard belongs to one table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ShardId(pub u16);

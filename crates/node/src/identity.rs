@@ -1,18 +1,18 @@
-//! Which node of which cluster a memory node is.
+//! The identity of a memory node: which node it is, and of which cluster.
 //!
-//! Replicas are placed by node number, so everybody must number the nodes alike, in whatever order
-//! they name them. The first client *founds* the cluster: it gives every node a word that says so,
-//! once and for all.
+//! Replicas are placed by node number. So all clients must number the nodes alike, in whatever
+//! order they name them. The first client *founds* the cluster: it gives every node a word that
+//! says the node's cluster and number, once and for all.
 //!
 //! ```text
 //! superblock +64   identity u64   | cluster : 40 | founders : 8 | number : 16 |
 //!                  CASed; 0 = not founded
 //! ```
 //!
-//! Founding begins at the first node named, whose CAS decides the cluster's id; the other nodes
-//! follow. A founder that dies in between leaves some nodes without, and the next client gives them
-//! the numbers that are missing. Nodes that are added later have the numbers behind those of the
-//! founders, and are given them when the cluster takes them in.
+//! Founding begins at the first node named. A CAS there decides the cluster's id, and the other
+//! nodes follow. If a founder dies in between, some nodes have no identity, and the next client
+//! gives them the missing numbers. Nodes that are added later have the numbers after those of the
+//! founders. They get them when the cluster admits them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,17 +26,17 @@ use crate::node;
 const AT_IDENTITY: u64 = 64;
 const CLUSTER_SHIFT: u32 = 24;
 const FOUNDERS_SHIFT: u32 = 16;
-/// How often founding is begun again because another client founds at the same time.
+/// How often founding is begun again, because another client founds at the same time.
 const ATTEMPTS: usize = 16;
 
-/// Which node of which cluster.
+/// The identity of a memory node: its cluster, and its number there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Tells clusters apart: random, never 0.
+    /// The cluster's id, which is random and never 0.
     pub cluster: u64,
-    /// Memory nodes that the cluster was founded with.
+    /// The number of memory nodes that the cluster was founded with.
     pub founders: u16,
-    /// This one's number.
+    /// The number of this node.
     pub number: NodeId,
 }
 
@@ -51,13 +51,14 @@ impl Identity {
     }
 }
 
-/// The identity of a node, by its own CPU.
+/// Returns the identity of a node. The node's own CPU calls this.
 #[must_use]
 pub fn local(region: &[AtomicU64]) -> Option<Identity> {
     Identity::from_bits(region.get(AT_IDENTITY as usize / WORD_BYTES)?.load(Ordering::Acquire))
 }
 
-/// Says of a node that its cluster has gone on without it: nobody counts on what it has any more.
+/// The message to a node that its cluster has gone on without it: no client relies on its memory
+/// any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GivenUp {
     /// The cluster's id.
@@ -73,16 +74,17 @@ impl GivenUp {
         [self.cluster, self.since]
     }
 
-    /// What was sent, if it is this.
+    /// Decodes the message, or returns `None` if the words are not this message.
     #[must_use]
     pub fn from_words(words: &[u64]) -> Option<GivenUp> {
         let &[cluster, since] = words else { return None };
         Some(GivenUp { cluster, since })
     }
 
-    /// Whether it is true of the node with this memory, by its own CPU: it has something, of this
-    /// cluster, and of no later epoch, as one has that was taken in again since. Of this epoch it
-    /// was told if it was lost while that was about to begin.
+    /// Whether the message is true of the node with this memory. The node's own CPU calls this. It
+    /// is true if the node holds data of this cluster, and of no later epoch. A node that was
+    /// readmitted since has a later epoch. A node may hold data of the epoch `since` itself, if it
+    /// was lost while that epoch was about to begin.
     #[must_use]
     pub fn is_of(&self, region: &[AtomicU64]) -> bool {
         let Some(own) = local(region).filter(|own| own.cluster == self.cluster) else { return false };
@@ -91,15 +93,15 @@ impl GivenUp {
     }
 }
 
-/// The identity of one node; `None` if nobody has founded a cluster with it.
+/// Returns the identity of one node. `None` if no client has founded a cluster with it.
 pub async fn of(lane: &Lane, at: NodeId) -> Result<Option<Identity>, MemoryError> {
     let mut round = lane.round();
     let read = round.read(node::at(at, AT_IDENTITY), WORD_BYTES);
     Ok(Identity::from_bits(lane.execute(round).await?.words(read)[0]))
 }
 
-/// The identity of each of some nodes, asked at the same time: who does not answer does not keep
-/// the others waiting.
+/// Returns the identity of each of these nodes, which are asked at the same time. So a node that
+/// does not answer does not delay the others.
 pub async fn of_each(lane: &Lane, nodes: NodeSet) -> Vec<(NodeId, Result<Option<Identity>, MemoryError>)> {
     let mut asked = Vec::with_capacity(nodes.count().into());
     for at in nodes.iter() {
@@ -116,8 +118,8 @@ pub async fn of_each(lane: &Lane, nodes: NodeSet) -> Vec<(NodeId, Result<Option<
 }
 
 /// Checks that these nodes are still the nodes that the cluster knows. A node that has lost its
-/// memory would answer as if nothing had ever been there. A node may also have another number than
-/// this client gives it: the client that took it in may have named the nodes in another order.
+/// memory would answer as if it had never held data. A node may also have another number than this
+/// client gives it: the client that admitted it may have named the nodes in another order.
 pub async fn remembered(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> {
     let known = read(lane, nodes.iter()).await?;
     for (node, identity) in nodes.iter().zip(known) {
@@ -130,8 +132,9 @@ pub async fn remembered(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> 
     Ok(())
 }
 
-/// The identity of each node, in the order in which this fabric names them; founds the cluster if
-/// nobody has. An error if they are not exactly the nodes that one cluster was founded with.
+/// Returns the identity of each node, in the order in which this fabric names them. Founds the
+/// cluster if no client has. Fails if the nodes are not exactly the nodes that one cluster was
+/// founded with.
 pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError> {
     for node in (0..nodes).map(NodeId) {
         node::superblock(lane, node).await?;
@@ -154,8 +157,8 @@ pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError
         if missing.is_empty() {
             return Ok(known.into_iter().flatten().collect());
         }
-        // Nodes are founded before there are tables: one without an identity beside one with tables
-        // has lost its memory.
+        // Nodes are founded before there are tables. So if a node has no identity while another has
+        // tables, it has lost its memory.
         let founded = (0..nodes).map(NodeId).find(|at| known[usize::from(at.0)].is_some()).unwrap_or_default();
         if !metadata::read(lane, founded).await?.tables.is_empty() {
             return Err(MemoryError::LostMemory(missing[0]));
@@ -167,9 +170,10 @@ pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError
     Err(MemoryError::Founding)
 }
 
-/// The identity of each node of a cluster that goes on without some, or has more than it was
-/// founded with, in the order in which this fabric names them. `None` of those who are `silent`,
-/// which are not asked, and of those who have none: they are new, or have lost their memory.
+/// Returns the identity of each node, in the order in which this fabric names them. It serves for a
+/// cluster that goes on without some nodes, or that has more than it was founded with. Returns
+/// `None` for the `silent` nodes, which are not asked, and for nodes without an identity, which are
+/// new or have lost their memory.
 pub async fn known(lane: &Lane, nodes: u16, silent: NodeSet) -> Result<Vec<Option<Identity>>, MemoryError> {
     let mut known = Vec::with_capacity(nodes.into());
     for at in (0..nodes).map(NodeId) {
@@ -207,9 +211,9 @@ async fn read(lane: &Lane, nodes: impl Iterator<Item = NodeId>) -> Result<Vec<Op
     Ok(reads.into_iter().map(|read| Identity::from_bits(done.words(read)[0])).collect())
 }
 
-/// Takes a new node into the cluster of node `cluster`, in the place of a node that was lost.
-/// `epoch` has not begun yet. Returns false if the node is not new. A node stays new if it has
-/// metadata of `epoch`: the publisher died before it could begin that epoch.
+/// Admits a new node to the cluster of node `cluster`, in the place of a node that was lost.
+/// `epoch` has not begun yet. Returns false if the node is not new. A node with metadata of `epoch`
+/// is still new: the publisher died before it could begin that epoch.
 pub async fn rejoin(lane: &Lane, node: NodeId, cluster: NodeId, epoch: u64) -> Result<bool, MemoryError> {
     node::superblock(lane, node).await?;
     let Some(one) = of(lane, cluster).await? else { return Ok(false) };

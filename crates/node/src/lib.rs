@@ -1,12 +1,12 @@
-//! What a memory node holds, and how it is found again.
+//! The layout of a memory node's memory: what it holds, and how clients find it again.
 //!
-//! A memory node is passive: clients lay out its memory by verbs. This crate knows that layout: the
-//! [`node`] superblock with its allocation, the [`metadata`] (the catalog of tables and the
-//! configuration that says where each shard's replicas are), the slots of live clients, and the
-//! [`ring`]s into which clients write their redo logs.
+//! A memory node is passive: clients lay out its memory by verbs. This crate knows that layout. It
+//! consists of the [`node`] superblock with its allocation, the [`metadata`], the slots of live
+//! clients, and the [`ring`]s into which clients write their redo logs. The metadata are the
+//! catalog of tables, and the configuration that says where the replicas of each shard are.
 //!
-//! Every structure carries a magic number and a format version; a newer or foreign one is refused,
-//! untouched.
+//! Every structure has a magic number and a format version. A structure that is newer or foreign is
+//! refused, and stays untouched.
 #![forbid(unsafe_code)]
 
 mod bytes;

@@ -1,13 +1,13 @@
-//! The catalog and the configuration: what tables there are, and where the replicas of each shard
-//! lie.
+//! The metadata of a cluster: the catalog, which lists the tables, and the configuration, which
+//! says where the replicas of each shard lie.
 //!
 //! Both are one value. Every node has it in two copies, of which the newer whole one counts. Every
-//! client reads it at connect. Only the holder of the leader's catalog lock may change it, or a
-//! client that has revoked the access of all clients. The leader is the live node with the lowest
-//! number.
+//! client reads it when it connects. Only two clients may change it: the holder of the leader's
+//! catalog lock, or a client that has revoked the access of all clients. The leader is the live
+//! node with the lowest number.
 //!
-//! Four parts: the value itself (`tables`), its bytes (`format`), where replicas are to lie
-//! (`placement`), and the changes of tables (`catalog`).
+//! This module has four parts: the value itself (`tables`), its bytes (`format`), the places of
+//! replicas (`placement`), and the changes of tables (`catalog`).
 //!
 //! ```text
 //! header, 64 bytes                                  shard, 128 bytes
@@ -52,53 +52,57 @@
 //!
 //! # Tables that are not ready
 //!
-//! A table that is created in several steps must not be seen half-made, nor be in the way when its
-//! client dies. So a table may be *unfinished*: its entry names the client that creates it
+//! A table that is created in several steps must not be seen half-made, and must not be in the way
+//! when its client dies. So a table may be *unfinished*: its entry names the client that creates it
 //! ([`begin_table`]), and no other client opens it.
 //!
-//! 1. The client takes the marks from all tables that it creates together in one change
-//!    ([`finish_tables`]): other clients see all of them or none.
-//! 2. If it fails, it discards them ([`discard_tables`]). If it dies, another client does, once no
-//!    verb of the dead one can take effect any more.
-//! 3. Ids are places in the lists. So the entry of a discarded table with others behind it stays,
-//!    *vacant*: without a name, and its shards without replicas. The next table of as many shards
-//!    gets its ids.
+//! 1. The client removes the marks from all tables that it creates together in one change
+//!    ([`finish_tables`]). So other clients see all of them or none.
+//! 2. If the client fails, it discards the tables ([`discard_tables`]). If it dies, another client
+//!    discards them, when no verb of the dead client can take effect any more.
+//! 3. Ids are indices in the lists. So the entry of a discarded table stays if others are behind
+//!    it. It is then *vacant*: it has no name, and its shards have no replicas. The next table with
+//!    the same number of shards gets its ids.
 //!
 //! # Tables that are dropped
 //!
-//! Clients use a table that is ready. So a drop has two steps, each of which is one change:
+//! Clients use a table that is ready. So a drop has two steps, and each is one change:
 //!
 //! 1. [`drop_tables`]: the entry says that the table is dropped. Its name is free, and no client
-//!    opens the table. Its shards keep their replicas, because clients that have not heard of the
-//!    drop may still read and write them.
+//!    opens the table. Its shards keep their replicas, because clients that do not know of the drop
+//!    yet may still read and write them.
 //! 2. [`free_dropped`]: the shards lose their replicas, which frees the space. The caller knows
 //!    that no client uses the table any more (the module `dropping` of `remora` has the rule and
 //!    the argument).
 //!
-//! The entry stays after that, as a *tombstone*. It still has the table's name, for errors. Redo
-//! rings and undo entries name shards by their ids, so the ids are given to another table only when
+//! After that the entry stays as a *tombstone*. It still has the table's name, for errors. Redo
+//! rings and undo entries name shards by their ids. So the ids are given to another table only when
 //! no ring can name the dropped one: when every client up to `last_client` has given its rings
-//! back. Handles are told apart by the generation at which their table was `born`.
+//! back. Handles tell tables with the same id apart by the generation at which their table was
+//! `born`.
 //!
 //! # Tables that grow
 //!
-//! A table becomes larger in three changes. Between them its grower waits until every client has
-//! heard of the last one (the module `growth` of `remora` has the rule and the argument):
+//! A table becomes larger in three changes. After each change, the client that grows it waits until
+//! every client knows of that change (the module `growth` of `remora` has the rule and the
+//! argument):
 //!
-//! 1. [`begin_growth`]: another table of the same name is entered, which is larger. It names the
-//!    table that grows into it, and is not found by its name.
-//! 2. [`fill_larger`]: from now on, clients insert keys into the larger one, and rows move there.
-//! 3. [`finish_growth`]: the smaller one is empty. It is dropped, and the larger one has the name.
+//! 1. [`begin_growth`]: a larger table of the same name is entered. Its entry names the table that
+//!    grows into it. It is not found by its name.
+//! 2. [`fill_larger`]: from now on, clients insert keys into the larger table, and rows move there.
+//! 3. [`finish_growth`]: the smaller table is empty. It is dropped, and the larger one has the
+//!    name.
 //!
-//! Each of them can be made by any client, and again: if the grower dies, another one goes on.
+//! Any client can make each of these changes, also again. So if the client that grows the table
+//! dies, another one continues.
 //!
 //! # Space
 //!
-//! Space that neither a shard of the catalog nor a client's slot names is free, whatever it once
-//! was. The holder of the catalog lock can tell what is free: only it changes the catalog, and a
-//! client that takes space for its rings shows that at the leader (`client`). It uses free space
-//! before the untouched space of a node, since clients take their rings from untouched space. So a
-//! client that dies between taking space and naming it in the catalog leaks nothing.
+//! Space is free if neither a shard of the catalog nor a client's slot names it, whatever it was
+//! before. The holder of the catalog lock can tell what is free: only it changes the catalog, and a
+//! client that takes space for its rings shows that at the leader (`client`). The holder uses free
+//! space before the untouched space of a node, because clients take their rings from untouched
+//! space. So a client that dies between taking space and naming it in the catalog leaks nothing.
 
 mod catalog;
 mod format;

@@ -1,4 +1,4 @@
-//! The memory of a node: its superblock, what lies where, and the allocation of the rest.
+//! The memory of a node: its superblock, the places of its parts, and the allocation of the rest.
 //!
 //! ```text
 //! region 0
@@ -23,7 +23,7 @@
 //! +64  identity     u64   which node of which cluster, see `identity`      CASed
 //! ```
 //!
-//! A word that is FETCH_ADDed or CASed is written by nobody after the node has been formatted.
+//! After the node has been formatted, no client WRITEs a word that is changed by FETCH_ADD or CAS.
 
 use std::sync::atomic::Ordering;
 
@@ -46,15 +46,15 @@ use crate::limits::CLIENTS_MAX;
 /// 9. Tables may be unfinished, and then name the client that creates them; entries of discarded
 ///    tables are vacant.
 /// 10. Tables may be dropped: their entries say so, and when each table was entered.
-/// 11. Tables may grow: an entry says which table it grows from.
+/// 11. Tables may grow: the entry of the larger one names the table from which it grows.
 /// 12. Entries have the text of the table's schema. Every table may grow.
 pub const FORMAT: u32 = 12;
-/// First word of a node's memory. Read on a machine of the other byte order it differs.
+/// The first word of a node's memory. A machine of the other byte order reads a different number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
-/// Feature bits that this program knows.
+/// The feature bits that this program knows.
 pub const FEATURES_KNOWN: u64 = 0;
 
-/// The region that everything of this crate lies in.
+/// The region in which everything of this crate lies.
 pub const REGION: RegionId = RegionId(0);
 
 const AT_FORMAT: u64 = 8;
@@ -70,21 +70,21 @@ pub(crate) const AT_CLIENTS: u64 = SUPERBLOCK_BYTES;
 pub(crate) const CLIENT_SLOT_BYTES: u64 = 64;
 pub(crate) const AT_METADATA: u64 = AT_CLIENTS + CLIENTS_MAX as u64 * CLIENT_SLOT_BYTES;
 pub(crate) const METADATA_BYTES: u64 = 176 << 10;
-/// Where the space begins that is allocated.
+/// The offset at which the space for allocation begins.
 pub const AT_SPACE: u64 = AT_METADATA + 2 * METADATA_BYTES;
 
-/// Smallest region that can be formatted.
+/// The bytes of the smallest region that can be formatted.
 pub const BYTES_MIN: u64 = AT_SPACE + 4096;
-/// Allocations start at multiples of this.
+/// Allocations begin at multiples of this number of bytes.
 pub const ALIGNMENT: u64 = 4096;
 
-/// Bytes that an allocation of `bytes` bytes takes; `u64::MAX` if that overflows.
+/// Returns the bytes that an allocation of `bytes` bytes takes, or `u64::MAX` if that overflows.
 #[must_use]
 pub fn extent(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
 }
 
-/// Address of a byte of a node's region 0.
+/// Returns the address of a byte of a node's region 0.
 #[must_use]
 pub fn at(node: NodeId, offset: u64) -> Address {
     Address { node, region: REGION, offset }
@@ -105,28 +105,29 @@ pub fn format(region: &Region, place: Place) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// Formats a node anew and gives up what it has. The node's own CPU does this while no client is
+/// Formats a node anew, which erases what it has. The node's own CPU does this while no client is
 /// connected.
 pub fn renew(region: &Region) -> Result<(), MemoryError> {
     let words = region.words();
     let place = Place::from_bits(words[AT_FORMAT as usize / WORD_BYTES].load(Ordering::Relaxed) >> 48);
     let changes = words[AT_CHANGES as usize / WORD_BYTES].load(Ordering::Relaxed);
-    // The magic number goes first: memory without it is not formatted. A word that is zero may
-    // never have been touched, and stays so.
+    // The magic number goes first, because memory without it is not formatted. A word that is zero
+    // may never have been touched, and stays so.
     for word in words.iter().filter(|word| word.load(Ordering::Relaxed) != 0) {
         word.store(0, Ordering::Relaxed);
     }
-    // The counter tells an applier that what it has seen is gone.
+    // The change of the counter tells an applier that what it has seen is gone.
     words[AT_CHANGES as usize / WORD_BYTES].store(changes + 1, Ordering::Relaxed);
     format(region, place)
 }
 
-/// Where a region is within its machine.
+/// The place of a region within its machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Place {
-    /// The NUMA node that its memory is bound to, if it is.
+    /// The NUMA node that the memory is bound to, if it is bound.
     pub numa: Option<u8>,
-    /// The NIC that serves its atomics: they are atomic against each other only there.
+    /// The NIC that serves the region's atomics. Atomics are atomic against each other only through
+    /// this NIC.
     pub nic: u8,
 }
 
@@ -143,19 +144,19 @@ impl Place {
     }
 }
 
-/// What a superblock says, once it has been found to be ours.
+/// The contents of a superblock that has been checked to be Remora's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// Size of the node's memory.
+    /// The size of the node's memory in bytes.
     pub bytes: u64,
-    /// First free byte.
+    /// The offset of the first free byte.
     pub allocated: u64,
-    /// Where it is within its machine.
+    /// The place of the region within its machine.
     pub place: Place,
 }
 
 impl Superblock {
-    /// Bytes that nobody has taken.
+    /// Returns the number of bytes that have not been allocated.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.bytes.saturating_sub(self.allocated)
@@ -187,7 +188,7 @@ pub async fn superblock(lane: &Lane, node: NodeId) -> Result<Superblock, MemoryE
     Superblock::parse(node, line)
 }
 
-/// Takes space at a node, zeroed, 4 KiB aligned.
+/// Allocates space at a node. The space is zeroed, and aligned to 4 KiB.
 pub async fn allocate(lane: &Lane, node: NodeId, bytes: u64) -> Result<u64, MemoryError> {
     let Superblock { bytes: total, mut allocated, .. } = superblock(lane, node).await?;
     loop {
@@ -206,8 +207,8 @@ pub async fn allocate(lane: &Lane, node: NodeId, bytes: u64) -> Result<u64, Memo
     }
 }
 
-/// Makes zeroed space untouched space again that lies directly before it. Does nothing if a client
-/// has taken space since.
+/// Makes zeroed space untouched again that lies directly before the untouched space. Does nothing
+/// if a client has taken space since.
 pub(crate) async fn give_back(lane: &Lane, node: NodeId, start: u64, end: u64) -> Result<(), MemoryError> {
     let mut round = lane.round();
     round.compare_swap(at(node, AT_ALLOCATED), end, start);

@@ -1,8 +1,8 @@
-//! Redo rings: where a client's log entries lie until they have been applied.
+//! Redo rings: the memory in which a client's log entries lie until they have been applied.
 //!
-//! Every lane of a client has one ring at every memory node, so that a ring has one writer, whose
-//! transactions follow one another. The client writes frames by one-sided WRITEs; the node's own
-//! CPU reads them and says how far it is.
+//! Every lane of a client has one ring at every memory node. So a ring has one writer, whose
+//! transactions follow one another. The client writes frames by one-sided WRITEs. The node's own
+//! CPU reads them, and says how far it has got.
 //!
 //! ```text
 //! ring                                       frame, whole words
@@ -15,43 +15,45 @@
 //! +64  data      RING_BYTES                  end-4 words    u32   again
 //! ```
 //!
-//! A *position* counts bytes since the ring was made and never wraps. The remainder is its place in
-//! the data. The node writes `applied` and `last`; the client writes everything else.
+//! A *position* counts bytes since the ring was made, and never wraps. The position modulo the
+//! ring's size is the place in the data. The node writes `applied` and `last`. The client writes
+//! everything else.
 //!
 //! # Undo entries
 //!
 //! Where clients install on every replica in place, a lane's transactions need no queue. The log of
-//! a transaction is needed from its commit round until its release. The release goes out before the
+//! a transaction is needed from its commit round until its release. The release is sent before the
 //! next commit round, on the same connections.
 //!
 //! So undo entries, which no applier touches, lie one behind the other in a window at the start of
 //! the ring, and then again from its start. Each entry begins at a multiple of [`UNDO_STRIDE`]. A
-//! WRITE over its id, with the highest bit set, frees it: so the window tells which of the lane's
+//! WRITE over its id, with the highest bit set, frees it. So the window tells which of the lane's
 //! last transactions have ended. Recovery writes kind 4 before it frees an entry that it has
 //! undone.
 //!
-//! Some entries are still needed when the next transaction comes: their outcome is unknown, or
-//! their release has not gone out. The next entries then go on beyond the window. A node has the
-//! undo entries of only those transactions that it took part in. So a recoverer cannot tell a gap
-//! from the end. Therefore the client writes `reach` ahead of an entry that ends beyond the window;
-//! `reach` never shrinks.
+//! Some entries are still needed when the next transaction comes, because their outcome is unknown
+//! or their release has not been sent. The next entries then go on beyond the window. A node has
+//! the undo entries of only those transactions in which it took part. So a recoverer cannot tell a
+//! gap from the end. Therefore the client writes `reach` ahead of an entry that ends beyond the
+//! window. `reach` never shrinks.
 //!
 //! # Why a frame checks itself
 //!
-//! A WRITE becomes visible in ascending order, so a frame whose last word is right is complete, and
-//! the checksum says so for a WRITE that was cut short as well. Bytes of an earlier lap are no
-//! frame: their id is not above the last one, and their owner is another one where a new client has
-//! taken over the ring.
+//! A WRITE becomes visible in ascending order, so a frame whose last word is right is complete. The
+//! checksum shows that also for a WRITE that was cut short. Bytes of an earlier lap are not taken
+//! for a frame: their id is not above the last one, or, if a new client has taken over the ring,
+//! their owner is another one.
 //!
 //! # Why a ring never overwrites what is needed
 //!
 //! A frame is needed until the node has applied it *and* its transaction is installed at every
-//! primary: until then recovery may need it. [`RingWriter::reserve`] counts both, and is asked
-//! before any lock is taken, so that nobody waits for room while others wait for its locks.
+//! primary, because until then recovery may need it. [`RingWriter::reserve`] counts both. A client
+//! calls it before it takes any lock. So no client waits for room while other clients wait for its
+//! locks.
 //!
-//! A client does not know that for a transaction whose log or install has failed: from then on it
-//! never says that its rings are settled ([`RingWriter::settle`]), uses up the room that is left,
-//! and keeps its slot when it leaves.
+//! If a transaction's log or install has failed, the client does not know whether it is installed.
+//! From then on, the client never says that its rings are settled ([`RingWriter::settle`]), uses up
+//! the remaining room, and keeps its slot when it leaves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,29 +65,30 @@ use crate::error::MemoryError;
 use crate::limits::{FRAME_BYTES_MAX, RING_BYTES};
 use crate::node;
 
-/// Bytes of the ring's header.
+/// The bytes of the ring's header.
 pub const HEADER_BYTES: u64 = 64;
-/// Bytes of a ring with its header.
+/// The bytes of a ring with its header.
 pub const RING_EXTENT_BYTES: u64 = HEADER_BYTES + RING_BYTES;
-/// Words of a frame around its entry: id, kind and length; checksum and length.
+/// The words of a frame around its entry: id, kind and length in front; checksum and length behind.
 pub const FRAME_OVERHEAD_WORDS: usize = 3;
 
-/// In the header.
+/// The index of the word `reach` in the header.
 const REACH_WORD: usize = 2;
 const KIND_ENTRY: u32 = 1;
 const KIND_SKIP: u32 = 2;
 const KIND_UNDO: u32 = 3;
 const KIND_UNDONE: u32 = 4;
-/// In the id of an undo entry: it is free.
+/// The bit in the id of an undo entry that says that the entry is free.
 const FREED: u64 = 1 << 63;
 /// Undo entries begin at multiples of this number of bytes.
 pub const UNDO_STRIDE: u64 = 256;
 const STRIDE_WORDS: usize = UNDO_STRIDE as usize / WORD_BYTES;
-/// Bytes of a lane's undo entries, one behind the other, before the first is overwritten.
+/// The bytes of a lane's undo entries that lie one behind the other before the first is
+/// overwritten.
 pub const UNDO_WINDOW: u64 = 16 * UNDO_STRIDE;
 const _: () = assert!(FRAME_BYTES_MAX as u64 * 2 <= RING_BYTES);
 
-/// Fills in everything of a frame but its entry, which lies in `frame[2..len - 1]`.
+/// Fills in everything of a frame except its entry, which lies in `frame[2..len - 1]`.
 #[inline]
 pub fn seal(frame: &mut [u64], id: u64) {
     seal_kind(frame, id, KIND_ENTRY);
@@ -101,7 +104,8 @@ fn seal_kind(frame: &mut [u64], id: u64, kind: u32) {
     }
 }
 
-/// Fills in everything of an undo entry's frame but the entry, which lies in `frame[2..len - 1]`.
+/// Fills in everything of an undo entry's frame except the entry, which lies in `frame[2..len -
+/// 1]`.
 #[inline]
 pub fn seal_undo(frame: &mut [u64], id: u64) {
     seal_kind(frame, id, KIND_UNDO);
@@ -121,22 +125,22 @@ pub fn undone(words: usize) -> u64 {
     u64::from(KIND_UNDONE) | (words as u64) << 32
 }
 
-/// Address of the word `reach` of the ring at `base`: see [`RingWriter::reach_at`].
+/// Returns the address of the word `reach` of the ring at `base`: see [`RingWriter::reach_at`].
 #[must_use]
 pub fn reach_at(node: NodeId, base: u64) -> Address {
     node::at(node, base + (REACH_WORD * WORD_BYTES) as u64)
 }
 
-/// What was found of an undo entry.
+/// An undo entry that was found in a ring, with its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UndoEntry<E> {
-    /// Bytes into the ring's data.
+    /// The offset of the entry in the ring's data, in bytes.
     pub place: u64,
-    /// Id of the transaction.
+    /// The id of the transaction.
     pub id: u64,
-    /// Whether the transaction has committed; `None` as long as the entry is needed.
+    /// Whether the transaction has committed. `None` as long as the entry is needed.
     pub ended: Option<bool>,
-    /// See `remora_txn::log`.
+    /// The contents of the entry: see `remora_txn::log`.
     pub entry: E,
 }
 
@@ -146,8 +150,8 @@ impl<E> UndoEntry<E> {
     }
 }
 
-/// Finds a client's undo entries in the data of one of its rings: entries that are whole and not
-/// overwritten.
+/// Finds a client's undo entries in the data of one of its rings. It finds entries that are whole
+/// and not overwritten.
 fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = UndoEntry<&[u64]>> {
     (0..data.len()).step_by(STRIDE_WORDS).filter_map(move |at| {
         let &[word, head, ..] = data.get(at..)? else { return None };
@@ -163,58 +167,58 @@ fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = UndoEntry<&[u6
     })
 }
 
-/// Where the next frame goes: promised room.
+/// Room that is reserved for the next frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reservation {
-    /// First the rest of the ring is skipped, from here on.
+    /// The position from which the rest of the ring is skipped first, if it is.
     skip: Option<u64>,
     start: u64,
     end: u64,
 }
 
-/// Where a frame goes.
+/// The place of a frame that is to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement {
-    /// The frame itself.
+    /// The address of the frame itself.
     pub at: Address,
-    /// Before it, a frame that says that the rest of the ring is skipped.
+    /// A frame to write before it, which says that the rest of the ring is skipped.
     pub skip: Option<(Address, [u64; FRAME_OVERHEAD_WORDS])>,
 }
 
-/// A client's side of a ring.
+/// The client's side of a ring.
 #[derive(Clone, Debug)]
 pub struct RingWriter {
     node: NodeId,
     base: u64,
     tail: u64,
-    /// Position up to which the node has applied the ring, as far as this client knows.
+    /// The position up to which the node has applied the ring, as far as this client knows.
     applied: u64,
-    /// Transactions up to here are installed everywhere.
+    /// The position up to which all transactions are installed everywhere.
     settled: u64,
 }
 
 impl RingWriter {
-    /// The ring that begins at `base` of the node's region 0, empty.
+    /// Makes the writer of the ring that begins at `base` of the node's region 0 and is empty.
     #[must_use]
     pub fn new(node: NodeId, base: u64) -> RingWriter {
         RingWriter { node, base, tail: 0, applied: 0, settled: 0 }
     }
 
-    /// A ring that another client has written up to `tail`, to be written on after its death: by
-    /// recovery, which puts back what that client had reserved the room for.
+    /// Makes the writer of a ring that a dead client has written up to `tail`. Recovery uses it to
+    /// write on: it restores what that client had reserved the room for.
     #[must_use]
     pub fn resume(node: NodeId, base: u64, tail: u64) -> RingWriter {
         RingWriter { node, base, tail, applied: tail, settled: tail }
     }
 
-    /// The memory node it lies at.
+    /// Returns the memory node that has the ring.
     #[inline]
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Finds room for a frame of `words` words; `None` if this client knows of none.
+    /// Reserves room for a frame of `words` words. Returns `None` if this client knows of no room.
     #[inline]
     #[must_use]
     pub fn reserve(&self, words: usize) -> Option<Reservation> {
@@ -229,8 +233,8 @@ impl RingWriter {
         (end - self.applied.min(self.settled) <= RING_BYTES).then_some(Reservation { skip, start, end })
     }
 
-    /// Takes the room reserved: where to write the frame, and what to write before it where the
-    /// rest of the ring is to be skipped.
+    /// Takes the reserved room. Returns where to write the frame, and what to write before it if
+    /// the rest of the ring is skipped.
     #[inline]
     pub fn take(&mut self, reservation: Reservation, id: u64) -> Placement {
         debug_assert_eq!(
@@ -242,7 +246,7 @@ impl RingWriter {
         Placement { at: self.data(reservation.start), skip: reservation.skip.and_then(|from| self.skip_rest(from, id)) }
     }
 
-    /// Takes the room reserved, and adds to `round` the WRITE of a staged frame.
+    /// Takes the reserved room, and adds to `round` the WRITE of a staged frame.
     #[inline]
     pub fn append(&mut self, round: &mut Round<'_>, frame: remora_fabric::Staged, reservation: Reservation, id: u64) {
         let Placement { at, skip } = self.take(reservation, id);
@@ -252,7 +256,7 @@ impl RingWriter {
         round.write_staged(at, frame);
     }
 
-    /// Gives room back that was just taken and has not been written to.
+    /// Gives back room that was taken last and has not been written to.
     pub fn give_back(&mut self, reservation: Reservation) {
         debug_assert_eq!(self.tail, reservation.end, "what was taken last is given back");
         self.tail = reservation.skip.unwrap_or(reservation.start);
@@ -260,7 +264,7 @@ impl RingWriter {
 
     #[cold]
     fn skip_rest(&self, from: u64, id: u64) -> Option<(Address, [u64; FRAME_OVERHEAD_WORDS])> {
-        // Less than a frame's overhead left: the reader skips it by itself.
+        // If less than a frame's overhead is left, the reader skips it by itself.
         (RING_BYTES - from % RING_BYTES >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64).then(|| {
             let mut frame = [0; FRAME_OVERHEAD_WORDS];
             seal_kind(&mut frame, id, KIND_SKIP);
@@ -268,13 +272,13 @@ impl RingWriter {
         })
     }
 
-    /// How far the node is, as far as is known here.
+    /// Returns the position up to which the node has applied the ring, as far as this client knows.
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// Position up to which this client has written.
+    /// Returns the position up to which this client has written.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.tail
@@ -284,7 +288,8 @@ impl RingWriter {
         node::at(self.node, self.base + HEADER_BYTES + position % RING_BYTES)
     }
 
-    /// Address of a lane's undo entry that lies `from` bytes into the ring: see the [module](self).
+    /// Returns the address of a lane's undo entry that lies `from` bytes into the ring: see the
+    /// [module](self).
     #[inline]
     #[must_use]
     pub fn undo_at(&self, from: u64) -> Address {
@@ -292,44 +297,45 @@ impl RingWriter {
         self.data(from)
     }
 
-    /// Where the client says how far its undo entries reach: one word, in bytes. To be written
-    /// ahead of an entry that ends beyond [`UNDO_WINDOW`].
+    /// Returns the address of the word in which the client says how far its undo entries reach, in
+    /// bytes. The client writes this word ahead of an entry that ends beyond [`UNDO_WINDOW`].
     #[must_use]
     pub fn reach_at(&self) -> Address {
         reach_at(self.node, self.base)
     }
 
-    /// Where the node says how far it has applied the ring: one word, for [`RingWriter::learn`].
+    /// Returns the address of the word in which the node says how far it has applied the ring, for
+    /// [`RingWriter::learn`].
     #[inline]
     #[must_use]
     pub fn applied_at(&self) -> Address {
         node::at(self.node, self.base)
     }
 
-    /// The node has said how far it is.
+    /// Records how far the node has applied the ring.
     #[inline]
     pub fn learn(&mut self, applied: u64) {
-        // A node that claims more than was written is wrong; believing it would overwrite what it
-        // has not applied.
+        // A node that claims more than was written is wrong. If the client believed it, it would
+        // overwrite frames that the node has not applied.
         if applied <= self.tail {
             self.applied = self.applied.max(applied);
         }
     }
 
-    /// Every transaction logged so far is installed at all primaries.
+    /// Records that every transaction logged so far is installed at all primaries.
     #[inline]
     pub fn settle(&mut self) {
         self.settled = self.tail;
     }
 
-    /// Whether it is so full that it is time to ask how far the node is.
+    /// Whether the ring is so full that the client should ask how far the node has got.
     #[inline]
     #[must_use]
     pub fn half_full(&self) -> bool {
         self.tail - self.applied > RING_BYTES / 2
     }
 
-    /// Whether the node has applied everything, as far as is known here.
+    /// Whether the node has applied everything, as far as this client knows.
     #[must_use]
     pub fn drained(&self) -> bool {
         self.tail == self.applied
@@ -346,8 +352,8 @@ pub struct RingReader {
 }
 
 impl RingReader {
-    /// Reads on where the ring's header says. `base` is the ring's offset, `owner` the incarnation
-    /// it belongs to.
+    /// Makes a reader that continues where the ring's header says. `base` is the ring's offset, and
+    /// `owner` the incarnation that the ring belongs to.
     #[must_use]
     pub fn resume(region: &[AtomicU64], base: u64, owner: u32) -> Option<RingReader> {
         let header = base as usize / WORD_BYTES;
@@ -358,20 +364,21 @@ impl RingReader {
         Some(RingReader { owner, header, position, last: region[header + 1].load(Ordering::Acquire) })
     }
 
-    /// The id of the last entry returned; 0 if the ring has had none.
+    /// Returns the id of the last entry returned; 0 if the ring has had none.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// The next complete frame's entry, copied to `scratch`. `None` if it has not arrived.
+    /// Returns the next complete frame's id and entry, copied to `scratch`. `None` if it has not
+    /// arrived.
     pub fn next<'s>(&mut self, region: &[AtomicU64], scratch: &'s mut Vec<u64>) -> Option<(u64, &'s [u64])> {
         loop {
             let mut position = self.position;
             let mut left = ((RING_BYTES - position % RING_BYTES) / WORD_BYTES as u64) as usize;
             if left < FRAME_OVERHEAD_WORDS {
-                // Only looked past until a frame has arrived there: the client must not hear of a
-                // position that it has not written up to.
+                // The reader only looks past the end until a frame has arrived at the start. The
+                // client must not learn of a position that it has not written up to.
                 position += (left * WORD_BYTES) as u64;
                 left = RING_BYTES as usize / WORD_BYTES;
             }
@@ -406,7 +413,7 @@ impl RingReader {
         }
     }
 
-    /// Position behind the last entry returned.
+    /// Returns the position behind the last entry returned.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
@@ -414,14 +421,14 @@ impl RingReader {
 
     /// Tells the client that everything returned so far has been applied.
     pub fn publish(&self, region: &[AtomicU64]) {
-        // `applied` first: after a crash between the two, the next frame's id is above the older
-        // `last` all the same.
+        // `applied` comes first. After a crash between the two stores, the next frame's id is still
+        // above the older `last`.
         region[self.header].store(self.position, Ordering::Release);
         region[self.header + 1].store(self.last, Ordering::Release);
     }
 
-    /// Every entry that is still whole in the ring, oldest or newest first as they happen to lie:
-    /// for checks and recovery, which compare versions and need no order.
+    /// Visits every entry that is still whole in the ring, in no particular order. Checks and
+    /// recovery use it. They compare versions, and need no order.
     pub fn scan(&self, region: &[AtomicU64], mut visit: impl FnMut(u64, &[u64])) {
         self.scan_kind(region, KIND_ENTRY, &mut visit);
     }
@@ -445,7 +452,8 @@ impl RingReader {
         }
     }
 
-    /// Copies the frame that begins with these words. Returns false if none does that is whole.
+    /// Copies the frame that begins with these words. Returns false if they do not begin a whole
+    /// frame.
     fn copy_frame(&self, from: &[AtomicU64], frame: &mut Vec<u64>) -> bool {
         let load = |word: &AtomicU64| word.load(Ordering::Acquire);
         if (load(&from[0]) >> OWNER_SHIFT) as u32 != self.owner {
@@ -464,43 +472,43 @@ impl RingReader {
     }
 }
 
-/// A ring of a client that writes no more, as it was read from afar: for recovery. Only what is
-/// needed of it is read.
+/// A copy of the ring of a client that writes no more, read from another machine. Recovery uses it.
+/// Only the needed parts of the ring are read.
 #[derive(Debug)]
 pub struct RingCopy {
     node: NodeId,
     base: u64,
     owner: u32,
     words: Vec<AtomicU64>,
-    /// Which blocks of the data have been read, a bit each.
+    /// The blocks of the data that have been read, one bit each.
     read: u64,
-    /// Position up to which the node has applied it.
+    /// The position up to which the node has applied the ring.
     applied: u64,
-    /// Position behind the last whole frame.
+    /// The position behind the last whole frame.
     tail: u64,
-    /// Id of that frame.
+    /// The id of the last whole frame.
     last: u64,
 }
 
-/// What is read at a time.
+/// The bytes that are read at a time.
 const BLOCK_BYTES: u64 = RING_BYTES / u64::BITS as u64;
 
-/// How far a node has applied a ring. Both are positions, which only grow as long as one client has
-/// the ring.
+/// How far a node has applied a ring. Both positions only grow as long as one client has the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What lies before it has been applied.
+    /// The position before which everything has been applied.
     pub applied: u64,
-    /// Behind the last entry that was there.
+    /// The position behind the last entry that has arrived.
     pub tail: u64,
 }
 
 impl RingCopy {
-    /// Reads the ring that begins at `base` of the node's region 0, of a client whose access has
-    /// been revoked.
+    /// Reads the ring that begins at `base` of the node's region 0. It belongs to a client whose
+    /// access has been revoked.
     pub async fn read(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
         let mut copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
-        // On its first lap, what lies behind is of nobody, or of an earlier client.
+        // On the ring's first lap, the data behind the tail belong to no client, or to an earlier
+        // one.
         copy.fetch(lane, 0, copy.tail.min(RING_BYTES)).await?;
         Ok(copy)
     }
@@ -540,7 +548,7 @@ impl RingCopy {
         Ok(copy)
     }
 
-    /// Reads what is not read yet of a piece of the data.
+    /// Reads what has not been read yet of a piece of the data.
     async fn fetch(&mut self, lane: &Lane, from: u64, to: u64) -> Result<(), MemoryError> {
         let blocks = from / BLOCK_BYTES..to.min(RING_BYTES).div_ceil(BLOCK_BYTES);
         let missing = |block: &u64, read: u64| read >> block & 1 == 0;
@@ -558,7 +566,7 @@ impl RingCopy {
         Ok(())
     }
 
-    /// How far a node has applied a ring, and where the ring ends.
+    /// Returns how far a node has applied a ring, and where the ring ends.
     pub async fn progress(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<Progress, MemoryError> {
         let copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
         Ok(Progress { applied: copy.applied, tail: copy.tail })
@@ -570,7 +578,8 @@ impl RingCopy {
         Ok(copy.applied == copy.tail)
     }
 
-    /// Reads the client's undo entries: entries that are whole and not overwritten.
+    /// Reads the client's undo entries. Only entries that are whole and not overwritten are
+    /// returned.
     pub async fn undo_entries(&mut self, lane: &Lane) -> Result<Vec<UndoEntry<Vec<u64>>>, MemoryError> {
         let end = self.reach().clamp(UNDO_WINDOW, RING_BYTES);
         self.fetch(lane, 0, end).await?;
@@ -579,13 +588,13 @@ impl RingCopy {
         Ok(undo_entries(&data, self.owner).map(|one| one.map(<[u64]>::to_vec)).collect())
     }
 
-    /// How far its undo entries reach, if beyond the window.
+    /// Returns how far the undo entries reach, if beyond the window.
     #[must_use]
     pub fn reach(&self) -> u64 {
         self.words[REACH_WORD].load(Ordering::Relaxed)
     }
 
-    /// Every entry that is still whole, in any order.
+    /// Visits every entry that is still whole, in any order.
     pub fn entries(&self, visit: impl FnMut(u64, &[u64])) {
         if self.tail == 0 {
             return;
@@ -595,22 +604,23 @@ impl RingCopy {
         }
     }
 
-    /// Id of the newest entry that has arrived. Entries arrive in the order of their ids, so that
-    /// one with a smaller id that is not there has been overwritten, and one with a larger id never
-    /// came.
+    /// Returns the id of the newest entry that has arrived. Entries arrive in the order of their
+    /// ids. So an entry with a smaller id that is missing has been overwritten, and one with a
+    /// larger id never arrived.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Whether nothing of it has ever been overwritten, not even by a frame that has not arrived
-    /// whole.
+    /// Whether nothing in the ring has ever been overwritten, not even by a frame that has not
+    /// arrived whole.
     #[must_use]
     pub fn is_first_lap(&self) -> bool {
         self.tail + FRAME_BYTES_MAX as u64 <= RING_BYTES
     }
 
-    /// Appends an entry that has not arrived to the entries that have, as its client would have.
+    /// Appends an entry that has not arrived to the entries that have, as the client would have
+    /// done.
     pub async fn append(&mut self, lane: &Lane, id: u64, entry: &[u64]) -> Result<(), MemoryError> {
         let words = entry.len() + FRAME_OVERHEAD_WORDS;
         let mut writer = RingWriter::resume(self.node, self.base, self.tail);
@@ -627,8 +637,8 @@ impl RingCopy {
     }
 }
 
-/// A transaction id's owner: the upper 24 of its 63 bits. The lock word of `remora_record` is
-/// packed the same way.
+/// The shift of a transaction id's owner, which is the upper 24 of its 63 bits. The lock word of
+/// `remora_record` is packed in this way too.
 pub const OWNER_SHIFT: u32 = 39;
 
 #[cfg(test)]
@@ -637,8 +647,8 @@ mod tests {
     use remora_fabric::shm::Shm;
     use remora_fabric::{ClientId, Fabric};
 
-    /// A frame that leaves less room than another one needs: the node looks for the next one at the
-    /// start of the ring, and must not say that it has applied what is in between.
+    /// A frame leaves less room than another one needs. The node then looks for the next frame at
+    /// the start of the ring. It must not say that it has applied what is in between.
     #[test]
     fn a_ring_is_drained_also_when_its_end_is_skipped() {
         const OWNER: u32 = 7;

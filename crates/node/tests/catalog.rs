@@ -1,4 +1,5 @@
-//! The catalog, the superblock and the slots of clients: what is refused, and how it says so.
+//! Tests of the catalog, the superblock and the slots of clients: what is refused, and with which
+//! errors.
 
 use std::sync::atomic::Ordering;
 
@@ -74,7 +75,7 @@ fn load(fabric: &dyn Fabric, at: NodeId, offset: u64) -> u64 {
 
 // --- Formats.
 
-/// Memory outlives programs: these bytes may only change together with `FORMAT`.
+/// Memory outlives programs, so these bytes may change only together with `FORMAT`.
 #[test]
 fn golden_superblock() {
     let fabric = Shm::new(&[vec![1 << 20]]).unwrap();
@@ -139,8 +140,8 @@ fn golden_metadata() {
     let words = unfinished.encode();
     assert_eq!(words[64 + 120..][..8], (7u64 << 32 | 0x0201_0101).to_le_bytes(), "client 7 creates it");
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(unfinished.clone())));
-    // Of a table that was discarded: no name, and shards that are nowhere. One without the other is
-    // damage.
+    // The entry of a discarded table has no name, and its shards have no replicas. One without the
+    // other is damage.
     let mut vacant = unfinished;
     vacant.tables[0].spec.name.clear();
     assert_eq!(Metadata::decode(NODE, &vacant.encode()), Err(MemoryError::Damaged(NODE)));
@@ -151,7 +152,7 @@ fn golden_metadata() {
     let words = dropped.encode();
     assert_eq!(words[64 + 136..][..8], 5u64.to_le_bytes(), "the fifth change dropped it");
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(dropped.clone())));
-    // Its space is free: its shards are nowhere.
+    // The table's space is free, so its shards have no replicas.
     dropped.tables[0].dropped = Some(Tombstone { generation: 5, last_client: Some(9) });
     assert_eq!(Metadata::decode(NODE, &dropped.encode()), Err(MemoryError::Damaged(NODE)));
     dropped.tables[0].spec.shard_bytes = 0;
@@ -185,7 +186,7 @@ fn what_another_program_wrote_is_refused_untouched() {
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
             ["format 2;", "format 12:"],
         ),
-        // The version before this one, and one that is newer.
+        // The version before this one, and a newer one.
         (
             8,
             11,
@@ -215,7 +216,7 @@ fn what_another_program_wrote_is_refused_untouched() {
         let after: Vec<u64> = (0..1 << 17).map(|at| load(&fabric, NodeId(1), at * 8)).collect();
         assert_eq!(before, after);
     }
-    // The catalog's own header says the same of itself.
+    // The catalog's own header is checked likewise.
     let bytes = Metadata::default().encode();
     let with = |at: usize, value: u8| {
         let mut bytes = bytes.clone();
@@ -243,7 +244,7 @@ fn sealed(tables: u32, shards: u32, body: &[u8]) -> Vec<u8> {
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), known in 0usize..100) {
-        // They begin as ours do, for a while.
+        // The bytes begin as real ones do, for a while.
         let known = known.min(bytes.len());
         bytes[..known].copy_from_slice(&a_table()[..known]);
         prop_assert!(!matches!(Metadata::decode(NODE, &bytes), Ok(Some(_))));
@@ -280,7 +281,7 @@ fn a_table() -> Vec<u8> {
     BYTES.get_or_init(|| create(&cluster(2, 1 << 20), spec("rows", 2)).unwrap().1.encode()).clone()
 }
 
-/// Two copies lie at each node; the newer whole one counts.
+/// Each node has two copies, of which the newer whole one counts.
 #[test]
 fn a_damaged_copy_leaves_the_other() {
     const FIRST: u64 = 68 << 10;
@@ -331,7 +332,7 @@ fn tables_that_cannot_be_made() {
     };
     assert_eq!((node, wanted, free), (NodeId(0), 20 << 20, (1 << 20) - (420 << 10)), "both shards");
     assert_eq!(of.name(), Some("rows"));
-    // None of this has left the catalog locked, or anything in it.
+    // None of this has left the catalog locked, or has left anything in it.
     assert_eq!(read(&fabric, NODE), Ok(Metadata::default()));
     create(&fabric, spec(&"n".repeat(NAME_BYTES_MAX), 2)).unwrap();
     create(&fabric, spec("rows", 1)).unwrap();
@@ -359,7 +360,7 @@ fn as_many_tables_as_fit() {
     assert_eq!(read(&fabric, NODE).unwrap().tables.len(), TABLES_MAX);
 }
 
-/// Several clients create tables at the same time: each table is made once, and none is lost.
+/// Several clients create tables at the same time. Each table is made once, and none is lost.
 #[test]
 fn tables_created_at_the_same_time() {
     for seed in 0..10 {
@@ -468,7 +469,7 @@ fn what_a_dead_client_has_published_reaches_all_nodes() {
 
 #[test]
 fn slots_are_reused_and_incarnations_are_not() {
-    // Their rings are all there is in it.
+    // Their rings fill the memory.
     let fabric = cluster(2, 80 << 20);
     let connect = |lanes: usize| {
         block_on(&fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, NodeSet::first(2), lanes).await)
@@ -492,7 +493,7 @@ fn slots_are_reused_and_incarnations_are_not() {
         block_on(&fabric, ClientId(gone.incarnation), async |lane: &Lane| gone.disconnect(lane).await)
             .unwrap()
             .unwrap();
-        store(&fabric, NODE, rings.offset, 4711); // what it has left behind
+        store(&fabric, NODE, rings.offset, 4711); // what the client has left behind
         let new = connect(1).unwrap();
         assert!(all.iter().all(|other| other.incarnation < new.incarnation));
         assert_eq!(new.ring(NODE, 0).applied_at(), rings, "its space is used again");
@@ -501,7 +502,7 @@ fn slots_are_reused_and_incarnations_are_not() {
     }
     assert_eq!(load(&fabric, NODE, 32), allocated);
     assert!(remora_node::changes(fabric.region(NodeId(1), REGION).unwrap().words()) > changes, "appliers are told");
-    // The last incarnation, and none after it.
+    // One more client gets the last incarnation, and the next one gets none.
     let gone = all.remove(0);
     block_on(&fabric, ClientId(1), async |lane: &Lane| gone.disconnect(lane).await).unwrap().unwrap();
     store(&fabric, NODE, 40, INCARNATIONS_MAX - 1);
@@ -511,7 +512,7 @@ fn slots_are_reused_and_incarnations_are_not() {
     assert!(matches!(connect(1), Err(MemoryError::Limit { what: "client incarnations", .. })));
 }
 
-/// Not even what a leader had given that is lost, or one before it.
+/// A new leader gives no incarnation again, even if a lost leader, or one before it, had given it.
 #[test]
 fn a_new_leader_gives_no_incarnation_again() {
     let fabric = cluster(3, 4 << 20);
@@ -525,13 +526,13 @@ fn a_new_leader_gives_no_incarnation_again() {
         .unwrap()
         .incarnation
     };
-    store(&fabric, NodeId(2), 40, 7_000); // it has led
+    store(&fabric, NodeId(2), 40, 7_000); // it has been the leader
     let first = given(0);
     assert!(first > 7_000);
     assert!(given(first + 9_000) > first + 9_000, "as the configuration knows");
 }
 
-/// The client that took a node in may have named the nodes in another order.
+/// The client that admitted a node may have named the nodes in another order.
 #[test]
 fn a_node_is_remembered_by_its_number() {
     let fabric = cluster(2, 4 << 20);
@@ -550,7 +551,7 @@ fn a_node_is_remembered_by_its_number() {
 }
 
 /// A client that founds a cluster is killed after each of its steps. The next client finishes what
-/// it has begun: every node has one number, and all nodes are of one cluster.
+/// it has begun: every node has one number, and all nodes belong to one cluster.
 #[test]
 fn a_founding_that_was_cut_short_is_finished() {
     const NODES: u16 = 3;
@@ -579,7 +580,7 @@ fn a_founding_that_was_cut_short_is_finished() {
     assert!(halves > 0, "no client has died with a part of the nodes founded");
 }
 
-/// A controller that is late tells a node what was true of it once.
+/// A controller that is late tells a node something that was true earlier.
 #[test]
 fn a_node_gives_up_what_it_has_only_if_it_missed_an_epoch() {
     let fabric = cluster(2, 4 << 20);
@@ -608,8 +609,8 @@ fn a_node_gives_up_what_it_has_only_if_it_missed_an_epoch() {
     assert_eq!(block_on(&fabric, ClientId(0), taken_in).unwrap(), Ok(true));
 }
 
-/// A catalog of these tables (shards, replicas, bytes of a shard), all at the first `founders`
-/// nodes.
+/// Returns a catalog of these tables (shards, replicas, bytes of a shard), all at the first
+/// `founders` nodes.
 fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
     let mut metadata = Metadata { generation: 1, ..Metadata::default() };
     for (id, (shards, replicas, bytes)) in (0..).map(TableId).zip(tables.iter().copied()) {
@@ -636,10 +637,10 @@ fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
 }
 
 proptest! {
-    /// Nodes are added, filled and drained one after the other; of what joins, some has been copied
-    /// when the next epoch begins. That comes to an end, there are never too few copies, and none
-    /// can move any more to where there is less. Nor does anybody leave as long as the others are
-    /// too few.
+    /// Nodes are added, filled and drained one after the other. Of the joining replicas, some have
+    /// been copied when the next epoch begins. The steps come to an end, there are never too few
+    /// copies, and at the end no copy can move to a node with fewer bytes. No node leaves as long
+    /// as the others are too few.
     #[test]
     fn nodes_that_are_filled_get_their_share(
         founders in 1u16..6,
@@ -654,7 +655,7 @@ proptest! {
         let extent = |bytes: u64| bytes.next_multiple_of(node::ALIGNMENT);
         for (number, what) in (founders..).map(NodeId).zip(added) {
             nodes = nodes.with(number);
-            // An earlier one leaves, or two, as soon as enough are left for all copies.
+            // One or two earlier nodes leave, as soon as enough are left for all copies.
             for _ in 0..[1, 0, 0, 2][usize::from(what)] {
                 let leaver = NodeSet::default().with(nodes.leader());
                 nodes = if nodes.count() > 1 { nodes.without(leaver) } else { nodes };
@@ -703,8 +704,8 @@ proptest! {
     }
 }
 
-/// Two nodes have a table; one of them is to leave, the other dies, and nobody else is there but
-/// one that has nothing yet.
+/// Two nodes have a table. One of them should leave, the other dies, and the only other node has
+/// nothing yet.
 #[test]
 fn what_a_node_has_that_leaves_is_given_up_only_if_that_was_said() {
     let [leaver, dead, other] = [0, 1, 2].map(|number| NodeSet::default().with(NodeId(number)));
@@ -734,7 +735,7 @@ fn what_a_node_has_that_leaves_is_given_up_only_if_that_was_said() {
 }
 
 /// A small node gets only as many shards as leave room for the rings of clients. It keeps room for
-/// the present clients, and again for their successors, which come before the former rings are
+/// the present clients, and again for their successors, which connect before the former rings are
 /// free.
 #[test]
 fn clients_find_room_where_shards_go() {
@@ -750,7 +751,7 @@ fn clients_find_room_where_shards_go() {
         for client in clients {
             client.await;
         }
-        // There should be two copies, and all but one of them fit.
+        // There should be two copies, and all shards but one have room for them.
         before.tables[0].spec.replicas = 2;
         let wanted = Wanted { nodes, ..Wanted::default() };
         let after = metadata::rearrange(lane, &before, &wanted).await.unwrap();
@@ -774,7 +775,7 @@ fn rings_of_clients_never_overlap() {
             .collect();
         let connected = worker.run(lanes.iter().enumerate().map(|(client, lane)| {
             (lane.id(), async move {
-                // Come, go, and come again with more lanes.
+                // The client connects, leaves, and connects again with more lanes.
                 let first = Registration::connect(lane, NodeSet::first(2), 1 + client % 2).await.unwrap();
                 first.disconnect(lane).await.unwrap();
                 Registration::connect(lane, NodeSet::first(2), 2 + client).await.unwrap()

@@ -1,5 +1,5 @@
-//! Redo rings over many laps: what is returned is what was written, once and in order, however far
-//! the reader lags.
+//! Tests of redo rings over several laps: the reader returns what was written, once and in order,
+//! however far it lags.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use remora_node::ring::{
 };
 
 const NODE: NodeId = NodeId(0);
-/// Where the ring lies: not at the start, so that a wrong base shows.
+/// The offset of the ring. It is not 0, so that a wrong base shows.
 const BASE: u64 = 4096;
 const FRAME_WORDS_MAX: usize = FRAME_BYTES_MAX / 8;
 
@@ -29,7 +29,7 @@ fn id(owner: u32, sequence: u64) -> u64 {
     u64::from(owner) << OWNER_SHIFT | sequence
 }
 
-/// A frame whose entry tells its id and place.
+/// Makes a frame whose entry tells its id and place.
 fn frame(id: u64, words: usize) -> Vec<u64> {
     let mut frame: Vec<u64> = (0..words as u64).map(|word| id.wrapping_mul(31).wrapping_add(word)).collect();
     seal(&mut frame, id);
@@ -52,7 +52,7 @@ fn laps_with_a_reader_that_lags() {
         let (shm, region) = memory();
         block_on(&shm, ClientId(1), async |lane: &Lane| {
             let mut random = Prng::new(seed);
-            // Some runs have small frames only, some fill half the ring with one.
+            // Some runs have small frames only, and some fill half the ring with one frame.
             let largest = [16, 200, FRAME_WORDS_MAX as u64][seed as usize % 3];
             let mut writer = RingWriter::new(NODE, BASE);
             let mut reader = RingReader::resume(region.words(), BASE, 7).unwrap();
@@ -169,7 +169,8 @@ proptest! {
         store(0, &new);
         let whole = reader.clone().next(region.words(), &mut scratch).map(|(id, entry)| (id, entry.to_vec()));
         prop_assert_eq!(whole, Some((new[0], new[2..words - 1].to_vec())));
-        // A flipped bit is no frame, or at the kind of frame's unused bits none of ours.
+        // With a flipped bit it is not a frame; or, if the bit is an unused one of the kind, it is
+        // a frame of another kind.
         data[flip.0 % words].fetch_xor(1 << (flip.1 % 64), Ordering::AcqRel);
         prop_assert!(reader.clone().next(region.words(), &mut scratch).is_none());
     }
@@ -182,7 +183,7 @@ proptest! {
         let (_shm, region) = memory();
         let ring = &region.words()[BASE as usize / 8..];
         ring[0].store(position, Ordering::Release);
-        // They begin like a frame of the owner's.
+        // The words begin like a frame of the owner.
         let begin = [id(7, 1), head.0 | head.1 << 32];
         let words = begin.into_iter().chain(words.iter().map(|word| if small { word % 64 } else { *word }));
         for (word, value) in ring[HEADER_BYTES as usize / 8..].iter().zip(words) {
@@ -202,7 +203,7 @@ fn another_owner_starts_anew() {
     block_on(&shm, ClientId(1), async |lane: &Lane| {
         let mut scratch = Vec::new();
         for owner in 1..20 {
-            // The header is zeroed, the data is not.
+            // The header is zeroed, and the data are not.
             region.words()[BASE as usize / 8].store(0, Ordering::Release);
             region.words()[BASE as usize / 8 + 1].store(0, Ordering::Release);
             let mut writer = RingWriter::new(NODE, BASE);
@@ -225,8 +226,8 @@ fn another_owner_starts_anew() {
     assert!(RingReader::resume(region.words(), region.bytes(), 1).is_none());
 }
 
-/// A node has the undo entries of those transactions only that it took part in. Also behind a gap
-/// they are found.
+/// A node has the undo entries of only those transactions in which it took part. Entries behind a
+/// gap are found as well.
 #[test]
 fn undo_entries_beyond_their_window_are_found() {
     const OWNER: u32 = 7;

@@ -1,8 +1,8 @@
-//! Runs a workload on threads and coroutines, and measures it.
+//! The driver: runs a workload on threads and coroutines, and measures it.
 //!
-//! A thread has one worker; its coroutines share the thread's counters. Threads share two things
-//! only: a flag that is written once, and a counter for each thread on a cache line of its own,
-//! written now and then, so that the caller can see the progress.
+//! A thread has one worker, whose coroutines share the thread's counters. Threads share only two
+//! things: a flag that is written once, and a counter for each thread, on a cache line of its own.
+//! A thread writes its counter from time to time, so that the caller can see the progress.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -27,81 +27,84 @@ use crate::report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, 
 use crate::statistics::{Statistics, TypeStatistics};
 use crate::{After, Prng, RunError, Workload};
 
-/// How long to run.
+/// When a run ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Length {
-    /// For so long.
+    /// After this time.
     Time(Duration),
-    /// Until this number of transactions has ended, committed or aborted by the workload.
+    /// When this number of transactions has ended: committed, or aborted by the workload.
     Transactions(u64),
 }
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunOptions {
-    /// Workers, each a thread.
+    /// The number of workers, each on a thread of its own.
     pub threads: usize,
-    /// Transactions in flight for each of them.
+    /// The number of transactions that each worker has in flight.
     pub coroutines: usize,
-    /// When to stop.
+    /// When the run ends.
     pub length: Length,
-    /// Of all randomness.
+    /// The seed of all randomness.
     pub seed: u64,
-    /// See [`WorkerOptions::yield_after_rounds`].
+    /// Whether lanes let the other coroutines run after every round; see
+    /// [`WorkerOptions::yield_after_rounds`].
     pub yield_after_rounds: bool,
-    /// At most `rate` transactions per second, of all threads. What was missed is not caught up
-    /// with.
+    /// The largest number of transactions per second, of all threads together. Transactions that
+    /// were missed are not caught up.
     pub rate: Option<f64>,
 }
 
 impl RunOptions {
-    /// Time between two transactions of one coroutine.
+    /// Returns the time between two transactions of one coroutine.
     fn pace(&self) -> Nanos {
         let coroutines = (self.threads * self.coroutines) as f64;
         self.rate.map_or(0, |rate| (coroutines * 1e9 / rate) as Nanos)
     }
 }
 
-/// Makes one more observer for each thread, on that thread, when all threads are ready to begin.
+/// A function that makes one more observer for a thread. It is called on each thread when all
+/// threads are ready to begin.
 pub type Observers<'a> = &'a (dyn Fn() -> Option<Box<dyn Observer>> + Sync);
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Since the run has begun.
+    /// The time since the run began.
     pub elapsed: Duration,
-    /// Transactions that have ended: a little behind.
+    /// The number of transactions that have ended. It lags a little.
     pub ended: u64,
 }
 
-/// What a run has come to.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Measured {
-    /// All threads' counters together.
+    /// The counters of all threads together.
     pub statistics: Statistics,
-    /// Transactions that were given up because every attempt met others.
+    /// Transactions that were given up, because every attempt had a conflict.
     pub given_up: u64,
-    /// How often a worker was taken for dead, and went on as a new client.
+    /// How often a worker was taken for dead, and continued as a new client.
     pub fenced: u64,
-    /// It ended early, because a table had no room for another row.
+    /// Whether the run ended early, because a table had no room for another row.
     pub table_full: bool,
-    /// From the first transaction's begin to the last one's end.
+    /// The time from the beginning of the first transaction to the end of the last.
     pub elapsed: Duration,
-    /// The longest time in between in which none ended, in this process; a millisecond or less is
-    /// told as one.
+    /// The longest time in which no transaction of this process ended. A millisecond or less is
+    /// reported as one millisecond.
     pub longest_gap: Duration,
-    /// CPU time.
+    /// The CPU time that was used.
     pub cpu: CpuSeconds,
-    /// What must hold, looked at when all was still.
+    /// The invariants, checked after all transactions had ended.
     pub invariants: Vec<Invariant>,
-    /// Why it could not be looked at, if it could not: what was measured is here all the same.
+    /// The reason why the invariants could not be checked, if they could not. The other results are
+    /// valid all the same.
     pub failure: Option<RunError>,
 }
 
-/// How often `look` is called.
+/// The time between two calls of `look`.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs a workload, and looks at what must hold; `look` is called now and then, on this thread.
+/// Runs a workload, and checks its invariants. `look` is called from time to time on this thread.
 pub fn run<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -116,9 +119,9 @@ pub fn run<W: Workload>(
     run_then(cluster, workload, options, observers, look, |after| Ok(workload.invariants(cluster, after)?))
 }
 
-/// Runs a workload. `look` is called now and then, and may end the run early. `conclude` finds out
-/// what must hold, when all threads have ended. If it fails, what was measured is returned with its
-/// error.
+/// Runs a workload. `look` is called from time to time, and may end the run early. `conclude`
+/// checks the invariants when all threads have ended. If it fails, the results are returned with
+/// its error.
 pub fn run_then<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -142,7 +145,7 @@ pub fn run_then<W: Workload>(
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    // The threads that wait at the barrier are let go, to find that there is
+                    // Threads that wait at the barrier are released. They find that there is
                     // nothing to do.
                     shared.stop.store(true, Ordering::Relaxed);
                     (index..options.threads).for_each(|_| drop(scope.spawn(|| shared.ready.wait())));
@@ -193,8 +196,9 @@ pub fn run_then<W: Workload>(
     })
 }
 
-/// Runs `transactions` transactions on every coroutine of a worker of the calling thread, and looks
-/// at what must hold: for tests, also on a seeded cluster, whose clients all live on one thread.
+/// Runs `transactions` transactions on every coroutine of a worker of the calling thread, and
+/// checks the invariants. Tests use it, also on a seeded cluster, whose clients all live on one
+/// thread.
 pub fn run_here<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -219,26 +223,27 @@ pub fn run_here<W: Workload>(
     Ok((ran.statistics, invariants))
 }
 
-/// What threads share.
+/// The state that the threads of a run share.
 struct Shared {
-    /// No more transactions are begun.
+    /// Whether no more transactions are begun.
     stop: AtomicBool,
-    /// Also those under way are given up: a memory node is lost, and they may wait for what it
-    /// held.
+    /// Whether transactions under way are also given up. A memory node is lost then, and they may
+    /// wait for what it held.
     failed: AtomicBool,
     ready: Barrier,
     ended: Vec<Ended>,
 }
 
-/// Number of a thread's transactions that have ended, for [`Progress`]. Alone on its cache lines.
+/// The number of a thread's transactions that have ended, for [`Progress`]. It has cache lines of
+/// its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Ended(AtomicU64);
 
-/// A thread stores its counter once in this number of transactions.
+/// A thread publishes its counter once in this number of transactions.
 const PUBLISH: u64 = 64;
 
-/// What a thread, or all of them, have come to.
+/// The results of one thread, or of all threads.
 struct Ran<Ledger> {
     statistics: Statistics,
     ledgers: Vec<Ledger>,
@@ -268,7 +273,7 @@ impl<Ledger> Ran<Ledger> {
         }
     }
 
-    /// With what was counted, when nobody counts any more.
+    /// Takes over what was counted, when no observer counts any more.
     fn watched(&mut self, watched: Rc<RefCell<Watched>>) {
         let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
         let Watched { statistics, pauses, .. } = watched.into_inner();
@@ -292,7 +297,7 @@ impl<Ledger> Ran<Ledger> {
     }
 }
 
-/// One thread of a run.
+/// Runs one thread of a run.
 fn client<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -338,13 +343,13 @@ fn client<W: Workload>(
     let published = &shared.ended[index];
     let (stop, failed, pace) = (&shared.stop, &shared.failed, options.pace());
     let thread = Thread { workload, stop, failed, limit: &limit, pace, published };
-    // If another thread could not prepare, there is no run, and nothing to be told of it.
+    // If another thread could not prepare, there is no run, and nothing to observe.
     let also = if shared.stop.load(Ordering::Relaxed) { None } else { observers() };
     let watched = thread.watched(&mut worker, also);
     let ran = thread.run(&mut worker, &mut tasks, &watched).and_then(|mut ran| {
         while ran.fenced > 0 && !shared.stop.load(Ordering::Relaxed) {
-            // It was taken for dead, perhaps because it was kept from running. It goes on as a new
-            // client.
+            // The worker was taken for dead, perhaps because the thread was kept from running. It
+            // continues as a new client.
             drop(worker);
             worker = prepare()?;
             let more = thread.run(&mut worker, &mut tasks, &watched)?;
@@ -360,19 +365,19 @@ fn client<W: Workload>(
     if let Err(RunError::Transaction(Error::Unavailable(lost))) = &ran
         && matches!(lost.fault, Fault::Unreachable | Fault::Behind)
     {
-        // Nobody of this process need find out once more, by waiting.
+        // The other threads of this process need not find this out again by waiting.
         cluster.fabric().fail(lost.node);
     }
     ran
 }
 
-/// How often a worker is prepared again because it was taken for dead meanwhile.
+/// How often a worker is prepared again, because it was taken for dead meanwhile.
 const FENCED_MAX: usize = 5;
 
-/// What one coroutine has to do: it outlives its client.
+/// The work of one coroutine. It outlives the coroutine's client.
 struct Task {
     random: Prng,
-    /// Transactions that have ended.
+    /// The number of transactions that have ended.
     ended: u64,
 }
 
@@ -382,12 +387,12 @@ impl Task {
     }
 }
 
-/// How many of `all` transactions coroutine `part` of `parts` runs.
-/// Whether a table has no room left, and does not grow.
+/// Whether an error says that a table has no room left and does not grow.
 fn is_full(error: &Error) -> bool {
     matches!(error.limit(), Some(Limit::TableFull { .. } | Limit::NodesFull { .. }))
 }
 
+/// Returns how many of `all` transactions coroutine `part` of `parts` runs.
 fn share(all: u64, parts: u64, part: u64) -> u64 {
     all / parts + u64::from(part < all % parts)
 }
@@ -396,22 +401,22 @@ struct Thread<'a, W> {
     workload: &'a W,
     stop: &'a AtomicBool,
     failed: &'a AtomicBool,
-    /// Transactions for each coroutine.
+    /// The number of transactions of each coroutine.
     limit: &'a dyn Fn(u64) -> u64,
-    /// Time between the beginnings of a coroutine's transactions, at least.
+    /// The shortest time between the beginnings of two transactions of a coroutine.
     pace: Nanos,
     published: &'a Ended,
 }
 
 impl<W: Workload> Thread<'_, W> {
-    /// Begins to count what a worker does, and what further clients of its thread will do.
+    /// Begins to count what a worker does, and what later clients of its thread will do.
     fn watched(&self, worker: &mut Worker, also: Option<Box<dyn Observer>>) -> Rc<RefCell<Watched>> {
         let now = worker.sessions().first().map_or(0, |session| session.lane().now());
         let (statistics, pauses) = (Statistics::new(W::TYPES.len()), Pauses::new(now));
         Rc::new(RefCell::new(Watched { statistics, pauses, also }))
     }
 
-    /// Runs until all is done, or until the worker was taken for dead.
+    /// Runs until everything is done, or until the worker was taken for dead.
     fn run(
         &self,
         worker: &mut Worker,
@@ -427,7 +432,7 @@ impl<W: Workload> Thread<'_, W> {
         let tasks: Vec<Cell<Option<&mut Task>>> = tasks.iter_mut().map(|task| Cell::new(Some(task))).collect();
         let cpu_began = thread_cpu_ns();
         let results = worker.run(async |coroutine, session| {
-            // Nobody else has it.
+            // No other code holds it at this time.
             let mut ledger = W::Ledger::default();
             let Some(Task { random, ended }) = tasks[coroutine].take() else { return Ok(ledger) };
             let mut next = session.lane().now();
@@ -436,8 +441,8 @@ impl<W: Workload> Thread<'_, W> {
                     break;
                 }
                 let ended_one = {
-                    // Pinned here: what is handed on is not the future, which is large, but where
-                    // it is.
+                    // The future is pinned here, because it is large: what is passed on is its
+                    // place.
                     let transact = pin!(self.transact(session, random, &mut ledger));
                     self.unless_failed(transact).await
                 };
@@ -449,7 +454,7 @@ impl<W: Workload> Thread<'_, W> {
                         break;
                     }
                     Some(Err(error)) if is_full(&error) => {
-                        // What has been measured until now is what it is.
+                        // What has been measured so far is valid.
                         table_full.set(true);
                         self.stop.store(true, Ordering::Relaxed);
                         break;
@@ -470,7 +475,7 @@ impl<W: Workload> Thread<'_, W> {
                     next = (next + self.pace).max(now);
                     session.lane().sleep(next - now).await;
                 } else {
-                    // Where rounds complete at once nothing else gives the others a turn.
+                    // Where rounds complete at once, nothing else lets the others run.
                     session.lane().yield_now().await;
                 }
             }
@@ -481,7 +486,7 @@ impl<W: Workload> Thread<'_, W> {
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
         let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>()?;
         let settled = match worker.drain() {
-            // The client that has recovered this one has seen to it that its logs are applied.
+            // The client that has recovered this one has made sure that its logs are applied.
             Err(Error::Fenced) => {
                 fenced.set(true);
                 true
@@ -494,7 +499,7 @@ impl<W: Workload> Thread<'_, W> {
         Ok(Ran { ledgers, given_up, fenced, table_full, settled, cpu_seconds, ended, ..ran })
     }
 
-    /// What comes of something, unless the run fails meanwhile.
+    /// Returns the output of a future, or `None` if the run fails first.
     async fn unless_failed<T>(&self, mut something: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         let polled = poll_fn(|context| {
             if self.failed.load(Ordering::Relaxed) {
@@ -505,7 +510,7 @@ impl<W: Workload> Thread<'_, W> {
         polled.await
     }
 
-    /// One transaction; whether it was given up. An error is one that ends the run.
+    /// Runs one transaction. Returns whether it was given up. An error ends the run.
     async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut W::Ledger) -> Result<bool, Error> {
         match self.workload.transact(session, random, ledger).await {
             Ok(()) | Err(Error::User(_) | Error::Unknown(_)) => Ok(false),
@@ -515,7 +520,8 @@ impl<W: Workload> Thread<'_, W> {
     }
 }
 
-/// The observers of a thread's sessions: its counters, and the caller's observer, if there is one.
+/// The observers of a thread's sessions: the thread's counters, and the caller's observer, if there
+/// is one.
 struct Watched {
     statistics: Statistics,
     pauses: Pauses,
@@ -548,7 +554,7 @@ impl Observer for Watch {
 }
 
 impl Measured {
-    /// No run at all: what must hold was looked at, and nothing else.
+    /// Makes the result of a run without transactions, whose invariants were checked.
     #[must_use]
     pub fn nothing<W: Workload>(invariants: Vec<Invariant>) -> Measured {
         let none = Duration::ZERO;
@@ -566,7 +572,7 @@ impl Measured {
         }
     }
 
-    /// The report of the run. The fabric's name and the options in force are the caller's to tell.
+    /// Makes the report of the run. The caller gives the fabric's name and the options in force.
     #[must_use]
     pub fn report<W: Workload>(&self, cluster: &Cluster, fabric: &str, config: serde_json::Value) -> Report {
         let statistics = &self.statistics;

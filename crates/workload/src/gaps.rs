@@ -1,18 +1,18 @@
-//! The longest time in which none of a process' transactions ended: whether it makes progress all
-//! the time.
+//! The longest time in which no transaction of a process ended. It shows whether the process makes
+//! progress all the time.
 //!
-//! Every thread keeps its own longer pauses, and what all of them have in common is the process'
-//! pause: so threads need share nothing while they run.
+//! Every thread keeps its own longer pauses. A pause of the process is the time that the pauses of
+//! all its threads have in common. So threads need not share anything while they run.
 
 use remora::observe::Nanos;
 
-/// Shorter pauses are not kept.
+/// The shortest pause that is kept.
 const PAUSE_NS_MIN: Nanos = 1_000_000;
-/// Pauses that there is room for from the beginning. A thread with more pauses has lost as many
-/// milliseconds, so that making room costs nothing.
+/// The number of pauses that a thread has room for at the beginning. A thread with more pauses has
+/// lost at least as many milliseconds, so making more room costs next to nothing.
 const ROOM: usize = 1024;
 
-/// A thread's pauses: from when to when it ended no transaction, in order.
+/// A thread's pauses, in order: from when to when it ended no transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct Pauses {
     last: Nanos,
@@ -24,7 +24,7 @@ impl Pauses {
         Pauses { last: began, kept: Vec::with_capacity(ROOM) }
     }
 
-    /// A transaction has ended.
+    /// Records that a transaction has ended.
     #[inline]
     pub(crate) fn ended(&mut self, at: Nanos) {
         if at.saturating_sub(self.last) >= PAUSE_NS_MIN {
@@ -33,7 +33,7 @@ impl Pauses {
         self.last = self.last.max(at);
     }
 
-    /// What remains when another thread's transactions are looked at too.
+    /// Returns the pauses that remain when another thread's transactions are included.
     pub(crate) fn and(self, other: Pauses) -> Pauses {
         let last = self.last.max(other.last);
         let mut kept = Vec::new();
@@ -49,12 +49,12 @@ impl Pauses {
         Pauses { last, kept }
     }
 
-    /// The longest one; at least the shortest that is told from none.
+    /// Returns the longest pause. It is at least the shortest pause that is kept.
     pub(crate) fn longest(&self) -> Nanos {
         self.kept.iter().map(|(start, end)| end - start).max().unwrap_or(0).max(PAUSE_NS_MIN)
     }
 
-    /// After its last transaction a thread ends none.
+    /// Adds the pause after a thread's last transaction.
     fn until_the_end(mut self) -> Vec<(Nanos, Nanos)> {
         self.kept.push((self.last, Nanos::MAX));
         self.kept
@@ -77,9 +77,9 @@ mod tests {
     fn a_process_pauses_while_all_of_its_threads_do() {
         assert_eq!(pauses(&[3, 10, 11]).longest(), 7 * MS);
         assert_eq!(pauses(&[]).longest(), MS);
-        // The second thread ends one in the middle of the first one's pause.
+        // The second thread ends one transaction in the middle of the first one's pause.
         assert_eq!(pauses(&[3, 10]).and(pauses(&[6, 9])).longest(), 3 * MS);
-        // One that has no more to do pauses until the other has ended.
+        // A thread that has no more to do pauses until the other has ended.
         assert_eq!(pauses(&[1, 2]).and(pauses(&[2, 20])).longest(), 18 * MS);
         assert_eq!(pauses(&[2, 20]).and(pauses(&[1, 2])).longest(), 18 * MS);
         let three = pauses(&[10, 20]).and(pauses(&[5, 15])).and(pauses(&[4, 8, 13]));

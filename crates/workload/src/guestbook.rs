@@ -1,22 +1,24 @@
-//! Several client processes run one workload on one cluster; each comes and leaves when it likes.
+//! The guest book: what the client processes that run one workload on one cluster must know about
+//! each other. A process may come and leave at any time.
 //!
-//! What they must know of each other is a page: one row of a table of its own, changed by
-//! transactions like any other.
+//! The guest book is a *page*: one row in a table of its own, which clients change by ordinary
+//! transactions.
 //!
 //! 1. The first client creates that table and the workload's tables together, and loads them
-//!    ([`Cluster::create_together`]). Other clients see none of them before all are loaded; until
-//!    then they wait. If the loading client fails or dies, nothing of it is left, and the next
-//!    client loads.
-//! 2. A client that comes is counted before its first transaction. A client that leaves is counted
-//!    after its last one, in the transaction that adds what it has done to the sums. So while as
-//!    many clients have left as have come, no client runs anything.
-//! 3. A client that finds this looks at what must hold. Then it reads the count again: what it has
-//!    seen counts only if no client has come meanwhile.
+//!    ([`Cluster::create_together`]). Other clients see none of these tables before all are loaded,
+//!    and wait until then. If the loading client fails or dies, nothing is left of the tables, and
+//!    the next client loads them.
+//! 2. A client is counted as come before its first transaction. It is counted as left after its
+//!    last one, in the transaction that also adds its results to the sums. So while as many clients
+//!    have left as have come, no client runs transactions.
+//! 3. A client that finds this checks the invariants, and then reads the counts again. The result
+//!    is valid only if no client has come meanwhile.
 //! 4. A client that was killed has come and never leaves. If the configuration knows all clients
-//!    that have come, a client that checks waits until nothing of the dead is left, and then looks
-//!    at everything that needs no word of theirs. Otherwise the invariants are reported as unknown,
-//!    and not as broken. So the page says which configuration the clients go by that have come and
-//!    not left, and how many of them go by another one, or by none.
+//!    that have come, a checking client waits until nothing of the dead clients is left. Then it
+//!    checks every invariant that needs no farewell of theirs. Otherwise the invariants are
+//!    reported as unknown, and not as broken. For this, the page names the configuration of the
+//!    clients that have come and not left, and counts how many of these clients use another
+//!    configuration, or none.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -33,20 +35,20 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use crate::report::Invariant;
 use crate::{After, Workload};
 
-/// Words that say what a workload was loaded with.
+/// The number of words that describe how a workload was loaded.
 pub const PARAMETERS: usize = 16;
-/// See [`PARAMETERS`]; their meaning is the workload's.
+/// The words that describe how a workload was loaded. Their meaning is the workload's own.
 pub type Parameters = [u64; PARAMETERS];
 
-/// Words of a ledger.
+/// The number of words of a ledger.
 pub const LEDGER_WORDS: usize = 4;
 
-/// What a client must remember of its own transactions for the invariants to be checked: sums, so
-/// that the words of several ledgers add up to the ledger of all.
+/// A ledger: what a client remembers of its own transactions so that the invariants can be checked.
+/// It consists of sums, so the words of several ledgers add up to the ledger of all.
 pub trait Ledger: Default + Send {
-    /// As words.
+    /// Returns the ledger as words.
     fn to_words(&self) -> [i64; LEDGER_WORDS];
-    /// From words.
+    /// Makes a ledger from its words.
     fn from_words(words: [i64; LEDGER_WORDS]) -> Self;
 }
 
@@ -63,61 +65,62 @@ impl Ledger for i64 {
 const TABLE: &str = "remora.workload";
 const KEY: u64 = 0;
 const NAME_BYTES: usize = 16;
-/// How often clients look whether the tables are loaded.
+/// The time between two looks of a client whether the tables are loaded.
 const LOOK: Duration = Duration::from_millis(50);
-/// A client that died while it turned the page holds its lock for good.
+/// The longest time for a transaction on the page. A client that died during one holds the page's
+/// lock for good.
 const TURN: Duration = Duration::from_secs(10);
-/// How long who checks waits for what is left of the dead to be recovered, ...
+/// How long a checking client waits until dead clients are recovered.
 const QUIET: Duration = Duration::from_secs(30);
-/// ... for how long if the program is to end, which is longer than recovery takes by the default
-/// lease, ...
+/// How long it waits if the program should end. That is longer than recovery takes with the default
+/// lease.
 const QUIET_AT_THE_END: Duration = Duration::from_secs(3);
-/// ... and how often it looks.
+/// The time between two looks of a waiting client.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How often a page is turned, or read, again because its client was taken for dead.
+/// How often a transaction on the page is repeated, because its client was taken for dead.
 const FENCED_MAX: usize = 5;
 
-/// The only row.
+/// The only row of the guest book's table.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 struct Page {
     workload: [u8; NAME_BYTES],
     parameters: Parameters,
-    /// Clients that have come, ...
+    /// The number of clients that have come.
     came: u64,
-    /// ... and those of them that have left.
+    /// The number of these clients that have left.
     left: u64,
-    /// Sums over the clients that have left.
+    /// Sums of the ledgers of the clients that have left.
     ledger: [i64; LEDGER_WORDS],
-    /// Transactions of unknown outcome, of the clients that have left.
+    /// Transactions of unknown outcome of the clients that have left.
     unknown: u64,
-    /// Clients that left before all that they logged had been applied.
+    /// The number of clients that left before everything that they logged had been applied.
     unsettled: u64,
-    /// Clients that came to run no transactions, but bare rounds.
+    /// The number of clients that came to run bare rounds, and no transactions.
     bare: u64,
-    /// The configuration that the clients go by that have come and not left, by its identity; 0 if
-    /// they have none.
+    /// The identity of the configuration of the clients that have come and not left; 0 if they have
+    /// none.
     configuration: u64,
-    /// How many clients have come and not left that this configuration does not know: it cannot
-    /// tell whether they are dead.
+    /// The number of clients that have come and not left and that this configuration does not know.
+    /// It cannot tell whether they are dead.
     unwatched: u64,
 }
 
 impl Page {
-    /// The page of a workload that has just been loaded.
+    /// Makes the page of a workload that has just been loaded.
     fn of<W: Workload>(loaded: &W) -> Page {
         let mut workload = [0; NAME_BYTES];
         workload[..W::NAME.len()].copy_from_slice(W::NAME.as_bytes());
         Page { workload, parameters: loaded.parameters(), ..Page::new_zeroed() }
     }
 
-    /// Whether a client with this configuration is known to the one that the page names.
+    /// Whether the page's configuration knows a client that uses `configuration`.
     fn is_watched_by(&self, configuration: u64) -> bool {
         configuration != 0 && configuration == self.configuration
     }
 }
 
-/// A workload that clients share cannot be used.
+/// The reason why a workload that clients share cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestError {
@@ -135,7 +138,7 @@ pub enum GuestError {
         /// The name of this workload.
         wanted: &'static str,
     },
-    /// The program that waits for it does not want to wait any longer.
+    /// The program stopped waiting for this client, which loads the tables.
     #[error("interrupted while client {0} loaded the tables")]
     Interrupted(u32),
     /// The configuration cannot be used.
@@ -143,27 +146,28 @@ pub enum GuestError {
     Configuration(#[from] ConfigurationError),
 }
 
-/// The page of a cluster's workload. Its own cluster may be another connection than the workload's,
-/// because the page is changed by transactions also where the workload runs none.
+/// The guest book of a cluster's workload. Its connection to the cluster may be another one than
+/// the workload's, because clients change the page by transactions even where the workload runs
+/// none.
 #[derive(Clone, Debug)]
 pub struct GuestBook {
     cluster: Cluster,
     table: Table<u64, Page>,
 }
 
-/// What a client says when it leaves.
+/// The results that a client leaves behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Farewell {
-    /// The sum of its coroutines' ledgers.
+    /// The sum of the ledgers of its coroutines.
     pub ledger: [i64; LEDGER_WORDS],
-    /// Whether all that it logged has been applied.
+    /// Whether everything that the client logged has been applied.
     pub settled: bool,
-    /// The client's transactions of unknown outcome.
+    /// The number of the client's transactions of unknown outcome.
     pub unknown: u64,
 }
 
 impl Farewell {
-    /// What a client says, from the ledgers of its coroutines.
+    /// Makes a client's results, from the ledgers of its coroutines.
     #[must_use]
     pub fn of<L: Ledger>(after: &After<'_, L>) -> Farewell {
         let mut ledger = [0; LEDGER_WORDS];
@@ -177,9 +181,9 @@ fn add(sums: &mut [i64; LEDGER_WORDS], more: &[i64; LEDGER_WORDS]) {
 }
 
 impl GuestBook {
-    /// The book of a cluster whose workload is loaded; `None` if no client has loaded one. While a
-    /// client loads it, this waits, and asks `waiting` now and then, with the number of that
-    /// client, whether to go on.
+    /// Returns the guest book of a cluster whose workload is loaded, or `None` if no client has
+    /// loaded one. While another client loads it, this call waits. From time to time it then asks
+    /// `waiting`, with that client's number, whether to go on waiting.
     pub fn find(
         cluster: Cluster,
         mut waiting: impl FnMut(u32) -> ControlFlow<()>,
@@ -205,9 +209,9 @@ impl GuestBook {
         }
     }
 
-    /// The book of a cluster and the workload that is there; loads it if no client has, through the
-    /// cluster that `load` gets. While another client does, `waiting` is asked as by
-    /// [`find`](GuestBook::find).
+    /// Returns the guest book of a cluster, with its workload. If no client has loaded one, loads
+    /// it, through the cluster that `load` gets. While another client loads it, `waiting` is asked
+    /// as in [`find`](GuestBook::find).
     pub fn open<W: Workload>(
         cluster: Cluster,
         workload: &Cluster,
@@ -240,7 +244,7 @@ impl GuestBook {
         }
     }
 
-    /// The workload that a client has loaded.
+    /// Opens the workload that a client has loaded.
     pub fn workload<W: Workload>(&self, workload: &Cluster) -> Result<W, GuestError> {
         let page = self.read(&mut self.worker()?)?.ok_or_else(|| self.table.missing(KEY))?;
         let found = page.workload.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -251,8 +255,9 @@ impl GuestBook {
         Ok(W::open(workload, &page.parameters)?)
     }
 
-    /// Counts a client in, before its first transaction. Returns whether it goes by the same
-    /// configuration as the clients that are there: if not, they do not recover each other.
+    /// Counts a client in, before its first transaction. Returns whether the client uses the same
+    /// configuration as the clients that are present. If not, these clients do not recover each
+    /// other.
     pub fn arrive(&self, workload: &Cluster) -> Result<bool, GuestError> {
         let (bare, own) = (u64::from(!workload.protocol().is_serializable()), self.configuration()?);
         self.turn(|page| {
@@ -278,21 +283,20 @@ impl GuestBook {
         })
     }
 
-    /// The number of the configuration that this client goes by; 0 if it has none.
+    /// Returns the identity of the configuration that this client uses; 0 if it has none.
     fn configuration(&self) -> Result<u64, GuestError> {
         Ok(self.cluster.configuration().map_or(Ok(0), |configuration| configuration.identity())?)
     }
 
-    /// Waits until nothing of dead clients is left, and says at once that it does. Returns whether
-    /// no client of another process is alive then, as far as the configuration says. Waits for a
-    /// shorter time once the program has set the interrupt of the cluster's handle
+    /// Waits until nothing of dead clients is left, and first logs that it waits. Returns whether
+    /// no client of another process is alive then, as far as the configuration knows. It waits for
+    /// a shorter time once the program has set the interrupt of the cluster's handle
     /// ([`Cluster::with_interrupt`]).
     fn is_quiet(&self, worker: &mut Worker) -> Result<bool, GuestError> {
         let Some(configuration) = self.cluster.configuration().cloned() else { return Ok(false) };
         let (began, mut is_told) = (Instant::now(), false);
         let patience = || if self.cluster.is_interrupted() { QUIET_AT_THE_END } else { QUIET };
-        // Beside it, for as long as it takes, the worker's own client finds out who is dead, and
-        // recovers them.
+        // Meanwhile the worker's own client finds dead clients and recovers them.
         Ok(worker.block_on(async |session: &mut Session| {
             loop {
                 let (others, dead) = remains(&configuration)?;
@@ -308,7 +312,7 @@ impl GuestBook {
         })?)
     }
 
-    /// Looks at what must hold, if no client is there.
+    /// Checks the invariants, if no client is present.
     pub fn check<W: Workload>(&self, cluster: &Cluster, workload: &W) -> Result<Vec<Invariant>, GuestError> {
         let mut worker = self.worker()?;
         let page = self.read(&mut worker)?.ok_or_else(|| self.table.missing(KEY))?;
@@ -328,7 +332,8 @@ impl GuestBook {
             return Ok(unknown::<W>("clients have run here without transactions"));
         }
         let ledgers = [W::Ledger::from_words(page.ledger)];
-        // What the dead did last, nobody has said: of unknown outcome, at least.
+        // The dead clients have not reported their last transactions. So these count as at least of
+        // unknown outcome.
         let mut invariants = cluster.in_one_epoch(|| {
             let (settled, unknown) = (page.unsettled == 0, page.unknown + there);
             workload.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
@@ -352,7 +357,7 @@ impl GuestBook {
         Ok(self.cluster.worker(WorkerOptions::default().coroutines(1).seed(seed))?)
     }
 
-    /// The page; `None` if the table has lost it.
+    /// Reads the page. Returns `None` if the table has lost it.
     fn read(&self, worker: &mut Worker) -> Result<Option<Page>, GuestError> {
         let mut attempts = 0;
         loop {
@@ -377,7 +382,7 @@ impl GuestBook {
                 changed.await
             });
             match changed {
-                // It has not committed; a new client can try again.
+                // The transaction has not committed. A new client can repeat it.
                 Err(Error::Fenced) if attempts < FENCED_MAX => {}
                 changed => return Ok(changed?),
             }
@@ -385,8 +390,8 @@ impl GuestBook {
     }
 }
 
-/// Whether clients of other processes are alive, as far as is known, and the dead clients of which
-/// something is left.
+/// Returns whether clients of other processes are alive, as far as is known, and the dead clients
+/// of which something is left.
 fn remains(configuration: &Arc<dyn Configuration>) -> Result<(bool, Vec<u32>), ConfigurationError> {
     let own = configuration.process();
     configuration.refresh()?;
@@ -404,7 +409,7 @@ fn turning() -> TransactionOptions {
     TransactionOptions::default().attempts(u32::MAX).deadline(TURN)
 }
 
-/// A workload's invariants when they cannot be told.
+/// Returns a workload's invariants when they cannot be checked.
 pub(crate) fn unknown<W: Workload>(reason: &str) -> Vec<Invariant> {
     W::INVARIANTS.iter().map(|name| Invariant { name, holds: None, detail: reason.to_owned() }).collect()
 }

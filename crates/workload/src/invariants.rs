@@ -1,4 +1,4 @@
-//! What must hold after a run of any workload, in the words of reports.
+//! Invariants that every workload reports, and their wording.
 
 use remora::admin::Inspection;
 use remora::protocol::Protocol;
@@ -9,13 +9,14 @@ pub(crate) const REPLICAS: &str = "replicas are identical";
 pub(crate) const LOCKS: &str = "no lock is held";
 pub(crate) const LOG: &str = "every log entry is settled";
 
-/// What tables look like from outside, and whether their logs have been applied: what every
-/// workload leaves behind.
+/// Returns the invariants that every workload has: the state of its tables from outside, and
+/// whether all logs have been applied.
 pub(crate) fn of_tables(tables: &[Inspection], settled: bool) -> [Invariant; 3] {
     [replicas(tables), locks(tables), log(settled)]
 }
 
-/// The invariants as they are, or, of a protocol that claims none, unchecked.
+/// Returns the invariants as they are. For a protocol that promises none, returns them as
+/// unchecked.
 pub(crate) fn claimed_by(protocol: Protocol, invariants: Vec<Invariant>) -> Vec<Invariant> {
     if protocol.is_serializable() {
         return invariants;
@@ -25,7 +26,7 @@ pub(crate) fn claimed_by(protocol: Protocol, invariants: Vec<Invariant>) -> Vec<
     invariants.into_iter().map(unchecked).collect()
 }
 
-/// An invariant that cannot be decided, because the outcome of `transactions` transactions is
+/// Makes an invariant that cannot be decided, because the outcome of `transactions` transactions is
 /// unknown.
 pub(crate) fn unknown(name: &'static str, transactions: u64) -> Invariant {
     Invariant { name, holds: None, detail: format!("the outcome of {transactions} transactions is unknown") }

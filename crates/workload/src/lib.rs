@@ -1,12 +1,14 @@
-//! Workloads, and what drives and measures them.
+//! Benchmark workloads, and the code that runs and measures them.
 //!
-//! A [`Workload`] is what transactions to run and what must hold after them; the [`driver`] runs
-//! one on threads and coroutines and measures; a [`Report`] says what came out. [`smallbank`],
-//! [`tatp`], [`tpcc`] and [`ycsb`] are workloads; [`micro`] runs bare rounds, to tell what the
-//! fabric itself costs. Where several processes run one workload, a [`guestbook::GuestBook`] is
-//! what they know of each other.
+//! 1. A [`Workload`] says which transactions to run, and which invariants must hold after them.
+//! 2. The [`driver`] runs a workload on threads and coroutines, and measures it.
+//! 3. A [`Report`] has the results.
 //!
-//! Nothing here prints, and nothing knows the command line: that is the `remora` binary's.
+//! The workloads are [`smallbank`], [`tatp`], [`tpcc`] and [`ycsb`]. [`micro`] runs bare rounds,
+//! which shows the cost of the fabric itself. When several processes run one workload, they share a
+//! [`guestbook::GuestBook`].
+//!
+//! No function here prints, or knows of the command line. That is the task of the `remora` binary.
 #![forbid(unsafe_code)]
 
 pub mod driver;
@@ -37,32 +39,32 @@ pub use report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Rep
 pub use sizing::Setting;
 pub use statistics::{Statistics, TypeStatistics};
 
-/// A mix of transactions over tables that are there.
+/// A mix of transactions over tables that have been loaded.
 pub trait Workload: Sync + Sized {
-    /// What a coroutine must remember of its own transactions for the invariants to be checked.
+    /// What a coroutine remembers of its own transactions so that the invariants can be checked.
     type Ledger: Ledger;
 
     /// The workload's name in reports.
     const NAME: &'static str;
 
-    /// The names of its types of transactions; the type's place here is the label of its
+    /// The names of its types of transactions. The index of a type is the label of its
     /// transactions.
     const TYPES: &'static [&'static str];
 
     /// The names of its invariants, in the order of [`Workload::invariants`].
     const INVARIANTS: &'static [&'static str];
 
-    /// The tables as another client has loaded them.
+    /// Opens the tables that another client has loaded.
     fn open(cluster: &Cluster, parameters: &Parameters) -> Result<Self, OpenError>;
 
-    /// What other clients need to open the tables.
+    /// Returns what other clients need to open the tables.
     fn parameters(&self) -> Parameters;
 
-    /// Reads part `part` of `parts` of the tables once, so that the locations of its records are
-    /// cached.
+    /// Reads part `part` of `parts` of the tables once, so that the locations of its records are in
+    /// the cache.
     fn warm(&self, session: &mut Session, part: u64, parts: u64) -> impl Future<Output = Result<(), Error>>;
 
-    /// Runs one transaction of the mix until it has committed or been given up, and keeps the
+    /// Runs one transaction of the mix until it has committed or been given up, and updates the
     /// ledger.
     fn transact(
         &self,
@@ -71,32 +73,32 @@ pub trait Workload: Sync + Sized {
         ledger: &mut Self::Ledger,
     ) -> impl Future<Output = Result<(), Error>>;
 
-    /// Checks what must hold when all clients have ended; `settled` says whether all that they
-    /// logged has been applied.
+    /// Checks the invariants after all clients have ended. `after` has the ledgers, and says
+    /// whether everything that was logged has been applied.
     fn invariants(&self, cluster: &Cluster, after: After<'_, Self::Ledger>) -> Result<Vec<Invariant>, Error>;
 }
 
-/// What is known when a run has ended.
+/// What is known after a run has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct After<'a, Ledger> {
-    /// Every coroutine's ledger.
+    /// The ledgers of all coroutines.
     pub ledgers: &'a [Ledger],
     /// Whether everything that was logged has been applied at every memory node.
     pub settled: bool,
-    /// Transactions whose outcome nobody knows.
+    /// The number of transactions of unknown outcome.
     pub unknown: u64,
 }
 
-/// Why a run has no report.
+/// The reason why a run has no report.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A worker could not be had.
+    /// A worker could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A transaction failed for a reason that is not the workload's.
     #[error(transparent)]
     Transaction(#[from] Error),
-    /// What the clients of a cluster know of each other could not be read or written.
+    /// The guest book of the cluster could not be read or written.
     #[error(transparent)]
     Guests(#[from] GuestError),
     /// The system gives no more threads.
@@ -104,8 +106,7 @@ pub enum RunError {
     Thread(std::io::Error),
 }
 
-/// Reads records for their locations' sake: it does not matter whether they are locked, by a client
-/// that is gone perhaps.
+/// Reads records to cache their locations. It ignores locks, which a dead client may hold.
 pub(crate) async fn glance(
     session: &mut Session,
     body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<(), Error>,
@@ -117,8 +118,8 @@ pub(crate) async fn glance(
     }
 }
 
-/// Reads a range of an ordered table for the locations of its records and leaves. It reads at most
-/// `page` keys at a time, since there may be many.
+/// Reads a range of an ordered table to cache the locations of its records and leaves. It reads at
+/// most `page` keys at a time, because the range may have many.
 pub(crate) async fn glance_range<K: Key, V: Record>(
     session: &mut Session,
     table: &Ordered<K, V>,
@@ -138,7 +139,7 @@ pub(crate) async fn glance_range<K: Key, V: Record>(
     Ok(())
 }
 
-/// One of several, drawn by its share in percent.
+/// Draws one of several values, each with its share in percent.
 pub(crate) fn draw_from<T: Copy>(mix: &[(T, u64)], random: &mut Prng) -> T {
     let mut drawn = random.below(100);
     for (one, percent) in mix {

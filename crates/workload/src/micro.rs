@@ -1,14 +1,19 @@
-//! Bare rounds, one coroutine, over memory of this process: what the fabric itself costs.
+//! The micro benchmark: bare rounds of one coroutine, over memory of this process. They show the
+//! cost of the fabric itself.
 //!
-//! Every kind of round is measured next to the same work done plainly, in blocks that take turns,
-//! so that whatever disturbs the machine disturbs both; medians over many blocks are reported. Two
-//! kinds of memory: *cached*, a few lines that stay in the nearest cache, and *missing*, random
-//! lines of a region several times larger than the last cache. The address of a READ depends on
-//! what the one before it has brought, in both, so that misses do not overlap.
+//! Every kind of round is measured beside the same work done without rounds, in blocks that take
+//! turns. So a disturbance of the machine disturbs both. The report has medians over several
+//! blocks. There are two kinds of memory:
 //!
-//! The plain work on cached memory is a memcpy (of ordinary memory) or the processor's instruction.
-//! On missing memory it reads and writes word by word the very region that the rounds use: ordinary
-//! memory would have other pages.
+//! - *cached*: a few lines, which stay in the nearest cache;
+//! - *missing*: random lines of a region that is several times as large as the last cache.
+//!
+//! In both, the address of a READ depends on what the READ before it returned, so misses do not
+//! overlap.
+//!
+//! The plain work on cached memory is a memcpy of ordinary memory, or the processor's instruction.
+//! On missing memory, the plain work reads and writes word by word the same region that the rounds
+//! use, because ordinary memory would have other pages.
 //!
 //! [`verbs`] measures single verbs and their rates, as perftest does.
 
@@ -36,25 +41,25 @@ use crate::Prng;
 use crate::machine::Machine;
 use verbs::{Stand, VerbFigures, VerbKind};
 
-/// What the verbs of a round are.
+/// The verbs of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// READs.
+    /// READs of a record.
     Read,
-    /// WRITEs.
+    /// WRITEs of a record.
     Write,
-    /// Compare-and-swaps, that succeed.
+    /// Compare-and-swaps, which succeed.
     Cas,
     /// Pairs of a compare-and-swap and a READ of the same record: a hitchhiked lock.
     CasRead,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Cas, Kind::CasRead];
 
-    /// The name of the kind.
+    /// Returns the name of the kind.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,25 +70,25 @@ impl Kind {
         }
     }
 
-    /// The kind of a name.
+    /// Returns the kind of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// How many verbs one access is.
+    /// Returns the number of verbs of one access.
     fn verbs(self) -> usize {
         if self == Kind::CasRead { 2 } else { 1 }
     }
 }
 
-/// Where the records lie.
+/// Where the records of a measurement lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
     /// In the nearest cache.
     Cached,
-    /// In memory: random lines of a region that no cache holds.
+    /// In memory: random lines of a region that no cache can hold.
     Missing,
 }
 
@@ -96,7 +101,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// How the memory is reached: from this process to itself.
+/// How this process reaches its own memory.
 #[derive(Clone, Debug)]
 pub enum Backend {
     /// As shared memory.
@@ -108,7 +113,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The name of the backend.
+    /// Returns the name of the backend.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -128,25 +133,25 @@ impl Backend {
     }
 }
 
-/// What to measure.
+/// Options of the micro benchmark.
 #[derive(Clone, Debug)]
 pub struct MicroOptions {
-    /// Kinds of rounds.
+    /// The kinds of rounds to measure.
     pub kinds: Vec<Kind>,
     /// Bytes of a record.
     pub size: usize,
     /// Accesses of a round.
     pub batch: usize,
-    /// How long; the rates take as long again.
+    /// The duration of the measurement. The rates take the same time again.
     pub time: Duration,
-    /// Whether to measure each verb's latency and rates, too: [`verbs`].
+    /// Whether to measure each verb's latency and rates as well: see [`verbs`].
     pub rates: bool,
     /// Seed of the addresses.
     pub seed: u64,
 }
 
 impl MicroOptions {
-    /// Whether there are such rounds.
+    /// Fails if there are no rounds of this size.
     pub fn check(&self) -> Result<(), Unfit> {
         let &MicroOptions { size, batch, .. } = self;
         if size == 0 || !size.is_multiple_of(WORD_BYTES) {
@@ -163,33 +168,33 @@ impl MicroOptions {
     }
 }
 
-/// Options that do not go together.
+/// Options that do not fit together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unfit {
-    /// See [`MicroOptions::size`].
+    /// The size of a record is not possible: see [`MicroOptions::size`].
     #[error("a record has a positive multiple of {WORD_BYTES} bytes")]
     Size,
-    /// A round does not take so much.
+    /// A round has no room for that many accesses.
     #[error(
         "{accesses} accesses of {bytes} bytes are more than a round takes: {} bytes and {} verbs",
         ROUND_BYTES_MAX,
         ROUND_VERBS_MAX
     )]
     Round {
-        /// Accesses asked for.
+        /// The number of accesses that was asked for.
         accesses: usize,
-        /// Bytes of each.
+        /// The bytes of each access.
         bytes: usize,
     },
 }
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MicroError {
-    /// The options.
+    /// The options do not fit together.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// There is no memory.
+    /// The memory could not be mapped.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// The memory cannot be served.
@@ -203,79 +208,79 @@ pub enum MicroError {
     Unfinished(Ended),
 }
 
-/// What a kind of round costs.
+/// The cost of a kind of round, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Measurement {
-    /// What its verbs are.
+    /// The verbs of the round.
     pub kind: Kind,
-    /// Where they go.
+    /// Where the records lie.
     pub memory: Place,
     /// Bytes of a record.
     pub size: usize,
     /// Accesses of a round.
     pub batch: usize,
-    /// Median, in nanoseconds a round.
+    /// The median time of a round, in nanoseconds.
     pub round_ns: f64,
-    /// A tenth of the blocks was faster.
+    /// A tenth of the blocks took less than this per round, in nanoseconds.
     pub round_p10_ns: f64,
-    /// A tenth of the blocks was slower.
+    /// A tenth of the blocks took more than this per round, in nanoseconds.
     pub round_p90_ns: f64,
-    /// What it is compared with.
+    /// The plain work that the round is compared with.
     pub plain: &'static str,
-    /// Median of that.
+    /// The median time of the plain work, in nanoseconds.
     pub plain_ns: f64,
-    /// The difference of the medians: what the round adds.
+    /// The difference of the two medians: what the round adds, in nanoseconds.
     pub over_ns: f64,
 }
 
-/// What came out.
+/// The results of the micro benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct MicroReport {
     /// The workload's name.
     pub workload: &'static str,
-    /// The backend.
+    /// The name of the backend.
     pub fabric: &'static str,
-    /// Every option in force.
+    /// All options in force.
     pub config: serde_json::Value,
-    /// How long it took.
+    /// The duration of the measurement.
     pub seconds: f64,
-    /// Blocks behind each median.
+    /// The number of blocks behind each median.
     pub repetitions: usize,
-    /// Bytes of the region that no cache holds.
+    /// The bytes of the region that no cache can hold.
     pub missing_bytes: u64,
-    /// What was measured.
+    /// The measurements.
     pub rounds: Vec<Measurement>,
     /// Latencies and rates of single verbs, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verbs: Option<VerbsReport>,
-    /// What it ran on.
+    /// The machine that was used.
     pub machine: Machine,
 }
 
 /// Latencies and rates of single verbs.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerbsReport {
-    /// Verbs under way at most, of rounds with one.
+    /// The largest number of verbs under way, in rounds of one verb.
     pub singles_under_way: usize,
-    /// Verbs under way at most, of rounds with several.
+    /// The largest number of verbs under way, in rounds of several verbs.
     pub lists_under_way: usize,
-    /// Verb by verb.
+    /// The figures of each verb.
     pub verbs: Vec<VerbFigures>,
 }
 
-/// A block lasts about this long: long against the clock's own cost, short against whatever
-/// disturbs the machine.
+/// The approximate duration of a block: long compared with the cost of reading the clock, and short
+/// compared with disturbances of the machine.
 const BLOCK: Duration = Duration::from_micros(20);
-/// Cached records lie within this, the smaller half of a small first-level cache.
+/// The bytes that cached records lie within: the smaller half of a small first-level cache.
 const CACHED_BYTES: usize = 16 << 10;
 /// The missing region is this many times as large as the last cache.
 const CACHES: u64 = 4;
-/// For a machine that does not tell how large its last cache is.
+/// The assumed size of the last cache, for a machine that does not tell it.
 const LAST_CACHE_BYTES: u64 = 64 << 20;
 
-/// Measures a backend. `look` is called now and then with the time that has passed, and may end the
-/// measurement early: then the report has what was measured until then, and verbs only if the
-/// rounds were measured to their end.
+/// Measures a backend. `look` is called from time to time with the time that has passed, and may
+/// end the measurement early. The report then has what was measured until then, and it has verbs
+/// only if all rounds had been measured.
 pub fn run(
     options: &MicroOptions,
     backend: Backend,
@@ -287,7 +292,7 @@ pub fn run(
     let name = backend.name();
     let fabric = backend.clone().fabric(&[vec![missing_bytes as usize]])?;
     let Some(region) = fabric.region(NODE, RegionId(0)) else { unreachable!("the node has been made with a region") };
-    // Every page is there before anything is measured.
+    // This touches every page before anything is measured.
     region.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
     let began = Instant::now();
     let mut goes_on = true;
@@ -342,16 +347,16 @@ fn last_cache_bytes() -> u64 {
 
 const NODE: NodeId = NodeId(0);
 
-/// What the blocks work on.
+/// The memory that the blocks work on.
 struct Bench<'a> {
     lane: &'a Lane,
     region: &'a [AtomicU64],
     /// Ordinary memory of the size of the cached part.
     ordinary: Vec<u64>,
-    /// What plain reads bring and plain writes take.
+    /// The record that plain reads fill and plain writes take.
     record: Vec<u64>,
     batch: usize,
-    /// Words from one record to the next.
+    /// The words from one record to the next.
     stride: usize,
     random: Prng,
 }
@@ -372,7 +377,7 @@ impl<'a> Bench<'a> {
         bench
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     fn records(&self, place: Place) -> u64 {
         let bytes = match place {
             Place::Cached => CACHED_BYTES,
@@ -381,13 +386,14 @@ impl<'a> Bench<'a> {
         (bytes / (self.stride * WORD_BYTES)).max(1) as u64
     }
 
-    /// The first word of a random record. `seen` is 0, but only the memory knows.
+    /// Returns the first word of a random record. `seen` is always 0, but the compiler does not
+    /// know that.
     #[inline]
     fn pick(&mut self, records: u64, seen: u64) -> usize {
         (self.random.below(records) + seen) as usize * self.stride
     }
 
-    /// Executes `count` rounds, and returns the time that they take.
+    /// Executes `count` rounds. Returns the time that they take.
     async fn rounds(&mut self, kind: Kind, place: Place, count: u32) -> Result<Duration, FabricError> {
         let (lane, records) = (self.lane, self.records(place));
         let bytes = size_of_val(&*self.record);
@@ -464,7 +470,7 @@ impl<'a> Bench<'a> {
 struct Series {
     kind: Kind,
     place: Place,
-    /// Rounds of a block.
+    /// The number of rounds in a block.
     count: u32,
     rounds_ns: Vec<f64>,
     plain_ns: Vec<f64>,
@@ -475,7 +481,7 @@ impl Series {
         Series { kind, place, count: 16, rounds_ns: Vec::new(), plain_ns: Vec::new() }
     }
 
-    /// Finds out how many rounds make a block.
+    /// Determines how many rounds make a block.
     async fn calibrate(&mut self, bench: &mut Bench<'_>) -> Result<(), FabricError> {
         while bench.rounds(self.kind, self.place, self.count).await? < BLOCK && self.count < 1 << 16 {
             self.count *= 2;

@@ -1,5 +1,5 @@
-//! The report of a run: what `--report` writes as JSON. Names and meanings are relied on by
-//! scripts: extend, don't rename.
+//! The report of a run, which `--report` writes as JSON. Scripts rely on its names and their
+//! meanings, so fields may be added but not renamed.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use serde_json::Value;
 
 use crate::machine::Machine;
 
-/// What came out of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The workload's name.
     pub workload: String,
     /// The protocol's name.
     pub protocol: String,
-    /// The backend.
+    /// The name of the backend.
     pub fabric: String,
-    /// Every option in force.
+    /// All options in force.
     pub config: Value,
-    /// How long the run took.
+    /// The duration of the run.
     pub seconds: f64,
     /// Transactions that committed.
     pub committed: u64,
@@ -29,49 +29,50 @@ pub struct Report {
     pub throughput_tps: f64,
     /// Attempts that did not commit, by cause.
     pub aborted: BTreeMap<&'static str, u64>,
-    /// Their share of all attempts.
+    /// The share of attempts that did not commit.
     pub abort_rate: f64,
-    /// Transactions that were given up because every attempt met others.
+    /// Transactions that were given up, because every attempt had a conflict.
     pub given_up: u64,
-    /// Transactions whose outcome nobody knows.
+    /// Transactions of unknown outcome.
     pub unknown: u64,
-    /// How often a worker was taken for dead, and went on as a new client.
+    /// How often a worker was taken for dead, and continued as a new client.
     pub fenced: u64,
-    /// The run ended early, because a table had no room for another row.
+    /// Whether the run ended early, because a table had no room for another row.
     pub table_full: bool,
-    /// Why the history of the run is cut, if it is.
+    /// The reason why the history of the run is cut, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_failure: Option<String>,
-    /// The longest time in which no transaction of this process ended, committed or aborted by the
-    /// workload; a millisecond or less is told as one.
+    /// The longest time, in milliseconds, in which no transaction of this process ended: committed,
+    /// or aborted by the workload. A millisecond or less is reported as one millisecond.
     pub max_gap_ms: f64,
-    /// From the first attempt's begin to the commit, retries included; committed transactions only.
+    /// The time from the beginning of the first attempt to the commit, retries included, of
+    /// committed transactions, in microseconds.
     pub latency_us: LatencyUs,
-    /// Means over committed transactions, of the attempt that committed.
+    /// Means over committed transactions. They count the attempt that committed.
     pub per_transaction: PerTransaction,
     /// Figures for each type of transaction.
     pub by_type: BTreeMap<&'static str, TypeReport>,
-    /// How long the phases of committed attempts took. A phase counts the attempts that had it, and
-    /// only a sample of them.
+    /// How long the phases of committed attempts took, in microseconds. A phase counts only
+    /// attempts that had it, and only a sample of them.
     pub phases_us: PhasesUs,
-    /// Share of the time of these attempts that they waited for records which others had locked, or
-    /// were installing.
+    /// The share of the time of these attempts in which they waited for records that other
+    /// transactions had locked or were installing.
     pub waiting_share: f64,
-    /// CPU time.
+    /// The CPU time that was used.
     pub cpu_seconds: CpuSeconds,
-    /// Committed transactions for each second of CPU time, of workers and memory nodes together.
+    /// Committed transactions per second of CPU time, of workers and memory nodes together.
     pub per_cpu_second_tps: f64,
-    /// What must hold after the run.
+    /// The invariants, as they were checked after the run.
     pub invariants: Vec<Invariant>,
-    /// What it ran on.
+    /// The machine that was used.
     pub machine: Machine,
-    /// If the cluster is a simulated one: what that took. The rest of the report is in virtual
-    /// time.
+    /// What the simulation took, if the cluster is a simulated one. The rest of the report is then
+    /// in virtual time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated: Option<SimulatedIn>,
 }
 
-/// What a simulation took, in real time and memory.
+/// The cost of a simulation, in real time and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SimulatedIn {
     /// Real seconds for loading the tables.
@@ -80,18 +81,18 @@ pub struct SimulatedIn {
     pub prepare_seconds: f64,
     /// Real seconds for the simulation itself.
     pub seconds: f64,
-    /// Events in it.
+    /// The number of events of the simulation.
     pub events: u64,
-    /// Verbs posted in it.
+    /// The number of verbs that were posted in the simulation.
     pub verbs: u64,
     /// Verbs posted per second of real time.
     pub verbs_per_second: f64,
-    /// Most memory that the process had, in bytes; 0 where that is not known.
+    /// The most memory that the process had, in bytes; 0 where that is not known.
     pub peak_bytes: u64,
 }
 
 impl Report {
-    /// Whether no invariant is known not to hold.
+    /// Whether no invariant is known to be broken.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.invariants.iter().all(|invariant| invariant.holds != Some(false))
@@ -101,22 +102,22 @@ impl Report {
 /// A distribution of times, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyUs {
-    /// Mean.
+    /// The mean.
     pub mean: f64,
-    /// Median.
+    /// The median.
     pub p50: f64,
-    /// 90th percentile.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99th percentile.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 99.9th percentile.
+    /// The 99.9th percentile.
     pub p999: f64,
-    /// Largest.
+    /// The largest value.
     pub max: f64,
 }
 
 impl LatencyUs {
-    /// The figures of a histogram of nanoseconds.
+    /// Returns the figures of a histogram of nanoseconds.
     #[must_use]
     pub fn of(nanoseconds: &Histogram<u64>) -> LatencyUs {
         if nanoseconds.is_empty() {
@@ -134,12 +135,12 @@ impl LatencyUs {
     }
 }
 
-/// What a transaction costs, on average.
+/// The mean cost of a transaction, background rounds included except where a field says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PerTransaction {
-    /// Rounds on the critical path.
+    /// Round trips on the critical path: round trips that were awaited.
     pub round_trips: f64,
-    /// READ verbs; background rounds included, here and below.
+    /// READ verbs.
     pub reads: f64,
     /// WRITE verbs.
     pub writes: f64,
@@ -156,7 +157,7 @@ pub struct PerTransaction {
 }
 
 impl PerTransaction {
-    /// Means over `transactions` transactions, of a sum.
+    /// Divides a sum of costs by the number of transactions.
     #[must_use]
     pub fn of(sum: &Cost, transactions: u64) -> PerTransaction {
         let share = |sum: u64| ratio(sum as f64, transactions as f64);
@@ -173,58 +174,58 @@ impl PerTransaction {
     }
 }
 
-/// Of one type of transactions.
+/// The figures of one type of transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct TypeReport {
     /// Transactions that committed.
     pub committed: u64,
     /// Committed transactions per second.
     pub throughput_tps: f64,
-    /// Attempts that did not.
+    /// Attempts that did not commit.
     pub aborted: u64,
-    /// Of these, the ones that the workload itself gave up.
+    /// The aborted attempts that the workload itself gave up.
     pub user: u64,
-    /// See [`Report::latency_us`].
+    /// The latency of this type; see [`Report::latency_us`].
     pub latency_us: LatencyUs,
     /// Rounds on the critical path of committed transactions, on average.
     pub round_trips: f64,
 }
 
-/// Of each phase.
+/// The times of the phases of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PhasesUs {
-    /// The closure and its reads.
+    /// The execution phase: the closure and its reads.
     pub execute: LatencyUs,
-    /// Locks taken, read set validated.
+    /// The validation phase: locks are taken and the read set is validated.
     pub validate: LatencyUs,
-    /// Log acknowledged.
+    /// The logging phase: until the log is acknowledged.
     pub log: LatencyUs,
-    /// Install posted.
+    /// The commit phase: until the install is posted.
     pub commit: LatencyUs,
 }
 
-/// CPU time used, in seconds.
+/// The CPU time that was used, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CpuSeconds {
-    /// By the threads that run transactions.
+    /// The time of the threads that run transactions.
     pub workers: f64,
-    /// By the memory nodes. In this process it is the time to apply logs, in processes of their own
-    /// all of their time.
+    /// The time of the memory nodes. In this process it is the time for applying logs. In processes
+    /// of their own it is all their time.
     pub appliers: f64,
 }
 
-/// Something that must hold after a run.
+/// An invariant: something that must hold after a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Invariant {
-    /// In plain words.
+    /// What must hold, in plain words.
     pub name: &'static str,
-    /// Whether it does; `None` where that cannot be told, and the detail says why.
+    /// Whether it holds. `None` if that cannot be decided; the detail says why.
     pub holds: Option<bool>,
-    /// The figures behind it.
+    /// The figures behind the answer.
     pub detail: String,
 }
 
-/// Two measures of which the second may be 0.
+/// Divides two measures, of which the second may be 0.
 pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
     if whole == 0.0 { 0.0 } else { part / whole }
 }

@@ -1,6 +1,6 @@
-//! Rows of tables, said once.
+//! A macro for the rows of tables.
 
-/// Checks the size of each row's type.
+/// Checks the size of the type of each row.
 macro_rules! sizes {
     ($($row:ty, $bytes:literal;)*) => {$(
         const _: () = assert!(size_of::<$row>() == $bytes);

@@ -1,4 +1,4 @@
-//! Runs a workload on a simulated cluster: many machines and workers on one thread, in virtual
+//! Runs a workload on a simulated cluster: several machines and workers on one thread, in virtual
 //! time.
 
 use std::cell::RefCell;
@@ -17,42 +17,42 @@ use crate::report::{CpuSeconds, SimulatedIn, ratio};
 use crate::statistics::Statistics;
 use crate::{After, Prng, RunError, Workload};
 
-/// Who runs, and for how long.
+/// Options of a simulated run: its workers, and its duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation {
-    /// Client machines.
+    /// The number of client machines.
     pub machines: usize,
-    /// Workers of each.
+    /// The number of workers on each machine.
     pub threads: usize,
-    /// Transactions in flight for each worker.
+    /// The number of transactions that each worker has in flight.
     pub coroutines: usize,
     /// Virtual time before anything is counted, in nanoseconds.
     pub warmup: Nanos,
-    /// Virtual time that is counted.
+    /// Virtual time that is counted, in nanoseconds.
     pub measure: Nanos,
-    /// CPU time that a transaction takes beside its verbs.
+    /// CPU time that a transaction takes beside its verbs, in nanoseconds.
     pub transaction: Nanos,
-    /// Of all randomness.
+    /// The seed of all randomness.
     pub seed: u64,
 }
 
-/// What a simulation has come to.
+/// The results of a simulated run.
 #[derive(Debug)]
 pub struct Simulated {
     /// What was measured, in virtual time.
     pub measured: Measured,
-    /// How it ended.
+    /// How the simulation ended.
     pub ended: Ended,
     /// Real time for connecting and warming.
     pub prepared_in: Duration,
-    /// Real time of the simulation itself.
+    /// Real time for the simulation itself.
     pub simulated_in: Duration,
-    /// What the simulator did meanwhile.
+    /// Counts of what the simulator did meanwhile.
     pub statistics: SimStatistics,
 }
 
 impl SimulatedIn {
-    /// The figures of a simulation whose tables took `loading` to load.
+    /// Returns the figures of a simulation whose tables took `loading` to load.
     #[must_use]
     pub fn of(done: &Simulated, loading: Duration) -> SimulatedIn {
         let seconds = done.simulated_in.as_secs_f64();
@@ -68,13 +68,13 @@ impl SimulatedIn {
     }
 }
 
-/// Counts what ends within the measured time.
+/// An observer that counts what ends within the measured time.
 struct Watched {
     statistics: Statistics,
     pauses: Pauses,
     from: Nanos,
     until: Nanos,
-    /// Transactions that have ended, ever.
+    /// The number of transactions that have ended, including those outside of the measured time.
     ended: u64,
 }
 
@@ -106,9 +106,9 @@ impl Observer for Watch {
     }
 }
 
-/// Runs a workload on a cluster that lives in `sim`; tables are loaded. Looks at what must hold
-/// when all is still. The run ends early when `is_over` says so, and the virtual time until then is
-/// what was measured.
+/// Runs a workload on a cluster that lives in `sim` and whose tables are loaded. Checks the
+/// invariants after all transactions have ended. The run ends early when `is_over` returns true;
+/// the measured time is then the virtual time until that moment.
 pub fn simulate<W: Workload>(
     cluster: &Cluster,
     sim: &Sim,
@@ -121,8 +121,8 @@ pub fn simulate<W: Workload>(
     sim.instant(true);
     let mut workers = connect(cluster, sim, options)?;
     if let Some(worker) = workers.first_mut() {
-        // Machines of one process share a location cache: it is as if each had found all records
-        // before.
+        // The machines of one process share a location cache. So it is as if each machine had found
+        // all records before.
         worker.block_on(async |session| workload.warm(session, 0, 1).await)?;
     }
     sim.instant(false);
@@ -159,7 +159,7 @@ pub fn simulate<W: Workload>(
                         Err(Error::Aborted(_)) => given_up += 1,
                         Err(error) => return Err(error),
                     }
-                    // A transaction without any round gives nobody else a turn.
+                    // A transaction without any round lets no other coroutine run.
                     session.lane().yield_now().await;
                 }
                 Ok((ledger, given_up))
@@ -171,7 +171,7 @@ pub fn simulate<W: Workload>(
     let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
     let mut driven: Vec<Driven<'_>> =
         runs.iter_mut().zip(clients).map(|(run, clients)| Driven { clients, run }).collect();
-    // What is under way when the time is over may end.
+    // Transactions under way at the end of the time may finish.
     let ended = sim.run(&mut driven, Some(until + GRACE));
     let simulated_in = simulating.elapsed();
     drop(driven);
@@ -206,10 +206,10 @@ pub fn simulate<W: Workload>(
     Ok(Simulated { measured, ended, prepared_in, simulated_in, statistics })
 }
 
-/// Virtual time in which what is under way at the end must end.
+/// Virtual time within which transactions under way at the end must finish.
 const GRACE: Nanos = 1_000_000_000;
 
-/// One worker for each thread of each machine.
+/// Connects one worker for each thread of each machine.
 pub fn connect(cluster: &Cluster, sim: &Sim, options: &Simulation) -> Result<Vec<Worker>, RunError> {
     let mut workers = Vec::with_capacity(options.machines * options.threads);
     for machine in 0..options.machines {

@@ -1,4 +1,4 @@
-//! How much memory a workload's tables need.
+//! The sizes of memory nodes: how much memory a workload's tables need.
 
 use remora::floors::index::Sizes;
 use remora::floors::node::IndexKind;
@@ -7,20 +7,20 @@ use remora::floors::record::layout;
 use remora::protocol::ReadScheme;
 use remora::{Key, OrderedOptions, Record};
 
-/// What the memory of a node depends on beside the tables.
+/// What the memory of a node depends on, beside the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {
-    /// Memory nodes; a table has a shard for each.
+    /// The number of memory nodes. A table has one shard for each.
     pub memory_nodes: u16,
-    /// Copies of each record.
+    /// The number of copies of each record.
     pub replicas: u8,
-    /// Workers that run transactions.
+    /// The number of workers that run transactions.
     pub workers: u64,
-    /// Transactions in flight for each of them.
+    /// The number of transactions that each worker has in flight.
     pub coroutines: u64,
 }
 
-/// A table to be made room for.
+/// The size of a table for which room is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TableSize {
     rows: u64,
@@ -28,12 +28,12 @@ pub(crate) struct TableSize {
 }
 
 impl TableSize {
-    /// A table of `rows` rows, whichever read scheme it will have.
+    /// Returns the size of a table of `rows` rows, whichever read scheme it will have.
     pub(crate) fn of<K: Key, V: Record>(rows: u64) -> TableSize {
         TableSize::new(rows, K::BYTES, size_of::<V>())
     }
 
-    /// The tables that an ordered table of `rows` rows consists of.
+    /// Returns the sizes of the tables that an ordered table of `rows` rows consists of.
     pub(crate) fn of_ordered<K: Key, V: Record>(rows: u64) -> Vec<TableSize> {
         let tables = OrderedOptions::for_rows(rows).tables::<K, V>();
         tables.into_iter().map(|(rows, key_bytes, value_bytes)| TableSize::new(rows, key_bytes, value_bytes)).collect()
@@ -46,20 +46,20 @@ impl TableSize {
     }
 }
 
-/// Bytes that each memory node needs for these tables, by whichever protocol.
+/// Returns the bytes that each memory node needs for these tables, whichever the protocol.
 pub(crate) fn node_bytes(tables: &[TableSize], setting: &Setting) -> u64 {
     node_bytes_of(tables, setting, &[IndexKind::ClusterHash, IndexKind::FStore])
 }
 
-/// Bytes that each memory node needs for these tables, with any of these indexes.
+/// Returns the bytes that each memory node needs for these tables, with any of these indexes.
 pub(crate) fn node_bytes_of(tables: &[TableSize], setting: &Setting, kinds: &[IndexKind]) -> u64 {
-    /// Superblock, catalog, and rounding to pages.
+    /// Bytes for superblock, catalog, and rounding to pages.
     const FIXED: u64 = 4 << 20;
     let shards = tables.iter().map(|table| {
-        // Keys scatter: a shard can get more than its share.
+        // Keys scatter at random, so a shard can get more than its share.
         let share = table.rows.div_ceil(setting.memory_nodes.max(1).into());
-        // More records than there are addresses in a shard need more than any machine has, and must
-        // not overflow.
+        // If a shard has more records than addresses, it needs more memory than any machine has.
+        // The sum must not overflow.
         let rows = share.saturating_add(6 * share.isqrt()).saturating_add(64).min(1 << 48);
         kinds.iter().map(|kind| Sizes::for_rows(*kind, rows, table.slot_bytes).shard_bytes).max().unwrap_or(0)
     });

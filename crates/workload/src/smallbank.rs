@@ -1,6 +1,6 @@
-//! SmallBank: six short transactions over the savings and checking accounts of customers (Alomari
-//! et al., ICDE 2008), with the mix of the FORD text, table 2, and the hot set of Wei's thesis,
-//! section 4.4.
+//! The SmallBank benchmark: six short transactions over the savings and checking accounts of
+//! customers (Alomari et al., ICDE 2008). The mix is from the FORD text, table 2, and the hot set
+//! from Wei's thesis, section 4.4.
 //!
 //! | transaction      | share | savings | checking | round trips (`drtm-r`) |
 //! | ---------------- | ----: | ------- | -------- | ---------------------: |
@@ -11,9 +11,9 @@
 //! | transact_savings |  15 % | 1 U     |          | 3                      |
 //! | write_check      |  15 % | 1 R     | 1 U      | 4                      |
 //!
-//! U updates, R only reads. 4 % of the customers, the first ones, are in 90 % of the transactions.
-//! Amounts are fixed, and in cents, so that money is conserved to the cent. Only a payment can fail
-//! for want of funds; it often does, because amalgamating leaves empty accounts behind.
+//! U updates, R only reads. 90 % of the transactions concern the hot customers, which are the first
+//! 4 % of all. Amounts are fixed, and in cents, so money is conserved to the cent. Only a payment
+//! can fail for lack of funds. It often does, because amalgamating leaves empty accounts behind.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -33,24 +33,25 @@ const CHECKING: &str = "checking";
 const LEDGER: &str = "ledger";
 const MONEY: &str = "money is conserved";
 
-/// What every account has at the beginning.
+/// The first balance of every account, in cents.
 pub const BALANCE_AT_FIRST: i64 = 1_000_000;
 const DEPOSIT: i64 = 130;
 const PAYMENT: i64 = 500;
 const SAVING: i64 = 2_020;
 const CHECK: i64 = 500;
-/// What a check costs more that is not covered.
+/// The extra cost of a check that is not covered, in cents.
 const OVERDRAFT_PENALTY: i64 = 100;
 
-/// A savings or a checking account; its key is the customer's number.
+/// A savings or a checking account. Its key is the customer's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Account {
-    /// In cents. A checking account may be overdrawn by a check.
+    /// The balance in cents. A check may overdraw a checking account.
     pub balance: i64,
 }
 
-/// The workload's own abort. Of no size, so that giving up allocates nothing.
+/// The workload's own abort: a customer lacks funds. It has no size, so giving up allocates
+/// nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InsufficientFunds;
 
@@ -62,40 +63,42 @@ impl fmt::Display for InsufficientFunds {
 
 impl StdError for InsufficientFunds {}
 
-/// What a coroutine of some clients has paid in less what it has paid out: kept by its transactions
-/// themselves, so that it is known also when the client is dead.
+/// The sum of what a coroutine of some clients has paid in, less what it has paid out. Its
+/// transactions themselves update it, so it is known even if the client is dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct LedgerEntry {
-    /// In cents.
+    /// The sum in cents.
     pub delta: i64,
 }
 
-/// Clients with entries of their own: more than these share them, and get in each other's way.
+/// The number of clients with entries of their own. If there are more, they share entries and
+/// conflict with each other.
 const LEDGER_CLIENTS: u64 = 256;
 const LEDGER_LANES: u64 = 64;
 const LEDGER_ENTRIES: u64 = LEDGER_CLIENTS * LEDGER_LANES;
 const _: () = assert!(LEDGER_LANES >= remora_fabric::limits::LANES_MAX as u64);
 
-/// The six transactions.
+/// The six transactions of SmallBank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Moves all that a customer has to another one's checking account.
+    /// Moves all the money of a customer to another customer's checking account.
     Amalgamate,
-    /// What a customer has.
+    /// Reads a customer's balance.
     Balance,
     /// Pays cash into a checking account.
     DepositChecking,
-    /// From one checking account to another.
+    /// Moves money from one checking account to another.
     SendPayment,
     /// Pays cash into a savings account.
     TransactSavings,
-    /// Out of a checking account, overdrawn at a penalty if the customer has less.
+    /// Pays a check from a checking account. If the customer has less money, the account is
+    /// overdrawn, at a penalty.
     WriteCheck,
 }
 
 impl Kind {
-    /// All of them, with their share of the mix in percent.
+    /// All kinds, with their share of the mix in percent.
     pub const MIX: [(Kind, u64); 6] = [
         (Kind::Amalgamate, 15),
         (Kind::Balance, 15),
@@ -105,7 +108,7 @@ impl Kind {
         (Kind::WriteCheck, 15),
     ];
 
-    /// The next one of the mix.
+    /// Draws the next kind of the mix.
     #[must_use]
     pub fn draw(random: &mut Prng) -> Kind {
         draw_from(&Kind::MIX, random)
@@ -116,11 +119,11 @@ impl Kind {
     }
 }
 
-/// Who the customers are.
+/// The customers: how many there are, and which are hot.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Customers {
     accounts: u64,
-    /// The first `hot` customers are hot.
+    /// The number of hot customers, which are the first ones.
     hot: u64,
     hot_probability: f64,
 }
@@ -128,14 +131,14 @@ pub struct Customers {
 impl Customers {
     /// Default number of accounts for each thread.
     pub const ACCOUNTS_PER_THREAD: u64 = 100_000;
-    /// The standard hot set: which share of the customers it is, and how probable that a
-    /// transaction is about it.
+    /// The standard hot set: the share of the customers that is hot, and the probability that a
+    /// transaction concerns a hot customer.
     pub const HOT: (f64, f64) = (0.04, 0.9);
-    /// A payment needs two, also among the hot ones.
+    /// The smallest number of accounts. A payment needs two, also among the hot ones.
     pub const ACCOUNTS_MIN: u64 = 2;
 
-    /// `accounts` customers, at least [`Customers::ACCOUNTS_MIN`], of which a share is hot. A
-    /// transaction is about a hot customer with the given probability.
+    /// Makes `accounts` customers, at least [`Customers::ACCOUNTS_MIN`], of which a share is hot. A
+    /// transaction concerns a hot customer with the given probability.
     #[must_use]
     pub fn new(accounts: u64, hot_fraction: f64, hot_probability: f64) -> Customers {
         assert!(accounts >= Customers::ACCOUNTS_MIN, "a payment needs two customers");
@@ -143,32 +146,32 @@ impl Customers {
         Customers { accounts, hot: hot.clamp(Customers::ACCOUNTS_MIN, accounts), hot_probability }
     }
 
-    /// The standard hot set, of `accounts` customers.
+    /// Makes `accounts` customers with the standard hot set.
     #[must_use]
     pub fn standard(accounts: u64) -> Customers {
         let (fraction, probability) = Customers::HOT;
         Customers::new(accounts, fraction, probability)
     }
 
-    /// How many there are.
+    /// Returns the number of customers.
     #[must_use]
     pub fn accounts(&self) -> u64 {
         self.accounts
     }
 
-    /// The share of them that is hot.
+    /// Returns the share of the customers that is hot.
     #[must_use]
     pub fn hot_fraction(&self) -> f64 {
         self.hot as f64 / self.accounts as f64
     }
 
-    /// How probable it is that a transaction is about one of these.
+    /// Returns the probability that a transaction concerns a hot customer.
     #[must_use]
     pub fn hot_probability(&self) -> f64 {
         self.hot_probability
     }
 
-    /// A transaction's customer.
+    /// Draws the customer of a transaction.
     #[must_use]
     pub fn draw(&self, random: &mut Prng) -> u64 {
         if self.hot == self.accounts || random.chance(self.hot_probability) {
@@ -178,10 +181,11 @@ impl Customers {
         }
     }
 
-    /// The other customer of a transaction of two.
+    /// Draws the other customer of a transaction with two.
     #[must_use]
     pub fn draw_other(&self, random: &mut Prng, first: u64) -> u64 {
-        // Bounded, because nobody else may ever be drawn: a single cold customer, and no hot ones.
+        // The loop is bounded, because it might never draw another customer: there may be a single
+        // cold customer, and no hot ones.
         const DRAWS: usize = 64;
         let other = (0..DRAWS).map(|_| self.draw(random)).find(|other| *other != first);
         other.unwrap_or((first + 1) % self.accounts)
@@ -210,60 +214,60 @@ impl SmallBank {
         Ok(SmallBank { savings, checking, ledger: None, customers, attempts: TransactionOptions::default().attempts })
     }
 
-    /// Adds a ledger: a table in which every transaction that changes the sum of all balances says
-    /// so.
+    /// Adds a ledger: a table to which every transaction adds by how much it changes the sum of all
+    /// balances.
     pub fn with_ledger(self, cluster: &Cluster) -> Result<SmallBank, OpenError> {
         let ledger = cluster.create_table(LEDGER, TableOptions::for_rows(LEDGER_ENTRIES))?;
         cluster.load(&ledger, (0..LEDGER_ENTRIES).map(|entry| (entry, LedgerEntry { delta: 0 })))?;
         Ok(SmallBank { ledger: Some(ledger), ..self })
     }
 
-    /// Whether there is such a table.
+    /// Whether the bank has a ledger table.
     #[must_use]
     pub fn has_ledger(&self) -> bool {
         self.ledger.is_some()
     }
 
-    /// Who the customers are.
+    /// Returns the customers.
     #[must_use]
     pub fn customers(&self) -> &Customers {
         &self.customers
     }
 
-    /// These tables, with transactions about another set of as many customers.
+    /// Returns this workload with another set of the same number of customers.
     #[must_use]
     pub fn with_customers(self, customers: Customers) -> SmallBank {
         assert_eq!(customers.accounts, self.customers.accounts, "the tables have their size");
         SmallBank { customers, ..self }
     }
 
-    /// This workload, with transactions that are given up after `attempts` attempts.
+    /// Returns this workload with transactions that are given up after `attempts` attempts.
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> SmallBank {
         SmallBank { attempts, ..self }
     }
 
-    /// Bytes that each memory node needs for `accounts` accounts.
+    /// Returns the bytes that each memory node needs for `accounts` accounts.
     #[must_use]
     pub fn node_bytes(accounts: u64, setting: &Setting) -> u64 {
         sizing::node_bytes(&[TableSize::of::<u64, Account>(accounts); 2], setting)
     }
 
-    /// Bytes that each memory node needs for `accounts` accounts and a ledger.
+    /// Returns the bytes that each memory node needs for `accounts` accounts and a ledger.
     #[must_use]
     pub fn node_bytes_with_ledger(accounts: u64, setting: &Setting) -> u64 {
         let accounts = TableSize::of::<u64, Account>(accounts);
         sizing::node_bytes(&[accounts, accounts, TableSize::of::<u64, LedgerEntry>(LEDGER_ENTRIES)], setting)
     }
 
-    /// A coroutine's entry of the ledger, named in its transaction; `None` where there is none.
+    /// Names a coroutine's ledger entry in its transaction. `None` where there is no ledger.
     fn entry(&self, tx: &mut Transaction<'_, '_>, lane: LaneId) -> Option<Slot<LedgerEntry>> {
         let ledger = self.ledger.as_ref()?;
         let client = u64::from(tx.id().owner()) % LEDGER_CLIENTS;
         Some(tx.want_for(ledger, client * LEDGER_LANES + u64::from(lane.0), Intent::Update))
     }
 
-    /// Moves all that `from` has to `to`'s checking account.
+    /// Moves all the money of `from` to the checking account of `to`.
     async fn amalgamate(&self, tx: &mut Transaction<'_, '_>, from: u64, to: u64) -> Result<i64, Error> {
         let savings = tx.want_for(&self.savings, from, Intent::Update);
         let [checking, receiver] = [from, to].map(|customer| tx.want_for(&self.checking, customer, Intent::Update));
@@ -274,7 +278,7 @@ impl SmallBank {
         Ok(0)
     }
 
-    /// What a customer has.
+    /// Reads a customer's balance.
     async fn balance(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
         let (savings, checking) = (tx.want(&self.savings, customer), tx.want(&self.checking, customer));
         tx.fetch().await?;
@@ -291,7 +295,7 @@ impl SmallBank {
         note(tx, entry, DEPOSIT)
     }
 
-    /// From one checking account to another.
+    /// Moves money from one checking account to another.
     async fn send_payment(&self, tx: &mut Transaction<'_, '_>, from: u64, to: u64) -> Result<i64, Error> {
         let [sender, receiver] = [from, to].map(|customer| tx.want_for(&self.checking, customer, Intent::Update));
         tx.fetch().await?;
@@ -312,7 +316,7 @@ impl SmallBank {
         note(tx, entry, SAVING)
     }
 
-    /// Out of a checking account.
+    /// Pays a check from a checking account.
     async fn write_check(&self, tx: &mut Transaction<'_, '_>, customer: u64, lane: LaneId) -> Result<i64, Error> {
         let savings = tx.want(&self.savings, customer);
         let checking = tx.want_for(&self.checking, customer, Intent::Update);
@@ -324,7 +328,7 @@ impl SmallBank {
         note(tx, entry, -paid)
     }
 
-    /// Runs one transaction of a kind; what it changed the sum of all balances by.
+    /// Runs one transaction of a kind. Returns by how much it changed the sum of all balances.
     #[inline(never)]
     pub fn run(
         &self,
@@ -350,7 +354,7 @@ impl SmallBank {
     }
 }
 
-/// Notes in the ledger, if there is one, what a transaction changes the sum of all balances by.
+/// Adds to the ledger, if there is one, by how much a transaction changes the sum of all balances.
 fn note(tx: &mut Transaction<'_, '_>, entry: Option<Slot<LedgerEntry>>, delta: i64) -> Result<i64, Error> {
     if let Some(entry) = entry {
         entry.get_mut(tx)?.delta += delta;
@@ -359,7 +363,7 @@ fn note(tx: &mut Transaction<'_, '_>, entry: Option<Slot<LedgerEntry>>, delta: i
 }
 
 impl Workload for SmallBank {
-    /// Deposits less withdrawals, in cents, of transactions that committed.
+    /// Deposits less withdrawals of committed transactions, in cents.
     type Ledger = i64;
 
     const NAME: &'static str = "smallbank";
@@ -424,7 +428,8 @@ impl Workload for SmallBank {
 }
 
 impl SmallBank {
-    /// By the ledger, if there is one: it knows also of transactions whose outcome nobody was told.
+    /// Checks the sum of all money, by the ledger if there is one. The ledger also knows
+    /// transactions whose outcome no client was told.
     fn money(&self, sum: i128, accounts: u64, in_ledger: i128, after: &After<'_, i64>) -> Invariant {
         let (delta, known_by) = if self.has_ledger() {
             (in_ledger, "the ledger's")
@@ -445,7 +450,7 @@ impl SmallBank {
     }
 }
 
-/// Cents as a person writes them.
+/// Formats cents as a person writes them.
 fn money(cents: i128) -> String {
     let sign = if cents < 0 { "-" } else { "" };
     let cents = cents.unsigned_abs();
@@ -487,7 +492,7 @@ mod tests {
         assert_eq!(customers.hot, 40);
         let drawn: Vec<u64> = (0..DRAWS).map(|_| customers.draw(&mut random)).collect();
         assert!(near(drawn.iter().filter(|id| **id < 40).count() as u64, 0.9));
-        // All are drawn, none beyond.
+        // All customers are drawn, and none beyond them.
         assert_eq!(drawn.iter().max(), Some(&999));
         assert_eq!(drawn.iter().min(), Some(&0));
     }

@@ -1,61 +1,61 @@
-//! What the transactions of a thread came to, counted by an observer that allocates nothing.
+//! The statistics of a thread's transactions, counted by an observer that allocates nothing.
 
 use hdrhistogram::Histogram;
 use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
 
-/// Counters of one type of transactions.
+/// The counters of one type of transactions.
 #[derive(Clone, Debug)]
 pub struct TypeStatistics {
     /// Transactions that committed.
     pub committed: u64,
-    /// Attempts that did not.
+    /// Attempts that did not commit.
     pub aborted: u64,
-    /// Of these, the ones that the workload itself gave up.
+    /// The aborted attempts that the workload itself gave up.
     pub by_user: u64,
-    /// Of committed transactions, retries included, in nanoseconds.
+    /// Latencies of committed transactions, retries included, in nanoseconds.
     pub latency: Histogram<u64>,
-    /// Sum over the attempts that committed.
+    /// The sum of the costs of the attempts that committed.
     pub cost: Cost,
 }
 
-/// Times of the phases of committed attempts, in nanoseconds.
+/// The times of the phases of committed attempts, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct PhaseTimes {
     pub(crate) execute: Histogram<u64>,
     pub(crate) validate: Histogram<u64>,
     pub(crate) log: Histogram<u64>,
     pub(crate) commit: Histogram<u64>,
-    /// Sum over the same attempts of what they waited for others' records.
+    /// The sum of the times that these attempts waited for records of other transactions.
     pub(crate) waited: u64,
-    /// And of all the time they took.
+    /// The sum of all the time that these attempts took.
     pub(crate) all: u64,
 }
 
-/// Counters of a thread, or of several together.
+/// The counters of a thread, or of several threads together.
 #[derive(Clone, Debug)]
 pub struct Statistics {
-    /// By label.
+    /// The counters of each type of transactions, by its label.
     pub types: Vec<TypeStatistics>,
     /// Attempts that did not commit, by cause.
     pub aborted: Vec<(&'static str, u64)>,
-    /// Transactions whose outcome nobody knows.
+    /// Transactions of unknown outcome.
     pub unknown: u64,
     pub(crate) phases: PhaseTimes,
 }
 
-/// The workload's own abort, in reports.
+/// The name of the workload's own abort in reports.
 pub(crate) const USER: &str = "user";
-/// Causes that a report always names; others are added as they come.
+/// Causes that a report always names. Other causes are added when they occur.
 const CAUSES: [&str; 3] = ["lock_conflict", "validation", USER];
 
-/// A histogram of times: from a nanosecond to a minute, to a thousandth.
+/// Makes a histogram of times, from a nanosecond to a minute, precise to a thousandth.
 pub(crate) fn times() -> Histogram<u64> {
     const MINUTE_NS: u64 = 60_000_000_000;
     Histogram::new_with_bounds(1, MINUTE_NS, 3).expect("the bounds and digits are allowed ones")
 }
 
 impl Statistics {
-    /// Empty statistics, for `types` types of transactions.
+    /// Makes empty statistics, for `types` types of transactions.
     #[must_use]
     pub fn new(types: usize) -> Statistics {
         let one = || TypeStatistics { committed: 0, aborted: 0, by_user: 0, latency: times(), cost: Cost::default() };
@@ -74,7 +74,7 @@ impl Statistics {
         }
     }
 
-    /// Counts another's in.
+    /// Adds the counters of another one.
     pub fn add(&mut self, other: &Statistics) {
         for (ours, theirs) in self.types.iter_mut().zip(&other.types) {
             ours.committed += theirs.committed;
@@ -96,13 +96,13 @@ impl Statistics {
         ours.all += theirs.all;
     }
 
-    /// Transactions that committed.
+    /// Returns the number of transactions that committed.
     #[must_use]
     pub fn committed(&self) -> u64 {
         self.types.iter().map(|one| one.committed).sum()
     }
 
-    /// Latencies of all types.
+    /// Returns the latencies of all types together.
     #[must_use]
     pub fn latency(&self) -> Histogram<u64> {
         let mut all = times();
@@ -110,7 +110,7 @@ impl Statistics {
         all
     }
 
-    /// Costs of all types.
+    /// Returns the costs of all types together.
     #[must_use]
     pub fn cost(&self) -> Cost {
         let mut all = Cost::default();
@@ -153,8 +153,8 @@ impl Observer for Statistics {
 }
 
 impl PhaseTimes {
-    /// The session notes the ends of phases for a sample of the attempts: zeros for the others, and
-    /// for phases that a transaction did not have.
+    /// The session records the ends of phases for a sample of the attempts. They are zero for the
+    /// others, and for phases that a transaction did not have.
     fn record(&mut self, event: &TransactionEvent<'_>) {
         let phases = event.phases;
         if phases.executed == 0 {

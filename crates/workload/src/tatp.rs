@@ -1,6 +1,6 @@
 //! TATP, the Telecom Application Transaction Processing benchmark: seven short transactions over
-//! the subscribers of a telephone network, 80 % of them only read (Neuvonen et al., TATP benchmark
-//! description 1.0, IBM 2009).
+//! the subscribers of a telephone network. 80 % of the transactions only read (Neuvonen et al.,
+//! TATP benchmark description 1.0, IBM 2009).
 //!
 //! | transaction            | share | reads and writes                              | round trips (`drtm-r`) | succeeds |
 //! | ---------------------- | ----: | --------------------------------------------- | ---------------------: | -------: |
@@ -12,15 +12,16 @@
 //! | insert_call_forwarding |   2 % | sub_nbr R; special_facility 4 R, 1 I          | 5                      | 31.25 %  |
 //! | delete_call_forwarding |   2 % | sub_nbr R; 1 D                                | 5                      | 31.25 %  |
 //!
-//! R only reads, U updates, I inserts, D deletes; what is behind a semicolon needs what is before
-//! it, and everything else of a transaction is fetched in one round. What does not succeed has
-//! found no row, or one where it inserts: it gives up, which is an outcome like any other, counted
-//! as the workload's own abort. The shares follow from the population; get_new_destination comes to
-//! 20 % in the long run, because forwarding that is inserted ends later than what is loaded.
+//! R only reads, U updates, I inserts, D deletes. What is behind a semicolon needs the result of
+//! what is before it. Everything else of a transaction is fetched in one round. A transaction does
+//! not succeed if it finds no row, or finds a row where it wants to insert. It then gives up, which
+//! is an outcome like any other and counts as the workload's own abort. The shares of success
+//! follow from the population. get_new_destination reaches 20 % in the long run, because inserted
+//! forwarding ends later than loaded forwarding.
 //!
-//! Where TATP selects a range (all special facilities of a subscriber, all call forwarding that has
-//! begun) there are so few keys that each is asked for by name. Keys that are absent are validated
-//! like the others.
+//! Where TATP selects a range (all special facilities of a subscriber, or all call forwarding that
+//! has begun), there are so few keys that each is read by name. Absent keys are validated like the
+//! others.
 
 mod audit;
 pub mod population;
@@ -43,7 +44,7 @@ use population::{
     Subscriber, TYPES, any_digits, digits, location,
 };
 
-/// The workload's own abort: a row is not there, or is there already. Of no size, so that giving up
+/// The workload's own abort: a row is absent, or is present already. It has no size, so giving up
 /// allocates nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoSuccess;
@@ -56,8 +57,8 @@ impl fmt::Display for NoSuccess {
 
 impl StdError for NoSuccess {}
 
-/// Turns the absence, or presence, of a row that TATP expects now and then into the workload's own
-/// abort. Of all other rows it is an error that ends the run.
+/// Converts an error for a row whose absence or presence TATP expects now and then into the
+/// workload's own abort. For all other rows, the error ends the run.
 fn expected(error: Error) -> Error {
     match error {
         Error::NotFound(_) | Error::Exists(_) => Error::user(NoSuccess),
@@ -65,27 +66,27 @@ fn expected(error: Error) -> Error {
     }
 }
 
-/// The seven transactions.
+/// The seven transactions of TATP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// All of a subscriber's row.
+    /// Reads all of a subscriber's row.
     GetSubscriberData,
-    /// Where a call is forwarded to now.
+    /// Reads the number to which a call is forwarded now.
     GetNewDestination,
-    /// Access information of a subscriber.
+    /// Reads the access information of a subscriber.
     GetAccessData,
     /// Changes a bit of the subscriber and a byte of one of its special facilities.
     UpdateSubscriberData,
-    /// The subscriber has moved.
+    /// Changes the location of a subscriber who has moved.
     UpdateLocation,
-    /// Has calls forwarded.
+    /// Inserts a call forwarding.
     InsertCallForwarding,
-    /// Has calls forwarded no longer.
+    /// Deletes a call forwarding.
     DeleteCallForwarding,
 }
 
 impl Kind {
-    /// All of them, with their share of the mix in percent.
+    /// All kinds, with their share of the mix in percent.
     pub const MIX: [(Kind, u64); 7] = [
         (Kind::GetSubscriberData, 35),
         (Kind::GetNewDestination, 10),
@@ -96,19 +97,19 @@ impl Kind {
         (Kind::DeleteCallForwarding, 2),
     ];
 
-    /// The next one of the mix.
+    /// Draws the next kind of the mix.
     #[must_use]
     pub fn draw(random: &mut Prng) -> Kind {
         draw_from(&Kind::MIX, random)
     }
 }
 
-/// Who the subscribers are: 1 to their number, some drawn more often than others, as the
-/// specification has it.
+/// The subscribers, numbered from 1. Some are drawn more often than others, as the specification
+/// says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Subscribers {
     count: u32,
-    /// The specification's A: how uneven it is.
+    /// The specification's A, which says how uneven the distribution is.
     spread: u64,
 }
 
@@ -116,7 +117,7 @@ impl Subscribers {
     /// Default number of subscribers.
     pub const STANDARD: u32 = 100_000;
 
-    /// `count` subscribers, at least one.
+    /// Makes `count` subscribers, at least one.
     #[must_use]
     pub fn new(count: u32) -> Subscribers {
         assert!(count > 0, "transactions need a subscriber");
@@ -128,14 +129,14 @@ impl Subscribers {
         Subscribers { count, spread }
     }
 
-    /// How many there are.
+    /// Returns the number of subscribers.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// A transaction's subscriber: TATP's non-uniform distribution. The OR of two numbers sets more
-    /// bits than either has.
+    /// Draws the subscriber of a transaction, by TATP's non-uniform distribution. The OR of two
+    /// numbers sets more bits than either has.
     #[must_use]
     pub fn draw(&self, random: &mut Prng) -> u32 {
         let (count, uneven) = (u64::from(self.count), random.below(self.spread + 1));
@@ -143,16 +144,16 @@ impl Subscribers {
     }
 }
 
-/// What a transaction is about; each kind uses its part. Drawn before the first attempt, and kept
-/// by all others.
+/// The parameters of a transaction, of which each kind uses its part. They are drawn before the
+/// first attempt, and all further attempts keep them.
 #[derive(Clone, Copy, Debug)]
 struct Parameters {
     s_id: u32,
-    /// `ai_type` or `sf_type`.
+    /// The `ai_type` or `sf_type`.
     kind: u8,
     start_time: u8,
     end_time: u8,
-    /// Bit 8 is the new `bit_1`, the rest is `data_a`.
+    /// Bit 8 is the new `bit_1`, and the rest is `data_a`.
     data: u16,
     location: u32,
     numberx: Digits,
@@ -172,12 +173,12 @@ impl Parameters {
     }
 }
 
-/// Rows of call forwarding that committed transactions have inserted and deleted.
+/// The rows of call forwarding that committed transactions have inserted and deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
-    /// Inserted.
+    /// The number of rows inserted.
     pub inserted: u64,
-    /// Deleted.
+    /// The number of rows deleted.
     pub deleted: u64,
 }
 
@@ -191,10 +192,11 @@ impl Ledger for Changes {
     }
 }
 
-/// Rows that were loaded.
+/// The numbers of rows that were loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Rows {
-    /// Of subscriber, number, access_info, special_facility: tables whose rows neither come nor go.
+    /// The rows of subscriber, number, access_info and special_facility, which are tables without
+    /// inserts and deletes.
     unchanging: [u64; 4],
     forwarding: u64,
 }
@@ -205,7 +207,7 @@ const ACCESS_INFO: &str = "access_info";
 const SPECIAL_FACILITY: &str = "special_facility";
 const CALL_FORWARDING: &str = "call_forwarding";
 
-/// The network: see the [module](self).
+/// The telephone network: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Tatp {
     subscriber: Table<u32, Subscriber>,
@@ -252,25 +254,25 @@ impl Tatp {
         })
     }
 
-    /// Who the subscribers are.
+    /// Returns the subscribers.
     #[must_use]
     pub fn subscribers(&self) -> &Subscribers {
         &self.subscribers
     }
 
-    /// This workload, with transactions that are given up after `attempts` attempts.
+    /// Returns this workload with transactions that are given up after `attempts` attempts.
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> Tatp {
         Tatp { attempts, ..self }
     }
 
-    /// Bytes that each memory node needs for `subscribers` subscribers.
+    /// Returns the bytes that each memory node needs for `subscribers` subscribers.
     #[must_use]
     pub fn node_bytes(subscribers: u32, setting: &Setting) -> u64 {
         sizing::node_bytes(&Capacity::of(subscribers).tables(), setting)
     }
 
-    /// All of a subscriber's row.
+    /// Reads all of a subscriber's row.
     async fn get_subscriber_data(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let subscriber = tx.want(&self.subscriber, about.s_id);
         tx.fetch().await?;
@@ -278,8 +280,8 @@ impl Tatp {
         Ok(())
     }
 
-    /// The number that calls are forwarded to at a time, the latest if there are several, by an
-    /// active special facility.
+    /// Reads the number to which an active special facility forwards calls at a time. If there are
+    /// several, it takes the latest.
     async fn get_new_destination(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let facility = tx.want(&self.special_facility, (about.s_id, about.kind));
         let begun = START_TIMES.map(|time| {
@@ -297,7 +299,7 @@ impl Tatp {
         std::hint::black_box(destination).map(|_| ()).ok_or_else(|| Error::user(NoSuccess))
     }
 
-    /// Access information of a subscriber.
+    /// Reads the access information of a subscriber.
     async fn get_access_data(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let access = tx.want(&self.access_info, (about.s_id, about.kind));
         tx.fetch().await?;
@@ -316,21 +318,21 @@ impl Tatp {
         Ok(())
     }
 
-    /// The subscriber of a number. Each of TATP's numbers has a subscriber.
+    /// Reads the subscriber of a number. Each of TATP's numbers has a subscriber.
     async fn subscriber_of(&self, tx: &mut Transaction<'_, '_>, s_id: u32) -> Result<u32, Error> {
         let number = digits(s_id.into());
         Ok(self.number.get(tx, number).await?.ok_or_else(|| self.number.missing(number))?.s_id)
     }
 
-    /// The subscriber has moved.
+    /// Changes the location of a subscriber who has moved.
     async fn update_location(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let s_id = self.subscriber_of(tx, about.s_id).await?;
         self.subscriber.get_mut(tx, s_id).await?.vlr_location = about.location;
         Ok(())
     }
 
-    /// Has calls forwarded by one of the subscriber's special facilities, of which all are
-    /// selected.
+    /// Inserts a call forwarding of one of the subscriber's special facilities, all of which it
+    /// selects.
     async fn insert_call_forwarding(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let s_id = self.subscriber_of(tx, about.s_id).await?;
         let facilities: [_; TYPES as usize] =
@@ -343,7 +345,7 @@ impl Tatp {
         forwarding.insert(tx, row).map_err(expected)
     }
 
-    /// Has calls forwarded no longer.
+    /// Deletes a call forwarding.
     async fn delete_call_forwarding(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let s_id = self.subscriber_of(tx, about.s_id).await?;
         let forwarding = tx.want_for(&self.call_forwarding, (s_id, about.kind, about.start_time), Intent::Delete);
@@ -351,7 +353,7 @@ impl Tatp {
         forwarding.remove(tx)?.map(|_| ()).ok_or_else(|| Error::user(NoSuccess))
     }
 
-    /// Runs one transaction of a kind, and keeps the ledger.
+    /// Runs one transaction of a kind, and updates the ledger.
     #[inline(never)]
     pub fn run(
         &self,
@@ -380,7 +382,7 @@ impl Tatp {
     }
 }
 
-/// A table that does not grow: a benchmark measures transactions.
+/// Returns options of a table that does not grow, because a benchmark measures transactions.
 fn fixed(rows: u64) -> TableOptions {
     TableOptions::for_rows(rows).grows(false)
 }
@@ -438,7 +440,7 @@ impl Workload for Tatp {
     }
 
     async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
-        /// Subscribers of a transaction, each with 22 keys at most.
+        /// The number of subscribers of one transaction. Each has at most 22 keys.
         const BATCH: u64 = 8;
         let count = u128::from(self.subscribers.count);
         let bound = |part: u64| (count * u128::from(part) / u128::from(parts)) as u64 + 1;
@@ -509,7 +511,7 @@ mod tests {
         let subscribers = Subscribers::new(100_000);
         let mut drawn = vec![0_u32; 100_001];
         (0..10 * DRAWS).for_each(|_| drawn[subscribers.draw(&mut random) as usize] += 1);
-        // Evenly, a twentieth of the subscribers would be a twentieth of the draws.
+        // If draws were even, a twentieth of the subscribers would have a twentieth of the draws.
         drawn.sort_unstable_by(|a, b| b.cmp(a));
         let most: u32 = drawn[..5_000].iter().sum();
         assert!(f64::from(most) > 0.2 * (10 * DRAWS) as f64, "the most popular twentieth has {most}");

@@ -1,6 +1,6 @@
-//! TPC-C: the five transactions of a wholesale supplier with warehouses, districts and customers,
-//! in the standard mix (TPC Benchmark C, revision 5.11), without keying and think times. Not an
-//! audited result, nor anything to compare with one.
+//! The TPC-C benchmark: the five transactions of a wholesale supplier with warehouses, districts
+//! and customers. They run in the standard mix (TPC Benchmark C, revision 5.11), without keying and
+//! think times. The results are not audited, and must not be compared with audited ones.
 //!
 //! | transaction  | share | reads and writes                                                  | round trips (`drtm-r`) |
 //! | ------------ | ----: | ----------------------------------------------------------------- | ---------------------: |
@@ -10,26 +10,29 @@
 //! | delivery     |   4 % | new_order D; order, n order_line U; customer U; ten times         | 5 each                 |
 //! | stock_level  |   4 % | district R; 20 n order_line R; as many stock R                    | 5                      |
 //!
-//! n is 5 to 15. R only reads, U updates, I inserts, D deletes; what is behind a semicolon needs
-//! what is before it, and everything else of a transaction is fetched in one round, or in as many
-//! as its size needs. 60 % of the customers are asked for by name. Three of four New-Orders split a
-//! leaf.
+//! n is 5 to 15. R only reads, U updates, I inserts, D deletes. What is behind a semicolon needs
+//! the result of what is before it. Everything else of a transaction is fetched in one round, or in
+//! as many rounds as its size needs. 60 % of the customers are looked up by name. Three of four
+//! New-Orders split a leaf.
 //!
-//! ORDER, ORDER-LINE and NEW-ORDER are ordered tables by warehouse, district and order, as are two
-//! indexes: orders by customer, and customers by last and first name. A leaf has up to 17 order
-//! lines, so an order's are in one or two, which are read, locked and logged instead of them. New
-//! orders come at the end of their district, whose leaf is known beforehand, so they are named
-//! before their number is known. Districts share no leaf when they are loaded, and are full up to
-//! that end. All other tables are hash tables.
+//! ORDER, ORDER-LINE and NEW-ORDER are ordered tables by warehouse, district and order. Two indexes
+//! are ordered tables as well: orders by customer, and customers by last and first name. All other
+//! tables are hash tables.
 //!
-//! # Where this is not the specification's
+//! A leaf has up to 17 order lines, so the lines of an order are in one or two leaves. The leaves
+//! are read, locked and logged in place of the lines. New orders are inserted at the end of their
+//! district. The leaf there is known beforehand, so an order is named before its number is known.
+//! When the tables are loaded, districts share no leaf, and are full up to that end.
 //!
-//! - Terminals are not bound to a warehouse: each transaction draws its own.
-//! - A Delivery is ten transactions, one for each district, as clause 2.7.2 allows, and each is
-//!   counted; a log entry has no room for the leaves of all of them. It is not queued. A client
-//!   looks for a district's oldest order from the last one on that it has delivered itself.
-//! - Everything is strictly serializable, also the Stock-Level, of which clause 3.4 asks less.
-//! - Orders are never taken away, so a run needs room for the orders that it makes ([`Room`]); it
+//! # Differences from the specification
+//!
+//! - Terminals are not bound to a warehouse: each transaction draws its own warehouse.
+//! - A Delivery is ten transactions, one for each district, as clause 2.7.2 allows. Each of them is
+//!   counted, because a log entry has no room for the leaves of all. A Delivery is not queued. A
+//!   client looks for a district's oldest order from the last one on that it has delivered itself.
+//! - All transactions are strictly serializable, including the Stock-Level, of which clause 3.4
+//!   asks less.
+//! - Orders are never removed. So a run needs room for the orders that it makes ([`Room`]), and
 //!   ends when there is none.
 
 mod audit;
@@ -59,7 +62,7 @@ use crate::{After, Prng, Workload, draw_from, glance, glance_range};
 use population::Population;
 use schema::{Capacity, Tables};
 
-/// The workload's own abort: nobody has an item of this number. Of no size, so that giving up
+/// The workload's own abort: there is no item of this number. It has no size, so giving up
 /// allocates nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnusedItem;
@@ -72,8 +75,8 @@ impl fmt::Display for UnusedItem {
 
 impl StdError for UnusedItem {}
 
-/// The workload's own abort where there are no transactions: two orders have been given the same
-/// number, and such things. Of a serializable protocol it is an error that ends the run.
+/// The workload's own abort for a protocol without transactions: for example, two orders have been
+/// given the same number. For a serializable protocol this is an error that ends the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inconsistent;
 
@@ -85,33 +88,33 @@ impl fmt::Display for Inconsistent {
 
 impl StdError for Inconsistent {}
 
-/// The five transactions.
+/// The five transactions of TPC-C.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A customer orders.
+    /// A customer orders items.
     NewOrder,
     /// A customer pays.
     Payment,
-    /// How a customer's latest order stands.
+    /// A customer asks for the state of the latest order.
     OrderStatus,
-    /// The oldest orders of all districts are delivered.
+    /// The oldest orders of all districts of a warehouse are delivered.
     Delivery,
-    /// How many of the items that were ordered lately are few.
+    /// A district asks how many of the recently ordered items are low in stock.
     StockLevel,
 }
 
 impl Kind {
-    /// All of them, with their share of the mix in percent.
+    /// All kinds, with their share of the mix in percent.
     pub const MIX: [(Kind, u64); 5] =
         [(Kind::NewOrder, 45), (Kind::Payment, 43), (Kind::OrderStatus, 4), (Kind::Delivery, 4), (Kind::StockLevel, 4)];
 
-    /// The next one of the mix.
+    /// Draws the next kind of the mix.
     #[must_use]
     pub fn draw(random: &mut Prng) -> Kind {
         draw_from(&Kind::MIX, random)
     }
 
-    /// The one with this name in reports.
+    /// Returns the kind with this name in reports.
     #[must_use]
     pub fn named(name: &str) -> Option<Kind> {
         let place = Tpcc::TYPES.iter().position(|known| *known == name)?;
@@ -119,35 +122,36 @@ impl Kind {
     }
 }
 
-/// How much there is of everything.
+/// The size of the database: how many rows of each kind there are at the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scale {
-    /// Warehouses.
+    /// The number of warehouses.
     pub warehouses: u16,
-    /// Districts of each: 10, or fewer in tests.
+    /// The number of districts of each warehouse: 10, or fewer in tests.
     pub districts: u8,
-    /// Customers of each district, each with an order: 3,000, or fewer in tests.
+    /// The number of customers of each district, each with one order: 3,000, or fewer in tests.
     pub customers: u16,
-    /// Number of these orders, the last ones, that are not delivered: 900, or fewer in tests.
+    /// The number of these orders that are not delivered, which are the last ones: 900, or fewer in
+    /// tests.
     pub undelivered: u16,
-    /// Items: 100,000, or fewer in tests.
+    /// The number of items: 100,000, or fewer in tests.
     pub items: u32,
 }
 
 impl Scale {
-    /// The specification's scale, of `warehouses` warehouses.
+    /// Returns the specification's scale, with `warehouses` warehouses.
     #[must_use]
     pub fn full(warehouses: u16) -> Scale {
         Scale { warehouses, districts: 10, customers: 3_000, undelivered: 900, items: 100_000 }
     }
 
-    /// A small one, for tests.
+    /// Returns a small scale, for tests.
     #[must_use]
     pub fn small(warehouses: u16, districts: u8, customers: u16, items: u32) -> Scale {
         Scale { warehouses, districts: districts.min(10), customers, undelivered: customers * 3 / 10, items }
     }
 
-    /// About how many rows are loaded.
+    /// Returns about how many rows are loaded.
     #[must_use]
     pub fn rows(&self) -> u64 {
         let (warehouses, districts) = (u64::from(self.warehouses), u64::from(self.districts()));
@@ -156,17 +160,17 @@ impl Scale {
         of_customers + warehouses * (u64::from(self.items) + 1) + u64::from(self.items)
     }
 
-    /// Districts of all warehouses.
+    /// Returns the number of districts of all warehouses.
     fn districts(&self) -> u32 {
         u32::from(self.warehouses) * u32::from(self.districts)
     }
 
-    /// Last names.
+    /// Returns the number of last names.
     fn names(&self) -> u16 {
         self.customers.min(1_000)
     }
 
-    /// The specification's rules, and what the tables' keys have room for.
+    /// Whether the scale follows the specification's rules, and the tables' keys have room for it.
     fn is_allowed(&self) -> bool {
         let counts = [self.warehouses, self.districts.into(), self.customers];
         let some = counts.iter().all(|count| *count > 0) && self.items > 0;
@@ -174,23 +178,23 @@ impl Scale {
     }
 }
 
-/// What can come beside what is loaded.
+/// The room for rows that are added to the loaded ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Room {
-    /// Orders.
+    /// The number of orders.
     pub orders: u64,
-    /// Payments.
+    /// The number of payments.
     pub payments: u64,
 }
 
 impl Room {
-    /// Room for `orders` orders, and for as many payments as come with them.
+    /// Returns room for `orders` orders, and for the payments that come with them.
     #[must_use]
     pub fn for_orders(orders: u64) -> Room {
         Room { orders, payments: orders.saturating_add(6 * orders.isqrt()) }
     }
 
-    /// Room for `transactions` transactions of the mix, with six standard deviations.
+    /// Returns room for `transactions` transactions of the mix, with six standard deviations.
     #[must_use]
     pub fn for_transactions(transactions: u64) -> Room {
         let part = |percent: u64| transactions / 100 * percent + 4 * transactions.isqrt() + percent;
@@ -198,16 +202,16 @@ impl Room {
     }
 }
 
-/// What committed transactions have done.
+/// What committed transactions have done, in sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Done {
-    /// Orders made.
+    /// The number of orders made.
     pub orders: u64,
-    /// Payments.
+    /// The number of payments.
     pub payments: u64,
-    /// Money paid, in cents.
+    /// The money paid, in cents.
     pub paid: i64,
-    /// Orders delivered.
+    /// The number of orders delivered.
     pub delivered: u64,
 }
 
@@ -221,7 +225,7 @@ impl Ledger for Done {
     }
 }
 
-/// The supplier: see the [module](self).
+/// The supplier's database: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Tpcc {
     tables: Tables,
@@ -231,15 +235,15 @@ pub struct Tpcc {
     always_distributed: bool,
     only: Option<Kind>,
     serializable: bool,
-    /// Of each district, which order is the oldest that may not be delivered: as far as is known,
-    /// and from where on to look. Orders come in the order of their numbers, and are delivered so:
-    /// no older one comes back.
+    /// For each district, the oldest order that may not be delivered, as far as is known. The
+    /// search begins there. Orders come and are delivered in the order of their numbers, so no
+    /// older undelivered order appears later.
     oldest: Arc<[AtomicU32]>,
 }
 
 impl Tpcc {
-    /// Creates the tables and loads the population of a seed. `loaded` is called now and then with
-    /// the number of rows loaded since its last call.
+    /// Creates the tables and loads the population of a seed. `loaded` is called from time to time
+    /// with the number of rows loaded since its last call.
     pub fn load(
         cluster: &Cluster,
         scale: Scale,
@@ -260,37 +264,37 @@ impl Tpcc {
         Tpcc { tables, scale, room, attempts, always_distributed: false, only: None, serializable, oldest }
     }
 
-    /// How much there was of everything at the beginning.
+    /// Returns the size of the database at the beginning.
     #[must_use]
     pub fn scale(&self) -> &Scale {
         &self.scale
     }
 
-    /// What there was room for beside it.
+    /// Returns the room that the tables had for further rows.
     #[must_use]
     pub fn room(&self) -> &Room {
         &self.room
     }
 
-    /// This workload, with transactions that are given up after `attempts` attempts.
+    /// Returns this workload with transactions that are given up after `attempts` attempts.
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> Tpcc {
         Tpcc { attempts, ..self }
     }
 
-    /// This workload, with transactions of one kind only; the mix if `None`.
+    /// Returns this workload with transactions of one kind only. `None` means the mix.
     #[must_use]
     pub fn with_only(self, only: Option<Kind>) -> Tpcc {
         Tpcc { only, ..self }
     }
 
-    /// Bytes that each memory node needs.
+    /// Returns the bytes that each memory node needs.
     #[must_use]
     pub fn node_bytes(scale: &Scale, room: Room, setting: &Setting, protocol: Protocol) -> u64 {
         sizing::node_bytes_of(&Capacity::of(scale, room).tables(), setting, &[protocol.index()])
     }
 
-    /// Runs one transaction of a kind, and keeps the ledger.
+    /// Runs one transaction of a kind, and updates the ledger.
     #[inline(never)]
     pub fn run(
         &self,
@@ -349,12 +353,12 @@ impl Tpcc {
         TransactionOptions::default().label(kind as u16).attempts(self.attempts)
     }
 
-    /// From where on a district's undelivered orders are looked for.
+    /// Returns the order from which the search for a district's undelivered orders begins.
     fn oldest(&self, w_id: u16, d_id: u8) -> &AtomicU32 {
         &self.oldest[usize::from(w_id - 1) * usize::from(self.scale.districts) + usize::from(d_id - 1)]
     }
 
-    /// Reads what belongs to a district: see [`Workload::warm`].
+    /// Reads the rows of a district: see [`Workload::warm`].
     async fn warm_district(&self, session: &mut Session, w_id: u16, d_id: u8) -> Result<(), Error> {
         let (customers, tables) = (self.scale.customers, &self.tables);
         const PAGE: usize = 1_000;
@@ -372,7 +376,7 @@ impl Tpcc {
     }
 }
 
-/// Reads records for their locations' sake.
+/// Reads records to cache their locations.
 async fn touch<K: Key + Clone, V: Record>(
     session: &mut Session,
     table: &Table<K, V>,
@@ -428,8 +432,8 @@ impl Workload for Tpcc {
         parameters
     }
 
-    /// Everything but payments, which nobody reads, and the lines of orders that have been
-    /// delivered.
+    /// Reads everything except two kinds of rows: payments, which no transaction reads, and the
+    /// lines of delivered orders.
     async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
         let bound = |all: u32, part: u64| (u128::from(all) * u128::from(part) / u128::from(parts)) as u32;
         let share = |all| bound(all, part)..bound(all, part + 1);
@@ -456,19 +460,19 @@ impl Workload for Tpcc {
     }
 }
 
-/// TPC-C/no: New-Orders only, each with lines that another warehouse supplies, as several papers
-/// have it.
+/// TPC-C/no: only New-Orders, each with lines that another warehouse supplies, as in several
+/// papers.
 #[derive(Clone, Debug)]
 pub struct NewOrders(Tpcc);
 
 impl NewOrders {
-    /// Of tables that were loaded for it.
+    /// Makes the workload from tables that were loaded for it.
     #[must_use]
     pub fn of(tpcc: Tpcc) -> NewOrders {
         NewOrders(Tpcc { always_distributed: true, ..tpcc })
     }
 
-    /// The supplier.
+    /// Returns the supplier's database.
     #[must_use]
     pub fn tpcc(&self) -> &Tpcc {
         &self.0

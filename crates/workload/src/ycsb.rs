@@ -1,6 +1,6 @@
 //! YCSB, the Yahoo! Cloud Serving Benchmark (Cooper et al., SoCC 2010): reads, updates, inserts and
-//! read-modify-writes of single records, most of them of a few hot ones, and scans. In a hash table
-//! or in an ordered one.
+//! read-modify-writes of single records, and scans. Most operations concern a few hot records. The
+//! table is a hash table or an ordered table.
 //!
 //! | workload | operations                         | records                |
 //! | -------- | ---------------------------------- | ---------------------- |
@@ -19,16 +19,16 @@
 //! | insert            | 3, 3 or 4                      |
 //! | scan              | 2 or 3                         |
 //!
-//! In an ordered table, values of 1000 bytes are out of line: an insert is one of two records then,
+//! In an ordered table, values of 1000 bytes are out of line. An insert then concerns two records,
 //! the value and the leaf of its key, and a scan of 1 to 100 keys takes a round trip for their
-//! values. The other operations are as in a hash table, but for splits, and keys whose leaf the
-//! client does not remember. Records are there by their keys or by a hash of them
-//! ([`InsertOrder`]), and a scan takes the records that come next.
+//! values. The other operations are as in a hash table, except for splits, and for keys whose leaf
+//! the client does not remember. Records are ordered by their keys or by a hash of their keys
+//! ([`InsertOrder`]). A scan takes the records that come next in that order.
 //!
-//! A transaction has one operation, or several, of different records: then it is of the type of its
-//! operations, or *mixed*. YCSB updates one of ten fields of 100 bytes; here an update replaces the
-//! value as a whole. It fetches the record all the same, whose lock and version it needs, and so
-//! costs what a read-modify-write does, and can count itself in the value.
+//! A transaction has one operation, or several on different records. Its type is the type of its
+//! operations, or *mixed*. YCSB updates one of ten fields of 100 bytes. Here an update replaces the
+//! value as a whole. An update fetches the record nevertheless, because it needs the lock and the
+//! version. So it costs what a read-modify-write costs, and can count itself in the value.
 
 mod audit;
 mod draw;
@@ -57,7 +57,8 @@ use draw::{Draw, INSERTED, Keys};
 pub use order::InsertOrder;
 pub use row::Row;
 
-/// The workload's own abort: an insert that was given up has left a gap in the keys. Of no size.
+/// The workload's own abort: an insert that was given up has left a gap in the keys. It has no
+/// size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap;
 
@@ -69,16 +70,17 @@ impl fmt::Display for Gap {
 
 impl StdError for Gap {}
 
-/// What committed transactions have done.
+/// What committed transactions have done, in sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Done {
-    /// Values replaced.
+    /// The number of values replaced.
     pub changed: u64,
-    /// Records inserted.
+    /// The number of records inserted.
     pub inserted: u64,
-    /// Values that were read, by any transaction, and were a mixture of several.
+    /// The number of values that a transaction read, committed or not, and that were a mixture of
+    /// several values, or belonged to another key.
     pub mixed: u64,
-    /// Loaded records that a scan should have found, and has not.
+    /// The number of loaded records that a scan should have found and did not find.
     pub missed: u64,
 }
 
@@ -93,24 +95,25 @@ impl Ledger for Done {
     }
 }
 
-/// How large the table is.
+/// The size of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
-    /// Records that are loaded, at least one.
+    /// The number of records that are loaded, at least one.
     pub records: u64,
-    /// Inserted records that there is room for.
+    /// The number of inserted records that there is room for.
     pub inserts: u64,
-    /// Bytes of a value: one of [`VALUE_BYTES`].
+    /// The bytes of a value, one of [`VALUE_BYTES`].
     pub value_bytes: usize,
-    /// Where its nodes lie, and its records in them, if it is an ordered table and no hash table.
+    /// For an ordered table: where its nodes lie, and in which order its records are. `None` for a
+    /// hash table.
     pub ordered: Option<(Design, InsertOrder)>,
 }
 
-/// What values there are: of one line with its header, of a few, and YCSB's ten fields of 100
+/// The sizes of values: of one line with the header, of a few lines, and YCSB's ten fields of 100
 /// bytes.
 pub const VALUE_BYTES: [usize; 3] = [32, 128, 1000];
 
-/// A table of each of these.
+/// A table of each size of values.
 #[derive(Clone, Debug)]
 enum Sized {
     Small(Rows<4>),
@@ -125,7 +128,7 @@ enum Rows<const WORDS: usize> {
     Ordered(Tree<WORDS>),
 }
 
-/// An ordered one. Its keys are the [places](InsertOrder::place) of records.
+/// An ordered table. Its keys are the [places](InsertOrder::place) of records.
 #[derive(Clone, Debug)]
 struct Tree<const WORDS: usize> {
     table: Ordered<u64, Row<WORDS>>,
@@ -145,7 +148,7 @@ macro_rules! each_size {
 use each_size;
 
 impl Sized {
-    /// The table of values of `value_bytes` bytes, as `opening` makes or finds it.
+    /// Returns the table of values of `value_bytes` bytes, which `opening` makes or finds.
     fn of(value_bytes: usize, cluster: &Cluster, opening: impl Opening) -> Result<Sized, OpenError> {
         Ok(match value_bytes {
             32 => Sized::Small(opening.open(cluster)?),
@@ -155,12 +158,12 @@ impl Sized {
     }
 }
 
-/// How a table comes to be there.
+/// The way in which a table is made or found.
 trait Opening {
     fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError>;
 }
 
-/// Another client has loaded it.
+/// The table that another client has loaded.
 struct Loaded<'s>(&'s Size);
 
 impl Opening for Loaded<'_> {
@@ -189,8 +192,8 @@ impl Opening for &Size {
 }
 
 impl<const WORDS: usize> Rows<WORDS> {
-    /// What the whole table looks like from outside, and what is wrong with it if it should be a
-    /// tree.
+    /// Returns the state of the whole table from outside. If it should be a tree, also returns what
+    /// is wrong with the tree.
     fn inspect(
         &self,
         cluster: &Cluster,
@@ -213,20 +216,21 @@ impl Size {
 }
 
 const TABLE: &str = "usertable";
-/// A bit of the parameter that says what table it is: its kind in 8 bits, its node in 16, and this
-/// bit if records are hashed.
+/// A bit of the parameter that describes the table. The parameter has its kind in 8 bits and its
+/// node in 16. This bit is set if records are hashed.
 const HASHED: u64 = 1 << 24;
 
-/// Most records that a scan asks for; their number is drawn evenly from 1 on.
+/// The largest number of records that a scan asks for. Their number is drawn evenly from 1 on.
 pub const SCAN_MAX: u64 = 100;
-/// Most operations of a transaction. Its log entry then has room for the largest values.
+/// The largest number of operations of a transaction. Its log entry has room for that many of the
+/// largest values.
 pub const OPERATIONS_MAX: usize = 16;
 
 /// An operation that has been drawn.
 #[derive(Clone, Copy)]
 struct Operation {
     kind: Kind,
-    /// Of an insert, its number: its client says what key that is.
+    /// The key. For an insert it is the insert's number, from which its client makes the key.
     key: u64,
     stamp: u64,
 }
@@ -241,7 +245,7 @@ impl Operation {
     }
 }
 
-/// What the attempts at a transaction have seen that cannot be: see [`Done`].
+/// The impossible results that the attempts of a transaction have seen: see [`Done`].
 #[derive(Default)]
 struct Impossible {
     mixed: Cell<u64>,
@@ -255,7 +259,7 @@ impl Impossible {
     }
 }
 
-/// A transaction that has been drawn. All attempts at it are about the same.
+/// A transaction that has been drawn. All its attempts have the same operations.
 struct Plan {
     operations: [Operation; OPERATIONS_MAX],
     count: usize,
@@ -270,7 +274,7 @@ impl Plan {
         self.operations().iter().filter(|one| kinds.contains(&one.kind)).count() as u64
     }
 
-    /// The place of its type's name.
+    /// Returns the index of its type's name.
     fn label(&self) -> u16 {
         let first = self.operations[0].kind;
         let label = if self.of(&[first]) == self.count as u64 { first as usize } else { Kind::ALL.len() };
@@ -278,7 +282,7 @@ impl Plan {
     }
 }
 
-/// The table and what is done with it: see the [module](self).
+/// The table, with the operations on it: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Ycsb {
     table: Sized,
@@ -287,7 +291,8 @@ pub struct Ycsb {
     mix: Mix,
     draw: Draw,
     attempts: u32,
-    /// Without transactions a record may seem to be there, or not.
+    /// Whether the protocol is serializable. Without transactions, a record may seem present or
+    /// absent.
     serializable: bool,
 }
 
@@ -295,7 +300,8 @@ impl Ycsb {
     /// Default number of records.
     pub const RECORDS: u64 = 100_000;
 
-    /// This workload through clients that remember nothing of where keys of an ordered table are.
+    /// Returns this workload for clients that remember nothing about where keys of an ordered table
+    /// are.
     #[must_use]
     pub fn without_memory(mut self) -> Ycsb {
         each_size!(&mut self.table, rows => {
@@ -306,8 +312,8 @@ impl Ycsb {
         self
     }
 
-    /// This workload through clients that keep where keys of an ordered table are in a learned
-    /// cache.
+    /// Returns this workload for clients that keep the places of keys of an ordered table in a
+    /// learned cache.
     #[must_use]
     pub fn learned(mut self) -> Ycsb {
         each_size!(&mut self.table, rows => {
@@ -318,8 +324,8 @@ impl Ycsb {
         self
     }
 
-    /// Creates the table and loads it. Only reads, of all records alike, until it is told [what to
-    /// do](Ycsb::with_mix).
+    /// Creates the table and loads it. The workload only reads, and all records alike, until
+    /// [`Ycsb::with_mix`].
     pub fn load(cluster: &Cluster, size: Size) -> Result<Ycsb, OpenError> {
         assert!(size.records > 0 && VALUE_BYTES.contains(&size.value_bytes), "{size:?}");
         Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, &size)?, size))
@@ -333,7 +339,7 @@ impl Ycsb {
         Ycsb { table, size, keys, mix, draw, attempts, serializable }
     }
 
-    /// This table, with another mix of transactions.
+    /// Returns this workload with another mix of transactions.
     #[must_use]
     pub fn with_mix(self, mix: Mix) -> Ycsb {
         let most = OPERATIONS_MAX.min(usize::try_from(self.size.records).unwrap_or(usize::MAX));
@@ -342,24 +348,24 @@ impl Ycsb {
         Ycsb { mix, draw: Draw::new(mix.distribution, self.size.records), ..self }
     }
 
-    /// This workload, with transactions that are given up after `attempts` attempts.
+    /// Returns this workload with transactions that are given up after `attempts` attempts.
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> Ycsb {
         Ycsb { attempts, ..self }
     }
 
-    /// How large the table is.
+    /// Returns the size of the table.
     #[must_use]
     pub fn size(&self) -> &Size {
         &self.size
     }
 
-    /// Records that were loaded.
+    /// Returns the number of records that were loaded.
     fn records(&self) -> u64 {
         self.keys.records()
     }
 
-    /// Bytes that each memory node needs for so large a table.
+    /// Returns the bytes that each memory node needs for a table of this size.
     #[must_use]
     pub fn node_bytes(size: &Size, setting: &Setting) -> u64 {
         fn tables<const WORDS: usize>(size: &Size) -> Vec<TableSize> {
@@ -374,14 +380,14 @@ impl Ycsb {
             _ => tables::<125>(size),
         };
         let memory_nodes = match size.ordered {
-            // One node may have all of it.
+            // One node may have all of the table.
             Some((Design::Hybrid(_) | Design::Coarse(_), _)) => 1,
             _ => setting.memory_nodes,
         };
         sizing::node_bytes(&tables, &Setting { memory_nodes, ..*setting })
     }
 
-    /// Draws a transaction whose operations are of such kinds.
+    /// Draws a transaction, whose operations have kinds that `kind` draws.
     fn plan(&self, random: &mut Prng, mut kind: impl FnMut(&mut Prng) -> Kind) -> Plan {
         let mut plan =
             Plan { operations: [Operation { kind: Kind::Read, key: 0, stamp: 0 }; OPERATIONS_MAX], count: 0 };
@@ -394,16 +400,16 @@ impl Ycsb {
         plan
     }
 
-    /// The key of a record that the transaction has not got yet.
+    /// Draws the key of a record that the transaction does not have yet.
     fn draw_other(&self, plan: &Plan, random: &mut Prng) -> u64 {
-        // Bounded, because of few records only one may ever be drawn.
+        // The loop is bounded: among few records, only one might ever be drawn.
         const DRAWS: usize = 64;
         let is_new = |key: &u64| plan.operations().iter().all(|one| one.key != *key);
         let drawn = (0..DRAWS).map(|_| self.draw.draw(&self.keys, random)).find(is_new);
         drawn.or_else(|| (0..self.records()).find(is_new)).unwrap_or(0)
     }
 
-    /// Runs one transaction, all of whose operations are of a kind, and keeps the ledger.
+    /// Runs one transaction, all of whose operations are of one kind, and updates the ledger.
     pub async fn run(
         &self,
         session: &mut Session,
@@ -424,7 +430,7 @@ impl Ycsb {
     ) -> Outlined<impl Future<Output = Result<(), Error>>> {
         outline(async move {
             let options = TransactionOptions::default().label(plan.label()).attempts(self.attempts);
-            // Also what an attempt reads that does not commit must be whole.
+            // What an attempt reads must be whole, even if the attempt does not commit.
             let seen = Impossible::default();
             let operations = plan.operations();
             let result = each_size!(&self.table, rows => match rows {
@@ -466,7 +472,7 @@ impl Ycsb {
                     let row = slot.require(tx).map_err(expected)?;
                     seen.look(row, row.key() == key);
                 }
-                Kind::Scan => {} // of hash tables there are none
+                Kind::Scan => {} // hash tables have no scans
                 Kind::Update => {
                     let row = slot.get_mut(tx).map_err(expected)?;
                     *row = Row::new(key, row.count().wrapping_add(1), stamp);
@@ -504,7 +510,7 @@ impl Ycsb {
                     let length = 1 + stamp % SCAN_MAX;
                     let found = table.scan(tx, place.., length as usize).await.map_err(expected)?;
                     found.iter().for_each(|(place, row)| seen.look(row, order.place(row.key()) == *place));
-                    // Loaded records are never deleted. Which of them are next is known where they
+                    // Loaded records are never deleted. Which of them come next is known if they
                     // are not hashed.
                     let known = if *order == InsertOrder::Hashed { 1 } else { length };
                     let loaded = key..self.records().min(key.saturating_add(known)).max(key);
@@ -536,7 +542,8 @@ impl Ycsb {
         if one.kind == Kind::Insert { self.keys.inserted(one.key, client) } else { one.key }
     }
 
-    /// What may be so is the workload's own abort; all else ends the run.
+    /// Converts an error that may happen into the workload's own abort. Any other error ends the
+    /// run.
     fn expected(&self, error: Error, key: u64) -> Error {
         match error {
             Error::NotFound(_) if key & INSERTED != 0 => Error::user(Gap),
@@ -602,7 +609,7 @@ impl Workload for Ycsb {
                     });
                     read.await?;
                 }
-                // Beside the loaded records there may be many others.
+                // There may be other records between the loaded ones.
                 Rows::Ordered(Tree { table, order }) => {
                     glance_range(session, table, order.places(batch, self.records()), PAGE).await?;
                 }

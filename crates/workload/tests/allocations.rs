@@ -1,4 +1,4 @@
-//! A transaction of a warm worker allocates nothing, statistics included.
+//! Tests that a transaction of a warm worker allocates nothing, statistics included.
 
 #[path = "../../fabric/tests/counting_allocator/mod.rs"]
 mod counting_allocator;
@@ -34,8 +34,8 @@ fn no_transaction_allocates_on_a_warm_worker() {
             });
             counts.iter().sum::<u64>()
         };
-        // The first ones find out how much room the sets need: one that looks a key up for the
-        // first time, the most.
+        // The first transactions find out how much room the sets need. A transaction that looks up
+        // a key for the first time needs the most.
         allocations(10_000);
         assert_eq!(allocations(5_000), 0, "in 20,000 transactions, yields {yield_after_rounds}");
     }

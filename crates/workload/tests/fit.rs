@@ -1,4 +1,5 @@
-//! What is fitted to a cluster behaves as that cluster does, also from a base that is far from it.
+//! Tests that a profile fitted to a cluster behaves as that cluster does, even from a base that is
+//! far from it.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use remora_fabric::sim::{Path, Profile, Sim, SimOptions};
 use remora_workload::micro::fit::{FitError, fit};
 use remora_workload::micro::verbs::{self, Stand, VerbFigures, VerbKind};
 
-/// What `bench micro` would measure on hardware that is as this profile.
+/// Returns what `bench micro` would measure on hardware that this profile describes.
 fn measured(hardware: &Profile) -> Vec<VerbFigures> {
     let options = SimOptions { hostile: false, ..SimOptions::new(hardware.clone(), 7) };
     let sim = Sim::new(&verbs::regions(), &options).unwrap();
@@ -19,7 +20,7 @@ fn named(name: &str) -> Profile {
     Profile::named(name).unwrap()
 }
 
-/// A card of which nothing is as in a profile that comes with the simulator.
+/// Returns a card that has no value in common with the profiles of the simulator.
 fn slow_card() -> Profile {
     let mut card = named("connectx4");
     let Profile { machine, nic, cpu, calls, .. } = &mut card;

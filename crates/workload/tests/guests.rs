@@ -1,4 +1,4 @@
-//! Clients that share a workload, and what dead clients have left.
+//! Tests of clients that share a workload, and of what dead clients have left.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use remora::Cluster;
 use remora_workload::guestbook::GuestBook;
 use remora_workload::smallbank::{Customers, SmallBank};
 
-/// A client is dead, and the client that was to recover it does not go on. A check waits for that,
-/// but not for long once the program is to end.
+/// A client is dead, and the client that should recover it has stopped. A check waits for the
+/// recovery, but not for long once the program should end.
 #[test]
 fn a_check_does_not_wait_long_once_the_program_is_to_end() {
     let interrupt = Arc::new(AtomicBool::new(false));

@@ -1,5 +1,5 @@
-//! SmallBank on real and on seeded clusters: what must hold does, and every type costs its round
-//! trips.
+//! Tests of SmallBank on real and on seeded clusters: its invariants hold, and every type has the
+//! expected round trips.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn options(replicas: u8) -> ClusterOptions {
     Cluster::embedded().nodes(3).replicas(replicas).node_bytes(NODE_BYTES)
 }
 
-/// Transactions that have ended, if none was given up.
+/// Returns the number of transactions that have ended, if none was given up.
 fn ended(statistics: &Statistics) -> u64 {
     let by_user = statistics.aborted.iter().find(|(cause, _)| *cause == "user").map_or(0, |(_, count)| *count);
     statistics.committed() + by_user
@@ -51,8 +51,8 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
     }
 }
 
-/// What was measured is told, even if what must hold cannot be looked at: a memory node may have
-/// died at the end.
+/// The results of a run are reported even if its invariants cannot be checked: a memory node may
+/// have died at the end.
 #[test]
 fn a_run_that_cannot_be_checked_is_told() {
     let cluster = options(1).open().unwrap();
@@ -105,8 +105,8 @@ fn every_type_costs_its_round_trips() {
         worker.block_on(async |session| bank.warm(session, 0, 1).await).unwrap();
         let mut statistics = Statistics::new(SmallBank::TYPES.len());
         for chunk in 0..80 {
-            // Each ends with drained rings: a transaction that finds its ring full asks how far it
-            // has been applied, and that is a round trip more.
+            // Each chunk ends with drained rings. A transaction that finds its ring full asks how
+            // far it has been applied, which is one more round trip.
             let (these, _) = driver::run_here(&cluster, &bank, &mut worker, 100, seed + chunk).unwrap();
             statistics.add(&these);
         }
@@ -134,8 +134,7 @@ fn without_transactions_nothing_is_claimed() {
     assert!(invariants.iter().all(unclaimed), "{invariants:?}");
 }
 
-/// A ledger that is wrong, or a lock that stays, must be found: otherwise the checks above say
-/// nothing.
+/// A wrong ledger, or a lock that stays, must be found. Otherwise the checks above prove nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
     let cluster = options(3).open().unwrap();
@@ -147,7 +146,7 @@ fn invariants_that_do_not_hold_are_found() {
     assert_eq!(holds(bank.invariants(&cluster, after(&[1], true, 0)).unwrap()), [no, yes, yes, yes]);
     assert_eq!(holds(bank.invariants(&cluster, after(&[], false, 2)).unwrap()), [None, yes, yes, no]);
 
-    // The test writes to a backup, and locks a record at a primary, behind all clients' backs.
+    // The test writes to a backup, and locks a record at a primary, without any client knowing.
     let table = cluster.open_table::<u64, remora_workload::smallbank::Account>("savings").unwrap();
     let table = table.untyped();
     let slots = table.cluster_hash().unwrap().slot_at(0);
@@ -162,7 +161,7 @@ fn invariants_that_do_not_hold_are_found() {
     assert_eq!(holds(bank.invariants(&cluster, after(&[], true, 0)).unwrap())[2], no);
 }
 
-/// Transactions of clients that were killed, whose outcome nobody was told, are in the ledger if
+/// Transactions of clients that were killed, whose outcome no client was told, are in the ledger if
 /// they have committed.
 #[test]
 fn a_ledger_knows_what_nobody_was_told() {
@@ -176,7 +175,7 @@ fn a_ledger_knows_what_nobody_was_told() {
         assert!(bank.has_ledger());
         let untold = || remora_workload::After { ledgers: &[], settled: true, unknown: 3 };
         assert_sound(&bank.invariants(&cluster, untold()).unwrap(), &NAMES);
-        // Money that nobody has paid in.
+        // Add money that no client has paid in.
         let savings = cluster.open_table::<u64, remora_workload::smallbank::Account>("savings").unwrap();
         worker.block_on(async |session| {
             let forged = session.transact(async |tx| {

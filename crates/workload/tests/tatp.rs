@@ -1,5 +1,5 @@
-//! TATP on real and on seeded clusters, by every protocol: what must hold does, and what does not
-//! is found.
+//! Tests of TATP on real and on seeded clusters, with every protocol: its invariants hold, and
+//! broken ones are found.
 
 mod support;
 
@@ -71,8 +71,8 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
     }
 }
 
-/// Inserts and deletes only, of a handful of keys: every slot and every pair of the index is used
-/// again and again.
+/// Only inserts and deletes run, of a handful of keys. So every slot and every pair of the index is
+/// used again and again.
 #[test]
 fn rows_come_and_go_for_long() {
     for protocol in serializable() {
@@ -97,7 +97,7 @@ fn rows_come_and_go_for_long() {
     }
 }
 
-/// What each type costs, and how often it succeeds.
+/// Every type has the expected round trips and the expected share of success.
 #[test]
 fn every_type_costs_its_round_trips_and_has_its_success() {
     let cluster = options(Protocol::DRTM_R, 3).open().unwrap();
@@ -106,8 +106,8 @@ fn every_type_costs_its_round_trips_and_has_its_success() {
     worker.block_on(async |session| tatp.warm(session, 0, 1).await).unwrap();
     let mut statistics = Statistics::new(Tatp::TYPES.len());
     for chunk in 0..75 {
-        // Each ends with drained rings: a transaction that finds its ring full needs a round trip
-        // more. Invariants are of a whole run, which no chunk is.
+        // Each chunk ends with drained rings, because a transaction that finds its ring full needs
+        // one more round trip. Invariants concern a whole run, and a chunk is not one.
         statistics.add(&driver::run_here(&cluster, &tatp, &mut worker, 400, chunk).unwrap().0);
     }
     for (kind, _) in Kind::MIX {
@@ -124,8 +124,8 @@ fn every_type_costs_its_round_trips_and_has_its_success() {
         assert!((share - success).abs() < 0.06, "{kind:?}: {share:.3} succeed");
         assert_eq!(one.aborted, one.by_user, "{kind:?}: there is nobody to meet");
         let mean = one.cost.round_trips as f64 / one.committed as f64;
-        // A key that is not there is looked for to the end of its chain, and a row that went and
-        // came back is elsewhere: now and then, a lookup more.
+        // An absent key is looked for up to the end of its chain, and a row that was deleted and
+        // inserted again is elsewhere. So now and then there is one more lookup.
         let looks_for_absent = matches!(kind, Kind::GetNewDestination | Kind::InsertCallForwarding);
         let more = mean - f64::from(round_trips);
         assert!((0.0..=if looks_for_absent { 0.2 } else { 0.0 }).contains(&more), "{kind:?}: {mean} round trips");
@@ -143,7 +143,7 @@ fn without_transactions_nothing_is_claimed() {
     assert!(invariants.iter().all(unclaimed), "{invariants:?}");
 }
 
-/// As much memory as is said to be needed is enough.
+/// The memory that the sizing asks for is enough.
 #[test]
 fn nodes_are_sized_for_the_population() {
     for (subscribers, memory_nodes, replicas) in [(1, 1, 1), (7, 3, 3), (5_000, 4, 2)] {
@@ -158,7 +158,7 @@ fn nodes_are_sized_for_the_population() {
     }
 }
 
-/// What is broken behind everyone's back must be found, and named: otherwise the checks above say
+/// Damage that no client knows of must be found and named. Otherwise the checks above prove
 /// nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
@@ -168,7 +168,7 @@ fn invariants_that_do_not_hold_are_found() {
         tatp: &'a Tatp,
     }
     impl Broken<'_> {
-        /// The places of the invariants that do not hold.
+        /// Returns the indices of the invariants that do not hold.
         fn found(&self, ledgers: &[Changes], settled: bool) -> Vec<usize> {
             let after = After { ledgers, settled, unknown: 0 };
             let invariants = self.tatp.invariants(self.cluster, after).unwrap();
@@ -185,7 +185,7 @@ fn invariants_that_do_not_hold_are_found() {
     let after = After { ledgers: &[], settled: true, unknown: 1 };
     assert_eq!(tatp.invariants(cluster, after).unwrap()[0].holds, None, "nobody knows");
 
-    // By transactions that are none of TATP's: each is undone by the next.
+    // The damage is done by transactions that are not TATP's. The next one undoes each.
     let subscriber = cluster.open_table::<u32, Subscriber>("subscriber").unwrap();
     let number = cluster.open_table::<Digits, Number>("sub_nbr").unwrap();
     let facility = cluster.open_table::<(u32, u8), SpecialFacility>("special_facility").unwrap();
@@ -208,8 +208,8 @@ fn invariants_that_do_not_hold_are_found() {
     change(worker, async |tx| subscriber.insert(tx, 7, row).await);
     assert!(broken.found(&[NOTHING], true).is_empty());
 
-    // A row of call forwarding of a facility that is not there, and then one of a time that is
-    // none.
+    // Insert a row of call forwarding of a facility that does not exist, and then one of a time
+    // that does not exist.
     let types = change(worker, async |tx| {
         let types = [1, 2, 3, 4].map(|sf_type| (sf_type, tx.want(&facility, (7, sf_type))));
         tx.fetch().await?;
@@ -229,14 +229,14 @@ fn invariants_that_do_not_hold_are_found() {
     assert!(broken.found(&[NOTHING], true).contains(&2), "a facility is missing");
 }
 
-/// Runs a transaction, and waits until the backups have it.
+/// Runs a transaction, and waits until the backups have applied it.
 fn change<T>(worker: &mut Worker, body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>) -> T {
     let result = worker.block_on(async |session| session.transact(body).await).unwrap();
     assert!(worker.drain().unwrap());
     result
 }
 
-/// The audit finds damage that only the memory itself can show.
+/// The audit finds damage that shows only in memory itself.
 #[test]
 fn damaged_memory_is_found() {
     let cluster = options(Protocol::DRTM_R, 3).open().unwrap();
@@ -254,7 +254,7 @@ fn damaged_memory_is_found() {
         let region = cluster.fabric().region(replica.node, replica.region).unwrap();
         region.words()[((replica.base + offset) / 8) as usize].fetch_xor(bits, std::sync::atomic::Ordering::SeqCst);
     };
-    // A pair of a backup's index, and the lock of a primary's record.
+    // Damage a pair of a backup's index, and the lock of a primary's record.
     let (pair, lock) = (table.cluster_hash().unwrap().pair_at(0, 6), table.cluster_hash().unwrap().slot_at(0));
     let cases: [(usize, u64, u64, &[&str]); 2] =
         [(1, pair, 1 << 50, &NAMES[3..4]), (0, lock, 1 << 39 | 1, &[NAMES[0], NAMES[3], NAMES[4]])];

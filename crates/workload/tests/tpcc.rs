@@ -1,5 +1,5 @@
-//! TPC-C on real and on seeded clusters, by every protocol: each transaction does what the
-//! specification says, what must hold does, and what does not is found.
+//! Tests of TPC-C on real and on seeded clusters, with every protocol: each transaction does what
+//! the specification says, its invariants hold, and broken ones are found.
 
 mod support;
 
@@ -38,7 +38,7 @@ const NAMES: [&str; 17] = [
     "every log entry is settled",
 ];
 
-/// Two warehouses of three districts.
+/// Returns a scale of two warehouses with three districts each.
 fn scale() -> Scale {
     Scale::small(2, 3, 40, 300)
 }
@@ -52,7 +52,8 @@ fn options(protocol: Protocol, replicas: u8, room: Room) -> ClusterOptions {
     Cluster::embedded().nodes(3).replicas(replicas).node_bytes(node_bytes).protocol(protocol)
 }
 
-/// Transactions of the mix that have ended. A Delivery is one for each of three districts.
+/// Returns the number of transactions of the mix that have ended. A Delivery is one transaction for
+/// each of three districts.
 fn ended(statistics: &Statistics) -> u64 {
     let deliveries = statistics.types[Kind::Delivery as usize].committed;
     assert!(deliveries.is_multiple_of(3));
@@ -67,7 +68,7 @@ fn by_user(statistics: &Statistics) -> u64 {
 fn a_run_on_shared_memory_keeps_the_invariants() {
     const TRANSACTIONS: u64 = 4_001;
     for protocol in serializable() {
-        // Without backups they do the same but for where they write.
+        // Without backups, these two protocols differ only in where they write.
         let without_backups = [Protocol::DRTM_R, Protocol::FORD].contains(&protocol);
         for replicas in if without_backups { 1..=3 } else { 3..=3 }.step_by(2) {
             let room = Room::for_transactions(TRANSACTIONS);
@@ -128,7 +129,8 @@ fn new_orders_alone_are_all_distributed() {
     assert!(made.iter().all(|(_, order)| order.all_local == 0), "each has a line of another warehouse");
 }
 
-/// A run that makes more orders than there is room for ends early, and what it has done is whole.
+/// A run that makes more orders than there is room for ends early, and what it has done is
+/// complete.
 #[test]
 fn a_full_table_ends_a_run_and_nothing_else() {
     for protocol in [Protocol::DRTM_R, Protocol::default(), Protocol::FORD] {
@@ -142,7 +144,7 @@ fn a_full_table_ends_a_run_and_nothing_else() {
         assert_sound(&measured.invariants, &NAMES);
         let made = measured.statistics.types[Kind::NewOrder as usize].committed;
         assert!(made >= 100, "{protocol:?}: {made} orders, and room for more");
-        // Who goes on is told the same.
+        // A worker that continues gets the same error.
         let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
         let ended = worker.block_on(async |session| {
             let (mut random, mut ledger) = (Prng::new(1), Done::default());
@@ -157,7 +159,7 @@ fn a_full_table_ends_a_run_and_nothing_else() {
     }
 }
 
-/// What each type costs. Nobody else is there.
+/// Every type has the expected round trips, while no other client runs.
 #[test]
 fn every_type_costs_its_round_trips() {
     let costs = |protocol| {
@@ -168,8 +170,8 @@ fn every_type_costs_its_round_trips() {
         worker.block_on(async |session| tpcc.warm(session, 0, 1).await).unwrap();
         let mut costs = [(u64::MAX, 0, 0, 0); 5];
         for number in 0..400 {
-            // Each ends with drained rings: a transaction that finds its ring full needs a round
-            // trip more.
+            // Each transaction ends with drained rings, because one that finds its ring full needs
+            // one more round trip.
             let (statistics, _) = driver::run_here(&cluster, &tpcc, &mut worker, 1, number).unwrap();
             for ((least, most, all, count), one) in costs.iter_mut().zip(&statistics.types) {
                 assert_eq!(one.aborted, one.by_user, "there is nobody to meet");
@@ -183,12 +185,12 @@ fn every_type_costs_its_round_trips() {
     };
     for (protocol, least) in [(Protocol::DRTM_R, [4, 3, 3, 3 * 5, 5]), (Protocol::FORD, [3, 3, 3, 3 * 4, 5])] {
         let found = costs(protocol);
-        // A transaction takes this number of round trips if all locations are known, but for splits
-        // and merges of leaves. A Delivery is three transactions.
+        // This is the number of round trips of a transaction for which all locations are known,
+        // without splits and merges of leaves. A Delivery is three transactions.
         assert_eq!(found.map(|(least, ..)| least), least, "{protocol:?}: {found:?}");
-        // Who pays by name is read, and validated: two round trips more.
+        // A customer who pays by name is read, and validated: two more round trips.
         assert_eq!(found[1].1, 5, "{protocol:?}");
-        // Most New-Orders split a leaf, whose parent is known: a round trip more. Few parents are
+        // Most New-Orders split a leaf, whose parent is known: one more round trip. Few parents are
         // full.
         let (.., all, count) = found[0];
         assert!(2 * all < (2 * least[0] + 3) * count, "{protocol:?}: {found:?}");
@@ -207,7 +209,7 @@ fn without_transactions_nothing_is_claimed() {
     assert!(invariants.iter().all(unclaimed), "{invariants:?}");
 }
 
-/// As much memory as is said to be needed is enough.
+/// The memory that the sizing asks for is enough.
 #[test]
 fn nodes_are_sized_for_the_population() {
     for protocol in [Protocol::DRTM_R, Protocol::FORD] {
@@ -274,7 +276,7 @@ impl<K: Key, V: Record> Rows<K, V> for Ordered<K, V> {
     }
 }
 
-/// A cluster, what is loaded, and one worker.
+/// A cluster, what is loaded in it, and one worker.
 struct Bed {
     cluster: Cluster,
     tpcc: Tpcc,
@@ -292,7 +294,7 @@ impl Bed {
         Bed { cluster, tpcc, tables, worker }
     }
 
-    /// A row, or nothing.
+    /// Returns a row, or `None` if there is none.
     fn find<K: Copy, V: Record>(&mut self, table: &impl Rows<K, V>, key: K) -> Option<V> {
         self.change(async |tx| table.read(tx, key).await)
     }
@@ -302,14 +304,14 @@ impl Bed {
         self.find(table, key).expect("the row is there")
     }
 
-    /// Runs a transaction of the test's own, and waits until the backups have it.
+    /// Runs a transaction of the test's own, and waits until the backups have applied it.
     fn change<T>(&mut self, body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>) -> T {
         let result = self.worker.block_on(async |session| session.transact(body).await).unwrap();
         assert!(self.worker.drain().unwrap());
         result
     }
 
-    /// Changes a row, and gives it as it was.
+    /// Changes a row. Returns the former row.
     fn alter<K: Copy, V: Record>(&mut self, table: &impl Rows<K, V>, key: K, alter: impl Fn(&mut V)) -> V {
         self.change(async |tx| {
             let before = table.read(tx, key).await?.ok_or_else(|| Error::NotFound(Default::default()))?;
@@ -320,7 +322,7 @@ impl Bed {
         })
     }
 
-    /// Runs one of TPC-C's.
+    /// Runs one of TPC-C's transactions.
     fn run<T>(&mut self, body: impl AsyncFnOnce(&Tpcc, &mut Session) -> T) -> T {
         let tpcc = &self.tpcc;
         let result = self.worker.block_on(async |session| body(tpcc, session).await);
@@ -328,7 +330,8 @@ impl Bed {
         result
     }
 
-    /// The places of the invariants that do not hold, after transactions that have done so much.
+    /// Returns the indices of the invariants that do not hold, after transactions that have done
+    /// `done`.
     fn broken(&self, done: Done, settled: bool) -> Vec<usize> {
         let after = After { ledgers: &[done], settled, unknown: 0 };
         let invariants = self.tpcc.invariants(&self.cluster, after).unwrap();
@@ -336,7 +339,7 @@ impl Bed {
     }
 }
 
-/// All rows of a table.
+/// Returns all rows of a table.
 fn unordered<V: Record>(cluster: &Cluster, table: &Table<impl Key, V>) -> Vec<V> {
     let mut rows = Vec::new();
     cluster.inspect(table, |row| rows.push(*row)).unwrap();
@@ -367,7 +370,8 @@ fn a_new_order_is_the_specifications() {
     for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let mut bed = Bed::new(protocol);
         let tables = bed.tables.clone();
-        // One item has many left, one few, one is another warehouse's, and one is ordered twice.
+        // One item has a large stock, one a small one, one comes from another warehouse, and one is
+        // ordered twice.
         let wanted = [(11, 1, 4), (12, 1, 10), (13, 2, 7), (14, 1, 5), (14, 1, 6)];
         let lines = wanted.map(|(i_id, supply_w_id, quantity)| Wanted { i_id, supply_w_id, quantity });
         for (i_id, w_id, quantity) in [(11, 1, 14), (12, 1, 19), (13, 2, 50), (14, 1, 60)] {
@@ -407,7 +411,7 @@ fn a_new_order_is_the_specifications() {
         let total = sum as f64 * (1.0 - f64::from(discount) / 1e4) * (1.0 + taxes / 1e4);
         assert!((done.total as f64 - total).abs() < 1.0, "{} is not {total}", done.total);
 
-        // An order of an item that nobody has leaves nothing.
+        // An order of an item that does not exist leaves nothing.
         let unused =
             order_of(&[lines[0], lines[1], lines[2], lines[3], Wanted { i_id: 301, supply_w_id: 1, quantity: 1 }]);
         let refused = bed.run(async |tpcc, session| tpcc.new_order(session, &unused).await).unwrap_err();
@@ -494,7 +498,7 @@ fn deliveries_are_the_specifications() {
     for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let mut bed = Bed::new(protocol);
         let tables = bed.tables.clone();
-        // Of 40 orders, the last 12 are to be delivered.
+        // Of 40 orders, the last 12 are not yet delivered.
         let input = DeliveryInput { w_id: 2, carrier_id: 6, date: 1_234 };
         let deliver = |bed: &mut Bed| {
             let deliver = |d_id| bed.run(async |tpcc, session| tpcc.delivery(session, &input, d_id).await).unwrap();
@@ -518,7 +522,7 @@ fn deliveries_are_the_specifications() {
         assert!(bed.find(&tables.new_order, (1, 3, 29)).is_some(), "nothing of another warehouse");
         (0..11).for_each(|_| assert_eq!(deliver(&mut bed), 3));
         assert_eq!(deliver(&mut bed), 0, "nothing is left");
-        // What comes then is delivered next, and the other districts are skipped.
+        // An order that comes then is delivered next, and the other districts are skipped.
         let lines = [1, 2, 3, 4, 5].map(|i_id| Wanted { i_id, supply_w_id: 2, quantity: 3 });
         let ordered = NewOrderInput { w_id: 2, ..order_of(&lines) };
         bed.run(async |tpcc, session| tpcc.new_order(session, &ordered).await).unwrap();
@@ -546,7 +550,7 @@ fn a_stock_level_counts_different_items_of_twenty_orders() {
     }
 }
 
-/// What is broken behind everyone's back must be found, and named: otherwise the checks above say
+/// Damage that no client knows of must be found and named. Otherwise the checks above prove
 /// nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
@@ -554,7 +558,7 @@ fn invariants_that_do_not_hold_are_found() {
     let mut bed = Bed::new(Protocol::DRTM_R);
     let tables = bed.tables.clone();
     assert!(bed.broken(NOTHING, true).is_empty());
-    // The ledgers.
+    // Damage the ledgers.
     for done in [
         Done { orders: 1, ..NOTHING },
         Done { payments: 1, ..NOTHING },
@@ -567,7 +571,7 @@ fn invariants_that_do_not_hold_are_found() {
     let after = After { ledgers: &[], settled: true, unknown: 1 };
     assert_eq!(bed.tpcc.invariants(&bed.cluster, after).unwrap()[13].holds, None, "nobody knows");
 
-    // Rows that are changed, by transactions that are none of TPC-C's, and then changed back.
+    // Change rows by transactions that are not TPC-C's, and then change them back.
     macro_rules! broken {
         ($table:ident[$key:expr], $alter:expr, $expected:expr) => {
             let (key, expected): (_, &[usize]) = ($key, &$expected);
@@ -596,7 +600,7 @@ fn invariants_that_do_not_hold_are_found() {
     broken!(customer[(2, 2, 5)], |row| row.last = schema::last_name(7), [12]);
     broken!(customer[(2, 2, 5)], |row| row.first[0] ^= 1, [12]);
 
-    // Rows that are not there, or at another key, which nobody has.
+    // Remove rows, or move them to a key that does not exist.
     macro_rules! missing {
         ($table:ident[$key:expr], $expected:expr) => {
             missing!($table[$key], None, $expected)

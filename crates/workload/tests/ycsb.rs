@@ -1,5 +1,5 @@
-//! YCSB on real and on seeded clusters, by every protocol: what must hold does, and what does not
-//! is found.
+//! Tests of YCSB on real and on seeded clusters, with every protocol: its invariants hold, and
+//! broken ones are found.
 
 mod support;
 
@@ -21,7 +21,7 @@ const NAMES: [&str; 7] = [
     "every log entry is settled",
 ];
 
-/// Of several lines: such values can be torn.
+/// A value of several lines, which can be torn.
 type Value = Row<16>;
 
 fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
@@ -34,14 +34,14 @@ fn size(records: u64, inserts: u64) -> Size {
 
 const ORDERS: [InsertOrder; 2] = [InsertOrder::Hashed, InsertOrder::Ordered];
 
-/// The size of an ordered table, of each design and each order in turn: six numbers give all of
-/// them.
+/// Returns the size of an ordered table, of each design and each order in turn. Six numbers give
+/// all combinations.
 fn in_order(size: Size, number: usize) -> Size {
     let design = [Design::Fine, Design::Hybrid(1), Design::Coarse(0)][number % 3];
     Size { ordered: Some((design, ORDERS[number % 2])), ..size }
 }
 
-/// One of YCSB's mixes, with `operations` operations in a transaction.
+/// Returns one of YCSB's mixes, with `operations` operations in a transaction.
 fn mix(name: &str, operations: usize) -> Mix {
     Mix { operations, ..Mix::named(name).unwrap() }
 }
@@ -74,7 +74,8 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             ("e", 3, 1, Size { value_bytes: 1_000, ..in_order(0) }),
             ("f", 3, 3, in_order(2)),
         ];
-        // A third of them for each protocol, unless there is time: another third for the next one.
+        // Each protocol runs a third of them, and the next protocol another third. If there is
+        // time, each runs all.
         let (step, first) = if is_long() { (1, 0) } else { (3, turn % 3) };
         for (name, operations, replicas, size) in runs.into_iter().skip(first).step_by(step) {
             let cluster = options(protocol, replicas).open().unwrap();
@@ -126,7 +127,7 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
     }
 }
 
-/// What each type costs. Nobody else is there.
+/// Every type has the expected round trips, while no other client runs.
 #[test]
 fn every_type_costs_its_round_trips() {
     // FORD's inserts read the chain of their key to its end.
@@ -146,7 +147,7 @@ fn every_type_costs_its_round_trips() {
                     ycsb.run(session, kind, &mut random, &mut done).await.unwrap();
                     session.lane().cost().round_trips - before.round_trips
                 });
-                // A transaction that finds its ring full needs a round trip more.
+                // A transaction that finds its ring full needs one more round trip.
                 assert!(worker.drain().unwrap());
                 (least, most) = (least.min(cost), most.max(cost));
             }
@@ -158,8 +159,8 @@ fn every_type_costs_its_round_trips() {
     }
 }
 
-/// Operations of a transaction are of different records, however hot one is: as many as there are,
-/// or may be.
+/// The operations of a transaction concern different records, however hot one is. There are as many
+/// operations as records allow.
 #[test]
 fn records_of_a_transaction_are_different_ones() {
     for value_bytes in VALUE_BYTES {
@@ -182,7 +183,7 @@ fn records_of_a_transaction_are_different_ones() {
     }
 }
 
-/// How often each record was changed.
+/// Returns how often each record was changed.
 fn counts<const WORDS: usize>(cluster: &Cluster) -> Vec<u64> {
     let table = cluster.open_table::<u64, Row<WORDS>>("usertable").unwrap();
     let mut counts = Vec::new();
@@ -190,8 +191,8 @@ fn counts<const WORDS: usize>(cluster: &Cluster) -> Vec<u64> {
     counts
 }
 
-/// Also for clients that have not loaded the table. They have warmed up, and so read in one round
-/// trip.
+/// This holds also for clients that have not loaded the table. They have warmed up, and so read in
+/// one round trip.
 #[test]
 fn records_are_where_their_order_says() {
     const RECORDS: u64 = 200;
@@ -234,7 +235,7 @@ fn records_are_where_their_order_says() {
     }
 }
 
-/// Scans look for the loaded records that should be there, and at whose values they are.
+/// Scans check that loaded records are found, and that their values are at the right keys.
 #[test]
 fn scans_find_what_is_broken() {
     for order in ORDERS {
@@ -263,8 +264,8 @@ fn scans_find_what_is_broken() {
     }
 }
 
-/// Those who insert at the same time, also from different processes, insert different keys, and ask
-/// for the latest.
+/// Clients that insert at the same time, even in different processes, insert different keys, and
+/// read the latest ones.
 #[test]
 fn clients_that_do_not_know_each_other_insert_their_own() {
     let cluster = options(Protocol::DRTM_R, 3).open().unwrap();
@@ -317,7 +318,7 @@ fn without_transactions_nothing_is_claimed() {
     }
 }
 
-/// As much memory as is said to be needed is enough.
+/// The memory that the sizing asks for is enough.
 #[test]
 fn nodes_are_sized_for_the_records() {
     for (records, memory_nodes, replicas) in [(1, 1, 1), (20_000, 4, 2)] {
@@ -342,7 +343,7 @@ fn nodes_are_sized_for_the_records() {
     }
 }
 
-/// What is broken behind everyone's back must be found, and named: otherwise the checks above say
+/// Damage that no client knows of must be found and named. Otherwise the checks above prove
 /// nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
@@ -364,7 +365,7 @@ fn invariants_that_do_not_hold_are_found() {
     let holds: Vec<_> = ycsb.invariants(cluster, after).unwrap().iter().map(|one| one.holds).collect();
     assert_eq!(holds[..4], [Some(true), Some(true), None, None], "nobody knows");
 
-    // By transactions that are none of YCSB's: each is undone by the next.
+    // The damage is done by transactions that are not YCSB's. The next one undoes each.
     let table = cluster.open_table::<u64, Value>("usertable").unwrap();
     let worker = &mut cluster.worker(WorkerOptions::default()).unwrap();
     let (whole, next) = (Value::new(7, 0, 0), Value::new(7, 1, 5));
@@ -394,7 +395,7 @@ fn invariants_that_do_not_hold_are_found() {
     assert_eq!(found(Done { inserted: 1, ..NOTHING }, true), [1], "an inserted record that is there twice");
     change(worker, async |tx| table.remove(tx, inserted[1]).await);
 
-    // Who reads what is mixed, or another record's, says so.
+    // A client that reads a mixture, or another record's value, reports it.
     let read_all = |worker: &mut Worker| {
         let mut done = Done::default();
         let few = Ycsb::open(cluster, &ycsb.parameters()).unwrap();
@@ -414,7 +415,7 @@ fn invariants_that_do_not_hold_are_found() {
     }
 }
 
-/// The first part of one value, the rest of another.
+/// Returns a value that begins like one value and ends like another.
 fn mixture(first: &Value, rest: &Value) -> Value {
     use zerocopy::{FromBytes, IntoBytes};
     let mut bytes = rest.as_bytes().to_vec();
@@ -422,15 +423,15 @@ fn mixture(first: &Value, rest: &Value) -> Value {
     Value::read_from_bytes(&bytes).unwrap()
 }
 
-/// Runs a transaction, and waits until the backups have it.
+/// Runs a transaction, and waits until the backups have applied it.
 fn change<T>(worker: &mut Worker, body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>) -> T {
     let result = worker.block_on(async |session| session.transact(body).await).unwrap();
     assert!(worker.drain().unwrap());
     result
 }
 
-/// A read-modify-write that forgets what it has read loses changes: the check must see it, whatever
-/// the values look like.
+/// A read-modify-write that forgets what it has read loses changes. The check must see that,
+/// whatever the values look like.
 #[test]
 fn changes_that_overwrite_each_other_are_found() {
     let cluster = options(Protocol::UNSYNCHRONIZED, 1).open().unwrap();

@@ -15,10 +15,10 @@ use crate::limits::{
 };
 use crate::node::{self, AT_LOCK, AT_SPACE};
 
-/// Creates a table: takes space for every replica of every shard and publishes it. The space is
-/// zero: an index crate gives it meaning. `client` is the incarnation that does it. Of the
-/// cluster's `nodes` it lies at the `places`: the primary of the first shard is at `first`, and
-/// those of the others at the places behind it. If it fails, nothing has been taken.
+/// Creates a table: takes space for every replica of every shard, and publishes the table. The
+/// space is zero, and an index crate gives it meaning. `client` is the incarnation that does this.
+/// The table lies at the nodes `places`: the primary of the first shard is at `first`, and the
+/// primaries of the others are at the places behind it. If the call fails, nothing has been taken.
 pub async fn create_table(
     lane: &Lane,
     nodes: NodeSet,
@@ -30,7 +30,7 @@ pub async fn create_table(
     create(lane, nodes, places, client, (spec, None), first).await
 }
 
-/// Creates a table that is not ready before [`finish_tables`], otherwise like [`create_table`].
+/// Creates a table that is not ready before [`finish_tables`]; otherwise as [`create_table`].
 pub async fn begin_table(
     lane: &Lane,
     nodes: NodeSet,
@@ -59,7 +59,7 @@ async fn create(
     with_catalog_locked(lane, nodes.leader(), client, create).await
 }
 
-/// The places of a table's shards, in order: the primary of the first one is at `first`.
+/// Returns the places of a table's shards, in order. The primary of the first one is at `first`.
 pub(super) fn places_from(places: NodeSet, first: NodeId, spec: &TableSpec) -> Result<Vec<NodeId>, MemoryError> {
     check_spec(places.count(), spec)?;
     let Some(first) = places.iter().position(|node| node == first) else {
@@ -72,16 +72,16 @@ pub(super) fn places_from(places: NodeSet, first: NodeId, spec: &TableSpec) -> R
     Ok(places)
 }
 
-/// A table that is to be entered.
+/// A table that is about to be entered.
 pub(super) struct Newcomer {
     pub(super) spec: TableSpec,
     pub(super) creator: Option<u32>,
-    /// Says which table grows into it.
+    /// The table that grows into the new one, if it is a larger table.
     pub(super) growth: Option<Growth>,
 }
 
-/// Enters a table into the catalog, takes its space, and publishes the catalog. Only under the
-/// catalog's lock.
+/// Enters a table into the catalog, takes its space, and publishes the catalog. The caller must
+/// hold the catalog's lock.
 pub(super) async fn enter(
     lane: &Lane,
     nodes: NodeSet,
@@ -97,7 +97,7 @@ pub(super) async fn enter(
     Ok(table)
 }
 
-/// Makes tables ready that `client` has begun: all of them at once. Fails, and changes nothing, if
+/// Makes tables ready that `client` has begun, all of them at once. Fails, and changes nothing, if
 /// one of them has been discarded.
 pub async fn finish_tables(
     lane: &Lane,
@@ -124,7 +124,7 @@ pub async fn finish_tables(
 /// discarded tables, which are free again, and the catalog.
 ///
 /// The space of the tables becomes free. With `give_back`, space at the end of a node's memory is
-/// zeroed and becomes untouched space, which takes as long as writing it does.
+/// zeroed and becomes untouched space. That takes as long as writing it does.
 pub async fn discard_tables(
     lane: &Lane,
     nodes: NodeSet,
@@ -150,9 +150,9 @@ pub async fn discard_tables(
     with_catalog_locked(lane, nodes.leader(), client, discard).await
 }
 
-/// Drops tables: the first of the two steps, see the module's page. No client opens them from then
-/// on, their names are free, and their space is kept until [`free_dropped`]. All of them are
-/// dropped in one change, or, with an error that says why, none.
+/// Drops tables: the first of the two steps on the module's page. No client opens the tables from
+/// then on, their names are free, and their space is kept until [`free_dropped`]. All of them are
+/// dropped in one change. If that fails, none is dropped, and the error says why.
 pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[String]) -> Result<Metadata, MemoryError> {
     let drop = async || {
         let mut metadata = read(lane, nodes.leader()).await?;
@@ -173,12 +173,12 @@ pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[Stri
     with_catalog_locked(lane, nodes.leader(), client, drop).await
 }
 
-/// Gives tables other names: from each pair's first to its second. All of them get theirs in one
-/// change, or, with an error that says why, none. Returns the catalog.
+/// Renames tables, from each pair's first name to its second. All of them are renamed in one
+/// change. If that fails, none is renamed, and the error says why. Returns the catalog.
 ///
-/// Fails with [`MemoryError::TableExists`] if a table has one of the new names, also if a client
-/// creates it just now, with [`MemoryError::UnknownTable`] or [`MemoryError::Dropped`] if none has
-/// the old one, and with [`MemoryError::Unfinished`] while a client creates it.
+/// Fails with [`MemoryError::TableExists`] if a table has one of the new names, even if a client is
+/// creating it at the moment. Fails with [`MemoryError::UnknownTable`] or [`MemoryError::Dropped`]
+/// if no table has an old name, and with [`MemoryError::Unfinished`] while a client creates it.
 pub async fn rename_tables(
     lane: &Lane,
     nodes: NodeSet,
@@ -208,8 +208,8 @@ pub async fn rename_tables(
     with_catalog_locked(lane, nodes.leader(), client, rename).await
 }
 
-/// Does something to a table while no client can drop it. Fails with [`MemoryError::Dropped`] if
-/// the table with this id is not the one that was `born` with this generation, or was dropped.
+/// Runs `what` on a table while no client can drop it. Fails with [`MemoryError::Dropped`] if the
+/// table with this id is not the one that was `born` with this generation, or was dropped.
 pub async fn while_there<E: From<MemoryError>>(
     lane: &Lane,
     nodes: NodeSet,
@@ -229,9 +229,9 @@ pub async fn while_there<E: From<MemoryError>>(
 }
 
 /// Frees the space of all tables that were dropped by the change of this `generation` or before:
-/// the second of the two steps, see the module's page. No client may use any of them. A table that
-/// is just being copied to another node keeps its space. Space at the end of a node's memory is
-/// zeroed and becomes untouched space, which takes as long as writing it does. Returns the catalog.
+/// the second of the two steps on the module's page. No client may use any of them. A table that is
+/// being copied to another node keeps its space. Space at the end of a node's memory is zeroed and
+/// becomes untouched space, which takes as long as writing it does. Returns the catalog.
 pub async fn free_dropped(lane: &Lane, nodes: NodeSet, client: u32, generation: u64) -> Result<Metadata, MemoryError> {
     let free = async || {
         let mut metadata = read(lane, nodes.leader()).await?;
@@ -263,7 +263,7 @@ pub async fn free_dropped(lane: &Lane, nodes: NodeSet, client: u32, generation: 
     with_catalog_locked(lane, nodes.leader(), client, free).await
 }
 
-/// Takes tables out of a catalog; their names.
+/// Removes tables from a catalog. Returns their names.
 fn vacate(metadata: &mut Metadata, wanted: impl Fn(TableId, &TableEntry) -> bool) -> Vec<String> {
     let mut names = Vec::new();
     for (id, table) in (0..).map(TableId).zip(&mut metadata.tables) {
@@ -287,8 +287,8 @@ fn trim(metadata: &mut Metadata, is_free: impl Fn(&TableEntry) -> bool) {
     }
 }
 
-/// Gives a table its entry and its shards their ids, without replicas. `first_client` is the
-/// lowest incarnation of all clients that have rings.
+/// Gives a table its entry, and ids for its shards, without replicas. `first_client` is the lowest
+/// incarnation of all clients that have rings.
 fn enter_table(metadata: &mut Metadata, newcomer: Newcomer, first_client: u32) -> Result<TableId, MemoryError> {
     let Newcomer { spec, creator, growth } = newcomer;
     let born = metadata.generation + 1;
@@ -329,8 +329,8 @@ fn enter_table(metadata: &mut Metadata, newcomer: Newcomer, first_client: u32) -
     Ok(table)
 }
 
-/// Finds places for the shards of a table that has just been entered, and takes the space: at every
-/// node, or at none.
+/// Finds places for the shards of a table that has just been entered, and takes the space, at every
+/// node or at none.
 async fn place_shards(
     lane: &Lane,
     leader: NodeId,
@@ -357,8 +357,8 @@ async fn place_shards(
             zero(lane, node::at(*node, *base), extent).await?;
         }
         if untouched > 0 {
-            // If a client took the space meanwhile for its rings, what has been taken at other
-            // nodes is free still.
+            // A client may take the space for its rings meanwhile. Then what has been taken at
+            // other nodes is still free.
             let first = node::allocate(lane, *node, untouched * extent).await?;
             reused.extend((0..untouched).map(|at| first + at * extent));
         }
@@ -376,21 +376,21 @@ async fn place_shards(
     Ok(())
 }
 
-/// Where extents can be had at a node.
+/// Where extents are available at a node.
 struct FreeSpace {
-    /// Where some of them begin, which were something else's once.
+    /// The beginnings of extents that something else had before.
     reused: Vec<u64>,
-    /// How many of them come out of the untouched space.
+    /// The number of extents that come from untouched space.
     untouched: u64,
 }
 
-/// So often it is asked again whether clients that are coming have taken their rings, with so long
-/// a pause.
+/// How often to look whether connecting clients have taken their rings, and the pause between two
+/// looks.
 const RINGS_LOOKS: usize = 100;
 const RINGS_PAUSE_NS: u64 = 1_000_000;
 
-/// Looks for `extents` extents of a node, of `extent` bytes each. Only the holder of the catalog
-/// lock may.
+/// Looks for `extents` extents of a node, of `extent` bytes each. The caller must hold the catalog
+/// lock.
 async fn find_space(
     lane: &Lane,
     leader: NodeId,
@@ -411,7 +411,7 @@ async fn find_space(
         let free = free.unwrap_or_default();
         let starts =
             free.iter().flat_map(|(start, end)| (0..(end - start) / extent).map(move |at| start + at * extent));
-        // Clients find space for their rings in what is untouched alone.
+        // Clients take space for their rings from untouched space only.
         let reused: Vec<u64> = starts.take(extents as usize).collect();
         let lacking = extents - reused.len() as u64;
         if lacking <= untouched {
@@ -432,9 +432,9 @@ async fn find_space(
     }
 }
 
-/// The space of a node below `allocated` that nothing has, in ascending order; `None` if that
-/// cannot be told, because a client is about to take space for its rings. `allocated` must have
-/// been read before.
+/// Returns the space of a node below `allocated` that is free, in ascending order. Returns `None`
+/// if that cannot be determined, because a client is about to take space for its rings. `allocated`
+/// must have been read before.
 async fn free_space(
     lane: &Lane,
     leader: NodeId,
@@ -458,8 +458,8 @@ async fn free_space(
     Ok(Some(free))
 }
 
-/// Zeroes what is free at the end of a node's memory, and makes it untouched space again. Only the
-/// holder of the catalog lock may.
+/// Zeroes the free space at the end of a node's memory, and makes it untouched space again. The
+/// caller must hold the catalog lock.
 async fn return_space(lane: &Lane, leader: NodeId, node: NodeId, metadata: &Metadata) -> Result<(), MemoryError> {
     let allocated = node::superblock(lane, node).await?.allocated;
     let free = free_space(lane, leader, node, metadata, allocated).await?.unwrap_or_default();
@@ -468,7 +468,7 @@ async fn return_space(lane: &Lane, leader: NodeId, node: NodeId, metadata: &Meta
     node::give_back(lane, node, start, end).await
 }
 
-/// Runs `what` while this client alone may change the catalog.
+/// Runs `what` while only this client may change the catalog.
 pub(super) async fn with_catalog_locked<T>(
     lane: &Lane,
     leader: NodeId,
@@ -481,7 +481,7 @@ pub(super) async fn with_catalog_locked<T>(
     result
 }
 
-/// Frees the catalog lock of a leader that a client has.
+/// Releases the catalog lock of a leader that client `from` holds.
 async fn free_catalog_lock(lane: &Lane, leader: NodeId, from: u32) -> Result<(), MemoryError> {
     let mut round = lane.round();
     round.compare_swap(node::at(leader, AT_LOCK), from.into(), 0);
@@ -489,11 +489,12 @@ async fn free_catalog_lock(lane: &Lane, leader: NodeId, from: u32) -> Result<(),
     Ok(())
 }
 
-/// Ends the change of the catalog that a dead client has begun, whose access has been taken away,
-/// if it has begun one. What it has published at the leader is published at all nodes: clients go
-/// by the leader's catalog, and the nodes' CPUs by their own. What it has not is not made.
+/// Ends the change of the catalog that a dead client has begun, if it has begun one. The dead
+/// client's access has been revoked. What it has published at the leader is published at all nodes,
+/// because clients read the leader's catalog, and the nodes' CPUs read their own. What it has not
+/// published there is not done.
 ///
-/// `me` takes the lock over meanwhile, so that it is ended in turn if this client dies, too.
+/// `me` takes over the lock meanwhile. So if this client dies too, its change is ended in turn.
 pub async fn end_change_of(lane: &Lane, nodes: NodeSet, me: u32, dead: u32) -> Result<(), MemoryError> {
     let leader = nodes.leader();
     let mut round = lane.round();
@@ -512,8 +513,8 @@ pub async fn end_change_of(lane: &Lane, nodes: NodeSet, me: u32, dead: u32) -> R
     published
 }
 
-/// Frees the catalog lock of a leader, whichever client holds it. The access of every client must
-/// have been revoked.
+/// Releases the catalog lock of a leader, whichever client holds it. The access of every client
+/// must have been revoked.
 pub async fn unlock_catalog(lane: &Lane, leader: NodeId) -> Result<(), MemoryError> {
     let mut round = lane.round();
     let read = round.read(node::at(leader, AT_LOCK), WORD_BYTES);

@@ -1,5 +1,5 @@
-//! The bytes of the metadata: how a node keeps them, in two copies, and how they are read and
-//! written. The figure is on the page of the [module](super).
+//! The bytes of the metadata: how a node keeps them in two copies, and how clients read and write
+//! them. The figure is on the page of the [module](super).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -101,7 +101,7 @@ const _: () = assert!(std::mem::offset_of!(RawTable, dropped) == 136 && std::mem
 const _: () = assert!(HEADER_BYTES + TABLES_MAX * TABLE_BYTES + SHARDS_MAX * SHARD_BYTES <= METADATA_BYTES as usize);
 
 impl Metadata {
-    /// The bytes that nodes keep.
+    /// Encodes the metadata as the bytes that nodes keep.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let header = RawHeader {
@@ -172,7 +172,8 @@ impl Metadata {
         bytes
     }
 
-    /// Decodes bytes that a node kept, which may be anything: `Ok(None)` if no whole copy is there.
+    /// Decodes bytes that a node kept, which may be any bytes. Returns `Ok(None)` if they are not a
+    /// whole copy.
     pub fn decode(node: NodeId, bytes: &[u8]) -> Result<Option<Metadata>, MemoryError> {
         let Ok((header, _)) = RawHeader::read_from_prefix(bytes) else { return Ok(None) };
         if header.magic != MAGIC {
@@ -210,13 +211,15 @@ impl Metadata {
     }
 }
 
-/// Length of the whole value that a header claims; `None` if this is no header of ours.
+/// Returns the length of the whole value that a header claims. `None` if the header is not
+/// Remora's.
 fn claimed_bytes(header: &[u8]) -> Option<usize> {
     let header = RawHeader::read_from_bytes(header).ok().filter(|header| header.magic == MAGIC)?;
     encoded_bytes(&header)
 }
 
-/// Length of the whole value; `None` if it has more tables or shards than the format allows.
+/// Returns the length of the whole value. `None` if it has more tables or shards than the format
+/// allows.
 fn encoded_bytes(header: &RawHeader) -> Option<usize> {
     let (tables, shards) = (header.tables as usize, header.shards as usize);
     (tables <= TABLES_MAX && shards <= SHARDS_MAX).then_some(HEADER_BYTES + tables * TABLE_BYTES + shards * SHARD_BYTES)
@@ -298,8 +301,8 @@ fn decode_shard(raw: &[u8], tables: u32) -> Option<ShardPlacement> {
 /// Reads the metadata that a node keeps. An empty node gives the default value.
 pub async fn read(lane: &Lane, node: NodeId) -> Result<Metadata, MemoryError> {
     node::superblock(lane, node).await?;
-    // A reader can meet a writer; the copy it writes is then no whole one, and the other one is.
-    // Twice in a row needs two changes of the catalog within one read.
+    // A reader can meet a writer. The copy that is being written is not whole then, and the other
+    // copy is. To meet a writer at both copies takes two changes of the catalog within one read.
     for _ in 0..16 {
         let copies = [read_copy(lane, node, 0).await?, read_copy(lane, node, 1).await?];
         let newest = copies.into_iter().flatten().max_by_key(|metadata| metadata.generation);
@@ -314,7 +317,8 @@ pub async fn read(lane: &Lane, node: NodeId) -> Result<Metadata, MemoryError> {
     Err(MemoryError::Damaged(node))
 }
 
-/// The generation that a node's metadata claims, by its own CPU: changes whenever they do.
+/// Returns the generation that a node's metadata claims, which changes whenever the metadata do.
+/// The node's own CPU calls this.
 #[must_use]
 pub fn generation_local(region: &[AtomicU64]) -> u64 {
     let generation = |copy| {
@@ -324,7 +328,7 @@ pub fn generation_local(region: &[AtomicU64]) -> u64 {
     generation(0).max(generation(1))
 }
 
-/// The metadata of a node, by its own CPU.
+/// Reads the metadata of a node. The node's own CPU calls this.
 pub fn read_local(node: NodeId, region: &[AtomicU64]) -> Result<Metadata, MemoryError> {
     let copies = [0, 1].map(|copy| {
         let start = copy_at(node, copy).offset as usize / WORD_BYTES;
@@ -358,7 +362,7 @@ async fn is_blank(lane: &Lane, node: NodeId) -> Result<bool, MemoryError> {
     Ok(first.iter().chain(&second).all(|byte| *byte == 0))
 }
 
-/// The newest metadata that some of these nodes has.
+/// Returns the newest metadata that any of these nodes has.
 pub async fn newest(lane: &Lane, nodes: NodeSet) -> Result<Metadata, MemoryError> {
     let mut newest = Metadata::default();
     for node in nodes.iter() {
@@ -370,16 +374,17 @@ pub async fn newest(lane: &Lane, nodes: NodeSet) -> Result<Metadata, MemoryError
     Ok(newest)
 }
 
-/// Writes metadata to nodes whose clients have no access, or under the catalog lock. Readers find
-/// the copy before it until it is whole.
+/// Writes metadata to nodes. Either their clients have no access, or the caller holds the catalog
+/// lock. Readers find the copy before it until the new one is whole.
 pub async fn publish(lane: &Lane, nodes: NodeSet, metadata: &Metadata) -> Result<(), MemoryError> {
     let bytes = metadata.encode();
     for node in nodes.iter() {
-        // Not over the copy that counts.
+        // Do not overwrite the copy that counts.
         let copies = [read_copy(lane, node, 0).await?, read_copy(lane, node, 1).await?];
         let [first, second] = copies.map(|copy| copy.map_or(0, |metadata| metadata.generation));
         if first.max(second) < metadata.generation {
-            // The header last: when a node's CPU sees a new generation, all of it is there.
+            // The header is written last. When a node's CPU sees a new generation, the whole copy
+            // is there.
             let at = copy_at(node, u64::from(first > second));
             let (header, rest) = bytes.split_at(HEADER_BYTES);
             write_bytes(lane, at.plus(HEADER_BYTES as u64), rest).await?;

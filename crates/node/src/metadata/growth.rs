@@ -1,4 +1,5 @@
-//! Changes of the catalog by which a table grows into a larger one: see the module's page.
+//! Changes of the catalog by which a table grows into a larger one. The rules are on the module's
+//! page.
 
 use remora_fabric::{Lane, NodeId, NodeSet};
 
@@ -8,14 +9,14 @@ use super::tables::{Growth, Metadata, Stage, TableSpec, Tombstone};
 use crate::error::MemoryError;
 use crate::id::TableId;
 
-/// A table by its id, and the generation that it was born with.
+/// A table by its id, with the generation that it was born with.
 type Born = (TableId, u64);
 
-/// Enters a larger table, of this spec, that the `smaller` one grows into, and names `client` as
-/// the one that moves the rows. If there is such a table already, only the client is named. Returns
+/// Enters a larger table of this spec, into which the table `smaller` grows, and names `client` as
+/// the one that moves the rows. If such a table exists already, only the client is named. Returns
 /// the larger table and the catalog.
 ///
-/// Fails with [`MemoryError::Dropped`] if the smaller table is not there any more, and with
+/// Fails with [`MemoryError::Dropped`] if the smaller table was dropped, and with
 /// [`MemoryError::Unfinished`] while a client creates it.
 pub async fn begin_growth(
     lane: &Lane,
@@ -31,7 +32,7 @@ pub async fn begin_growth(
         has(&metadata, smaller, &spec.name)?;
         let (from, stage, by) = (smaller.0, Stage::Announced, client);
         let entry = &metadata.tables[usize::from(from.0)];
-        // It may have been given another name meanwhile.
+        // The table may have been renamed meanwhile.
         let spec = TableSpec { name: entry.spec.name.clone(), ..spec };
         if let Some(creator) = entry.creator {
             return Err(MemoryError::Unfinished { table: spec.name, client: creator });
@@ -50,8 +51,8 @@ pub async fn begin_growth(
     with_catalog_locked(lane, nodes.leader(), client, begin).await
 }
 
-/// Has clients insert into the larger table that a table grows into, from now on. Every client
-/// knows that it grows. Returns the catalog.
+/// Makes clients insert into the larger table from now on. Every client must know already that the
+/// table grows. Returns the catalog.
 pub async fn fill_larger(
     lane: &Lane,
     nodes: NodeSet,
@@ -89,7 +90,7 @@ pub async fn finish_growth(
         metadata.generation += 1;
         let entry = &mut metadata.tables[usize::from(smaller.0.0)];
         entry.dropped = Some(Tombstone { generation: metadata.generation, last_client: None });
-        // The smaller one may itself be one that another table grows into.
+        // Another table may be growing into the smaller one.
         let before = entry.growth.take();
         metadata.tables[usize::from(larger.0)].growth = before;
         publish(lane, nodes, &metadata).await?;
@@ -98,7 +99,7 @@ pub async fn finish_growth(
     with_catalog_locked(lane, nodes.leader(), client, finish).await
 }
 
-/// Fails if a table is not there any more.
+/// Fails if a table was dropped or replaced.
 fn has(metadata: &Metadata, (id, born): Born, name: &str) -> Result<(), MemoryError> {
     let is_there = metadata.tables.get(usize::from(id.0)).is_some_and(|table| table.is_there() && table.born == born);
     if is_there { Ok(()) } else { Err(MemoryError::Dropped { table: name.to_owned() }) }

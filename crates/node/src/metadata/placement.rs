@@ -1,5 +1,5 @@
-//! Where replicas are to lie: what is left of a configuration without some nodes, and the steps
-//! that bring shards to where they are wanted.
+//! The placement of replicas: what is left of a configuration without some nodes, and the steps
+//! that bring shards to the nodes where they should be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,11 +14,12 @@ use crate::limits::{INCARNATIONS_MAX, REPLICAS_MAX, RINGS_SPARE};
 use crate::node;
 use crate::ring::RING_EXTENT_BYTES;
 
-/// No more changes of the catalog than this are under way at one time.
+/// An upper bound for the number of changes of the catalog that are under way at one time.
 const CHANGES_UNDER_WAY: u64 = 1 << 20;
 
-/// What is left of a configuration without some nodes, in this epoch: their backups are promoted.
-/// An error names a table of which some shard has no replica then.
+/// Returns what is left of a configuration without the `lost` nodes, in this epoch. Backups of
+/// shards whose primary is lost are promoted. Fails, with the name of a table, if one of its shards
+/// has no replica left.
 pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata, MemoryError> {
     let mut after = before.clone();
     let mut gone = BTreeSet::new();
@@ -37,42 +38,42 @@ pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata,
         after.shards.iter().filter(|shard| !gone.contains(&shard.table)).all(promoted),
         "fail_over 3: the replica that is promoted has been copied"
     );
-    // Nobody wants what is left of a dropped table. Its ids are not used again before every client
+    // What is left of a dropped table is not needed. Its ids are not used again before every client
     // that has rings now has given them back.
     gone.into_iter().for_each(|table| after.bury(table, INCARNATIONS_MAX as u32));
     after.epoch = epoch;
     if after != *before {
-        // Far above any generation that a client whose access was just revoked may be about to
-        // write.
+        // This is far above any generation that a client whose access was just revoked may be about
+        // to write.
         after.generation += CHANGES_UNDER_WAY;
     }
     Ok(after)
 }
 
-/// What is to become of memory nodes and shards.
+/// The wanted state of memory nodes and shards.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'w> {
-    /// Nodes that are to have shards.
+    /// The nodes that should have shards.
     pub nodes: NodeSet,
-    /// Nodes that are to have none, even if that leaves fewer copies than there should be. All
-    /// other nodes keep their shards until there are enough copies elsewhere.
+    /// The nodes that should have none, even if that leaves fewer copies than a table should have.
+    /// All other nodes keep their shards until there are enough copies elsewhere.
     pub expendable: NodeSet,
-    /// Nodes, out of `nodes`, that are to have as much as the others. Until then, shards move
-    /// there.
+    /// The nodes, out of `nodes`, that should have as much as the others. Until they do, shards
+    /// move there.
     pub filling: NodeSet,
-    /// Joining replicas that have everything by now.
+    /// The joining replicas that have been given all data by now.
     pub copied: &'w [(ShardId, NodeId)],
 }
 
-/// Computes the next step from a configuration to what is wanted:
+/// Computes the next step from a configuration to the wanted state:
 ///
 /// 1. Joining replicas that have been copied become copies.
-/// 2. Nodes that are to have nothing lose their copies where the others have enough.
-/// 3. Replicas join where copies are missing, at the nodes with most `room`, in bytes.
+/// 2. Nodes that should have nothing lose their copies where the other nodes have enough.
+/// 3. Replicas join where copies are missing, at the nodes with the most `room`, in bytes.
 /// 4. The fullest node of a shard loses its copy where a filling node has got one.
 /// 5. Replicas join at filling nodes as long as that spreads bytes more evenly.
 ///
-/// New replicas have no place yet. Repeated steps come to an end: once all joining replicas are
+/// New replicas have no place yet. Repeated steps come to an end. When all joining replicas are
 /// copied and nothing else has changed, the bytes are spread more evenly than before.
 #[must_use]
 pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeId, u64>) -> Metadata {
@@ -87,8 +88,8 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
         }
         let here = |replica: &Replica| wanted.nodes.has(replica.node);
         let kept = |replica: &Replica| !wanted.expendable.has(replica.node);
-        // The primary stays primary until it leaves: no other node would free the locks held there,
-        // or take back an insert.
+        // The primary stays primary until it leaves. No other node would free the locks that are
+        // held there, or undo an insert there.
         shard.replicas.sort_by_key(|replica| replica.joining);
         let staying = shard.copies().filter(|replica| here(replica)).count();
         let keeping = shard.copies().filter(|replica| kept(replica)).count();
@@ -104,7 +105,7 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
             let fits = room
                 .iter_mut()
                 .filter(|(room, node)| *room >= needed && !shard.replicas.iter().any(|replica| replica.node == *node));
-            // Of those with as much room, the first.
+            // Of several nodes with the same room, take the first.
             let Some((room, node)) = fits.max_by_key(|(room, node)| (*room, std::cmp::Reverse(*node))) else { break };
             *room -= needed;
             shard.replicas.push(Replica { node: *node, region: node::REGION, base: UNPLACED, joining: true });
@@ -118,7 +119,7 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
     after
 }
 
-/// Bytes of replicas, and shards with their primary there, of each node.
+/// For each node: the bytes of its replicas, and the number of shards whose primary it is.
 #[derive(Clone, Copy)]
 struct Load([(u64, u32); NODES_MAX]);
 
@@ -144,15 +145,15 @@ impl Load {
         self.0.get(usize::from(node.0)).map_or(0, |(_, primaries)| *primaries)
     }
 
-    /// The less, the more evenly what there is is spread.
+    /// Returns a measure of how unevenly the bytes are spread. Less is more even.
     fn unevenness(&self) -> u128 {
         self.0.iter().map(|(bytes, _)| u128::from(*bytes).pow(2)).sum()
     }
 }
 
-/// Gives up the copies that a shard has too many, after a filling node, or a node that a copy moves
-/// to, has got one. A copy outside `nodes` goes first, then the copy at the node with most bytes.
-/// The last copy takes the place of the copy that goes, also as the primary.
+/// Removes the copies that a shard has beyond its number, after a filling node, or a node that a
+/// copy moves to, has got one. A copy outside `nodes` goes first, then the copy at the node with
+/// the most bytes. The last copy takes the place of the removed one, also as the primary.
 fn leave_fullest(metadata: &mut Metadata, nodes: NodeSet) {
     let mut load = Load::of(metadata);
     for shard in &mut metadata.shards {
@@ -173,9 +174,10 @@ fn leave_fullest(metadata: &mut Metadata, nodes: NodeSet) {
     }
 }
 
-/// Has replicas join at the nodes that are to be filled, so long as that spreads all more evenly.
+/// Makes replicas join at the nodes that should be filled, as long as that spreads the bytes more
+/// evenly.
 fn fill(after: &mut Metadata, wanted: &Wanted<'_>, room: &mut [(u64, NodeId)]) {
-    // What becomes of it when everything has been copied.
+    // This is the state when everything has been copied.
     let settled = |metadata: &Metadata| {
         let mut settled = metadata.clone();
         settled.shards.iter_mut().flat_map(|shard| &mut shard.replicas).for_each(|replica| replica.joining = false);
@@ -196,8 +198,8 @@ fn fill(after: &mut Metadata, wanted: &Wanted<'_>, room: &mut [(u64, NodeId)]) {
     }
 }
 
-/// Finds the next shard, by its place in the list, and the filling node that should get a replica
-/// of it. The replica at the fullest node of the shard is then one too many.
+/// Finds the next shard to move, by its index, and the filling node that should get a replica of
+/// it. After that, the replica at the shard's fullest node is one too many.
 fn next_to_move(
     metadata: &Metadata,
     wanted: &Wanted<'_>,
@@ -215,7 +217,7 @@ fn next_to_move(
             let from = shard.replicas.iter().map(|replica| replica.node).max_by_key(|node| load.bytes(*node))?;
             let gain = load.bytes(from).checked_sub(load.bytes(*to) + needed).filter(|gain| *gain > 0)?;
             let fits = is_whole && shard.replicas.len() < REPLICAS_MAX && *room >= needed;
-            // Primaries have more to do.
+            // Primaries have more work.
             let has_too_many = load.primaries(from) > load.primaries(*to) + 1;
             fits.then_some(((shard.replicas[0].node == from) == has_too_many, gain))
         };
@@ -224,8 +226,8 @@ fn next_to_move(
     })
 }
 
-/// Bytes of these nodes that shards may take. The rest is for the redo rings of clients: as many as
-/// they have at any of the others, and [`RINGS_SPARE`].
+/// Returns the bytes of these nodes that shards may take. The rest is for the redo rings of
+/// clients: as many bytes as these have at any other node, and [`RINGS_SPARE`] rings.
 pub async fn room(lane: &Lane, nodes: NodeSet) -> Result<BTreeMap<NodeId, u64>, MemoryError> {
     let mut rings = BTreeMap::new();
     for node in nodes.iter() {
@@ -235,7 +237,7 @@ pub async fn room(lane: &Lane, nodes: NodeSet) -> Result<BTreeMap<NodeId, u64>, 
     let mut room = BTreeMap::new();
     for (node, bytes) in &rings {
         let superblock = node::superblock(lane, *node).await?;
-        // Rings that are too small are not made larger, but others are taken.
+        // Rings that are too small are not made larger; other rings are taken in their place.
         let lacking = bytes.iter().enumerate().map(|(slot, here)| Some(most(slot)).filter(|most| most > here));
         let spare = (superblock.bytes / 8).min(RINGS_SPARE * RING_EXTENT_BYTES);
         room.insert(*node, lacking.flatten().fold(superblock.free().saturating_sub(spare), u64::saturating_sub));
@@ -250,7 +252,7 @@ pub async fn arranged(lane: &Lane, before: &Metadata, wanted: &Wanted<'_>) -> Re
         free.insert(node, node::superblock(lane, node).await?.free());
     }
     let after = arrangement(before, wanted, &free);
-    // A caller may ask all the time. So the slots of clients are read only if a replica is to join.
+    // Callers may ask often. So the slots of clients are read only if a replica is about to join.
     let is_new = |replica: &Replica| replica.base == UNPLACED;
     if !after.shards.iter().flat_map(|shard| &shard.replicas).any(is_new) {
         return Ok(after);

@@ -1,5 +1,5 @@
-//! The value that the catalog and the configuration are: tables with their layouts and disciplines,
-//! and where the replicas of their shards lie.
+//! The value of the catalog and the configuration: tables with their layouts and disciplines, and
+//! the places of the replicas of their shards.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,8 @@ use crate::error::MemoryError;
 use crate::id::{ShardId, TableId};
 use crate::limits::SCHEMA_BYTES_MAX;
 
-/// A stored pointer: `shard : 16 | offset : 48`. It never names a node, so it survives a fail-over;
-/// the configuration turns it into an address. The same pointer names a record on all of its
-/// replicas.
+/// A stored pointer: `shard : 16 | offset : 48`. It never names a node, so it survives a fail-over.
+/// The configuration turns it into an address. One pointer names a record on all its replicas.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Pointer(u64);
@@ -19,7 +18,7 @@ pub struct Pointer(u64);
 impl Pointer {
     const OFFSET_BITS: u32 = 48;
 
-    /// Packs a pointer. Offsets are below 2^48: a shard is never larger.
+    /// Packs a pointer. Offsets must be below 2^48, and a shard is never larger.
     #[inline]
     #[must_use]
     pub fn new(shard: ShardId, offset: u64) -> Pointer {
@@ -27,28 +26,28 @@ impl Pointer {
         Pointer(u64::from(shard.0) << Pointer::OFFSET_BITS | offset)
     }
 
-    /// The packed form.
+    /// Returns the packed form.
     #[inline]
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Decodes a pointer from its packed form: every word is some pointer.
+    /// Decodes a pointer from its packed form. Every word is a valid pointer.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> Pointer {
         Pointer(bits)
     }
 
-    /// The shard.
+    /// Returns the shard that the pointer points into.
     #[inline]
     #[must_use]
     pub fn shard(self) -> ShardId {
         ShardId((self.0 >> Pointer::OFFSET_BITS) as u16)
     }
 
-    /// Bytes from the shard's start.
+    /// Returns the bytes from the shard's start.
     #[inline]
     #[must_use]
     pub fn offset(self) -> u64 {
@@ -56,8 +55,8 @@ impl Pointer {
     }
 }
 
-/// A hash of what a program believes about a table's rows. Programs whose beliefs differ must not
-/// share the table.
+/// A hash of what a program assumes about a table's rows. Programs with different assumptions must
+/// not share the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint(pub u64);
 
@@ -73,14 +72,14 @@ impl Fingerprint {
     }
 }
 
-/// How one READ of a record shows whether it is torn.
+/// A read scheme: how one READ of a record shows whether it is torn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum ReadScheme {
-    /// The record is one line: fabrics with atomic lines read it whole.
+    /// The record is one line. A fabric with atomic lines reads it whole.
     SingleLine = 1,
-    /// A checksum in the header covers version, key and value. Works on any fabric; the only scheme
-    /// that also accepts a record that is locked but not being written.
+    /// A checksum in the header covers version, key and value. It works on any fabric. It is the
+    /// only scheme that also accepts a record that is locked and not being written.
     Checksum = 2,
     /// Every line after the first begins with the record's version.
     LineVersions = 3,
@@ -92,41 +91,46 @@ impl ReadScheme {
     }
 }
 
-/// Who may change a table's lock words and how its replicas are kept: presets of one discipline may
-/// run together.
+/// A discipline: what may change a table's lock words, and how the table's replicas are kept.
+/// Presets of one discipline may run together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discipline {
-    /// Format of the lock word: 1 = exclusive, CASed from and to 0; 2 = exclusive or shared.
+    /// The format of the lock word: 1 = exclusive, CASed from and to 0; 2 = exclusive or shared.
     pub lock: u8,
-    /// Who changes it: 1 = atomics of the NIC only; 2 = the CPU of the primary's node only, at the
-    /// request of clients.
+    /// What changes the lock word: 1 = atomics of the NIC only; 2 = only the CPU of the primary's
+    /// node, at the request of clients.
     pub atomics: u8,
-    /// How backups follow: 1 = redo rings applied by the memory node; 2 = clients install on every
-    /// replica in place; 3 and 4 = the same, and every writer publishes its versions in the one
-    /// version cache that the table's readers validate by: of one process, which alone has the
-    /// table, or of the cluster.
+    /// How backups follow:
+    ///
+    /// - 1: the memory node applies redo rings;
+    /// - 2: clients install on every replica in place;
+    /// - 3 and 4: as 2, and every writer publishes its versions in the one version cache by which
+    ///   the table's readers validate. With 3 it is the cache of one process, which alone has the
+    ///   table; with 4 it is the cache of the cluster.
     pub replication: u8,
-    /// Format of log entries: 2 = whole write set with new values and index patches; 3 = whole
-    /// write set with old values.
+    /// The format of log entries: 2 = the whole write set with new values and index patches; 3 =
+    /// the whole write set with old values.
     pub log: u8,
 }
 
 impl Discipline {
-    /// Optimistic concurrency control with redo rings, locks taken by one-sided atomics: presets
+    /// Optimistic concurrency control with redo rings. One-sided atomics take the locks. Presets:
     /// `drtm-r`, `drtm-h`.
     pub const OCC_ONE_SIDED: Discipline = Discipline { lock: 1, atomics: 1, replication: 1, log: 2 };
-    /// Optimistic concurrency control whose locks are taken by the CPU of the primary's node:
-    /// presets `farm`, `fasst`, and `drtm-h` where it must.
+    /// Optimistic concurrency control in which the CPU of the primary's node takes the locks.
+    /// Presets: `farm`, `fasst`, and `drtm-h` where it must.
     pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
-    /// Exclusive and shared locks taken by one-sided atomics, redo rings: preset `no-wait-2pl`.
+    /// Exclusive and shared locks, which one-sided atomics take, with redo rings. Preset:
+    /// `no-wait-2pl`.
     pub const TWO_PHASE: Discipline = Discipline { lock: 2, ..Discipline::OCC_ONE_SIDED };
-    /// Locks taken by one-sided atomics, every replica updated in place, undo logs: preset `ford`.
+    /// Locks that one-sided atomics take, in-place updates of every replica, and undo logs. Preset:
+    /// `ford`.
     pub const IN_PLACE: Discipline = Discipline { replication: 2, log: 3, ..Discipline::OCC_ONE_SIDED };
-    /// In-place updates with the version cache of one process: preset `ford-local`. The cache
+    /// In-place updates with the version cache of one process. Preset: `ford-local`. The cache
     /// validates records that are only read, without a look at the record. So a client that does
     /// not publish in the cache must not write.
     pub const IN_PLACE_LOCAL: Discipline = Discipline { replication: 3, ..Discipline::IN_PLACE };
-    /// In-place updates with the version cache of the whole cluster: preset `ford-global`.
+    /// In-place updates with the version cache of the whole cluster. Preset: `ford-global`.
     pub const IN_PLACE_GLOBAL: Discipline = Discipline { replication: 4, ..Discipline::IN_PLACE };
 
     /// Whether clients install on every replica in place, and log old values.
@@ -135,20 +139,20 @@ impl Discipline {
         self == Discipline::IN_PLACE || self.has_version_cache()
     }
 
-    /// Whether its tables have a version cache.
+    /// Whether tables of this discipline have a version cache.
     #[must_use]
     pub fn has_version_cache(self) -> bool {
         matches!(self, Discipline::IN_PLACE_LOCAL | Discipline::IN_PLACE_GLOBAL)
     }
 }
 
-/// What finds a table's records.
+/// The kind of index that finds a table's records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum IndexKind {
     /// Buckets that say where records are.
     ClusterHash = 1,
-    /// Buckets that hold the records.
+    /// Buckets that hold the records themselves.
     FStore = 2,
 }
 
@@ -179,59 +183,60 @@ impl std::fmt::Display for Discipline {
     }
 }
 
-/// Where the parts of a slot lie. See `remora_record::record` for the slot itself.
+/// The layout of a slot: where its parts lie. See `remora_record::record` for the slot itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Bytes of a key.
+    /// The bytes of a key.
     pub key_bytes: u16,
-    /// Bytes of the slot before the value, headers of further lines not counted: the header of the
-    /// slot and the key. So it says how many extra words the header has.
+    /// The bytes of the slot before the value, which are the header of the slot and the key.
+    /// Headers of further lines are not counted. So this also says how many extra words the header
+    /// has.
     pub value_at: u16,
-    /// Bytes of each further line that are not data (8 with line versions, else 0).
+    /// The bytes of each further line that are not data: 8 with line versions, else 0.
     pub line_header: u16,
-    /// Largest value, in bytes.
+    /// The largest value, in bytes.
     pub value_max: u32,
-    /// Bytes of a slot: whole lines.
+    /// The bytes of a slot, which is whole lines.
     pub slot_bytes: u32,
-    /// How torn records are told.
+    /// How readers recognize torn records.
     pub scheme: ReadScheme,
 }
 
-/// What a table is created from. Sizes are of one shard.
+/// The description from which a table is created. Sizes are for one shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableSpec {
-    /// Name of the table.
+    /// The name of the table.
     pub name: String,
     /// What keys and values mean, for people: see [`TableSpec::schema_to_keep`].
     pub schema: String,
-    /// Fingerprint of the schema.
+    /// The fingerprint of the schema.
     pub fingerprint: Fingerprint,
-    /// Layout of the slots.
+    /// The layout of the slots.
     pub layout: Layout,
-    /// Index that finds the records.
+    /// The kind of index that finds the records.
     pub index: IndexKind,
-    /// Discipline that the table's protocols share.
+    /// The discipline that the table's protocols share.
     pub discipline: Discipline,
-    /// Number of shards.
+    /// The number of shards.
     pub shards: u16,
-    /// Copies of each record.
+    /// The number of copies of each record.
     pub replicas: u8,
-    /// Main buckets of a shard's index.
+    /// The number of main buckets of a shard's index.
     pub buckets: u64,
-    /// Indirect buckets of a shard's index.
+    /// The number of indirect buckets of a shard's index.
     pub indirect: u64,
-    /// Slots of a shard.
+    /// The number of slots of a shard.
     pub slots: u64,
-    /// Bytes of a shard in all.
+    /// The bytes of a whole shard.
     pub shard_bytes: u64,
     /// When clients make it larger.
     pub grows: Grows,
 }
 
 impl TableSpec {
-    /// The part of a schema's text that the catalog keeps: [`SCHEMA_BYTES_MAX`] bytes, with `...` at
-    /// the end of a text that was longer. Tables are told apart by their fingerprints, which are
-    /// those of whole texts.
+    /// Returns the part of a schema's text that the catalog keeps: at most [`SCHEMA_BYTES_MAX`]
+    /// bytes, which end with `...` if the text was longer. Fingerprints, which tell schemas apart,
+    /// are those of whole texts.
     #[must_use]
     pub fn schema_to_keep(text: &str) -> String {
         let text = text.replace('\0', " ");
@@ -242,13 +247,13 @@ impl TableSpec {
         format!("{}...", &text[..end])
     }
 
-    /// Rows that fit into all shards together.
+    /// Returns the number of rows that fit into all shards together.
     #[must_use]
     pub fn rows_that_fit(&self) -> u64 {
         self.slots * u64::from(self.shards)
     }
 
-    /// Bytes that the table takes at all memory nodes together.
+    /// Returns the bytes that the table takes at all memory nodes together.
     #[must_use]
     pub fn bytes_in_all(&self) -> u64 {
         self.shard_bytes * u64::from(self.shards) * u64::from(self.replicas)
@@ -271,47 +276,49 @@ impl Grows {
     }
 }
 
-/// A table of the catalog.
+/// A table's entry in the catalog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableEntry {
-    /// What it was created from.
+    /// The description from which the table was created.
     pub spec: TableSpec,
-    /// First of the table's shards; the others follow.
+    /// The first of the table's shards. The others follow.
     pub shard_first: ShardId,
-    /// The client that is still creating it; `None` when it is ready.
+    /// The client that is still creating the table. `None` when it is ready.
     pub creator: Option<u32>,
-    /// Generation of the change that entered the table. Ids are used again, so this tells a table
-    /// from a later one with the same id.
+    /// The generation of the change that entered the table. Ids are used again, so this tells a
+    /// table from a later one with the same id.
     pub born: u64,
-    /// Generation of the change that entered the first of the tables that this one has grown from:
-    /// its own, if it has not grown. So it tells that two tables are one to a program.
+    /// The generation of the change that entered the first of the tables that this one has grown
+    /// from. It is `born` if the table has not grown. A program sees two tables with one origin as
+    /// one table.
     pub origin: u64,
-    /// How many tables it has grown from, one after the other.
+    /// The number of tables that this one has grown from, one after the other.
     pub growths: u32,
-    /// Says that another table is growing into this one; `None` if not.
+    /// The state of growth, if another table is growing into this one.
     pub growth: Option<Growth>,
-    /// Says that the table was dropped; `None` if it was not.
+    /// The tombstone, if the table was dropped.
     pub dropped: Option<Tombstone>,
 }
 
-/// A table grows into a larger one: see the module's page.
+/// The growth of a table into a larger one. The rules are on the module's page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Growth {
     /// The table that grows.
     pub from: TableId,
-    /// How far it has come.
+    /// The stage of the growth.
     pub stage: Stage,
     /// The client that moves the rows.
     pub by: u32,
 }
 
-/// How far a table has grown into a larger one. Clients look for a key in both in either stage.
+/// The stage of a table's growth into a larger one. In either stage, clients look for a key in both
+/// tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Stage {
-    /// Clients insert keys into the smaller one.
+    /// Clients insert keys into the smaller table.
     Announced = 1,
-    /// Clients insert keys into the larger one, and the rows move there.
+    /// Clients insert keys into the larger table, and the rows move there.
     Filling = 2,
 }
 
@@ -321,13 +328,13 @@ impl Stage {
     }
 }
 
-/// What the catalog keeps of a table that was dropped.
+/// The tombstone of a table that was dropped: what the catalog keeps of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tombstone {
-    /// Generation of the change that dropped the table.
+    /// The generation of the change that dropped the table.
     pub generation: u64,
-    /// `None` while the table's space is kept. When the space is free: the last client that was
-    /// given an incarnation before, so that no ring of a later client names the table.
+    /// `None` while the table's space is kept. When the space is free, this is the last client that
+    /// had been given an incarnation by then. No ring of a later client names the table.
     pub last_client: Option<u32>,
 }
 
@@ -339,7 +346,8 @@ impl TableEntry {
         self.spec.name.is_empty() || self.dropped.is_some_and(|dropped| dropped.last_client.is_some())
     }
 
-    /// Whether the table can be opened, or is being created: it was neither discarded nor dropped.
+    /// Whether the table can be opened, or is being created. It was then neither discarded nor
+    /// dropped.
     #[must_use]
     pub fn is_there(&self) -> bool {
         !self.spec.name.is_empty() && self.dropped.is_none()
@@ -351,17 +359,17 @@ impl TableEntry {
 pub struct Replica {
     /// The memory node.
     pub node: NodeId,
-    /// Region of the node that has the shard.
+    /// The region of the node that has the shard.
     pub region: RegionId,
-    /// Where the shard begins.
+    /// The offset in the region at which the shard begins.
     pub base: u64,
-    /// It gets every write, and has not got all of the rest yet: nobody reads it, and it does not
-    /// count as a copy.
+    /// Whether the replica is joining. A joining replica gets every write, and has not got all
+    /// earlier data yet. No client reads it, and it does not count as a copy.
     pub joining: bool,
 }
 
 impl Replica {
-    /// The address of an offset of the shard.
+    /// Returns the address of an offset of the shard.
     #[inline]
     #[must_use]
     pub fn address(&self, offset: u64) -> Address {
@@ -369,34 +377,35 @@ impl Replica {
     }
 }
 
-/// Where a shard is: the primary first, then the backups, then the joining replicas.
+/// The placement of a shard: its replicas. The primary comes first, then the backups, then the
+/// joining replicas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardPlacement {
-    /// Table that the shard belongs to.
+    /// The table that the shard belongs to.
     pub table: TableId,
-    /// Bytes of each replica.
+    /// The bytes of each replica.
     pub bytes: u64,
-    /// Replicas, the primary first.
+    /// The replicas, the primary first.
     pub replicas: Vec<Replica>,
 }
 
 impl ShardPlacement {
-    /// The replicas that have everything.
+    /// Returns the replicas that have all data.
     pub fn copies(&self) -> impl Iterator<Item = &Replica> {
         self.replicas.iter().filter(|replica| !replica.joining)
     }
 }
 
-/// The catalog and the configuration.
+/// The metadata: the catalog and the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Metadata {
-    /// Grows with every change.
+    /// The generation, which grows with every change.
     pub generation: u64,
-    /// Epoch of the configuration: grows when replicas move.
+    /// The epoch of the configuration, which grows when replicas move.
     pub epoch: u64,
-    /// Tables, by [`TableId`].
+    /// The tables, by [`TableId`].
     pub tables: Vec<TableEntry>,
-    /// Shards, by [`ShardId`].
+    /// The shards, by [`ShardId`].
     pub shards: Vec<ShardPlacement>,
 }
 
@@ -406,11 +415,11 @@ impl Default for Metadata {
     }
 }
 
-/// Base of a replica that has no place yet.
+/// The base of a replica that has no place yet.
 pub(super) const UNPLACED: u64 = u64::MAX;
 
 impl Metadata {
-    /// The table with a name: of one that grows, the smaller one.
+    /// Returns the table with this name. If the table grows, it is the smaller one.
     pub fn table(&self, name: &str) -> Result<(TableId, &TableEntry), MemoryError> {
         let mut tables = self.tables.iter().enumerate();
         let found = tables.find(|(_, table)| table.is_there() && table.growth.is_none() && table.spec.name == name);
@@ -418,52 +427,54 @@ impl Metadata {
         Ok((TableId(index as u16), table))
     }
 
-    /// The table of an origin, whatever its name is by now: of one that grows, the smaller one.
-    /// Fails with [`MemoryError::Dropped`] if there is none any more; it had the name `name`.
+    /// Returns the table of an origin, whatever its name is by now. If the table grows, it is the
+    /// smaller one. Fails with [`MemoryError::Dropped`] if there is none any more. `name` is the
+    /// name that the table had, for the error.
     pub fn table_of_origin(&self, origin: u64, name: &str) -> Result<(TableId, &TableEntry), MemoryError> {
         let is_it = |table: &TableEntry| table.is_there() && table.growth.is_none() && table.origin == origin;
         let found = (0..).map(TableId).zip(&self.tables).find(|(_, table)| is_it(table));
         found.ok_or_else(|| MemoryError::Dropped { table: name.to_owned() })
     }
 
-    /// Copies that every record of a table has at least: fewer than there should be after a memory
-    /// node was lost.
+    /// Returns the number of copies that every record of a table has at least. After a memory node
+    /// was lost, that may be fewer than there should be.
     #[must_use]
     pub fn copies_of(&self, table: &TableEntry) -> usize {
         self.shards_of(table).map(|shard| shard.copies().count()).min().unwrap_or(0)
     }
 
-    /// A table, and the larger ones that it grows into, one after the other.
+    /// Returns a table, and the larger ones that it grows into, one after the other.
     pub fn and_larger(&self, id: TableId) -> impl Iterator<Item = TableId> + '_ {
         std::iter::successors(Some(id), |id| self.larger(*id).map(|(larger, _)| larger))
     }
 
-    /// The larger table that a table grows into, if it grows.
+    /// Returns the larger table that a table grows into, if it grows.
     #[must_use]
     pub fn larger(&self, id: TableId) -> Option<(TableId, &TableEntry)> {
         let is_larger = |table: &TableEntry| table.is_there() && table.growth.is_some_and(|growth| growth.from == id);
         (0..).map(TableId).zip(&self.tables).find(|(_, table)| is_larger(table))
     }
 
-    /// The error that says why no table has a name: none ever had, or it was dropped.
+    /// Returns the error that says why no table has this name: none ever had it, or the table was
+    /// dropped.
     fn missing(&self, name: &str) -> MemoryError {
         let was_dropped = self.tables.iter().any(|table| table.dropped.is_some() && table.spec.name == name);
         let name = name.to_owned();
         if was_dropped { MemoryError::Dropped { table: name } } else { MemoryError::UnknownTable(name) }
     }
 
-    /// Tables that were dropped and whose space is kept still.
+    /// Returns the tables that were dropped and whose space is still kept.
     pub fn kept(&self) -> impl Iterator<Item = (TableId, &TableEntry)> + '_ {
         let kept = |table: &TableEntry| table.dropped.is_some() && !table.is_vacant();
         (0..).map(TableId).zip(&self.tables).filter(move |(_, table)| kept(table))
     }
 
-    /// The shards of a table.
+    /// Returns the shards of a table.
     pub fn shards_of(&self, table: &TableEntry) -> impl Iterator<Item = &ShardPlacement> + '_ {
         self.shards.iter().skip(table.shard_first.0.into()).take(table.spec.shards.into())
     }
 
-    /// Takes the space of a dropped table away, and leaves its tombstone.
+    /// Frees the space of a dropped table, and leaves its tombstone.
     pub(super) fn bury(&mut self, id: TableId, last_client: u32) {
         let Some(table) = self.tables.get_mut(usize::from(id.0)) else { return };
         let Some(dropped) = &mut table.dropped else { return };
@@ -474,19 +485,19 @@ impl Metadata {
         }
     }
 
-    /// Clients that have not finished what they create.
+    /// Returns the clients that have not finished the tables that they create.
     #[must_use]
     pub fn creators(&self) -> BTreeSet<u32> {
         self.tables.iter().filter_map(|table| table.creator).collect()
     }
 
-    /// Those of some nodes that have no replica of anything.
+    /// Returns the nodes, out of `nodes`, that have no replica of any shard.
     #[must_use]
     pub fn without_replicas(&self, nodes: NodeSet) -> NodeSet {
         nodes.without(self.shards.iter().flat_map(|shard| &shard.replicas).map(|replica| replica.node).collect())
     }
 
-    /// Shards and nodes of all replicas that are joining.
+    /// Returns the shard and the node of each joining replica.
     pub fn joining(&self) -> impl Iterator<Item = (ShardId, NodeId)> + '_ {
         (0..).map(ShardId).zip(&self.shards).flat_map(|(id, shard)| {
             shard.replicas.iter().filter(|replica| replica.joining).map(move |replica| (id, replica.node))

@@ -1,13 +1,14 @@
-//! A profile for a device that `remora bench micro` has measured.
+//! The fit: makes a simulator's profile of a device from the results of `remora bench micro` on
+//! that device.
 //!
-//! The simulator runs the same measurement with a profile that has a parameter for each thing
-//! measured; what it is off by corrects that parameter, again and again. Each correction is exact
-//! if those before it are right, so a few turns do. Parameters that one worker's verbs say nothing
-//! of are those of a base profile.
+//! The simulator runs the same measurement with a profile that has a parameter for each measured
+//! value. The error of a simulated value corrects its parameter, and this is repeated. Each
+//! correction is exact if the corrections before it are right, so a few turns suffice. Parameters
+//! that the verbs of one worker do not determine are taken from a base profile.
 //!
-//! A rate says what one worker reached on one connection, whatever held it back. So the NIC's
-//! occupancies that are fitted to rates are upper bounds: with more workers the device may do more
-//! than the profile.
+//! A rate says what one worker reached on one connection, whatever the limit was. So the NIC's
+//! occupancies that are fitted to rates are upper bounds: with more workers the device may do
+//! better than the profile.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +17,13 @@ use super::verbs::{self, LIST, Stand, VerbFigures, VerbKind, four_digits};
 use remora_fabric::sim::{Path, Profile, Sim, SimError, SimOptions};
 use serde::Serialize;
 
-/// How far the fitted profile may be off: a tenth of what was measured.
+/// The largest accepted error of a fitted profile: a tenth of the measured value.
 pub const ERROR_MAX: f64 = 0.10;
 
-/// Why there is no profile.
+/// The reason why there is no profile.
 #[derive(Debug, thiserror::Error)]
 pub enum FitError {
-    /// A measurement that is needed.
+    /// A measurement that the fit needs is missing.
     #[error("{0} has not been measured")]
     Missing(VerbKind),
     /// The cluster cannot be simulated.
@@ -33,18 +34,18 @@ pub enum FitError {
     Micro(#[from] MicroError),
 }
 
-/// A measured value, and what the fitted profile makes of it.
+/// A measured value beside the value that the fitted profile gives.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Check {
-    /// What was measured.
+    /// The name of the value.
     pub name: String,
-    /// Unit of both values.
+    /// The unit of both values.
     pub unit: &'static str,
-    /// On the device.
+    /// The value on the device.
     pub measured: f64,
-    /// In the simulator.
+    /// The value in the simulator.
     pub simulated: f64,
-    /// How far that is above or below what was measured, as a share of it.
+    /// The difference of the simulated value from the measured one, as a share of the measured one.
     pub error: f64,
 }
 
@@ -54,7 +55,7 @@ impl Check {
         Check { name, unit, measured: four_digits(measured), simulated: four_digits(simulated), error }
     }
 
-    /// Whether the profile is off by more than [`ERROR_MAX`].
+    /// Whether the error is larger than [`ERROR_MAX`].
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.error.abs() > ERROR_MAX
@@ -64,17 +65,17 @@ impl Check {
 /// A fitted profile.
 #[derive(Clone, Debug)]
 pub struct Fit {
-    /// It.
+    /// The profile.
     pub profile: Profile,
-    /// Where each fitted number comes from, by its key: the others are the base's.
+    /// Where each fitted number comes from, by its key. All other numbers are those of the base.
     pub sources: BTreeMap<&'static str, String>,
-    /// Everything measured, beside what the profile gives.
+    /// All measured values, each beside the value that the profile gives.
     pub checks: Vec<Check>,
     base: String,
 }
 
 impl Fit {
-    /// The profile as a file, below a heading of several lines.
+    /// Returns the profile as the text of a file, below a heading of several lines.
     #[must_use]
     pub fn to_toml(&self, heading: &str) -> String {
         let mut text: String = heading.lines().map(|line| format!("# {line}\n")).collect();
@@ -91,28 +92,28 @@ impl Fit {
     }
 }
 
-/// Corrections of the parameters: far more than it takes where the parameters are those of one kind
-/// of hardware.
+/// The number of corrections. It is far more than needed, if the values are those of one kind of
+/// hardware.
 const TURNS: usize = 16;
-/// After this time, simulated workers have begun.
+/// The time after which simulated workers have begun.
 const BEGUN_NS: u64 = 2_000;
-/// What is slower than the fastest verb by this factor is held back by something else than the
+/// A verb that is slower than the fastest one by this factor is limited by something else than the
 /// client's CPU.
 const SLOWER: f64 = 1.05;
-/// A time that is none.
+/// A time that stands for none.
 const NOTHING_NS: f64 = 1e-3;
-/// Times of a profile have at most this number of nanoseconds.
+/// The longest time of a profile, in nanoseconds.
 const TIME_MAX_NS: f64 = 1e10;
-/// No memory is faster.
+/// The highest bandwidth of a profile. No memory is faster.
 const BANDWIDTH_MAX_GB_S: f64 = 1e3;
 
-/// Fits a profile of this name to what was measured; `inline_bytes`, if the device tells. The parts
-/// of `base` that do not follow from it stay.
+/// Fits a profile of this name to the measured figures. `inline_bytes` is given if the device tells
+/// it. Parts of `base` that the figures do not determine stay as they are.
 ///
 /// # Errors
 ///
-/// [`FitError::Missing`] unless all verbs were measured; the others mean that the simulation could
-/// not be run.
+/// [`FitError::Missing`] unless all verbs were measured. The other errors mean that the simulation
+/// could not be run.
 pub fn fit(
     base: &Profile,
     name: &str,
@@ -138,23 +139,23 @@ const LONG_WRITE: VerbKind = VerbKind::write(4096);
 const CAS: VerbKind = VerbKind::CAS;
 const CALL: VerbKind = VerbKind::CALL;
 
-/// A number of a profile.
+/// A number of a profile, as a function that returns a reference to it.
 type Field = fn(&mut Profile) -> &mut f64;
 
-/// How long the memory node's NIC takes for each verb.
+/// The parameters for the time that the memory node's NIC takes for each verb.
 const ENGINE: [(&str, Field, VerbKind); 3] = [
     ("nic.read_ns", |profile| &mut profile.nic.read_ns, READ),
     ("nic.write_ns", |profile| &mut profile.nic.write_ns, WRITE),
     ("nic.atomic_ns", |profile| &mut profile.nic.atomic_ns, CAS),
 ];
 
-/// Nanoseconds of a verb, measured or simulated.
+/// The times of a verb in nanoseconds, measured or simulated.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     latency: f64,
-    /// For each verb, alone in its round.
+    /// The time for each verb, alone in its round.
     single: f64,
-    /// For each of a [`LIST`].
+    /// The time for each verb of a [`LIST`].
     list: f64,
 }
 
@@ -164,7 +165,7 @@ impl Times {
         Times { latency: figures.p50_ns, single: each(figures.single_m_s), list: each(figures.list_m_s) }
     }
 
-    /// What is missing.
+    /// Returns what the simulated times lack.
     fn less(self, simulated: Times) -> Times {
         Times {
             latency: self.latency - simulated.latency,
@@ -183,9 +184,9 @@ struct Fitting {
     long_read: Times,
     long_write: Times,
     call: Times,
-    /// The verb that the client's CPU is the limit of, if it is of any.
+    /// The verb that is limited by the client's CPU, if any verb is.
     fastest: VerbKind,
-    /// What long verbs have had of the link.
+    /// The bandwidth that long verbs have had, which the link has at least.
     link_least_gb_s: f64,
     seed: u64,
 }
@@ -198,7 +199,7 @@ impl Fitting {
         };
         let (read, write, cas) = (times(READ)?, times(WRITE)?, times(CAS)?);
         let fastest = match base.path {
-            // A core waits for what it loads; WRITEs cost it nothing but themselves.
+            // A core waits for what it loads. Its WRITEs cost nothing but themselves.
             Path::Loads => WRITE,
             _ if write.list <= read.list.min(cas.list) => WRITE,
             _ if read.list <= cas.list => READ,
@@ -230,8 +231,8 @@ impl Fitting {
         }
     }
 
-    /// What can be said without a simulation: what takes longer than another thing, and what cannot
-    /// take so long as in the base.
+    /// Sets what follows without a simulation: which values must be larger than others, and which
+    /// cannot be as large as in the base.
     fn begin(&mut self, inline_bytes: Option<u32>) {
         if let Some(bytes) = inline_bytes {
             self.profile.nic.inline_bytes = bytes;
@@ -268,8 +269,8 @@ impl Fitting {
         self.link();
     }
 
-    /// The memory node's NIC is what holds a verb back, if nothing else does: not the client's CPU,
-    /// and not that atomics of a connection follow each other.
+    /// Corrects the time of the memory node's NIC for a verb, if that is the verb's limit. It is
+    /// not if the limit is the client's CPU, or that atomics of a connection follow each other.
     fn engine(&mut self, key: &'static str, of: Field, kind: VerbKind, simulated: Times) {
         let list = self.measured(kind).list;
         if self.is_held_back(kind) && list > SLOWER * simulated.list {
@@ -281,7 +282,7 @@ impl Fitting {
         }
     }
 
-    /// The link's bandwidth, if long verbs show it.
+    /// Sets the link's bandwidth, if long verbs show it.
     fn link(&mut self) {
         let reads = self.long_read.list < self.long_write.list;
         let (long, short, kind) =
@@ -316,7 +317,8 @@ impl Fitting {
         self.sources.insert(key, source);
     }
 
-    /// Simulates what was measured, and corrects; also the NICs' engines, when the rest is `near`.
+    /// Simulates the measurement and corrects the profile. It corrects the NICs' engines only when
+    /// the rest is `near`.
     fn turn(&mut self, near: bool) -> Result<(), FitError> {
         let model = Model::of(&self.profile, self.seed);
         let missing = |kind: VerbKind, measured: Times| Ok::<_, FitError>(measured.less(model.times(kind, measured)?));
@@ -340,12 +342,12 @@ impl Fitting {
         match path {
             Path::Nic => self.way(write.latency, "WRITE"),
             Path::Messages => self.way(mean([read, write, cas]).latency, "READ, WRITE and CAS"),
-            // The core waits for it all: its own time is what is not memory's.
+            // The core waits for all of it. The core's own time is what does not belong to memory.
             Path::Loads => {}
         }
         match path {
             Path::Nic => self.dma_read(read.latency, write.latency),
-            // A CAS takes what a READ takes: between the two.
+            // A CAS takes what a READ takes, so the mean of the two is used.
             Path::Loads => self.dma_read((read.latency + cas.latency) / 2.0, write.latency),
             Path::Messages => {}
         }
@@ -370,24 +372,25 @@ impl Fitting {
         let what = format!("rates of calls, one and {LIST} to a round");
         self.add("calls.post_ns", |p| &mut p.calls.post_ns, first + each, &what);
         self.add("calls.next_ns", |p| &mut p.calls.next_ns, each, &what);
-        // Where one core waits for each call, it is all the same who takes the time.
+        // Where one core waits for each call, it does not matter which part takes the time.
         if self.profile.path == Path::Nic {
             let most = self.call.list;
             self.add("calls.serve_ns", |p| &mut p.calls.serve_ns, missing.latency, "latency of a call");
-            // One thread serves a connection: it can take no longer than the calls follow each
-            // other.
+            // One thread serves a connection. It can take no longer than the time from one call to
+            // the next.
             let serve = &mut self.profile.calls.serve_ns;
             *serve = serve.min(most);
         }
     }
 
-    /// What is on a verb's way whatever it is: divided as in the base.
+    /// Corrects the parts that are on the way of every verb. They share the difference as in the
+    /// base.
     fn way(&mut self, missing: f64, verb: &str) {
         let writes = self.profile.path == Path::Nic && !self.swaps_tell();
         let nic = &mut self.profile.nic;
         let there = nic.send_ns + nic.wire_ns + nic.receive_ns + if writes { nic.dma_write_ns } else { 0.0 };
         let whole = there + nic.wire_ns + nic.completion_ns;
-        // Never all of it at once: what is nothing cannot grow again.
+        // A value is never corrected to 0, because it could not grow again.
         let factor = if whole > 0.0 { (1.0 + missing / whole).max(0.1) } else { 1.0 };
         let mut parts: Vec<(&'static str, &mut f64)> = vec![
             ("nic.send_ns", &mut nic.send_ns),
@@ -407,8 +410,8 @@ impl Fitting {
         }
     }
 
-    /// Whether the rate of CASes tells how long a READ of memory takes, which is how far atomics of
-    /// one connection are apart: if the times of READ and WRITE allow it.
+    /// Whether the rate of CASes tells how long a READ of memory takes. That is the time between
+    /// two atomics of one connection. It does if the times of READ and WRITE allow it.
     fn swaps_tell(&self) -> bool {
         let path = self.profile.path;
         let engine = |kind| if path == Path::Nic && self.is_held_back(kind) { self.measured(kind).list } else { 0.0 };
@@ -418,32 +421,32 @@ impl Fitting {
         tell && (0.0..self.write.latency / 2.0).contains(&writing)
     }
 
-    /// Whether something else than the client's CPU is a verb's limit.
+    /// Whether the limit of a verb is something else than the client's CPU.
     fn is_held_back(&self, kind: VerbKind) -> bool {
         self.measured(kind).list > SLOWER * self.measured(self.fastest).list
     }
 
-    /// How far CASes of a connection are apart.
+    /// Returns the time between two CASes of a connection.
     fn apart(&self) -> f64 {
-        // Of a list that a core waits for: what each but the first adds.
+        // For a list that a core waits for, this is the time that each verb but the first adds.
         let each = |times: Times| (times.list * LIST as f64 - times.single) / (LIST - 1) as f64;
         if self.profile.path == Path::Loads { each(self.cas) - each(self.write) } else { self.cas.list }
     }
 
-    /// What a READ takes longer than what is on every verb's way.
+    /// Corrects the additional time of a READ, beyond what is on the way of every verb.
     fn dma_read(&mut self, missing: f64, of_write: f64) {
         if !self.swaps_tell() {
             return self.add("nic.dma_read_ns", |p| &mut p.nic.dma_read_ns, missing, "latency of READ");
         }
         let by = self.apart() - self.profile.nic.dma_read_ns;
         self.add("nic.dma_read_ns", |p| &mut p.nic.dma_read_ns, by, "rate of CAS");
-        // The rest of a READ's time, beside a WRITE's, is that writing memory takes longer or
-        // shorter.
+        // The rest of the difference between READ and WRITE means that writing memory takes longer
+        // or shorter.
         let by = by - (missing - of_write);
         self.add("nic.dma_write_ns", |p| &mut p.nic.dma_write_ns, by, "latencies of READ and WRITE, rate of CAS");
     }
 
-    /// What long verbs take longer than short ones.
+    /// Corrects the additional time of long verbs, compared with short ones.
     fn bytes(&mut self, read: f64, write: f64) {
         let longer = (LONG_READ.bytes - READ.bytes) as f64;
         let more = |gb_s: f64, missing: f64| 1.0 / (1.0 / gb_s + missing / longer).max(1.0 / BANDWIDTH_MAX_GB_S);
@@ -458,7 +461,8 @@ impl Fitting {
                 nic.pcie_gb_s = more(nic.pcie_gb_s, read);
                 "latencies of READ, 64 and 4096 B"
             }
-            // It passes it at one end, and that of a WRITE at both.
+            // The payload of a READ passes PCIe at one end, and the payload of a WRITE at both
+            // ends.
             Path::Messages => {
                 nic.pcie_gb_s = more(nic.pcie_gb_s, write - read);
                 let link = more(nic.link_gb_s, 2.0 * read - write);
@@ -479,7 +483,7 @@ impl Fitting {
         self.say(key, format!("derived: by simulation from what remora bench micro measured, {what}"));
     }
 
-    /// As many digits as mean something.
+    /// Rounds all fitted numbers to as many digits as are meaningful.
     fn round(&mut self) {
         let Profile { nic, cpu, calls, .. } = &mut self.profile;
         let mut fitted = vec![&mut nic.link_gb_s, &mut nic.pcie_gb_s, &mut nic.wire_ns, &mut nic.send_ns];
@@ -517,8 +521,8 @@ fn mean(times: [Times; 3]) -> Times {
     Times { latency: mean(|times| times.latency), single: mean(|times| times.single), list: mean(|times| times.list) }
 }
 
-/// What a round costs a CPU, and what each of its verbs does, of what one verb costs it alone and
-/// in a list.
+/// Splits a CPU's cost into the cost of a round and the cost of each verb, from the cost of one
+/// verb alone and in a list.
 fn split(times: Times) -> (f64, f64) {
     let round = (times.single - times.list) * LIST as f64 / (LIST - 1) as f64;
     (round, times.list - round / LIST as f64)
@@ -531,12 +535,12 @@ struct Model {
 
 impl Model {
     fn of(profile: &Profile, seed: u64) -> Model {
-        // What the contract allows beyond what hardware does would only be noise.
+        // Freedoms of the contract that the hardware does not use would only be noise.
         Model { options: SimOptions { hostile: false, ..SimOptions::new(profile.clone(), seed) } }
     }
 
-    /// The times of a verb on a cluster where nothing else has happened. How long it measures is a
-    /// multiple of the `measured` times.
+    /// Returns the times of a verb, on a cluster where nothing else has happened. The simulation
+    /// lasts a multiple of the `measured` times.
     fn times(&self, kind: VerbKind, measured: Times) -> Result<Times, FitError> {
         let SimOptions { profile, seed, .. } = &self.options;
         let sim = Sim::new(&verbs::regions(), &self.options)?;

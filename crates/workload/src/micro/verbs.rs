@@ -1,8 +1,8 @@
-//! Single verbs, as perftest measures them: how long one takes, and how many one worker does that
-//! has many under way.
+//! Measurements of single verbs, as perftest makes them: how long one verb takes, and how many
+//! verbs one worker executes that has several under way.
 //!
-//! The same code measures a fabric and a simulated cluster, so that the two can be compared number
-//! by number: that is how a profile of the simulator is fitted to a device (`remora_lab::fit`).
+//! The same code measures a fabric and a simulated cluster, so the two can be compared number by
+//! number. In this way a profile of the simulator is fitted to a device (`remora_lab::fit`).
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -19,52 +19,52 @@ use super::{MicroError, NODE};
 use crate::Prng;
 use crate::statistics::{merge, times};
 
-/// A verb.
+/// A kind of verb.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verb {
-    /// READ.
+    /// A READ.
     Read,
-    /// WRITE.
+    /// A WRITE.
     Write,
-    /// Compare-and-swap.
+    /// A compare-and-swap.
     Cas,
-    /// FETCH_ADD.
+    /// A FETCH_ADD.
     FetchAdd,
-    /// A call of the memory node's CPU that asks nothing.
+    /// A call of the memory node's CPU, with an empty request.
     Call,
 }
 
-/// A verb and the bytes that it moves.
+/// A verb, with the number of bytes that it moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct VerbKind {
-    /// What it is.
+    /// The kind of verb.
     pub verb: Verb,
-    /// Bytes that it moves.
+    /// The number of bytes that it moves.
     pub bytes: usize,
 }
 
 impl VerbKind {
-    /// A READ of `bytes` bytes.
+    /// Returns the READ of `bytes` bytes.
     #[must_use]
     pub const fn read(bytes: usize) -> VerbKind {
         VerbKind { verb: Verb::Read, bytes }
     }
 
-    /// A WRITE of `bytes` bytes.
+    /// Returns the WRITE of `bytes` bytes.
     #[must_use]
     pub const fn write(bytes: usize) -> VerbKind {
         VerbKind { verb: Verb::Write, bytes }
     }
 
-    /// A compare-and-swap.
+    /// The compare-and-swap.
     pub const CAS: VerbKind = VerbKind { verb: Verb::Cas, bytes: WORD_BYTES };
-    /// A FETCH_ADD.
+    /// The FETCH_ADD.
     pub const FETCH_ADD: VerbKind = VerbKind { verb: Verb::FetchAdd, bytes: WORD_BYTES };
-    /// A call.
+    /// The call.
     pub const CALL: VerbKind = VerbKind { verb: Verb::Call, bytes: 0 };
 
-    /// All that are measured.
+    /// All verbs that are measured.
     pub const ALL: [VerbKind; 11] = [
         VerbKind::read(8),
         VerbKind::read(64),
@@ -79,9 +79,9 @@ impl VerbKind {
         VerbKind::CALL,
     ];
 
-    /// Adds `count` such verbs to a round, each somewhere in the region.
+    /// Adds `count` of these verbs to a round, each at a random place in the region.
     fn add_to(self, round: &mut Round<'_>, lane: &Lane, count: usize) {
-        // All write the same bytes, as those of perftest do.
+        // All of them write the same bytes, as perftest does.
         let staged = (self.verb == Verb::Write).then(|| round.stage_words(self.bytes / WORD_BYTES));
         for _ in 0..count {
             let unit = self.bytes.next_multiple_of(LINE_BYTES).max(LINE_BYTES) as u64;
@@ -110,53 +110,57 @@ impl fmt::Display for VerbKind {
     }
 }
 
-/// What was measured of a verb.
+/// The figures of one verb.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct VerbFigures {
-    /// Which verb.
+    /// The verb.
     #[serde(flatten)]
     pub kind: VerbKind,
-    /// Median time of one, when there is no other, in nanoseconds. Where it completes at once, the
-    /// time of several is shared out: the clock would cost as much.
+    /// The median time of one verb, while there is no other, in nanoseconds. Where verbs complete
+    /// at once, the time of several is divided by their number, because reading the clock would
+    /// cost as much as a verb.
     pub p50_ns: f64,
-    /// 99 of 100 took no longer.
+    /// The time that 99 of 100 verbs did not exceed, in nanoseconds.
     pub p99_ns: f64,
-    /// Millions a second, each in a round of its own: see [`Stand::under_way`]. What a tenth of the
-    /// repetitions reached, since a machine is not disturbed all the time.
+    /// Millions of verbs per second, each in a round of its own: see [`Stand::under_way`]. It is
+    /// the rate that a tenth of the repetitions reached, because a machine is not disturbed all the
+    /// time.
     pub single_m_s: f64,
-    /// Millions a second, [`LIST`] to a round.
+    /// Millions of verbs per second, with [`LIST`] verbs in a round.
     pub list_m_s: f64,
-    /// Gigabytes (10^9) a second of the latter.
+    /// Gigabytes (10^9 bytes) per second at the rate `list_m_s`.
     pub gb_s: f64,
 }
 
-/// Verbs of a round where there are several: one doorbell for all of them.
+/// The number of verbs in a round that has several. They share one doorbell.
 pub const LIST: usize = 16;
-/// Coroutines with such a round each: perftest has as many verbs under way.
+/// The number of coroutines that each have such a round under way. perftest has the same number of
+/// verbs under way.
 const LISTS: usize = 128 / LIST;
-/// Coroutines with one verb each.
+/// The number of coroutines that each have one verb under way.
 const SINGLES: usize = 32;
-/// Memory: so little that it is in the cache, as that of perftest is.
+/// The bytes of memory, which fit into the cache, as perftest's do.
 const NODE_BYTES: usize = 4 << 20;
-/// Who measures.
+/// The client that measures.
 const CLIENT: ClientId = ClientId(1);
-/// Rounds between two looks at the clock, where those complete at once and the clock costs as much
-/// as a round.
+/// The number of rounds between two readings of the clock, where rounds complete at once and
+/// reading the clock costs as much as a round.
 const CHUNK: u64 = 16;
-/// A measurement is repeated, if there is time: what disturbs it lasts longer than it does.
+/// The duration of one measurement. It is repeated if there is time, because disturbances last
+/// longer than it does.
 const SLICE: Nanos = 1_000_000;
-/// Rounds of each coroutine in a measurement of a rate, at least.
+/// The smallest number of rounds of each coroutine in a measurement of a rate.
 const ROUNDS: u64 = 10;
-/// Percentage of the repetitions that are slower than the one that is reported.
+/// The percentage of the repetitions that are slower than the one that is reported.
 const UNDISTURBED: usize = 90;
 
-/// Bytes of each region of a node to be measured.
+/// Returns the bytes of each region of a node that can be measured.
 #[must_use]
 pub fn regions() -> Vec<Vec<usize>> {
     vec![vec![NODE_BYTES]]
 }
 
-/// Answers nothing.
+/// A handler that answers with no words.
 struct Empty;
 
 impl Handler for Empty {
@@ -169,19 +173,20 @@ pub struct Stand {
     worker: Worker,
     lanes: Vec<Lane>,
     sim: Option<Sim>,
-    /// Rounds complete at once: a second coroutine would only wait for the first.
+    /// Whether rounds complete at once. A second coroutine would only wait for the first then.
     at_once: bool,
-    /// What reading the clock costs.
+    /// The time that reading the clock takes.
     clock: Nanos,
 }
 
 impl Stand {
-    /// On a fabric with [`regions`], whose rounds complete at once, or do not.
+    /// Makes a stand on a fabric with [`regions`]. `at_once` says whether its rounds complete at
+    /// once.
     pub fn new(fabric: &dyn Host, at_once: bool, seed: u64) -> Result<Stand, MicroError> {
         Stand::with(fabric, None, at_once, seed)
     }
 
-    /// On a simulated cluster with such a node.
+    /// Makes a stand on a simulated cluster with such a node.
     pub fn simulated(sim: &Sim, at_once: bool, seed: u64) -> Result<Stand, MicroError> {
         Stand::with(sim, Some(sim.clone()), at_once, seed)
     }
@@ -199,7 +204,7 @@ impl Stand {
         Ok(Stand { worker, lanes, sim, at_once, clock })
     }
 
-    /// Verbs under way at most, of rounds with `list` verbs each.
+    /// Returns the largest number of verbs under way, with rounds of `list` verbs each.
     #[must_use]
     pub fn under_way(&self, list: usize) -> usize {
         self.coroutines(list) * list
@@ -238,7 +243,7 @@ impl Stand {
         self.lanes.first().map_or(0, Lane::now)
     }
 
-    /// One verb after the other for `time`, after as many as fit into `warmup`: how long each took.
+    /// Executes one verb after the other for `time`, after `warmup`. Returns how long each took.
     pub fn latency(&self, kind: VerbKind, warmup: Nanos, time: Nanos) -> Result<Histogram<u64>, MicroError> {
         let from = self.now() + warmup;
         let chunk = self.chunk();
@@ -262,8 +267,8 @@ impl Stand {
         Ok(all.into_iter().next().unwrap_or_else(times))
     }
 
-    /// Verbs per second, with `list` verbs to a round and as many rounds as a worker has under way,
-    /// for `time` after `warmup`.
+    /// Returns verbs per second, with `list` verbs in a round and as many rounds as a worker has
+    /// under way, for `time` after `warmup`.
     pub fn rate(&self, kind: VerbKind, list: usize, warmup: Nanos, time: Nanos) -> Result<f64, MicroError> {
         let from = self.now() + warmup;
         let chunk = self.chunk();
@@ -288,8 +293,8 @@ impl Stand {
         Ok(rates.into_iter().sum())
     }
 
-    /// Measures these verbs for about `time`; `look` is called now and then with the time that has
-    /// passed.
+    /// Measures these verbs for about `time`. `look` is called from time to time with the time that
+    /// has passed.
     pub fn measure(
         &self,
         kinds: &[VerbKind],
@@ -323,7 +328,7 @@ fn clock_cost(lane: &Lane) -> Nanos {
     costs[costs.len() / 2]
 }
 
-/// What has been measured of a verb so far.
+/// The measurements of a verb so far.
 struct Series {
     kind: VerbKind,
     latency: Histogram<u64>,
@@ -338,7 +343,7 @@ impl Series {
 
     fn repeat(&mut self, stand: &Stand) -> Result<(), MicroError> {
         merge(&mut self.latency, &stand.latency(self.kind, SLICE / 4, SLICE)?);
-        // Until all are under way.
+        // After this time, all verbs are under way.
         let warmup = (SLICE / 4).max(4 * self.latency.value_at_quantile(0.5));
         self.single.push(stand.rate(self.kind, 1, warmup, SLICE)?);
         self.list.push(stand.rate(self.kind, LIST, warmup, SLICE)?);
@@ -362,7 +367,7 @@ impl Series {
     }
 }
 
-/// With as many digits as mean something.
+/// Rounds a value to four digits.
 #[must_use]
 pub fn four_digits(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {

@@ -1,4 +1,4 @@
-//! What must hold of TATP's tables when nothing runs.
+//! The invariants of TATP's tables, which must hold when no transaction runs.
 
 use remora::{Cluster, Error};
 
@@ -11,28 +11,28 @@ const ACCOUNTED: &str = "call forwarding adds up";
 const FACILITY: &str = "every call forwarding has its facility";
 const EVERYBODY: &str = "every subscriber has its number";
 
-/// The names, in the order of [`audit`].
+/// The names of the invariants, in the order of [`audit`].
 pub(super) const NAMES: &[&str] =
     &[ACCOUNTED, FACILITY, EVERYBODY, invariants::REPLICAS, invariants::LOCKS, invariants::LOG];
 
-/// What is remembered of each subscriber while the tables are walked.
+/// What the audit remembers of each subscriber while it walks the tables.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     subscriber: bool,
     number: bool,
-    /// A bit for each type of its special facilities.
+    /// The types of its special facilities, one bit each.
     facilities: u8,
 }
 
-/// What was seen of a subscriber, if there is such a one.
+/// Returns what was seen of a subscriber, if there is such a subscriber.
 fn seen_of(seen: &mut [Tally], s_id: u32) -> Option<&mut Tally> {
     seen.get_mut((s_id as usize).wrapping_sub(1))
 }
 
-/// Walks all tables. Needs quiet.
+/// Walks all tables and checks the invariants. No transaction may run meanwhile.
 pub(super) fn audit(tatp: &Tatp, cluster: &Cluster, after: &After<'_, Changes>) -> Result<Vec<Invariant>, Error> {
     let mut seen = vec![Tally::default(); tatp.subscribers.count() as usize];
-    // Rows of which nothing else is known than that they should not be there.
+    // Rows that should not be there, of which nothing else is known.
     let (mut strangers, mut orphans) = (0_u64, 0_u64);
 
     let subscribers = cluster.inspect(&tatp.subscriber, |row| match seen_of(&mut seen, row.s_id) {
@@ -76,7 +76,7 @@ pub(super) fn audit(tatp: &Tatp, cluster: &Cluster, after: &After<'_, Changes>) 
     Ok(invariants::claimed_by(cluster.protocol(), all))
 }
 
-/// Rows of call forwarding against the ledgers.
+/// Checks the number of call forwarding rows against the ledgers.
 fn accounted(at_first: u64, found: u64, after: &After<'_, Changes>) -> Invariant {
     if after.unknown > 0 {
         return invariants::unknown(ACCOUNTED, after.unknown);

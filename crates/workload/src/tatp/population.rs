@@ -1,5 +1,4 @@
-//! The rows of TATP's tables: what they look like, how many there are, and what is in them at the
-//! beginning.
+//! The rows of TATP's tables: their types, their number, and their first contents.
 
 use remora::Key;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -7,57 +6,57 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::Prng;
 use crate::sizing::TableSize;
 
-/// Digits of a subscriber's number and of the number that calls are forwarded to.
+/// Digits of a subscriber's number, and of the number to which calls are forwarded.
 pub const NUMBER_DIGITS: usize = 15;
 /// A telephone number, in ASCII digits.
 pub type Digits = [u8; NUMBER_DIGITS];
 
-/// Types of access information and of special facilities: 1 to 4.
+/// The number of types of access information and of special facilities. Types are 1 to 4.
 pub const TYPES: u8 = 4;
-/// When a call forwarding can begin.
+/// The times at which a call forwarding can begin.
 pub const START_TIMES: [u8; 3] = [0, 8, 16];
-/// A call forwarding's key: subscriber, type of the special facility, time at which it begins.
+/// The key of a call forwarding: subscriber, type of the special facility, time at which it begins.
 pub type ForwardingKey = (u32, u8, u8);
 
-/// A subscriber; the key is its id.
+/// A subscriber. The key is the subscriber's id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Subscriber {
-    /// From 1 on.
+    /// The subscriber's id, counted from 1.
     pub s_id: u32,
-    /// Where the mobile switching centre is.
+    /// The location of the mobile switching centre.
     pub msc_location: u32,
-    /// Where the visitor is.
+    /// The location of the visitor.
     pub vlr_location: u32,
     /// `bit_1` to `bit_10`, from bit 0 on.
     pub bits: u16,
-    /// `hex_1` to `hex_10`, two to a byte.
+    /// `hex_1` to `hex_10`, two in each byte.
     pub hex: [u8; 5],
     /// `byte2_1` to `byte2_10`.
     pub byte2: [u8; 10],
-    /// The id with leading zeros.
+    /// The subscriber's number: the id with leading zeros.
     pub sub_nbr: Digits,
 }
 
-/// The way from a subscriber's number, which is the key, to its id.
+/// A row that leads from a subscriber's number, which is the key, to the subscriber's id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Number {
     /// The subscriber's id.
     pub s_id: u32,
-    /// The key again.
+    /// The number again.
     pub sub_nbr: Digits,
-    /// To whole words of the alignment.
+    /// Padding to the type's alignment.
     pub spare: u8,
 }
 
-/// Access information of a subscriber; the key is the subscriber's id and the type.
+/// Access information of a subscriber. The key is the subscriber's id and the type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct AccessInfo {
     /// The subscriber's id.
     pub s_id: u32,
-    /// 1 to 4.
+    /// The type of the access information, 1 to 4.
     pub ai_type: u8,
     /// Any byte.
     pub data1: u8,
@@ -67,19 +66,19 @@ pub struct AccessInfo {
     pub data3: [u8; 3],
     /// Upper-case letters.
     pub data4: [u8; 5],
-    /// To whole words of the alignment.
+    /// Padding to the type's alignment.
     pub spare: u8,
 }
 
-/// A special facility of a subscriber; the key is the subscriber's id and the type.
+/// A special facility of a subscriber. The key is the subscriber's id and the type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct SpecialFacility {
     /// The subscriber's id.
     pub s_id: u32,
-    /// 1 to 4.
+    /// The type of the special facility, 1 to 4.
     pub sf_type: u8,
-    /// 1 if it is, else 0.
+    /// 1 if the facility is active, else 0.
     pub is_active: u8,
     /// Any byte.
     pub error_cntrl: u8,
@@ -87,11 +86,11 @@ pub struct SpecialFacility {
     pub data_a: u8,
     /// Upper-case letters.
     pub data_b: [u8; 5],
-    /// To whole words of the alignment.
+    /// Padding to the type's alignment.
     pub spare: [u8; 3],
 }
 
-/// A call forwarding of a special facility; the key is [`ForwardingKey`].
+/// A call forwarding of a special facility. The key is [`ForwardingKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct CallForwarding {
@@ -99,17 +98,18 @@ pub struct CallForwarding {
     pub s_id: u32,
     /// The special facility's type.
     pub sf_type: u8,
-    /// One of [`START_TIMES`].
+    /// The time at which the forwarding begins, one of [`START_TIMES`].
     pub start_time: u8,
-    /// 1 to 24.
+    /// The time at which the forwarding ends, 1 to 24.
     pub end_time: u8,
-    /// Where calls go.
+    /// The number to which calls are forwarded.
     pub numberx: Digits,
-    /// To whole words of the alignment.
+    /// Padding to the type's alignment.
     pub spare: [u8; 2],
 }
 
-// Rows repeat their keys, as the specification's do: who walks a whole table sees rows only.
+// Rows repeat their keys, as in the specification, because a walk over a whole table sees rows
+// only.
 crate::rows::sizes! {
     Subscriber, 44;
     Number, 20;
@@ -118,7 +118,7 @@ crate::rows::sizes! {
     CallForwarding, 24;
 }
 
-/// A number with leading zeros.
+/// Returns a number as digits, with leading zeros.
 #[must_use]
 pub fn digits(number: u64) -> Digits {
     let mut rest = number;
@@ -140,9 +140,9 @@ pub(crate) struct Household {
 }
 
 impl Household {
-    /// That of a subscriber: always the same of the same seed.
+    /// Makes the rows of a subscriber. One seed always gives the same rows.
     pub(crate) fn of(seed: u64, s_id: u32) -> Household {
-        // The driver's streams have lower numbers.
+        // The streams of the driver have lower numbers.
         let random = &mut Prng::derive(seed, 1 << 40 | u64::from(s_id));
         let subscriber = Subscriber {
             s_id,
@@ -188,7 +188,7 @@ impl Household {
     }
 }
 
-/// From `least` to all of these, each number as probable as the others, in their order.
+/// Returns at least `least` of these values, in their order. Each count is equally probable.
 fn some_of<const N: usize>(all: [u8; N], least: u64, random: &mut Prng) -> impl Iterator<Item = u8> + use<N> {
     let mut wanted = least + random.below(N as u64 + 1 - least);
     let mut chosen = [false; N];
@@ -199,12 +199,12 @@ fn some_of<const N: usize>(all: [u8; N], least: u64, random: &mut Prng) -> impl 
     all.into_iter().zip(chosen).filter_map(|(one, chosen)| chosen.then_some(one))
 }
 
-/// A location: any 32 bits but 0.
+/// Draws a location: any 32 bits but 0.
 pub(crate) fn location(random: &mut Prng) -> u32 {
     1 + random.below(u64::from(u32::MAX)) as u32
 }
 
-/// Any number of fifteen digits.
+/// Draws any number of fifteen digits.
 pub(crate) fn any_digits(random: &mut Prng) -> Digits {
     digits(random.below(10_u64.pow(NUMBER_DIGITS as u32)))
 }
@@ -221,30 +221,30 @@ fn letters<const N: usize>(random: &mut Prng) -> [u8; N] {
     std::array::from_fn(|_| b'A' + random.below(26) as u8)
 }
 
-/// Rows that the tables are created for.
+/// The numbers of rows that the tables are created for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Capacity {
     pub(crate) subscribers: u64,
-    /// Access information, and special facilities.
+    /// Rows of access information, and of special facilities.
     pub(crate) facilities: u64,
     pub(crate) forwarding: u64,
 }
 
 impl Capacity {
-    /// Room for `subscribers` subscribers.
+    /// Returns the room for `subscribers` subscribers.
     ///
-    /// Of access information and special facilities a subscriber has 2.5 on average, and their
-    /// number is settled when they are loaded: six standard deviations more is enough.
+    /// A subscriber has on average 2.5 rows of access information, and 2.5 of special facilities.
+    /// Their number does not change after loading, so six standard deviations more is enough.
     ///
-    /// Call forwarding comes and goes. Where there is a special facility, each of its three rows is
-    /// there half of the time: at the beginning by the specification, later because as many are
-    /// inserted as deleted. Room is made for **all three**, although half would do for the records:
-    /// in the index a chain of buckets only ever grows, so that in the long run it has as many as
-    /// the keys need that were ever there together, which a table is sized for only if it is
-    /// created for them all. And a fifth more, because an insert links a slot before it knows that
-    /// there is no special facility.
+    /// Rows of call forwarding come and go. A special facility has three of them, each of which is
+    /// present half of the time: at the beginning by the specification, and later because as many
+    /// are inserted as deleted. There is room for **all three**, although half of it would suffice
+    /// for the records. The reason is the index: a chain of buckets only ever grows. In the long
+    /// run it has as many buckets as all keys need that were ever present together. A table is
+    /// sized for that only if it is created for all keys. A fifth more is added, because an insert
+    /// links a slot before it knows that the special facility does not exist.
     pub(crate) fn of(subscribers: u32) -> Capacity {
-        /// For transactions in flight, where there are hardly any subscribers.
+        /// Rows for transactions in flight, which matter if there are hardly any subscribers.
         const IN_FLIGHT: u64 = 64;
         let subscribers = u64::from(subscribers);
         let facilities = (subscribers * 5 / 2 + 7 * subscribers.isqrt() + 8).min(4 * subscribers);
@@ -325,7 +325,7 @@ mod tests {
             }
         }
         assert_eq!(Capacity::of(1).facilities, 4);
-        // The largest population there can be does not overflow.
+        // The largest possible population does not overflow.
         assert!(Capacity::of(u32::MAX).forwarding > u64::from(u32::MAX) * 9);
     }
 }

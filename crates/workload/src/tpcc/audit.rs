@@ -1,9 +1,9 @@
-//! What must hold of TPC-C's tables when nothing runs: the consistency conditions of clause 3.3.2,
-//! all twelve; that the secondary indexes have what their tables have, and all ordered tables are
-//! trees; and that what was committed is there.
+//! The invariants of TPC-C's tables, which must hold when no transaction runs. They are all twelve
+//! consistency conditions of clause 3.3.2, and three more: secondary indexes have what their tables
+//! have, all ordered tables are trees, and everything that was committed is there.
 //!
-//! The eleventh condition is written for a database in which nothing has been delivered since it
-//! was loaded; here, the orders that customers have had delivered are counted in.
+//! The eleventh condition is written for a database in which nothing has been delivered since
+//! loading. Here the orders that customers have had delivered are counted in.
 
 use std::fmt::Display;
 
@@ -21,7 +21,7 @@ use crate::{After, invariants};
 const CONDITIONS: usize = 12;
 const PATHS: usize = CONDITIONS;
 
-/// The names, in the order of [`audit`].
+/// The names of the invariants, in the order of [`audit`].
 pub(super) const NAMES: &[&str] = &[
     "1: a warehouse's ytd is its districts'",
     "2: the next order follows the last one",
@@ -57,12 +57,12 @@ struct SeenDistrict {
     ytd: i64,
     paid: i64,
     next_o_id: u32,
-    /// Orders, by their number less 1.
+    /// The orders, by their number less 1.
     orders: Vec<SeenOrder>,
     counts: Counts,
 }
 
-/// Rows of a district.
+/// The numbers of a district's rows.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     orders: u64,
@@ -76,13 +76,13 @@ struct SeenOrder {
     found: bool,
     is_new: bool,
     c_id: u16,
-    /// Who ordered, by the index; 0 if it is not there.
+    /// The customer who ordered, by the index; 0 if the index lacks the order.
     indexed: u16,
     carrier_id: u8,
     ol_cnt: u8,
     lines: u8,
     delivered_lines: u8,
-    /// Sum over the lines that have been delivered.
+    /// The sum over the lines that have been delivered.
     amount: u32,
 }
 
@@ -92,27 +92,27 @@ struct SeenCustomer {
     balance: i64,
     ytd_payment: i64,
     paid: i64,
-    /// Of all lines that have been delivered.
+    /// The sum over all lines that have been delivered.
     amount: i64,
     name: [[u8; 16]; 2],
-    /// By the index.
+    /// The names, by the index.
     indexed: [[u8; 16]; 2],
 }
 
-/// What is remembered while the tables are walked.
+/// What the audit remembers while it walks the tables.
 struct Tally {
     scale: Scale,
     orders_max: u64,
     warehouses: Vec<SeenWarehouse>,
     districts: Vec<SeenDistrict>,
     customers: Vec<SeenCustomer>,
-    /// Rows of keys that there should not be.
+    /// The number of rows whose keys should not exist.
     strangers: u64,
     delivery_cnt: u64,
     history: u64,
     paid: i64,
     tables: Vec<Inspection>,
-    /// The first thing that is wrong with a tree.
+    /// The first error found in a tree.
     fault: Option<String>,
 }
 
@@ -122,8 +122,8 @@ impl Tally {
         let districts = scale.districts() as usize;
         Tally {
             scale,
-            // A number beyond all that there can be is that of a row that is damaged: no room is
-            // made for it.
+            // A number beyond all possible ones belongs to a damaged row, for which no room is
+            // made.
             orders_max: 2 * (u64::from(scale.customers) + tpcc.room.orders) + 1_024,
             warehouses: vec![SeenWarehouse::default(); scale.warehouses.into()],
             districts: vec![SeenDistrict::default(); districts],
@@ -217,7 +217,7 @@ impl Tally {
 
     fn see_indexed(&mut self, &(w_id, d_id, c_id, o_id): &ByCustomerKey, (): &()) -> Option<()> {
         let seen = self.order(w_id, d_id, o_id)?;
-        // An order is there once.
+        // An order is in the index once.
         let before = std::mem::replace(&mut seen.indexed, c_id);
         (before == 0).then_some(())
     }
@@ -277,7 +277,7 @@ impl Tally {
         Ok(())
     }
 
-    /// What customers have had delivered.
+    /// Sums up what customers have had delivered.
     fn sum_up(&mut self) {
         for (district, customers) in self.districts.iter().zip(self.customers.chunks_mut(self.scale.customers.into())) {
             for order in &district.orders {
@@ -289,7 +289,7 @@ impl Tally {
     }
 }
 
-/// Where something does not hold: how often, and the first place.
+/// A broken condition: how often it is broken, and the first place.
 #[derive(Default)]
 struct Broken {
     places: u64,
@@ -319,7 +319,7 @@ impl Broken {
     }
 }
 
-/// Walks all tables. Needs quiet.
+/// Walks all tables and checks the invariants. No transaction may run meanwhile.
 pub(super) fn audit(tpcc: &Tpcc, cluster: &Cluster, after: &After<'_, Done>) -> Result<Vec<Invariant>, Error> {
     let seen = Tally::walk(tpcc, cluster)?;
     let mut broken: [Broken; PATHS + 1] = Default::default();
@@ -402,7 +402,7 @@ fn customers(seen: &Tally, broken: &mut [Broken]) {
     }
 }
 
-/// What is there against the ledgers.
+/// Checks the tables' contents against the ledgers.
 fn accounted(tpcc: &Tpcc, seen: &Tally, after: &After<'_, Done>) -> Invariant {
     if after.unknown > 0 {
         return invariants::unknown(ACCOUNTED, after.unknown);

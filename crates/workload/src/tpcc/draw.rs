@@ -1,32 +1,32 @@
-//! What a transaction is about (clauses 2.4.1 to 2.8.1). Drawn before the first attempt, and kept
-//! by all others.
+//! The parameters of transactions (clauses 2.4.1 to 2.8.1). They are drawn before the first
+//! attempt, and all further attempts keep them.
 
 use crate::Prng;
 use crate::tpcc::Scale;
 use crate::tpcc::rows::{LINES_MAX, LINES_MIN};
 
-/// The specification's constant C of last names, when they are loaded, ...
+/// The specification's constant C for last names, when they are loaded.
 pub(super) const C_LAST_LOAD: u64 = 157;
-/// ... and when they are looked for.
+/// The specification's constant C for last names, when they are looked up.
 const C_LAST_RUN: u64 = 223;
-/// The specification's constant C of customers.
+/// The specification's constant C for customers.
 const C_ID: u64 = 259;
-/// The specification's constant C of items.
+/// The specification's constant C for items.
 const I_ID: u64 = 7_911;
 
-// Clause 2.1.6.1: how far the two must be apart.
+// Clause 2.1.6.1 says how far the two constants must be apart.
 const _: () = {
     let apart = C_LAST_RUN - C_LAST_LOAD;
     assert!(apart >= 65 && apart <= 119 && apart != 96 && apart != 112);
 };
 
-/// From `least` to `most`, both included.
+/// Draws a number from `least` to `most`, both included.
 pub(super) fn between(random: &mut Prng, least: u64, most: u64) -> u64 {
     least + random.below(most - least + 1)
 }
 
-/// The specification's non-uniform distribution: the OR of two numbers sets more bits than either
-/// has.
+/// Draws from the specification's non-uniform distribution. The OR of two numbers sets more bits
+/// than either has.
 pub(super) fn nurand(random: &mut Prng, a: u64, c: u64, least: u64, most: u64) -> u64 {
     ((random.below(a + 1) | between(random, least, most)) + c) % (most - least + 1) + least
 }
@@ -43,7 +43,7 @@ fn district(scale: &Scale, random: &mut Prng) -> u8 {
     between(random, 1, scale.districts.into()) as u8
 }
 
-/// Any warehouse but this one, if there is another.
+/// Draws any warehouse but this one, if there is another.
 fn other_warehouse(scale: &Scale, random: &mut Prng, w_id: u16) -> u16 {
     if scale.warehouses == 1 {
         return w_id;
@@ -52,17 +52,17 @@ fn other_warehouse(scale: &Scale, random: &mut Prng, w_id: u16) -> u16 {
     other + u16::from(other >= w_id)
 }
 
-/// How a customer is named.
+/// The way in which a transaction names a customer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
-    /// By number.
+    /// By the customer's number.
     Id(u16),
-    /// By the number of the last name: the one in the middle of all who have it.
+    /// By the number of the last name: the middle one of all customers who have it.
     Name(u16),
 }
 
 impl Who {
-    /// 60 % by name.
+    /// Draws a customer, in 60 % of the cases by name.
     fn draw(scale: &Scale, random: &mut Prng) -> Who {
         if random.below(100) < 60 {
             Who::Name(nurand(random, 255, C_LAST_RUN, 0, u64::from(scale.names()) - 1) as u16)
@@ -72,18 +72,18 @@ impl Who {
     }
 }
 
-/// A line of an order to be made.
+/// A line of an order that is to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
-    /// What: beyond the last item, it is one that nobody has, which makes the transaction give up.
+    /// The item. A number beyond the last item does not exist, and makes the transaction give up.
     pub i_id: u32,
-    /// Whose.
+    /// The warehouse that supplies the item.
     pub supply_w_id: u16,
-    /// How many.
+    /// The number of pieces.
     pub quantity: u8,
 }
 
-/// What a New-Order is about.
+/// The parameters of a New-Order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewOrderInput {
     /// The warehouse.
@@ -92,18 +92,18 @@ pub struct NewOrderInput {
     pub d_id: u8,
     /// The customer.
     pub c_id: u16,
-    /// When.
+    /// The time of the order.
     pub entry_d: u64,
-    /// How many lines.
+    /// The number of lines.
     pub ol_cnt: u8,
-    /// The lines; the first `ol_cnt` of them count.
+    /// The lines, of which the first `ol_cnt` count.
     pub lines: [Wanted; LINES_MAX],
 }
 
 impl NewOrderInput {
-    /// 5 to 15 lines, 1 % of which another warehouse supplies; 1 % of the orders have an item that
-    /// is not there. Where they are always to be distributed, another warehouse supplies at least
-    /// one line.
+    /// Draws a New-Order of 5 to 15 lines. Another warehouse supplies 1 % of the lines, and 1 % of
+    /// the orders have an item that does not exist. With `always_distributed`, another warehouse
+    /// supplies at least one line.
     pub(super) fn draw(scale: &Scale, always_distributed: bool, entry_d: u64, random: &mut Prng) -> NewOrderInput {
         let (w_id, d_id, c_id) = (warehouse(scale, random), district(scale, random), customer(scale, random));
         let ol_cnt = between(random, LINES_MIN as u64, LINES_MAX as u64) as u8;
@@ -126,19 +126,19 @@ impl NewOrderInput {
         NewOrderInput { w_id, d_id, c_id, entry_d, ol_cnt, lines }
     }
 
-    /// The lines.
+    /// Returns the lines of the order.
     #[must_use]
     pub fn lines(&self) -> &[Wanted] {
         &self.lines[..usize::from(self.ol_cnt)]
     }
 }
 
-/// What a Payment is about.
+/// The parameters of a Payment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PaymentInput {
-    /// Where it is paid.
+    /// The warehouse where it is paid.
     pub w_id: u16,
-    /// Where it is paid.
+    /// The district where it is paid.
     pub d_id: u8,
     /// The customer's warehouse.
     pub c_w_id: u16,
@@ -146,14 +146,14 @@ pub struct PaymentInput {
     pub c_d_id: u8,
     /// The customer.
     pub who: Who,
-    /// In cents.
+    /// The amount in cents.
     pub amount: i64,
-    /// When.
+    /// The time of the payment.
     pub date: u64,
 }
 
 impl PaymentInput {
-    /// 15 % of the customers are another warehouse's.
+    /// Draws a Payment, in 15 % of the cases by a customer of another warehouse.
     pub(super) fn draw(scale: &Scale, date: u64, random: &mut Prng) -> PaymentInput {
         let (w_id, d_id) = (warehouse(scale, random), district(scale, random));
         let remote = scale.warehouses > 1 && random.below(100) < 15;
@@ -164,7 +164,7 @@ impl PaymentInput {
     }
 }
 
-/// What an Order-Status is about.
+/// The parameters of an Order-Status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OrderStatusInput {
     /// The customer's warehouse.
@@ -182,14 +182,14 @@ impl OrderStatusInput {
     }
 }
 
-/// What a Delivery is about.
+/// The parameters of a Delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeliveryInput {
     /// The warehouse.
     pub w_id: u16,
-    /// Who delivers.
+    /// The carrier, who delivers.
     pub carrier_id: u8,
-    /// When.
+    /// The time of the delivery.
     pub date: u64,
 }
 
@@ -199,14 +199,14 @@ impl DeliveryInput {
     }
 }
 
-/// What a Stock-Level is about.
+/// The parameters of a Stock-Level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StockLevelInput {
     /// The warehouse.
     pub w_id: u16,
     /// The district.
     pub d_id: u8,
-    /// Less of an item than this is low stock.
+    /// The threshold: an item with fewer pieces is low in stock.
     pub threshold: i16,
 }
 

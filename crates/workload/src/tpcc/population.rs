@@ -1,6 +1,6 @@
-//! What is in TPC-C's tables at the beginning (clause 4.3.3.1). Every part of it follows from the
-//! seed alone, so that parts are made in any order, and some of them twice: an order's head and its
-//! lines are in different tables.
+//! The first contents of TPC-C's tables (clause 4.3.3.1). Every part follows from the seed alone.
+//! So parts can be made in any order, and some are made twice: an order's head and its lines are in
+//! different tables.
 
 use crate::Prng;
 use crate::tpcc::Scale;
@@ -10,15 +10,15 @@ use crate::tpcc::rows::{
     LINES_MIN, Order, OrderKey, OrderLine, OrderLineKey, Stock, StockKey, Warehouse, last_name,
 };
 
-/// What each customer has paid at the beginning: 10.00.
+/// The amount that each customer has paid at the beginning: 10.00.
 pub(super) const PAID_AT_FIRST: i64 = 1_000;
-/// When it all began, in nanoseconds of no clock; not 0, which is the null of the time of a
-/// delivery.
+/// The time of loading, in nanoseconds of no clock. It is not 0, which is the null of a delivery
+/// time.
 const LOADED_AT: u64 = 1;
-/// How many items there are in a part of the items or stocks.
+/// The number of items in a part of the items or stocks.
 const ITEMS_IN_PART: u32 = 10_000;
 
-/// What a stream of random numbers is for.
+/// The use of a stream of random numbers.
 #[derive(Clone, Copy)]
 enum Stream {
     Warehouse,
@@ -31,7 +31,7 @@ enum Stream {
     Stock,
 }
 
-/// Makes rows; each method gives those of one part.
+/// Makes rows. Each method makes the rows of one part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Population {
     pub(super) scale: Scale,
@@ -40,12 +40,12 @@ pub(super) struct Population {
 
 impl Population {
     fn random(&self, stream: Stream, w_id: u16, d_id: u8, number: u32) -> Prng {
-        // The driver's streams have lower numbers.
+        // The streams of the driver have lower numbers.
         let place = u64::from(w_id) << 40 | u64::from(d_id) << 32 | u64::from(number);
         Prng::derive(self.seed, 1 << 63 | (stream as u64) << 56 | place)
     }
 
-    /// The district that a part of most tables is.
+    /// Returns the district that a part of most tables stands for.
     fn place(&self, part: u64) -> DistrictKey {
         let districts = u64::from(self.scale.districts);
         ((part / districts) as u16 + 1, (part % districts) as u8 + 1)
@@ -63,7 +63,7 @@ impl Population {
         self.warehouses() * self.item_parts()
     }
 
-    /// How many parts items have, and stocks of each warehouse.
+    /// Returns the number of parts of the items, and of the stocks of each warehouse.
     pub(super) fn item_parts(&self) -> u64 {
         self.scale.items.div_ceil(ITEMS_IN_PART).into()
     }
@@ -133,7 +133,8 @@ impl Population {
         vec![((w_id, d_id), district)]
     }
 
-    /// Number of the last name, and first name: what a customer's stream begins with.
+    /// Draws the number of the last name, and the first name. A customer's stream begins with
+    /// these.
     fn names(&self, random: &mut Prng, c_id: u16) -> (u16, [u8; 16]) {
         let names = self.scale.names();
         let name =
@@ -188,11 +189,11 @@ impl Population {
             let (date, amount, data) = (LOADED_AT, PAID_AT_FIRST, text(random, 12));
             History { date, amount, c_w_id: w_id, c_id, w_id, c_d_id: d_id, d_id, data }
         };
-        // No transaction's id is as small.
+        // No transaction has an id this small.
         (1..=self.scale.customers).map(|c_id| (part * customers + u64::from(c_id), row(c_id))).collect()
     }
 
-    /// The orders of a district: each customer has one, in random order.
+    /// Makes the orders of a district. Each customer has one, in random order.
     pub(super) fn orders(&self, part: u64) -> Vec<(OrderKey, Order)> {
         let (w_id, d_id) = self.place(part);
         let random = &mut self.random(Stream::Orders, w_id, d_id, 0);
@@ -244,10 +245,10 @@ impl Population {
     }
 }
 
-/// Letters and digits, `least` to all, then zeros.
+/// Draws letters and digits, at least `least` of them, followed by zeros.
 fn text<const N: usize>(random: &mut Prng, least: usize) -> [u8; N] {
     const SYMBOLS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZab";
-    /// Six bits each.
+    /// The number of characters from one draw, at six bits each.
     const FROM_ONE: usize = 10;
     let length = between(random, least as u64, N as u64) as usize;
     let mut text = [0; N];
@@ -275,7 +276,7 @@ fn address(random: &mut Prng) -> Address {
     }
 }
 
-/// 26 to 50 letters and digits, with `ORIGINAL` somewhere in a tenth of them.
+/// Draws 26 to 50 letters and digits. A tenth of these texts have `ORIGINAL` somewhere.
 fn original(random: &mut Prng) -> [u8; 50] {
     const ORIGINAL: &[u8] = b"ORIGINAL";
     let mut data: [u8; 50] = text(random, 26);
@@ -327,7 +328,7 @@ mod tests {
         assert!((850..1_150).contains(&share), "ORIGINAL is in {share} of 10,000 items");
     }
 
-    /// Every customer is found by name; and the most frequent names have as many as is said.
+    /// Every customer is found by name, and the most frequent names have the expected numbers.
     #[test]
     fn names_are_complete() {
         let population = population(2);

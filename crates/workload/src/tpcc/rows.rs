@@ -1,43 +1,43 @@
-//! The rows of TPC-C's tables, and the keys of the secondary indexes beside them. Rows of hash
-//! tables repeat their keys, as the specification's do.
+//! The rows of TPC-C's tables, and the keys of the secondary indexes. Rows of hash tables repeat
+//! their keys, as in the specification.
 //!
-//! Money is in cents, rates are in hundredths of a percent, times are nanoseconds of the clock of
-//! the client that writes them; 0 is the specification's null, of a carrier and of a time of
+//! Money is in cents, and rates are in hundredths of a percent. Times are nanoseconds of the clock
+//! of the client that writes them. 0 is the specification's null of a carrier and of a time of
 //! delivery. Text is padded with zeros.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Key of a district: warehouse, district.
+/// The key of a district: warehouse, district.
 pub type DistrictKey = (u16, u8);
-/// Key of a customer: warehouse, district, customer.
+/// The key of a customer: warehouse, district, customer.
 pub type CustomerKey = (u16, u8, u16);
-/// Key of an order, also of a new one: warehouse, district, order.
+/// The key of an order, and of a new order: warehouse, district, order.
 pub type OrderKey = (u16, u8, u32);
-/// Key of an order line: the order's, and the line's number from 1 on.
+/// The key of an order line: the order's key, and the line's number, counted from 1.
 pub type OrderLineKey = (u16, u8, u32, u8);
-/// Key of a stock: warehouse, item.
+/// The key of a stock: warehouse, item.
 pub type StockKey = (u16, u32);
-/// Key of an order by who ordered: warehouse, district, customer, order.
+/// The key of an order by customer: warehouse, district, customer, order.
 pub type ByCustomerKey = (u16, u8, u16, u32);
-/// Key of a customer by name: district, the last name's number, first name, customer.
+/// The key of a customer by name: district, the last name's number, first name, customer.
 pub type ByNameKey = (DistrictKey, u16, [u8; 16], u16);
 
-/// Most lines of an order.
+/// The largest number of lines of an order.
 pub const LINES_MAX: usize = 15;
-/// Fewest lines of an order.
+/// The smallest number of lines of an order.
 pub const LINES_MIN: usize = 5;
 
 /// A postal address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Address {
-    /// Two lines.
+    /// The street, in two lines.
     pub street: [[u8; 20]; 2],
-    /// A city.
+    /// The city.
     pub city: [u8; 20],
-    /// Two letters.
+    /// The state, two letters.
     pub state: [u8; 2],
-    /// Nine digits.
+    /// The postal code, nine digits.
     pub zip: [u8; 9],
 }
 
@@ -45,17 +45,17 @@ pub struct Address {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Warehouse {
-    /// What was paid, ever.
+    /// The sum of all payments ever made here, in cents.
     pub ytd: i64,
-    /// From 1 on.
+    /// The warehouse's number, counted from 1.
     pub w_id: u16,
-    /// At most 20 %.
+    /// The tax rate, at most 20 %.
     pub tax: u16,
-    /// A name.
+    /// The warehouse's name.
     pub name: [u8; 10],
-    /// Where it is.
+    /// The warehouse's address.
     pub address: Address,
-    /// To whole words.
+    /// Padding to whole words.
     pub spare: [u8; 3],
 }
 
@@ -63,21 +63,21 @@ pub struct Warehouse {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct District {
-    /// What was paid, ever.
+    /// The sum of all payments ever made here, in cents.
     pub ytd: i64,
-    /// The next order's number.
+    /// The number of the next order.
     pub next_o_id: u32,
     /// The district's warehouse.
     pub w_id: u16,
-    /// At most 20 %.
+    /// The tax rate, at most 20 %.
     pub tax: u16,
-    /// From 1 on.
+    /// The district's number, counted from 1.
     pub d_id: u8,
-    /// A name.
+    /// The district's name.
     pub name: [u8; 10],
-    /// Where it is.
+    /// The district's address.
     pub address: Address,
-    /// To whole words.
+    /// Padding to whole words.
     pub spare: [u8; 6],
 }
 
@@ -85,64 +85,64 @@ pub struct District {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Customer {
-    /// What the customer owes.
+    /// What the customer owes, in cents.
     pub balance: i64,
-    /// What was paid, ever.
+    /// The sum of all payments of the customer, in cents.
     pub ytd_payment: i64,
-    /// How much may be owed.
+    /// The largest sum that the customer may owe, in cents.
     pub credit_lim: i64,
-    /// Since when.
+    /// The time since which the customer is one.
     pub since: u64,
-    /// Payments.
+    /// The number of payments.
     pub payment_cnt: u32,
-    /// Orders delivered.
+    /// The number of delivered orders.
     pub delivery_cnt: u32,
     /// The customer's warehouse.
     pub w_id: u16,
-    /// From 1 on, within the district.
+    /// The customer's number within the district, counted from 1.
     pub c_id: u16,
-    /// At most 50 %.
+    /// The discount, at most 50 %.
     pub discount: u16,
     /// The customer's district.
     pub d_id: u8,
-    /// First name.
+    /// The first name.
     pub first: [u8; 16],
-    /// `OE`.
+    /// The middle name, always `OE`.
     pub middle: [u8; 2],
-    /// Last name: see [`last_name`].
+    /// The last name: see [`last_name`].
     pub last: [u8; 16],
-    /// Where the customer lives.
+    /// The customer's address.
     pub address: Address,
-    /// 16 digits.
+    /// The telephone number, 16 digits.
     pub phone: [u8; 16],
-    /// `GC`, or `BC`, whose payments are noted in the data.
+    /// `GC` for good credit or `BC` for bad credit. Payments of the latter are noted in `data`.
     pub credit: [u8; 2],
-    /// Anything.
+    /// Any text.
     pub data: [u8; 500],
-    /// To whole words.
+    /// Padding to whole words.
     pub spare: [u8; 2],
 }
 
-/// A payment; the key is the id of the first attempt of its transaction, or the number of a row
+/// A payment. The key is the id of the first attempt of its transaction, or the number of a row
 /// that was loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct History {
-    /// When.
+    /// The time of the payment.
     pub date: u64,
-    /// How much.
+    /// The amount in cents.
     pub amount: i64,
     /// The customer's warehouse.
     pub c_w_id: u16,
-    /// The customer.
+    /// The customer's number.
     pub c_id: u16,
-    /// Where it was paid.
+    /// The warehouse where it was paid.
     pub w_id: u16,
     /// The customer's district.
     pub c_d_id: u8,
-    /// Where it was paid.
+    /// The district where it was paid.
     pub d_id: u8,
-    /// The names of warehouse and district.
+    /// The names of the warehouse and the district.
     pub data: [u8; 24],
 }
 
@@ -150,17 +150,17 @@ pub struct History {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Order {
-    /// When it came.
+    /// The time at which the order was made.
     pub entry_d: u64,
-    /// Who ordered.
+    /// The customer who ordered.
     pub c_id: u16,
-    /// 1 to 10 once it has been delivered; until then 0.
+    /// The carrier, 1 to 10, when the order has been delivered; until then 0.
     pub carrier_id: u8,
-    /// How many lines it has.
+    /// The number of lines of the order.
     pub ol_cnt: u8,
-    /// 1 if its warehouse supplies all of them.
+    /// 1 if the order's warehouse supplies all lines.
     pub all_local: u8,
-    /// To whole words.
+    /// Padding to whole words.
     pub spare: [u8; 3],
 }
 
@@ -168,61 +168,61 @@ pub struct Order {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct OrderLine {
-    /// When it was delivered; 0 until then.
+    /// The time of the delivery; 0 until then.
     pub delivery_d: u64,
-    /// What.
+    /// The item.
     pub i_id: u32,
-    /// For how much.
+    /// The price of the line, in cents.
     pub amount: u32,
     /// The warehouse that supplies it.
     pub supply_w_id: u16,
-    /// How many.
+    /// The number of pieces.
     pub quantity: u8,
-    /// The stock's, for the district.
+    /// The text of the stock for the district.
     pub dist_info: [u8; 24],
-    /// To whole words.
+    /// Padding to whole words.
     pub spare: [u8; 5],
 }
 
-/// Something that can be ordered.
+/// An item that can be ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Item {
-    /// From 1 on.
+    /// The item's number, counted from 1.
     pub i_id: u32,
     /// The item's image.
     pub im_id: u32,
-    /// 1.00 to 100.00.
+    /// The price, 1.00 to 100.00, in cents.
     pub price: u32,
-    /// A name.
+    /// The item's name.
     pub name: [u8; 24],
-    /// `ORIGINAL` is somewhere in a tenth of them.
+    /// Any text. A tenth of the items have `ORIGINAL` somewhere in it.
     pub data: [u8; 50],
-    /// To whole words.
+    /// Padding to whole words.
     pub spare: [u8; 2],
 }
 
-/// What a warehouse has of an item.
+/// The stock that a warehouse has of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
 pub struct Stock {
-    /// The item.
+    /// The item's number.
     pub i_id: u32,
-    /// How many were ordered, ever.
+    /// The number of pieces ever ordered.
     pub ytd: u32,
-    /// How often it was ordered.
+    /// The number of orders of the item.
     pub order_cnt: u32,
-    /// By how many orders of other warehouses.
+    /// The number of these orders that came from other warehouses.
     pub remote_cnt: u32,
-    /// The warehouse.
+    /// The warehouse's number.
     pub w_id: u16,
-    /// How many there are.
+    /// The number of pieces in stock.
     pub quantity: i16,
-    /// Something for each district.
+    /// A text for each district.
     pub dist: [[u8; 24]; 10],
-    /// `ORIGINAL` is somewhere in a tenth of them.
+    /// Any text. A tenth of the stocks have `ORIGINAL` somewhere in it.
     pub data: [u8; 50],
-    /// To whole words.
+    /// Padding to whole words.
     pub spare: [u8; 2],
 }
 
@@ -237,7 +237,7 @@ crate::rows::sizes! {
     Stock, 312;
 }
 
-/// Last name of a number below 1000, padded with zeros (clause 4.3.2.3).
+/// Returns the last name of a number below 1000, padded with zeros (clause 4.3.2.3).
 #[must_use]
 pub fn last_name(number: u16) -> [u8; 16] {
     const SYLLABLES: [&[u8]; 10] =

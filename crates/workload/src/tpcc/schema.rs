@@ -1,5 +1,5 @@
-//! The tables of TPC-C: their rows and keys, how they are created, loaded and opened, and how much
-//! memory they take.
+//! The schema of TPC-C: the tables with their rows and keys, how they are created, loaded and
+//! opened, and how much memory they take.
 
 use std::fmt;
 
@@ -11,24 +11,25 @@ use crate::tpcc::{Room, Scale};
 
 pub use crate::tpcc::rows::*;
 
-/// Leading bytes of the keys of ordered tables that say whose warehouse's and district's a row is.
+/// The leading bytes of the keys of ordered tables, which name the warehouse and the district of a
+/// row.
 const DISTRICT_BYTES: usize = 3;
 
-/// Declares the tables once: their names and rows, which parts of the population are loaded into
-/// them, and how much memory they take.
+/// Declares the tables in one place: their names and rows, which parts of the population are loaded
+/// into them, and how much memory they take.
 macro_rules! tables {
     (
         hash { $($hash:ident: $hash_key:ty => $hash_row:ty, $hash_parts:ident of $hash_rows:ident, $hash_doc:literal;)* }
         ordered { $($name:ident: $key:ty => $row:ty, $rows:ident, $doc:literal;)* }
     ) => {
-        /// The tables.
+        /// The tables of TPC-C.
         #[derive(Clone)]
         pub struct Tables {
             $(#[doc = $hash_doc] pub $hash: Table<$hash_key, $hash_row>,)*
             $(#[doc = $doc] pub $name: Ordered<$key, $row>,)*
         }
 
-        /// Rows that the tables are created for.
+        /// The numbers of rows that the tables are created for.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(super) struct Capacity {
             $(pub(super) $hash: u64,)*
@@ -36,8 +37,8 @@ macro_rules! tables {
         }
 
         impl Tables {
-            /// Creates and loads the tables. `loaded` is called now and then with the number of
-            /// rows loaded since its last call.
+            /// Creates and loads the tables. `loaded` is called from time to time with the number
+            /// of rows loaded since its last call.
             pub(super) fn load(
                 cluster: &Cluster,
                 capacity: &Capacity,
@@ -61,7 +62,7 @@ macro_rules! tables {
                 Ok(Tables { $($hash,)* $($name,)* })
             }
 
-            /// Opens them.
+            /// Opens the tables.
             pub fn open(cluster: &Cluster) -> Result<Tables, OpenError> {
                 Ok(Tables {
                     $($hash: cluster.open_table(stringify!($hash))?,)*
@@ -104,11 +105,11 @@ impl fmt::Debug for Tables {
 }
 
 impl Capacity {
-    /// For what is loaded and what comes.
+    /// Returns the rows for what is loaded and for what is added.
     pub(super) fn of(scale: &Scale, room: Room) -> Capacity {
-        /// For transactions in flight.
+        /// Rows for transactions in flight.
         const IN_FLIGHT: u64 = 256;
-        /// Each district begins a leaf: as many rows as half of the largest has.
+        /// Rows for the leaf that each district begins: half of the rows of the largest leaf.
         const BEGUN: u64 = 70;
         let Scale { warehouses, items, .. } = *scale;
         let (warehouses, districts) = (u64::from(warehouses), u64::from(scale.districts()));
@@ -122,7 +123,7 @@ impl Capacity {
             history: customers + room.payments + IN_FLIGHT,
             district: districts,
             warehouse: warehouses,
-            // Ten on average, 5 to 15: with six standard deviations.
+            // An order has ten lines on average, 5 to 15. This adds six standard deviations.
             order_line: 10 * orders + 20 * orders.isqrt() + 15 * IN_FLIGHT + begun,
             order: orders + begun,
             by_customer: orders + begun,

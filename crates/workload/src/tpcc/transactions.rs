@@ -1,4 +1,4 @@
-//! The five transactions (clauses 2.4 to 2.8).
+//! The five transactions of TPC-C (clauses 2.4 to 2.8).
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
@@ -10,44 +10,45 @@ use crate::tpcc::draw::{DeliveryInput, NewOrderInput, OrderStatusInput, PaymentI
 use crate::tpcc::rows::{Customer, History, LINES_MAX, Order, OrderKey, OrderLine, OrderLineKey};
 use crate::tpcc::{Kind, Tpcc, UnusedItem};
 
-/// Orders whose lines a Stock-Level looks at.
+/// The number of orders whose lines a Stock-Level looks at.
 const RECENT: u32 = 20;
-/// Most districts of a warehouse.
+/// The largest number of districts of a warehouse.
 const DISTRICTS_MAX: usize = 10;
 
-/// What came of a New-Order.
+/// The result of a New-Order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ordered {
-    /// The order.
+    /// The number of the order.
     pub o_id: u32,
-    /// What it costs, with taxes and discount, in cents.
+    /// The price of the order, with taxes and discount, in cents.
     pub total: i64,
 }
 
-/// What came of a Payment.
+/// The result of a Payment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Paid {
-    /// Who paid.
+    /// The customer who paid.
     pub c_id: u16,
-    /// What the customer owes now.
+    /// What the customer owes now, in cents.
     pub balance: i64,
 }
 
-/// What came of an Order-Status.
+/// The result of an Order-Status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
     /// The customer.
     pub c_id: u16,
-    /// The latest order.
+    /// The number of the latest order.
     pub o_id: u32,
-    /// How many lines it has.
+    /// The number of lines of the order.
     pub lines: u8,
-    /// The sum of their amounts, in cents.
+    /// The sum of the lines' amounts, in cents.
     pub amount: i64,
 }
 
 impl Tpcc {
-    /// A customer orders: [`UnusedItem`] if one of the items does not exist.
+    /// Runs a New-Order: a customer orders. It gives up with [`UnusedItem`] if one of the items
+    /// does not exist.
     #[inline(never)]
     pub fn new_order(
         &self,
@@ -65,7 +66,7 @@ impl Tpcc {
         let warehouse = tx.want(&tables.warehouse, w_id);
         let district = tx.want_for(&tables.district, (w_id, d_id), Intent::Update);
         let customer = tx.want(&tables.customer, (w_id, d_id, c_id));
-        // Its number will be the district's highest.
+        // The order's number will be the district's highest.
         tables.order.prefetch(tx, (w_id, d_id, u32::MAX), Intent::Insert);
         tables.new_order.prefetch(tx, (w_id, d_id, u32::MAX), Intent::Insert);
         tables.order_line.prefetch(tx, (w_id, d_id, u32::MAX, 0), Intent::Insert);
@@ -119,7 +120,7 @@ impl Tpcc {
         Ok(Ordered { o_id, total })
     }
 
-    /// A customer pays.
+    /// Runs a Payment: a customer pays.
     #[inline(never)]
     pub fn payment(
         &self,
@@ -129,7 +130,7 @@ impl Tpcc {
         outline(async move {
             let mut key = None;
             let transaction = session.transact_with(self.options(Kind::Payment), async |tx| {
-                // Nobody else's, ever; and the same for all attempts.
+                // The id belongs to this transaction alone. All attempts use this first one.
                 let key = *key.get_or_insert(tx.id().to_bits());
                 self.pay(tx, input, key).await
             });
@@ -142,8 +143,8 @@ impl Tpcc {
         let &PaymentInput { w_id, d_id, c_w_id, c_d_id, who, amount, date } = input;
         let history = tx.want_for(&tables.history, key, Intent::Insert);
         let c_id = self.customer(tx, c_w_id, c_d_id, who).await?;
-        // What everybody wants comes last: protocols that lock early have it locked for a shorter
-        // time.
+        // The rows that every Payment wants come last. So protocols that lock early hold their
+        // locks for a shorter time.
         let warehouse = tx.want_for(&tables.warehouse, w_id, Intent::Update);
         let district = tx.want_for(&tables.district, (w_id, d_id), Intent::Update);
         let customer = tx.want_for(&tables.customer, (c_w_id, c_d_id, c_id), Intent::Update);
@@ -167,7 +168,7 @@ impl Tpcc {
         Ok(Paid { c_id, balance })
     }
 
-    /// A customer's number.
+    /// Returns a customer's number.
     async fn customer(&self, tx: &mut Transaction<'_, '_>, w_id: u16, d_id: u8, who: Who) -> Result<u16, Error> {
         let name = match who {
             Who::Id(c_id) => return Ok(c_id),
@@ -177,12 +178,12 @@ impl Tpcc {
         let range = (district, name, [0; 16], 0)..=(district, name, [u8::MAX; 16], u16::MAX);
         let first = *range.start();
         let found = self.tables.by_name.scan(tx, range, usize::MAX).await?;
-        // Of an even number, the first of the two in the middle.
+        // For an even number of customers, this is the first of the two in the middle.
         let middle = found.get(found.len().saturating_sub(1) / 2).ok_or_else(|| self.tables.by_name.missing(first))?;
         Ok(middle.0.3)
     }
 
-    /// How a customer's latest order stands.
+    /// Runs an Order-Status: returns the state of a customer's latest order.
     #[inline(never)]
     pub fn order_status(
         &self,
@@ -211,7 +212,7 @@ impl Tpcc {
         Ok(Status { c_id, o_id, lines: lines.len() as u8, amount })
     }
 
-    /// The lines of an order.
+    /// Reads the lines of an order.
     async fn lines(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -224,8 +225,8 @@ impl Tpcc {
         self.tables.order_line.scan(tx, first..=last, LINES_MAX).await
     }
 
-    /// The oldest order of a district is delivered; whether there was one. A Delivery is one such
-    /// transaction for each district of its warehouse.
+    /// Delivers the oldest order of a district. Returns whether there was one. A Delivery consists
+    /// of one such transaction for each district of its warehouse.
     #[inline(never)]
     pub fn delivery(
         &self,
@@ -274,7 +275,8 @@ impl Tpcc {
         Ok(Some(key.2))
     }
 
-    /// How many different items of a district's latest orders its warehouse has few of.
+    /// Runs a Stock-Level: counts the different items of a district's latest orders that are low in
+    /// stock at its warehouse.
     #[inline(never)]
     pub fn stock_level(
         &self,
@@ -306,7 +308,7 @@ impl Tpcc {
     }
 }
 
-/// Notes a payment of a customer with bad credit, before all that was noted until then.
+/// Notes a payment of a customer with bad credit, in front of everything noted before.
 fn note(customer: &mut Customer, input: &PaymentInput) {
     let PaymentInput { w_id, d_id, c_w_id, c_d_id, amount, .. } = *input;
     let mut text = [0_u8; 64];

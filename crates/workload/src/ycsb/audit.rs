@@ -1,4 +1,4 @@
-//! What must hold of YCSB's table when nothing runs.
+//! The invariants of YCSB's table, which must hold when no transaction runs.
 
 use remora::{Cluster, Error};
 
@@ -13,19 +13,19 @@ const LOADED: &str = "every loaded record is there once";
 const INSERTS: &str = "inserted records add up";
 const CHANGES: &str = "changes add up";
 
-/// The names, in the order of [`audit`].
+/// The names of the invariants, in the order of [`audit`].
 pub(super) const NAMES: &[&str] =
     &[WHOLE, LOADED, INSERTS, CHANGES, invariants::REPLICAS, invariants::LOCKS, invariants::LOG];
 
-/// What is found while the table is walked.
+/// What the audit finds while it walks the table.
 #[derive(Default)]
 struct Tally {
-    /// Of loaded keys, whether they were seen.
+    /// For each loaded key, whether it was seen.
     seen: Vec<bool>,
     inserted: Vec<u64>,
-    /// Values that are a mixture of several.
+    /// The number of values that are a mixture of several.
     mixed: u64,
-    /// Records that are there twice, or should not be there.
+    /// The number of records that exist twice, or should not exist.
     strangers: u64,
     /// The sum of the values' counts.
     changes: u64,
@@ -33,7 +33,7 @@ struct Tally {
 
 impl Tally {
     fn look<const WORDS: usize>(&mut self, row: &Row<WORDS>) {
-        // What is in it says nothing.
+        // The contents of such a value mean nothing.
         if !row.is_whole() {
             self.mixed += 1;
             return;
@@ -50,7 +50,7 @@ impl Tally {
     }
 }
 
-/// Walks the table. Needs quiet.
+/// Walks the table and checks the invariants. No transaction may run meanwhile.
 pub(super) fn audit(ycsb: &Ycsb, cluster: &Cluster, after: &After<'_, Done>) -> Result<Vec<Invariant>, Error> {
     let mut found = Tally { seen: vec![false; ycsb.records() as usize], ..Tally::default() };
     let (tables, fault) = each_size!(&ycsb.table, rows => rows.inspect(cluster, |row| found.look(row))?);

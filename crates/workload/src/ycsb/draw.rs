@@ -1,55 +1,55 @@
-//! Which operations YCSB asks for, and of which records.
+//! The random choices of YCSB: which operations, on which records.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Prng;
 
-/// What an operation does.
+/// The kinds of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Looks at a value.
+    /// Reads a value.
     Read,
     /// Replaces a value by a new one.
     Update,
-    /// Adds a record.
+    /// Inserts a record.
     Insert,
-    /// Looks at a value and replaces it by one that follows from it.
+    /// Reads a value, and replaces it by one that follows from it.
     ReadModifyWrite,
-    /// Looks at the values of a key and of those behind it, up to 100.
+    /// Reads the values of a key and of the keys that follow, up to 100.
     Scan,
 }
 
 impl Kind {
-    /// Kinds that a hash table has, too.
+    /// The kinds that a hash table has, too.
     pub const OF_ONE_RECORD: [Kind; 4] = [Kind::Read, Kind::Update, Kind::Insert, Kind::ReadModifyWrite];
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 5] = [Kind::Read, Kind::Update, Kind::Insert, Kind::ReadModifyWrite, Kind::Scan];
 }
 
-/// How often each record is asked for.
+/// How often each record is chosen.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Distribution {
-    /// All alike.
+    /// All records are chosen alike.
     Uniform,
-    /// Zipf's law with this exponent, hot records all over the table.
+    /// Zipf's law with this exponent. Hot records are spread over the table.
     Zipf(f64),
     /// Zipf's law with this exponent, by age: the record that was inserted last is the hottest.
     Latest(f64),
 }
 
-/// The operations of transactions.
+/// A mix: the operations of transactions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mix {
-    /// How it looks at records: [`Kind::Read`] or [`Kind::Scan`].
+    /// How the mix reads: [`Kind::Read`] or [`Kind::Scan`].
     pub read: Kind,
-    /// Share of the operations that do.
+    /// The share of the operations that read.
     pub read_share: f64,
-    /// All others.
+    /// The kind of all other operations.
     pub other: Kind,
-    /// Which records; an insert adds the next one.
+    /// How records are chosen. An insert adds the next record.
     pub distribution: Distribution,
-    /// Operations of a transaction, of as many records.
+    /// The number of operations of a transaction, on as many different records.
     pub operations: usize,
 }
 
@@ -57,7 +57,8 @@ impl Mix {
     /// YCSB's exponent.
     pub const THETA: f64 = 0.99;
 
-    /// One of YCSB's core workloads: a to f. Scans, which e is made of, need an ordered table.
+    /// Returns one of YCSB's core workloads, a to f. Workload e consists of scans and inserts, and
+    /// needs an ordered table.
     #[must_use]
     pub fn named(name: &str) -> Option<Mix> {
         let zipf = Distribution::Zipf(Mix::THETA);
@@ -74,29 +75,30 @@ impl Mix {
         Some(Mix { read, read_share, other, distribution, operations: 1 })
     }
 
-    /// The next operation.
+    /// Draws the next operation.
     pub fn draw(&self, random: &mut Prng) -> Kind {
         if random.chance(self.read_share) { self.read } else { self.other }
     }
 }
 
-/// Ranks by Zipf's law: rank r, from 0, is drawn in proportion to 1 / (r + 1)^theta. The closed
-/// form of Gray et al., Quickly Generating Billion-Record Synthetic Databases, SIGMOD 1994, section
-/// 3, which YCSB uses (Cooper et al., SoCC 2010): exact for the first two ranks, and close for the
-/// others.
+/// Draws ranks by Zipf's law: rank r, counted from 0, is drawn in proportion to 1 / (r + 1)^theta.
+/// It uses the closed form of Gray et al., Quickly Generating Billion-Record Synthetic Databases,
+/// SIGMOD 1994, section 3, as YCSB does (Cooper et al., SoCC 2010). This form is exact for the
+/// first two ranks, and close for the others.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Zipf {
     ranks: u64,
-    /// The sum of all ranks' weights.
+    /// The sum of the weights of all ranks.
     zeta: f64,
-    /// The sum of the first two.
+    /// The sum of the weights of the first two ranks.
     zeta2: f64,
     alpha: f64,
     eta: f64,
 }
 
 impl Zipf {
-    /// Ranks below `ranks`, which is not 0; theta from 0, where all are alike, to 1, excluded.
+    /// Makes a distribution over the ranks below `ranks`, which must not be 0. `theta` is from 0,
+    /// where all ranks are alike, up to but not including 1.
     #[must_use]
     pub fn new(ranks: u64, theta: f64) -> Zipf {
         assert!(ranks > 0 && (0.0..1.0).contains(&theta), "the formula is for these");
@@ -105,7 +107,7 @@ impl Zipf {
         Zipf { ranks, zeta, zeta2, alpha: 1.0 / (1.0 - theta), eta }
     }
 
-    /// The next rank.
+    /// Draws the next rank.
     #[inline]
     pub fn draw(&self, random: &mut Prng) -> u64 {
         let unit = random.unit();
@@ -121,8 +123,8 @@ impl Zipf {
     }
 }
 
-/// The sum of 1 / i^theta, for i from 1 to n. Far out it is an integral, which is as exact as
-/// adding up would be.
+/// Returns the sum of 1 / i^theta, for i from 1 to n. The far part is computed as an integral,
+/// which is as exact as adding up would be.
 fn zeta(n: u64, theta: f64) -> f64 {
     const ADDED: u64 = 1 << 16;
     let added: f64 = (1..=n.min(ADDED)).map(|i| (i as f64).powf(-theta)).sum();
@@ -130,43 +132,46 @@ fn zeta(n: u64, theta: f64) -> f64 {
     added + if n > ADDED { integral(n) - integral(ADDED) } else { 0.0 }
 }
 
-/// YCSB's hash (FNV-1a of eight bytes), which scatters ranks over a table. It is no permutation:
-/// some records have several ranks, and about a third of them none.
+/// YCSB's hash (FNV-1a of eight bytes), which scatters ranks over a table. It is not a permutation:
+/// some records have several ranks, and about a third of them have none.
 fn scatter(rank: u64) -> u64 {
     rank.to_le_bytes()
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// Inserts that may be under way at one time: more than there are coroutines. A power of two.
+/// The number of inserts that may be under way at one time: more than there are coroutines. It is a
+/// power of two.
 const WINDOW: u64 = 1 << 16;
 
-/// The records that clients of this process have inserted. Numbers are given in order, and each is
-/// *known* when it and all before it have ended: only what is known is asked for. So the hottest
-/// records of "latest" are there, save for those whose insert was given up.
+/// The records that clients of this process have inserted. Numbers are given in order. A number is
+/// *known* when its insert and all inserts before it have ended, and only known numbers are read.
+/// So the hottest records of "latest" are present, except for those whose insert was given up.
 #[derive(Debug)]
 struct Inserted {
-    /// Numbers that were given.
+    /// The number of inserts that have begun.
     begun: AtomicU64,
     /// Numbers below this are known.
     known: AtomicU64,
-    /// By number, modulo: one more than the latest that has ended.
+    /// For each number modulo the window: one more than the latest such number whose insert has
+    /// ended.
     ended: Box<[AtomicU64]>,
-    /// What makes this process' keys its own.
+    /// The client number that makes this process's keys its own.
     owner: OnceLock<u32>,
 }
 
 /// The keys of a table.
 #[derive(Debug)]
 pub(super) struct Keys {
-    /// Loaded ones: 0 to this, excluded.
+    /// The number of loaded keys, which are 0 up to but not including this.
     records: u64,
     inserted: Inserted,
 }
 
-/// Set in keys that were inserted.
+/// The bit that is set in keys that were inserted.
 pub(super) const INSERTED: u64 = 1 << 63;
-/// Bits of an insert's number in its key, below 24 bits of whom it belongs to.
+/// The bits of an insert's number in its key. Above them are 24 bits of the client that owns the
+/// key.
 const NUMBER_BITS: u32 = 39;
 const _: () = assert!(remora_fabric::limits::CLIENT_BITS + NUMBER_BITS == 63);
 
@@ -181,32 +186,33 @@ impl Keys {
         self.records
     }
 
-    /// The number of the next record to insert. To be [ended](Keys::ended).
+    /// Returns the number of the next record to insert. The caller must call [`Keys::ended`] for
+    /// it.
     pub(super) fn begin(&self) -> u64 {
         self.inserted.begun.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The key of an inserted record, for one of this process' clients.
+    /// Returns the key of an inserted record, for one of this process's clients.
     pub(super) fn inserted(&self, number: u64, client: u32) -> u64 {
-        // No client number comes twice, so no other process has the first one of this.
+        // No client number is given twice, so no other process has this process's first one.
         of_number(*self.inserted.owner.get_or_init(|| client), number)
     }
 
-    /// An insert has ended, in whatever way.
+    /// Records that an insert has ended, in whatever way.
     pub(super) fn ended(&self, number: u64) {
         let Inserted { known, ended, .. } = &self.inserted;
         let at = |number: u64| &ended[(number % WINDOW) as usize];
-        // Who comes so late that a later one has its place leaves that there.
+        // If an insert ends so late that a later number has its place, the later one stays.
         at(number).fetch_max(number + 1, Ordering::SeqCst);
         let mut next = known.load(Ordering::SeqCst);
-        // A later one in its place means that nobody waits for this one any more.
+        // A later number in the place means that no client waits for this one any more.
         while at(next).load(Ordering::SeqCst) > next {
             let advanced = known.compare_exchange(next, next + 1, Ordering::SeqCst, Ordering::SeqCst);
             next = advanced.map_or_else(|found| found, |found| found + 1);
         }
     }
 
-    /// The key that is `rank` ranks before the latest.
+    /// Returns the key that is `rank` ranks before the latest.
     fn latest(&self, rank: u64) -> u64 {
         let known = self.inserted.known.load(Ordering::SeqCst);
         match self.inserted.owner.get() {
@@ -220,7 +226,7 @@ fn of_number(owner: u32, number: u64) -> u64 {
     INSERTED | u64::from(owner) << NUMBER_BITS | number
 }
 
-/// Draws keys by a distribution.
+/// A way of drawing keys by a distribution.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Draw {
     Uniform,
@@ -229,7 +235,8 @@ pub(super) enum Draw {
 }
 
 impl Draw {
-    /// Ranks are as many as records were loaded, also when more have been inserted.
+    /// Makes the way of drawing for a distribution. There are as many ranks as loaded records, even
+    /// when more have been inserted.
     pub(super) fn new(distribution: Distribution, records: u64) -> Draw {
         match distribution {
             Distribution::Uniform => Draw::Uniform,
@@ -238,7 +245,7 @@ impl Draw {
         }
     }
 
-    /// The next key.
+    /// Draws the next key.
     #[inline]
     pub(super) fn draw(&self, keys: &Keys, random: &mut Prng) -> u64 {
         match self {
@@ -256,7 +263,7 @@ mod tests {
     const DRAWS: u64 = 2_000_000;
     const RECORDS: u64 = 100_000;
 
-    /// By definition, added up.
+    /// Returns the weight by its definition, by adding up.
     fn weight(ranks: std::ops::Range<u64>, theta: f64) -> f64 {
         ranks.map(|rank| ((rank + 1) as f64).powf(-theta)).sum()
     }
@@ -265,7 +272,7 @@ mod tests {
         (found - expected).abs() <= by
     }
 
-    /// Ranks of each part of the table have the share of the draws that Zipf's law gives them.
+    /// The ranks of each part of the table have the share of the draws that Zipf's law gives them.
     #[test]
     fn ranks_follow_zipfs_law() {
         for theta in [0.0, 0.5, 0.8, 0.99] {
@@ -306,8 +313,8 @@ mod tests {
         }
     }
 
-    /// Hot records are hot wherever they lie: sorted by how often they are drawn, they have the
-    /// shares of their ranks, and more, because some have several.
+    /// Hot records are hot wherever they lie. Sorted by how often they are drawn, they have the
+    /// shares of their ranks, and more, because some have several ranks.
     #[test]
     fn hot_records_are_all_over_the_table() {
         let (keys, draw) = (Keys::new(RECORDS), Draw::new(Distribution::Zipf(0.99), RECORDS));
@@ -330,7 +337,7 @@ mod tests {
         assert!(drawn.iter().all(|count| (9_500..10_500).contains(count)), "{drawn:?}");
     }
 
-    /// What is not known to be there is not asked for, and what has come last is the hottest.
+    /// Records that are not known to be present are not read, and the latest record is the hottest.
     #[test]
     fn the_latest_are_the_hottest() {
         let keys = Keys::new(100);

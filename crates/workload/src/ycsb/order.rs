@@ -1,21 +1,21 @@
-//! Where records of an ordered table are.
+//! The order of records in an ordered table.
 
 use std::ops::{Range, RangeInclusive};
 
 use remora_fabric::splitmix;
 
-/// In which order records of an ordered table are: YCSB's `insertorder`.
+/// The order of records in an ordered table: YCSB's `insertorder`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InsertOrder {
-    /// By a hash of their keys, YCSB's default: inserts are all over the table.
+    /// By a hash of their keys, which is YCSB's default. Inserts are spread over the table.
     Hashed,
-    /// By their keys: inserted records are behind the loaded ones, at the end of their process'
+    /// By their keys. Inserted records are behind the loaded ones, at the end of their process's
     /// keys.
     Ordered,
 }
 
 impl InsertOrder {
-    /// As YCSB calls it.
+    /// Returns YCSB's name for it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -24,18 +24,19 @@ impl InsertOrder {
         }
     }
 
-    /// A record's key in the table. No two records have the same one.
+    /// Returns the key of a record in the table. No two records have the same one.
     #[inline]
     pub(super) fn place(self, key: u64) -> u64 {
         match self {
-            // A permutation of all words.
+            // This is a permutation of all words.
             InsertOrder::Hashed => splitmix(key),
             InsertOrder::Ordered => key,
         }
     }
 
-    /// The places of a part of `records` loaded records. Where they are hashed, they are the places
-    /// of about as many records. The parts of all records cover all places of loaded ones.
+    /// Returns the places of a part of `records` loaded records. If records are hashed, it returns
+    /// a range with about as many records. The parts of all records together cover all places of
+    /// loaded records.
     pub(super) fn places(self, part: Range<u64>, records: u64) -> RangeInclusive<u64> {
         let bound = |number: u64| match self {
             InsertOrder::Hashed => (u128::from(number) << 64) / u128::from(records),

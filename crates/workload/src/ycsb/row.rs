@@ -1,9 +1,9 @@
-//! YCSB's values, which check themselves.
+//! YCSB's values, which can check themselves.
 
 use remora_fabric::splitmix;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A value of `WORDS` words:
+/// A value of `WORDS` words, which shows whether it is whole:
 ///
 /// ```text
 /// +0   key    u64
@@ -12,8 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// +24  fill   u64 x (WORDS - 3)   follows from these three
 /// ```
 ///
-/// So a value that is a mixture of two, or another key's, tells so; and the counts of all values
-/// tell whether a change was lost.
+/// So a value shows if it is a mixture of two values, or belongs to another key. The counts of all
+/// values show whether a change was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(transparent)]
 pub struct Row<const WORDS: usize>([u64; WORDS]);
@@ -24,7 +24,7 @@ impl<const WORDS: usize> Row<WORDS> {
         3
     };
 
-    /// A whole value.
+    /// Makes a whole value.
     #[inline]
     #[must_use]
     pub fn new(key: u64, count: u64, stamp: u64) -> Row<WORDS> {
@@ -34,36 +34,37 @@ impl<const WORDS: usize> Row<WORDS> {
         Row(words)
     }
 
-    /// Whose value it is.
+    /// Returns the key that the value belongs to.
     #[must_use]
     pub fn key(&self) -> u64 {
         self.0[0]
     }
 
-    /// How often it was changed.
+    /// Returns how often the value was changed.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0[1]
     }
 
-    /// What its writer has drawn.
+    /// Returns the stamp that its writer has drawn.
     #[must_use]
     pub fn stamp(&self) -> u64 {
         self.0[2]
     }
 
-    /// Whether it is one that was written in one piece.
+    /// Whether the value was written in one piece.
     #[inline]
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        // No early exit: so it is a loop over vectors.
+        // There is no early exit, so the compiler can make a loop over vectors.
         let differing = |(word, fill): (&u64, u64)| word ^ fill;
         let fill = fill(self.key(), self.count(), self.stamp());
         self.0[Self::HEADER..].iter().zip(fill).map(differing).fold(0, |all, one| all | one) == 0
     }
 }
 
-/// What fills a value: cheap, because every value that is read is checked.
+/// Returns the words that fill a value. This must be cheap, because every value that is read is
+/// checked.
 fn fill(key: u64, count: u64, stamp: u64) -> impl Iterator<Item = u64> {
     let first = splitmix(splitmix(splitmix(key).wrapping_add(count)).wrapping_add(stamp));
     (0..).map(move |index: u64| first.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
@@ -83,7 +84,7 @@ mod tests {
             let mut damaged = row;
             damaged.0[word] ^= 1;
             assert!(!damaged.is_whole(), "word {word}");
-            // Torn at any place behind the key, which both have.
+            // The value is torn at any place behind the key, which both values share.
             let mut mixed = row;
             mixed.0[..word].copy_from_slice(&other.0[..word]);
             assert!(mixed == row || !mixed.is_whole(), "torn before word {word}");

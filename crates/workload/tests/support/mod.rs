@@ -1,21 +1,21 @@
-//! What the tests of workloads share.
+//! Code that the tests of workloads share.
 #![allow(dead_code, unreachable_pub, reason = "every test target uses a part of it")]
 
 use remora::protocol::Protocol;
 use remora_workload::Invariant;
 
-/// The protocols that promise serializable transactions.
+/// Returns the protocols that promise serializable transactions.
 pub fn serializable() -> impl Iterator<Item = Protocol> {
     Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable())
 }
 
-/// Whether there is time for everything, as in `.ci/long`: the environment variable `REMORA_LONG`
-/// is set.
+/// Whether there is time for everything, as in `.ci/long`: whether the environment variable
+/// `REMORA_LONG` is set.
 pub fn is_long() -> bool {
     std::env::var_os("REMORA_LONG").is_some()
 }
 
-/// These invariants were looked at, and hold.
+/// Asserts that these invariants were checked, and hold.
 #[track_caller]
 pub fn assert_sound(invariants: &[Invariant], names: &[&str]) {
     assert_eq!(invariants.iter().map(|one| one.name).collect::<Vec<_>>(), names);
