@@ -1,5 +1,6 @@
 //! The files that a command reads. Before a command opens a file for its results, it checks that
-//! the file is none of these: a report would overwrite the key file that it names by mistake.
+//! the file is none of these. A report would otherwise overwrite a key file that the user named by
+//! mistake.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -19,7 +20,7 @@ pub struct Inputs(Vec<Input>);
 
 #[derive(Clone, Debug)]
 struct Input {
-    /// The option and the file, in words.
+    /// A description of the input: the option and the file.
     what: String,
     path: PathBuf,
 }
@@ -74,8 +75,8 @@ impl Inputs {
         self.add(what, path);
     }
 
-    /// Refuses a result that would overwrite an input. `outputs` are the files that the command is
-    /// going to write, each with its option. A command calls this before it opens any of them.
+    /// Refuses a result that would overwrite an input. `outputs` are the files that the command
+    /// will write, each with its option. A command calls this before it opens any of them.
     pub fn check(&self, outputs: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
         for (option, path) in outputs {
             let Some((path, output)) = path.and_then(|path| Some((path, identity(path)?))) else { continue };
@@ -88,16 +89,17 @@ impl Inputs {
     }
 }
 
-/// Tells whether two paths lead to one file, through links and `./` too: device and inode of the
-/// file. A file that is to be made has the device and the inode of its folder, and a name.
+/// The identity of a file, which tells whether two paths lead to one file, also through links and
+/// `./`. It is the file's device and inode. A file that does not exist yet has the device and the
+/// inode of its folder, and a name.
 #[derive(PartialEq, Eq, Debug)]
 struct Identity {
     inode: (u64, u64),
     name: Option<OsString>,
 }
 
-/// The identity of a file; `None` for a device or a pipe, which a result does not overwrite, and
-/// for a path at which no file can be opened.
+/// Returns the identity of a file. Returns `None` for a device or a pipe, which a result does not
+/// overwrite, and for a path at which no file can be opened.
 fn identity(path: &Path) -> Option<Identity> {
     /// The number of links that the system follows.
     const LINKS_MAX: usize = 40;
@@ -110,7 +112,7 @@ fn identity(path: &Path) -> Option<Identity> {
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match fs::read_link(&path) {
-            // To open the link for writing makes the file that it names.
+            // Opening the link for writing would create the file that it names.
             Ok(target) => path = folder.join(target),
             Err(_) => {
                 let folder = fs::metadata(folder).ok()?;

@@ -1,9 +1,14 @@
-//! What the commands of this project share: failures and verdicts as exit statuses, output, values
-//! of options, plots.
+//! The code that the commands of this project share: failures and verdicts as exit statuses,
+//! output, values of options, and plots.
 //!
-//! Exit status: 0 done; 1 an invariant does not hold, or a history is not strictly serializable; 2
-//! bad input, nothing to work with, or a result that cannot be written; 141 standard output is a
-//! pipe that nobody reads. Whatever is wrong is said in one line on standard error.
+//! The exit statuses are:
+//!
+//! - 0: the command is done;
+//! - 1: an invariant does not hold, or a history is not strictly serializable;
+//! - 2: bad input, nothing to work with, or a result that cannot be written;
+//! - 141: standard output is a pipe whose reader has gone.
+//!
+//! Every error is one line on standard error.
 #![forbid(unsafe_code)]
 
 pub mod inputs;
@@ -21,17 +26,19 @@ use clap::Parser;
 use remora_fabric::sim::Profile;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Why there is nothing to show: one line, that names the option or the file and says what to do.
+/// The reason why a command has no result: one line, which names the option or the file and says
+/// what to do.
 #[derive(Clone, Debug)]
 pub struct Failure(pub String);
 
 impl Failure {
-    /// What it is about, and what is wrong with it.
+    /// Makes a failure of what it is about, and why it failed.
     pub fn new(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Failure {
         Failure(format!("{what}: {why}"))
     }
 
-    /// The reader of standard output has gone, which is nothing to complain about.
+    /// Makes the failure for a reader of standard output that has gone. It is not reported as an
+    /// error.
     #[must_use]
     pub fn unheard() -> Failure {
         Failure(String::new())
@@ -41,14 +48,14 @@ impl Failure {
         self.0.is_empty()
     }
 
-    /// Says it.
+    /// Prints the failure on standard error.
     pub fn complain(&self) {
         if !self.is_unheard() {
             output::complain(&one_line(&self.0));
         }
     }
 
-    /// Says it, as the last thing that the command says.
+    /// Prints the failure, and returns the exit status of the command.
     #[must_use]
     pub fn end(&self) -> ExitCode {
         self.complain();
@@ -56,22 +63,23 @@ impl Failure {
     }
 }
 
-/// What a command found.
+/// The verdict of a command on what it checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Everything is as it should be.
+    /// Everything holds.
     Sound,
     /// An invariant does not hold, or a history has an anomaly.
     Unsound,
 }
 
 const BAD_INPUT: u8 = 2;
-/// The reader of standard output has closed its pipe: the status of a program that SIGPIPE ends.
+/// The exit status if the reader of standard output has closed its pipe: that of a program that
+/// SIGPIPE ends.
 const UNHEARD: u8 = 128 + 13;
 
-/// Begins a program, and reads its command line. From here on a panic is told as the bug that it
-/// is, and a file that grows too large is an error and no signal. Fails with the exit status of a
-/// command line that cannot be used, or that only asks for help.
+/// Begins a program, and reads its command line. From here on, a panic is reported as a bug, and a
+/// file that grows too large is an error and not a signal. Fails with the exit status for a command
+/// line that cannot be used, or that only asks for help.
 pub fn begin<C: Parser>(program: &'static str) -> Result<C, ExitCode> {
     std::panic::set_hook(Box::new(move |panic| {
         output::complain(&format!("this is a bug in {program}: {}", one_line(&panic.to_string())));
@@ -80,8 +88,8 @@ pub fn begin<C: Parser>(program: &'static str) -> Result<C, ExitCode> {
     C::try_parse().map_err(|error| refuse(&error))
 }
 
-/// Lets the library log as much as `REMORA_LOG` says. If it says nothing, this much, and what the
-/// library waits for.
+/// Makes the library log as much as `REMORA_LOG` says. Without it, the library logs up to the level
+/// `usual`, and its waits at least as warnings.
 pub fn log(usual: LevelFilter) {
     match wanted_log() {
         Some(wanted) => output::log(wanted, wanted),
@@ -89,7 +97,7 @@ pub fn log(usual: LevelFilter) {
     }
 }
 
-/// The exit status of a command.
+/// Returns the exit status of a command.
 #[must_use]
 pub fn conclude(result: Result<Verdict, Failure>) -> ExitCode {
     match result {
@@ -99,12 +107,12 @@ pub fn conclude(result: Result<Verdict, Failure>) -> ExitCode {
     }
 }
 
-/// A profile by its name, or from a file.
+/// Returns a profile by its name, or reads it from a file.
 pub fn profile(name: &OsStr) -> Result<Profile, Failure> {
     profile_of("--profile", name)
 }
 
-/// The profile that an option names.
+/// Returns the profile that an option names.
 pub fn profile_of(option: &str, name: &OsStr) -> Result<Profile, Failure> {
     let option = || format!("{option} {}", name.display());
     match name.to_str().and_then(Profile::named) {
@@ -119,7 +127,7 @@ pub fn profile_of(option: &str, name: &OsStr) -> Result<Profile, Failure> {
     }
 }
 
-/// How much the library is to log, if `REMORA_LOG` says so.
+/// Returns the level of logging that `REMORA_LOG` asks for, if it is set.
 fn wanted_log() -> Option<LevelFilter> {
     let given = std::env::var_os("REMORA_LOG")?;
     let level = given.to_str().and_then(|level| level.parse().ok());
@@ -132,20 +140,19 @@ fn wanted_log() -> Option<LevelFilter> {
     level
 }
 
-/// Has writes beyond the limit of a file's size fail, as on a full disk, instead of ending the
-/// process.
+/// Makes writes beyond the limit of a file's size fail, as on a full disk, and not end the process.
 fn outlive_file_size_limits() -> Result<(), Failure> {
     let unused = Arc::new(AtomicBool::new(false));
     let handled = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, unused);
     handled.map(drop).map_err(|error| Failure::new("signals", error))
 }
 
-/// A command line that cannot be used, in one line; or help and version, which are asked for in the
-/// same way.
+/// Reports a command line that cannot be used, in one line. Help and version come here as well, and
+/// are printed.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let printed = error.print();
-        // Help for a command line that says too little goes to standard error.
+        // The help for a command line that says too little goes to standard error.
         let shown = if error.use_stderr() { Ok(()) } else { output::shown(printed) };
         return shown.map_or_else(|failure| failure.end(), |()| ExitCode::from(error.exit_code() as u8));
     }

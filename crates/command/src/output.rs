@@ -1,9 +1,9 @@
-//! What the command says, and to whom: results to standard output and to files, complaints to
+//! The output of a command: results go to standard output and to files, errors and notes to
 //! standard error.
 //!
-//! Whatever cannot be written is an error: [`show`] and [`OutputFile`] say so, and no result is
-//! lost because one of several places cannot take it. Names that came from memory nodes or files
-//! may hold anything; they reach a terminal escaped.
+//! Everything that cannot be written is an error, which [`show`] and [`OutputFile`] report. No
+//! result is lost because one of several places cannot take it. Names that came from memory nodes
+//! or files may contain anything. They are escaped before they reach a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -33,8 +33,8 @@ fn put(text: &str) -> Result<(), Failure> {
     shown(io::stdout().lock().write_all(text.as_bytes()))
 }
 
-/// What became of something that was written to standard output. A reader that has closed its pipe
-/// ends the command quietly.
+/// Converts the result of writing to standard output. If the reader has closed its pipe, the
+/// command ends quietly.
 pub fn shown(written: io::Result<()>) -> Result<(), Failure> {
     written.and_then(|()| io::stdout().flush()).map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::unheard(),
@@ -42,23 +42,24 @@ pub fn shown(written: io::Result<()>) -> Result<(), Failure> {
     })
 }
 
-/// A complaint on standard error, mostly a line.
+/// Prints an error on standard error, mostly one line.
 pub fn complain(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "error: {}", escaped(line, &['\n'])); // there is no other place to say so
+    let _ = writeln!(io::stderr().lock(), "error: {}", escaped(line, &['\n'])); // there is no other place to report it
 }
 
-/// One line on standard error of a command that goes on.
+/// Prints a note of one line on standard error. The command goes on.
 pub fn note(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "note: {}", escaped(line, &['\n'])); // there is no other place to say so
+    let _ = writeln!(io::stderr().lock(), "note: {}", escaped(line, &['\n'])); // there is no other place to report it
 }
 
-/// A name in a line: what would break the line, or make a terminal do something, is escaped.
+/// Makes a name printable in a line: escapes what would break the line, or act on a terminal.
 pub fn printable(name: &str) -> Cow<'_, str> {
     escaped(name, &[])
 }
 
 fn escaped<'t>(text: &'t str, kept: &[char]) -> Cow<'t, str> {
-    // Controls of terminals, and characters that change the direction of others, or cannot be seen.
+    // These are control characters of terminals, characters that change the direction of others,
+    // and invisible ones.
     let acts = |one: char| {
         let is_hidden =
             matches!(one, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
@@ -74,15 +75,16 @@ fn escaped<'t>(text: &'t str, kept: &[char]) -> Cow<'t, str> {
     Cow::Owned(shown)
 }
 
-/// Lets what the library logs go to standard error, in plain lines: up to one level, and of its
-/// waits up to another.
+/// Makes the library's log lines go to standard error, without colours. `usual` is the level for
+/// most lines, `of_waits` the level for lines about waiting.
 pub fn log(usual: LevelFilter, of_waits: LevelFilter) {
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).with_target(false);
     let shown = Targets::new().with_default(usual).with_target(WAITS, of_waits);
     tracing_subscriber::registry().with(lines.with_filter(shown)).init();
 }
 
-/// The first failure of several places that a result was to go to; the others are said at once.
+/// Returns the first failure of several places that a result was written to. The other failures are
+/// printed at once.
 pub fn all(written: impl IntoIterator<Item = Result<(), Failure>>) -> Result<(), Failure> {
     let mut failures = written.into_iter().filter_map(Result::err);
     let first = failures.next();
@@ -91,8 +93,8 @@ pub fn all(written: impl IntoIterator<Item = Result<(), Failure>>) -> Result<(),
 }
 
 impl Verdict {
-    /// The verdict of a result that was to be written. That something does not hold matters more
-    /// than that it could not be written.
+    /// Returns the verdict of a result that was written. That something does not hold matters more
+    /// than a failure to write the result.
     pub fn told(self, written: Result<(), Failure>) -> Result<Verdict, Failure> {
         match (self, written) {
             (Verdict::Unsound, Err(failure)) => {
@@ -104,8 +106,9 @@ impl Verdict {
     }
 }
 
-/// A file that an option names, opened before the long run that will fill it, and left as it is
-/// until then. Nothing else that writes such files can open it meanwhile, under whatever name.
+/// A file for results that an option names. It is opened before the long run that will fill it, and
+/// unchanged until then. No other process or option that writes such files can open it meanwhile,
+/// under whatever name.
 #[derive(Debug)]
 pub struct OutputFile {
     option: &'static str,
@@ -114,8 +117,8 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Opens the file that an option names, so that a result which cannot be written is refused
-    /// before the work begins.
+    /// Opens the file that an option names. So a result that cannot be written is refused before
+    /// the work begins.
     pub fn open(option: &'static str, path: &Path) -> Result<OutputFile, Failure> {
         let name = path.display().to_string();
         let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
@@ -125,8 +128,8 @@ impl OutputFile {
         Ok(output)
     }
 
-    /// Sees to it that only this option of this process writes the file. Devices and pipes are
-    /// everybody's.
+    /// Makes sure that only this option of this process writes the file. Devices and pipes may be
+    /// shared.
     fn claim(&self) -> Result<(), Failure> {
         let Some(file) = self.file.metadata().ok().filter(|file| file.is_file()) else { return Ok(()) };
         let is_same = |other: rustix::fs::Stat| (other.st_dev, other.st_ino) == (file.dev(), file.ino());
@@ -145,36 +148,36 @@ impl OutputFile {
         }
     }
 
-    /// The file, empty now.
+    /// Empties the file, and returns it.
     pub fn begin(&self) -> Result<File, Failure> {
         let emptied = self.file.metadata().and_then(|what| if what.is_file() { self.file.set_len(0) } else { Ok(()) });
         emptied.and_then(|()| self.file.try_clone()).map_err(|error| self.failure(error))
     }
 
-    /// Replaces what is in the file.
+    /// Replaces the contents of the file.
     pub fn fill(&self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
         self.begin()?.write_all(text.as_ref()).map_err(|error| self.failure(error))
     }
 
-    /// The failure of a write to it.
+    /// Makes the failure of a write to the file.
     pub fn failure(&self, error: impl std::fmt::Display) -> Failure {
         Failure::new(format!("{} {}", self.option, self.name), error)
     }
 }
 
-/// Where a report goes.
+/// The destination of a report.
 #[derive(Debug)]
 pub enum ReportTo {
-    /// A table for people, to standard output.
+    /// A table for people goes to standard output.
     People,
-    /// JSON, to standard output.
+    /// JSON goes to standard output.
     Output,
-    /// JSON, to a file; and the table.
+    /// JSON goes to a file, and the table to standard output.
     File(OutputFile),
 }
 
 impl ReportTo {
-    /// Where the option `--report` wants the report.
+    /// Opens the destination that the option `--report` names.
     pub fn open(option: Option<&Path>) -> Result<ReportTo, Failure> {
         match (option, ReportTo::file(option)) {
             (None, _) => Ok(ReportTo::People),
@@ -183,12 +186,12 @@ impl ReportTo {
         }
     }
 
-    /// The file that the option `--report` names; `-` is standard output.
+    /// Returns the file that the option `--report` names. `-` is standard output and no file.
     pub fn file(option: Option<&Path>) -> Option<&Path> {
         option.filter(|path| path.as_os_str() != "-")
     }
 
-    /// Writes the report. The table is shown whatever becomes of a file.
+    /// Writes the report. The table is shown even if the file cannot be written.
     pub fn write(&self, report: &impl Serialize, table: impl FnOnce() -> String) -> Result<(), Failure> {
         let json = || {
             let text = serde_json::to_string_pretty(report).map_err(|error| Failure::new("the report", error))?;
@@ -202,7 +205,7 @@ impl ReportTo {
     }
 }
 
-/// A whole number with its thousands apart.
+/// Formats a whole number with its thousands apart.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -215,7 +218,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A report for people.
+/// Formats a report for people.
 pub fn table(report: &Report, setting: &str) -> String {
     let mut text = String::new();
     let _ = write_table(&mut text, report, setting);
@@ -313,7 +316,7 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
     report.invariants.iter().try_for_each(|one| write_invariant(text, one.name, one.holds, &one.detail))
 }
 
-/// A line of a table: whether an invariant holds, and what was found.
+/// Adds a line of a table: whether an invariant holds, and what was found.
 pub fn write_invariant(text: &mut String, name: &str, holds: Option<bool>, detail: &str) -> std::fmt::Result {
     let mark = match holds {
         Some(true) => '✓',

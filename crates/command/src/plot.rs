@@ -1,28 +1,28 @@
-//! Lines over an axis, as an SVG.
+//! Plots: lines over an axis, as an SVG.
 
 use plotters::prelude::*;
 
-/// A line.
+/// A line of a plot.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
     /// The name of the series.
     pub name: String,
-    /// From left to right.
+    /// The points, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What is drawn, beside its lines.
+/// The texts of a plot.
 #[derive(Clone, Copy, Debug)]
 pub struct Labels<'a> {
-    /// Above all.
+    /// The title above the plot.
     pub title: &'a str,
-    /// Label of the axis from left to right.
+    /// The label of the axis from left to right.
     pub x: &'a str,
-    /// Label of the axis from bottom to top.
+    /// The label of the axis from bottom to top.
     pub y: &'a str,
 }
 
-/// Told apart by people who see no red or no green, and in print (Okabe and Ito).
+/// Colours that people who see no red or no green can tell apart, also in print (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -32,7 +32,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 const SIZE: (u32, u32) = (720, 440);
-/// Room above the highest point.
+/// The factor that leaves room above the highest point.
 const HEADROOM: f64 = 1.08;
 
 /// Draws lines from the origin on, with a dot at every point.
@@ -42,7 +42,7 @@ pub fn lines(labels: &Labels<'_>, series: &[Series]) -> Result<String, std::fmt:
     Ok(svg)
 }
 
-/// Draws one line of many points, and marks what happened meanwhile: a name, and when.
+/// Draws one line of several points, with marks for events: their name, and their times.
 pub fn timeline(labels: &Labels<'_>, line: &Series, marks: (&str, &[f64])) -> Result<String, std::fmt::Error> {
     let mut svg = String::new();
     draw(&mut svg, labels, std::slice::from_ref(line), Some(marks)).map_err(|_| std::fmt::Error)?;

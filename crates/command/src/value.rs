@@ -1,4 +1,4 @@
-//! Values of options: what they may be, and in which words they are refused.
+//! The values of options: their parsers, and the messages by which a value is refused.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use remora::connect::{Nodes, Place};
 use remora::protocol::{Ford, Protocol};
 use serde::{Serialize, Serializer};
 
-/// A number of bytes: `4096`, `64KiB`, `256M`, `2g`.
+/// Parses a number of bytes: `4096`, `64KiB`, `256M`, `2g`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -24,7 +24,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "more bytes than there can be".to_owned())
 }
 
-/// Bytes as a person writes them.
+/// Formats bytes as a person writes them.
 pub fn show_bytes(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -34,8 +34,8 @@ pub fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// A time in seconds, more than none. Clocks count nanoseconds in 64 bits, and sums of times must
-/// fit.
+/// Parses a time in seconds, which must be more than 0. Clocks count nanoseconds in 64 bits, and
+/// sums of times must fit.
 pub fn seconds(text: &str) -> Result<f64, String> {
     const SECONDS_MAX: u64 = 1_000_000_000;
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_owned())?;
@@ -45,13 +45,13 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A share of a whole.
+/// Parses a share of a whole.
 pub fn share(text: &str) -> Result<f64, String> {
     let share: Option<f64> = text.parse().ok();
     share.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| "a number from 0 to 1 is wanted".to_owned())
 }
 
-/// One of FORD's mechanisms.
+/// Parses the name of one of FORD's mechanisms.
 pub fn ford_mechanism(text: &str) -> Result<String, String> {
     if Ford::MECHANISMS.contains(&text) {
         return Ok(text.to_owned());
@@ -59,7 +59,7 @@ pub fn ford_mechanism(text: &str) -> Result<String, String> {
     Err(format!("FORD has no such mechanism; there are {}", Ford::MECHANISMS.join(", ")))
 }
 
-/// The protocol of this name, if it is FORD without these mechanisms.
+/// Returns the protocol of this name. If it is FORD, it is FORD without these mechanisms.
 pub fn protocol_without(name: &str, mechanisms: &[String]) -> Protocol {
     match Protocol::named(name).unwrap_or_default() {
         Protocol::Ford(mut ford) => {
@@ -83,7 +83,7 @@ pub fn serializable() -> impl Iterator<Item = &'static str> {
     Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()).map(Protocol::name)
 }
 
-/// A protocol.
+/// Parses the name of a protocol.
 pub fn protocol(text: &str) -> Result<String, String> {
     match Protocol::named(text) {
         Some(protocol) => Ok(protocol.name().to_owned()),
@@ -94,7 +94,7 @@ pub fn protocol(text: &str) -> Result<String, String> {
     }
 }
 
-/// A backend.
+/// Parses the name of a backend.
 pub fn fabric(text: &str) -> Result<String, String> {
     match text {
         "shm" | "tcp" | "verbs" | "sim" => Ok(text.to_owned()),
@@ -102,27 +102,29 @@ pub fn fabric(text: &str) -> Result<String, String> {
     }
 }
 
-/// Memory nodes: a list of addresses, or of paths, which need not be text.
+/// Returns a parser of memory nodes: a list of addresses, or of paths, which need not be valid
+/// UTF-8.
 pub fn nodes() -> impl TypedValueParser<Value = Nodes> {
     OsStringValueParser::new().try_map(|text| Nodes::try_from(text.as_os_str()))
 }
 
-/// A place of the configuration: a path, which need not be text, or where etcd is.
+/// Returns a parser of the configuration's place: a path, which need not be valid UTF-8, or the
+/// address of etcd.
 pub fn place() -> impl TypedValueParser<Value = Place> {
     OsStringValueParser::new().try_map(|text| Place::try_from(text.as_os_str()))
 }
 
-/// A path in a report, where everything is text.
+/// Writes a path into a report, where everything is text.
 pub fn serialize_path<S: Serializer, P: AsRef<Path>>(path: &Option<P>, serializer: S) -> Result<S::Ok, S::Error> {
     path.as_ref().map(|path| path.as_ref().to_string_lossy()).serialize(serializer)
 }
 
-/// A place of the configuration, as it is written on the command line.
+/// Writes the configuration's place into a report, as it is written on the command line.
 pub fn serialize_place<S: Serializer>(place: &Option<Place>, serializer: S) -> Result<S::Ok, S::Error> {
     place.as_ref().map(Place::to_string).serialize(serializer)
 }
 
-/// Memory nodes, as they are written on the command line.
+/// Writes memory nodes into a report, as they are written on the command line.
 pub fn serialize_nodes<S: Serializer>(nodes: &Option<Nodes>, serializer: S) -> Result<S::Ok, S::Error> {
     nodes.as_ref().map(Nodes::to_string).serialize(serializer)
 }

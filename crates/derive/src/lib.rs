@@ -1,10 +1,10 @@
-//! `#[derive(Record)]` and `#[derive(Key)]` for structs.
+//! The derive macros `#[derive(Record)]` and `#[derive(Key)]` for structs.
 //!
-//! The library `remora` exports both beside its traits of the same names, whose pages say what they
-//! are for. This crate is of no use without that library.
+//! The library `remora` exports both macros beside its traits of the same names. The pages of the
+//! traits say what they are for. This crate is useful only with that library.
 //!
-//! What is derived is the sequence of the fields' encodings, in the order in which the struct
-//! declares them and without padding.
+//! A derived encoding is the sequence of the fields' encodings, in the order in which the struct
+//! declares the fields, and without padding.
 #![forbid(unsafe_code)]
 
 use proc_macro::TokenStream;
@@ -15,8 +15,8 @@ use syn::{Data, DeriveInput, Error, Fields, Index, LitStr, Member, Type, parse_m
 /// Derives `remora::Record` for a struct whose fields are records.
 ///
 /// The schema lists the struct's fields and their types: `Account { balance: i64 }`. With
-/// `#[record(schema = "...")]` the schema is that text instead, so that it stays the same when a
-/// name in the program changes.
+/// `#[record(schema = "...")]` the schema is that text instead. So it does not change when a name
+/// in the program changes.
 #[proc_macro_derive(Record, attributes(record))]
 pub fn derive_record(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -25,7 +25,7 @@ pub fn derive_record(input: TokenStream) -> TokenStream {
 
 /// Derives `remora::Key` for a struct whose fields are keys.
 ///
-/// Keys compare by their first field, then by their second, and so on: as derived `Ord` says.
+/// Keys are ordered by their first field, then by their second, and so on, as derived `Ord` does.
 #[proc_macro_derive(Key)]
 pub fn derive_key(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -48,7 +48,7 @@ fn key(input: &DeriveInput) -> Result<Tokens, Error> {
     Ok(implementation(input, &fields(input, "Key")?, &quote!(::remora::Key), &Tokens::new()))
 }
 
-/// A field: how it is named, and its type.
+/// A field of a struct: its name, and its type.
 type Field<'i> = (Member, &'i Type);
 
 fn fields<'i>(input: &'i DeriveInput, what: &str) -> Result<Vec<Field<'i>>, Error> {
@@ -64,7 +64,7 @@ fn fields<'i>(input: &'i DeriveInput, what: &str) -> Result<Vec<Field<'i>>, Erro
     Ok(data.fields.iter().enumerate().map(member).collect())
 }
 
-/// The text of `#[record(schema = "...")]`.
+/// Returns the text of `#[record(schema = "...")]`.
 fn schema(input: &DeriveInput) -> Result<Option<LitStr>, Error> {
     let mut schema = None;
     for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("record")) {
@@ -79,7 +79,7 @@ fn schema(input: &DeriveInput) -> Result<Option<LitStr>, Error> {
     Ok(schema)
 }
 
-/// The fields' names and schemas, behind the struct's name.
+/// Returns the schema that lists the fields' names and schemas, after the struct's name.
 fn listed(input: &DeriveInput, fields: &[Field<'_>]) -> Tokens {
     let name = input.ident.to_string();
     let is_named = matches!(&input.data, Data::Struct(data) if matches!(data.fields, Fields::Named(_)));
@@ -94,7 +94,7 @@ fn listed(input: &DeriveInput, fields: &[Field<'_>]) -> Tokens {
     }
 }
 
-/// The implementation of a trait that encodes field by field.
+/// Returns the implementation of a trait that encodes field by field.
 fn implementation(input: &DeriveInput, fields: &[Field<'_>], of: &Tokens, more: &Tokens) -> Tokens {
     let name = &input.ident;
     let mut generics = input.generics.clone();

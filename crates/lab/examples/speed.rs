@@ -1,5 +1,5 @@
 //! Measures how fast the simulator is: SmallBank on clusters of 2 to 64 machines, in verbs and
-//! events a second of real time.
+//! events per second of real time.
 //!
 //! `cargo run --release -p remora-lab --example speed [NODES...]`
 

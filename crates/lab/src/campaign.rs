@@ -1,33 +1,35 @@
-//! Campaigns: a workload, many seeds, and everything that can go wrong; every history is checked.
+//! Fault campaigns: a workload runs from several seeds with every kind of fault, and every history
+//! is checked.
 //!
-//! A [`Case`] is one run, and all that it depends on. The campaign shrinks a failing case to fewer
-//! clients, keys and faults as long as it fails. Faults are planned between the first lock of some
-//! transaction and its release, because that is where they hurt.
+//! A [`Case`] is one run, with everything that it depends on. The campaign shrinks a failing case
+//! to fewer clients, keys and faults as long as it fails. Faults are planned between the first lock
+//! of some transaction and its release, because they do the most harm there.
 //!
 //! Each seed draws the faults of its run from the campaign's faults (*swarm testing*), because a
 //! fault can hide what another one shows.
 //!
 //! In some runs memory nodes fail, or are declared lost: at most as many as there are copies to
-//! spare. Such a run has controllers, which detect that. Every client goes on in the next epoch.
-//! There may be a spare node. A node that failed may come back empty. A node that was declared lost
-//! while it was alive gives up what it had. The run does not end before there are as many copies of
-//! everything again as there can be.
+//! spare. Such a run has controllers, which detect the loss. Every client continues in the next
+//! epoch. There may be a spare node. A node that failed may come back empty. A node that was
+//! declared lost while it was alive erases what it had. The run does not end before everything has
+//! as many copies again as it can have.
 //!
 //! Where transactions are validated locally, all clients share one version cache. They stand for
 //! threads of one process. But each client has a network of its own, and dies alone while the
-//! process goes on.
+//! process continues.
 //!
-//! Where futures are dropped (the fault `cancel`), programs give up what they await: a whole
-//! transaction, wherever it is at the time of the fault. In the workloads `registers` and `ranges`
-//! programs also give up single fetches and operations inside a transaction. The transaction then
-//! does them again and goes on.
+//! Where futures are dropped (the fault `cancel`), a program gives up what it awaits: a whole
+//! transaction, at whatever point it is at the time of the fault. In the workloads `registers` and
+//! `ranges`, programs also give up single fetches and operations inside a transaction. The
+//! transaction then repeats them and continues.
 //!
 //! In three of four runs clients have leases. These are often so short that other clients take a
-//! client for dead that only pauses. It goes on as a zombie, finds that out, and another client
-//! takes its place. In the other runs no client watches the others. At the end of every run a
-//! janitor recovers all clients that are gone, asks what became of each transaction whose answer
-//! was lost, and reads every record. The history with those answers and those reads must be
-//! strictly serializable.
+//! client for dead that has only paused. It continues as a zombie and finds that out, and another
+//! client takes its place. In the other runs no client watches the others.
+//!
+//! At the end of every run, a *janitor* recovers all clients that are gone, asks for the outcome of
+//! each transaction whose answer was lost, and reads every record. The history with these outcomes
+//! and these reads must be strictly serializable.
 
 mod aftermath;
 mod cancel;
@@ -79,20 +81,20 @@ pub fn shrink(case: &Case) -> Case {
 /// The result of a campaign.
 #[derive(Clone, Default, Debug)]
 pub struct Summary {
-    /// How many runs there were.
+    /// The number of runs.
     pub runs: u64,
-    /// The sum of their results.
+    /// The sum of the results of all runs.
     pub total: Ran,
-    /// The first few runs that show a mistake.
+    /// The first few runs that show an error.
     pub violations: Vec<Violation>,
-    /// How many runs show a mistake.
+    /// The number of runs that show an error.
     pub violating: u64,
-    /// What the campaign has not tested, so that it proves less than it should.
+    /// What the campaign should have tested and has not.
     pub untested: Vec<String>,
 }
 
 impl Summary {
-    /// Whether nothing is wrong, and everything was tested that should have been.
+    /// Whether no run shows an error, and everything was tested that should have been.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.violating == 0 && self.untested.is_empty()
@@ -144,7 +146,7 @@ pub fn campaign(case: &Case, seeds: Range<u64>, threads: usize, look: &(dyn Fn()
 
 /// Lists what the campaign should have tested and has not.
 fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
-    /// In fewer runs it is chance whether a pause is longer than a lease.
+    /// With fewer runs, it is a matter of chance whether a pause is longer than a lease.
     const MANY: u64 = 20;
     let mut untested = Vec::new();
     for fault in &case.faults {
@@ -152,7 +154,7 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
             untested.push(format!("no {fault} has met a transaction that held locks"));
         }
     }
-    // A protocol that reads under locks has nothing to validate but absent keys.
+    // A protocol that reads under locks has only absent keys to validate.
     let causes = ["lock_conflict", "validation"].into_iter().take(2 - usize::from(case.protocol.spec().locks_reads));
     for cause in causes {
         if total.aborted.get(cause).is_none_or(|count| *count == 0) {
@@ -164,7 +166,7 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
             untested.push(format!("no transaction has reached the probe {probe}"));
         }
     }
-    // The entries of other workloads are so small that no stall is long enough.
+    // The entries of other workloads are too small for a stall to fill a ring.
     let fills = case.load == Load::Registers && !case.protocol.discipline().is_in_place() && case.has("stall");
     if fills && !total.probes.contains_key(probes::RING_FULL) {
         untested.push("no log ring was ever full".to_owned());
@@ -187,21 +189,21 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
     untested
 }
 
-/// Whether a campaign finds a published error, and where.
+/// The result of hunting a published error: whether a campaign finds it, and where.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// The error.
+    /// The published error.
     pub mutant: Mutant,
     /// The workload and the first seed that show the error.
     pub seed: Option<(Load, u64)>,
     /// What that run showed.
     pub what: String,
-    /// Runs until then.
+    /// The number of runs until then.
     pub runs: u64,
 }
 
-/// Puts one published error after the other back, and checks whether a campaign finds it within
-/// these seeds of each workload.
+/// Puts back published errors one at a time, and checks whether a campaign finds each within these
+/// seeds of each workload.
 pub fn mutation_score(
     mutants: &[Mutant],
     case: &Case,
@@ -231,8 +233,8 @@ pub fn mutation_score(
     found.into_iter().map(|(_, caught)| caught).collect()
 }
 
-/// Looks for a seed whose run fails with the error and passes without it. Only the calling thread
-/// has the error.
+/// Looks for a seed whose run fails with the error and passes without it. The error is put back on
+/// the calling thread only.
 fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
     let mut caught = Caught { mutant, seed: None, what: String::new(), runs: 0 };
     let loads = match mutant {

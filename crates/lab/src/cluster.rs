@@ -10,13 +10,13 @@ use remora_fabric::sim::{Deployment, Sim, SimOptions};
 use remora_workload::simulated::{Simulated, Simulation, simulate};
 use remora_workload::{RunError, Workload};
 
-/// Why an experiment has no result.
+/// The reason why an experiment has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The cluster cannot be simulated.
+    /// The cluster could not be simulated.
     #[error(transparent)]
     Simulated(#[from] SimulatedError),
-    /// Tables cannot be laid out.
+    /// The tables could not be laid out.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The run failed.
@@ -24,24 +24,24 @@ pub enum LabError {
     Run(#[from] RunError),
 }
 
-/// A simulated cluster to be measured.
+/// A simulated cluster on which a workload is measured.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// Hardware, deployment and seed.
     pub sim: SimOptions,
-    /// Memory nodes.
+    /// The number of memory nodes.
     pub memory_nodes: u16,
-    /// Bytes of each memory node.
+    /// The bytes of each memory node.
     pub node_bytes: usize,
-    /// Copies of each record.
+    /// The number of copies of each record.
     pub replicas: u8,
-    /// How transactions are run.
+    /// The protocol of the transactions.
     pub protocol: Protocol,
-    /// Client machines. With [`Deployment::Symmetric`] they are the memory nodes.
+    /// The number of client machines. With [`Deployment::Symmetric`] they are the memory nodes.
     pub machines: usize,
-    /// Workers of each machine.
+    /// The number of workers of each machine.
     pub threads: usize,
-    /// Transactions in flight for each worker.
+    /// The number of transactions that each worker has in flight.
     pub coroutines: usize,
     /// Virtual time before anything is counted.
     pub warmup: Duration,
@@ -68,14 +68,14 @@ impl Bench {
         }
     }
 
-    /// Builds the cluster and loads a workload's tables, in no virtual time. Also returns how long
-    /// that took.
+    /// Builds the cluster and loads a workload's tables, in no virtual time. Also returns the real
+    /// time that this took.
     pub fn load<W>(
         &self,
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<(Sim, Cluster, W, Duration), LabError> {
         let began = Instant::now();
-        // The cluster's version cache is on a machine of its own, which has nothing else.
+        // The cluster's version cache is on a machine of its own, which holds nothing else.
         let spares = u16::from(self.protocol.validation() == Validation::Global);
         let options = Cluster::embedded()
             .nodes(self.memory_nodes + spares)
@@ -88,7 +88,7 @@ impl Bench {
         Ok((sim, cluster, workload, began.elapsed()))
     }
 
-    /// Returns how many coroutines run, and for how long.
+    /// Returns the options of the simulated run: its workers, and its duration.
     #[must_use]
     pub fn simulation(&self) -> Simulation {
         Simulation {

@@ -1,11 +1,11 @@
-//! Calibration: what the texts have measured on real hardware, next to what the simulator makes of
-//! it.
+//! Calibration: values that the texts have measured on real hardware, beside the values that the
+//! simulator gives.
 //!
 //! Every row is an experiment. Clients run verbs through the model as the text's clients did, and
-//! what they count is the row's value. Nothing is copied from the profile. So a row is off when a
-//! number of the profile is wrong, when two of them do not go together, or when the model lacks
-//! something. A profile of your own has no published values. Its rows are what perftest measures,
-//! so that you can compare them by hand.
+//! their count is the row's value. No value is copied from the profile. So a row is off if a number
+//! of the profile is wrong, if two numbers do not fit together, or if the model lacks something. A
+//! user's own profile has no published values. Its rows are what perftest measures, so that the
+//! user can compare them by hand.
 
 pub(crate) mod rig;
 
@@ -15,19 +15,19 @@ use serde::Serialize;
 
 use rig::{Client, Rig};
 
-/// How far a required row may be off: a tenth of the published value.
+/// The largest accepted error of a required row: a tenth of the published value.
 pub const ERROR_MAX: f64 = 0.10;
 
-/// Why an experiment has no result.
+/// The reason why an experiment has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
-    /// The cluster cannot be simulated.
+    /// The cluster could not be simulated.
     #[error(transparent)]
     Sim(#[from] SimError),
     /// A round has failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// Nothing was done within the measured time.
+    /// The simulation ended, and nothing was counted within the measured time.
     #[error("an experiment came to nothing: it ended as {0:?}")]
     Unfinished(Ended),
 }
@@ -35,24 +35,25 @@ pub enum CalibrationError {
 /// One experiment of the calibration table.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// Name of the profile.
+    /// The name of the profile.
     pub profile: String,
-    /// What was measured.
+    /// The name of the measured value.
     pub name: String,
-    /// Unit of both values.
+    /// The unit of both values.
     pub unit: &'static str,
     /// The value on the hardware.
     pub published: Option<f64>,
     /// The value in the simulator.
     pub simulated: f64,
-    /// How far the simulated value is above or below the published one, as a share of that.
+    /// The difference of the simulated value from the published one, as a share of the published
+    /// one.
     pub error: Option<f64>,
-    /// Where it was published; without a published value, what there is to compare with: a plot, or
-    /// the command of perftest that measures the same.
+    /// The place of publication. For a row without a published value: what to compare with, such as
+    /// a plot, or the command of perftest that measures the same value.
     pub source: String,
-    /// The experiment.
+    /// A description of the experiment.
     pub how: &'static str,
-    /// Whether the simulator must reproduce it.
+    /// Whether the simulator must reproduce the published value.
     pub required: bool,
 }
 
@@ -83,12 +84,12 @@ impl Row {
         Row { required: true, ..self.published(published, source) }
     }
 
-    /// Adds what there is to compare the value with.
+    /// Adds what the value can be compared with.
     fn by(self, source: impl Into<String>) -> Row {
         Row { source: source.into(), ..self }
     }
 
-    /// Whether the row is required, and off by more than [`ERROR_MAX`].
+    /// Whether the row is required and off by more than [`ERROR_MAX`].
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.required && self.error.is_none_or(|error| error.abs() > ERROR_MAX)
@@ -96,12 +97,12 @@ impl Row {
 }
 
 /// Measures what the texts have measured on a profile's hardware. If no text did, measures what
-/// perftest would.
+/// perftest would measure.
 ///
 /// # Errors
 ///
-/// [`CalibrationError::Sim`] if there is no memory for the simulated one; the others mean that the
-/// profile, or the simulator, cannot run plain verbs.
+/// [`CalibrationError::Sim`] if there is not enough memory for the simulated memory. The other
+/// errors mean that the profile, or the simulator, cannot run plain verbs.
 pub fn calibrate(profile: &Profile, seed: u64) -> Result<Vec<Row>, CalibrationError> {
     let sim = SimOptions::new(profile.clone(), seed);
     let mut rows = match profile.name.as_str() {
@@ -122,7 +123,7 @@ const MICROSECONDS: &str = "us";
 const GIGABITS: &str = "Gb/s";
 const GIGABYTES: &str = "GB/s";
 
-/// Bytes of a bulk WRITE.
+/// The bytes of a bulk WRITE.
 const BULK: usize = 32 << 10;
 
 fn connectx3(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
@@ -327,7 +328,8 @@ const ONE_WAY: &str =
 const HALF: &str =
     "one client; rounds of a WRITE and a READ of as many bytes, one at a time: half of the time they take";
 
-/// What perftest measures between two machines, and what it does not: calls, persistent writes.
+/// Measures what perftest measures between two machines, and also what perftest does not: calls and
+/// persistent writes.
 fn perftest(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
     let threads = (sim.profile.machine.threads as usize).min(8);
     // Rounds of some profiles take a hundred times as long as those of others.

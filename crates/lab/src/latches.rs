@@ -1,10 +1,10 @@
-//! Latches in remote memory, and reads that take none, as rounds: what the guidelines for one-sided
-//! synchronization compare (Ziegler thesis, sections 5 and 11). Each optimization can be switched,
-//! and published errors can be put back.
+//! Latches in remote memory, and reads without latches, as rounds. These are what the guidelines
+//! for one-sided synchronization compare (Ziegler thesis, sections 5 and 11). Each optimization can
+//! be switched on, and published errors can be put back.
 //!
-//! Transactions have no latches. The locks of records name their owners, so that dead clients can
-//! be recovered, and readers validate. `remora-lab reproduce latches` shows what the alternatives
-//! would cost.
+//! Remora's transactions have no latches. The locks of records name their owners, so that dead
+//! clients can be recovered, and readers validate. `remora-lab reproduce latches` shows what the
+//! alternatives would cost.
 //!
 //! | | blocking round trips of an update | of a read under a shared latch |
 //! | --- | --- | --- |
@@ -16,7 +16,7 @@
 //!
 //! The transport owns the buffers of a round that is not awaited until the round has completed
 //! (rule 5 of the contract). So an asynchronous unlatch cannot write what the next operation has
-//! put there.
+//! put into a buffer.
 
 use remora::floors::node::ReadScheme;
 use remora::floors::record::latch::{ENTER_SHARED, LEAVE_EXCLUSIVE, LEAVE_SHARED, LatchWord};
@@ -26,53 +26,54 @@ use zerocopy::IntoBytes;
 
 /// The pause between two attempts.
 const RETRY_NS: Nanos = 100;
-/// How many unlatches of a client may be on their way.
+/// The number of unlatches of a client that may be under way.
 const UNLATCHES_MAX: u32 = 2;
 
-/// Data, and the latch that guards it.
+/// Data, with the latch that guards it.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
-    /// Where the latch word is.
+    /// The address of the latch word.
     pub latch: Address,
-    /// Where the data begins.
+    /// The address of the first byte of the data.
     pub data: Address,
-    /// Length of the data.
+    /// The length of the data in words.
     pub words: usize,
 }
 
-/// How latches are taken and left.
+/// The way in which latches are taken and left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Latching {
-    /// The data is read in the round that takes the latch.
+    /// Whether the data is read in the round that takes the latch.
     pub speculative: bool,
-    /// The unlatch is in the round that writes the data.
+    /// Whether the unlatch is in the round that writes the data.
     pub combined: bool,
-    /// The unlatch is not awaited.
+    /// Whether the unlatch is not awaited.
     pub asynchronous: bool,
-    /// How a writer leaves.
+    /// The way in which a writer leaves the latch.
     pub unlatch: Unlatch,
-    /// Whether a reader that came in vain takes itself back: if not, the count of readers leaks.
+    /// Whether a reader that was not admitted subtracts itself again. If it does not, the count of
+    /// readers leaks.
     pub takes_back: bool,
 }
 
-/// How a writer leaves.
+/// The way in which a writer leaves a latch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unlatch {
-    /// By FETCH_ADD: readers may have added themselves meanwhile.
+    /// By FETCH_ADD, because readers may have added themselves meanwhile.
     Add,
-    /// By CAS, whose answer is not looked at. Wrong where there are readers: the CAS fails if a
-    /// reader has just come in vain.
+    /// By CAS, whose answer is not looked at. This is wrong where there are readers: the CAS fails
+    /// if a reader that was not admitted has added itself.
     Cas,
-    /// The WRITE of the data ends with the latch, which is behind the data. This is right only
-    /// where all clients take the latch by CAS, which leaves memory alone if it fails. A FETCH_ADD
-    /// would not: a NIC may store its result over a word that the WRITE has changed since. Wrong
-    /// where the latch is in front of the data: a client may see the latch free before the data is
-    /// there.
+    /// By the WRITE of the data, which ends with the latch, behind the data. This is right only
+    /// where all clients take the latch by CAS, because a CAS that fails leaves memory alone. It is
+    /// wrong beside FETCH_ADD: a NIC may store the result of a FETCH_ADD over a word that the WRITE
+    /// has changed since. It is also wrong where the latch is in front of the data: a client may
+    /// see the latch free before the data is there.
     Write,
 }
 
 impl Latching {
-    /// The steps of the ablation. Each adds one optimization to those before it.
+    /// The steps of the ablation. Each step adds one optimization to the steps before it.
     pub const LADDER: [(&'static str, Latching); 5] = {
         let basic = Latching {
             speculative: false,
@@ -92,9 +93,9 @@ impl Latching {
             ("+ write unlatch", Latching { unlatch: Unlatch::Write, ..asynchronous }),
         ]
     };
-    /// No optimization.
+    /// The way without any optimization.
     pub const BASIC: Latching = Latching::LADDER[0].1;
-    /// All optimizations that shared latches allow.
+    /// The way with all optimizations that shared latches allow.
     pub const BEST: Latching = Latching::LADDER[3].1;
 
     /// Changes an item under its latch.
@@ -163,7 +164,7 @@ impl Latching {
         }
     }
 
-    /// Reads an item under its latch, shared, if no writer has the latch. Otherwise `None`.
+    /// Reads an item under its latch, shared, if no writer has the latch. Otherwise returns `None`.
     pub async fn try_read(self, lane: &Lane, item: Item) -> Result<Option<Vec<u64>>, FabricError> {
         let bytes = item.words * WORD_BYTES;
         let mut round = lane.round();
@@ -203,35 +204,37 @@ async fn read_words(lane: &Lane, at: Address, bytes: usize) -> Result<Vec<u64>, 
     Ok(lane.execute(round).await?.words(read).to_vec())
 }
 
-/// How a reader that takes no latch knows that it has read one state of a record.
+/// The way in which a reader without a latch knows that it has read one state of a record.
 ///
-/// A writer holds the lock, WRITEs version and value in one WRITE, and unlocks behind it. READs
-/// take lines in any order.
+/// A writer holds the lock, WRITEs version and value in one WRITE, and unlocks after it. READs take
+/// lines in any order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
-    /// READ lock and version; when they are there, READ the record; then lock and version again.
-    /// Three round trips.
+    /// Versioning: READ lock and version. When they have arrived, READ the record, and then lock
+    /// and version again. It takes three round trips.
     Versioning,
-    /// READ the record, whose checksum covers version and value; then the version again. Two.
+    /// READ the record, whose checksum covers version and value, and then the version again. It
+    /// takes two round trips.
     Checksum,
-    /// READ the record, whose lines have the version each; then the version again. Two. Needs lines
-    /// that are read whole.
+    /// READ the record, each of whose lines has the version, and then the version again. It takes
+    /// two round trips, and needs lines that are read whole.
     Lines,
-    /// Wrong: versioning with lock, version and record in one READ, as if that went from its first
-    /// byte to its last.
+    /// Wrong: versioning with lock, version and record in one READ, as if a READ went from its
+    /// first byte to its last.
     AtOnce,
-    /// Wrong: the versions of the first line and the last, with the same idea.
+    /// Wrong: compare the versions of the first and the last line, with the same assumption.
     Bookends,
-    /// Wrong: two READs, posted together, as if the first were over before the second began.
+    /// Wrong: two READs that are posted together, as if the first were over before the second
+    /// began.
     TwoReads,
-    /// Wrong: the lock alone, as a mark that no client changes the record.
+    /// Wrong: look at the lock alone, as a mark that no client changes the record.
     Marking,
 }
 
 impl Reading {
-    /// The correct ways.
+    /// The correct ways of reading.
     pub const CORRECT: [Reading; 3] = [Reading::Versioning, Reading::Checksum, Reading::Lines];
-    /// The ways that have been published and are wrong.
+    /// The ways of reading that have been published and are wrong.
     pub const INCORRECT: [Reading; 4] = [Reading::AtOnce, Reading::Bookends, Reading::TwoReads, Reading::Marking];
 
     /// Returns the name, as reports print it.
@@ -267,7 +270,8 @@ impl Reading {
         }
     }
 
-    /// Tries once to read a record's value. `None` if a client was in the middle of changing it.
+    /// Tries once to read a record's value. Returns `None` if a client was in the middle of
+    /// changing it.
     pub async fn attempt(self, lane: &Lane, at: Address, shape: &RecordShape) -> Result<Option<Vec<u64>>, FabricError> {
         let validated_bytes = shape.validated_bytes();
         let first = match self {
@@ -301,8 +305,8 @@ impl Reading {
         if self == Reading::Marking {
             return Ok(Some(value));
         }
-        // The record was read whole, but that proves nothing about now. With versioning, only this
-        // second READ proves that it was read whole.
+        // The record was read whole, but that proves nothing about the present. With versioning,
+        // only this second READ proves that the record was read whole.
         let again = read_words(lane, at, validated_bytes).await?;
         let is_same = |now: RecordHeader| now.still_shows(before.version) && (is_checked || now.lock.is_free());
         Ok(shape.validated(&again).is_some_and(is_same).then_some(value))
@@ -332,7 +336,7 @@ pub async fn change(
         let (mut image, mut value) = (Vec::new(), Vec::new());
         if let Some(found) = found {
             found.copy_value(&mut value);
-            value.resize(shape.value_max() / WORD_BYTES, 0); // the first time it is empty
+            value.resize(shape.value_max() / WORD_BYTES, 0); // the first time the value is empty
             change(&mut value);
             let life = found.life().unwrap_or(Life::Present { incarnation: 0 });
             shape.encode(found.version().committed_over(), life, &[], value.as_bytes(), &mut image);

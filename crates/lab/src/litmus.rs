@@ -1,10 +1,11 @@
-//! Litmus tests: published errors, each with a small program that shows it, explored in every order
-//! of its steps.
+//! Litmus tests: published errors, each with a small program that shows it. The program is explored
+//! in every order of its steps.
 //!
-//! A litmus test is a program of a few clients, an invariant, and a [`Mutant`]: the error put back.
-//! Our protocol is correct if no order breaks the invariant. The test proves that only if some
-//! order breaks the invariant with the mutant. [`explore`](remora::floors::fabric::seeded::explore)
-//! says what a step is, and which orders are left out and why.
+//! A litmus test is a program of a few clients, an invariant, and a [`Mutant`], which is the error
+//! put back. Remora's protocol is correct if no order breaks the invariant. That means something
+//! only if some order breaks the invariant with the mutant.
+//! [`explore`](remora::floors::fabric::seeded::explore) says what a step is, and which orders are
+//! left out and why.
 
 mod programs;
 mod recovery;
@@ -17,24 +18,24 @@ use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
 use serde::Serialize;
 
-/// A litmus test.
+/// A litmus test: a program, its invariant, and the error that the test must catch.
 #[derive(Clone, Copy, Debug)]
 pub struct Litmus {
-    /// Name of the test. `docs/litmus.md` says what the test is about.
+    /// The name of the test. `docs/litmus.md` says what the test is about.
     pub name: &'static str,
-    /// Where the error was published, or lurks.
+    /// Where the error was published, or where it may hide.
     pub source: &'static str,
-    /// The error, put back.
+    /// The error that is put back.
     pub mutant: Mutant,
     /// The protocol under test.
     pub protocol: Protocol,
     program: fn(Protocol, u64) -> Exploration<String>,
 }
 
-/// When an exploration gives up.
+/// The bound at which an exploration gives up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bound {
-    /// Runs of the program.
+    /// The number of runs of the program.
     pub runs: u64,
 }
 
@@ -44,16 +45,16 @@ impl Default for Bound {
     }
 }
 
-/// What was found with a program as it is, or with its mutant.
+/// The findings for a program as it is, or with its mutant.
 #[derive(Clone, Debug)]
 pub struct Side {
     /// What was explored.
     pub counts: Counts,
     /// Whether the bound was hit.
     pub bounded: bool,
-    /// What is wrong, and the steps that lead there.
+    /// A description of the error, and the steps that lead to it.
     pub violation: Option<(String, Vec<String>)>,
-    /// How long it took.
+    /// The real time that it took.
     pub took: Duration,
 }
 
@@ -62,9 +63,9 @@ pub struct Side {
 pub struct Comparison {
     /// The test that was run.
     pub litmus: Litmus,
-    /// The program as it is.
+    /// The findings for the program as it is.
     pub ours: Side,
-    /// With the error put back, until it was caught.
+    /// The findings with the error put back, until it was caught.
     pub mutated: Side,
 }
 
@@ -75,29 +76,30 @@ pub struct Entry {
     pub name: &'static str,
     /// Where the error was published.
     pub source: &'static str,
-    /// Orders explored of the program as it is; no two differ in commuting steps only.
+    /// The number of orders explored of the program as it is. No two of them differ only in
+    /// commuting steps.
     pub interleavings: u64,
-    /// Whether none of them breaks the invariant.
+    /// Whether no order breaks the invariant.
     pub correct: bool,
-    /// Whether some order breaks it when the error is put back.
+    /// Whether some order breaks the invariant when the error is put back.
     pub mutant_caught: bool,
-    /// The error put back.
+    /// The error that is put back.
     pub mutant: String,
-    /// Orders explored until it was caught.
+    /// The number of orders explored until the error was caught.
     pub mutant_interleavings: u64,
     /// Whether the bound was hit, so that not every order was explored.
     pub bounded: bool,
-    /// Different states with a choice.
+    /// The number of different states with a choice.
     pub states: u64,
-    /// Steps taken.
+    /// The number of steps taken.
     pub steps: u64,
-    /// Verbs of those steps.
+    /// The number of verbs of these steps.
     pub verbs: u64,
-    /// Lines read or written by them.
+    /// The number of lines that these verbs read or wrote.
     pub lines: u64,
-    /// Crashes and drops among them.
+    /// The number of crashes and drops among the steps.
     pub crashes: u64,
-    /// What is not as it should be, and the steps that lead there.
+    /// A description of what is wrong, and the steps that lead to it.
     pub violation: Option<Vec<String>>,
 }
 
@@ -857,7 +859,7 @@ pub const ALL: &[Litmus] = &[
         source: "a phantom of one key: there is no record to lock",
         mutant: Mutant::AbsentWithoutValidation,
         protocol: Protocol::NO_WAIT,
-        // Each client that finds a lock tries other ways: there is no end of orders.
+        // A client that finds a lock tries other ways, so there is no end of orders.
         program: |protocol, runs_max| programs::absent_read(protocol, runs_max.min(10_000)),
     },
     Litmus {
@@ -879,7 +881,7 @@ pub const ALL: &[Litmus] = &[
 /// Explores a litmus test: its program as it is, and with the error put back until it is caught.
 #[must_use]
 pub fn run(litmus: &Litmus, bound: Bound) -> Comparison {
-    // The library logs the consequences of an error that was put back. That is expected.
+    // The library logs the consequences of the error that was put back, as expected.
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || Comparison {
         litmus: *litmus,
         ours: side(litmus, bound, None),
@@ -888,7 +890,7 @@ pub fn run(litmus: &Litmus, bound: Bound) -> Comparison {
 }
 
 fn side(litmus: &Litmus, bound: Bound, put_back: Option<Mutant>) -> Side {
-    /// Restores the correct protocol when it is dropped, also if a program panics.
+    /// A guard that restores the correct protocol when it is dropped, even if a program panics.
     struct Restore;
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -904,7 +906,7 @@ fn side(litmus: &Litmus, bound: Bound, put_back: Option<Mutant>) -> Side {
 }
 
 impl Comparison {
-    /// Whether our protocol is correct and the mutant is caught.
+    /// Whether Remora's protocol is correct and the mutant is caught.
     #[must_use]
     pub fn is_as_it_should_be(&self) -> bool {
         self.ours.violation.is_none() && self.mutated.violation.is_some()

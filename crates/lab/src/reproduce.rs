@@ -1,8 +1,8 @@
-//! What the texts have published about transactions, next to the results of the same experiments on
-//! simulated clusters.
+//! Reproduced experiments: figures that the texts have published about transactions, beside the
+//! results of the same experiments on simulated clusters.
 //!
-//! The hardware's profile is calibrated against bare verbs only ([`hardware`](crate::hardware)).
-//! Nothing is fitted to the figures here. A result that differs from the published one is shown and
+//! The hardware's profile is calibrated against bare verbs only ([`hardware`](crate::hardware)). It
+//! is not fitted to the figures here. A result that differs from the published one is shown and
 //! explained.
 
 pub mod drtm_h;
@@ -28,7 +28,7 @@ use crate::hardware::CalibrationError;
 use crate::{Bench, LabError};
 use remora_command::plot::{self, Labels, Series};
 
-/// Why an experiment has no result.
+/// The reason why an experiment has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ReproduceError {
     /// A cluster could not be simulated, or a transaction failed.
@@ -37,42 +37,43 @@ pub enum ReproduceError {
     /// Bare verbs could not be simulated.
     #[error(transparent)]
     Verbs(#[from] CalibrationError),
-    /// There are no such records.
+    /// Records of this size are not possible.
     #[error(transparent)]
     Record(MemoryError),
-    /// The simulator's own profiles have been changed.
+    /// A profile of the simulator has been changed, so the experiment does not apply.
     #[error("there is no profile {0}")]
     NoProfile(&'static str),
-    /// Workers waited for what never came.
+    /// Workers waited for something that never came.
     #[error("{what} came to no end: {how:?}")]
     Unfinished {
-        /// The experiment.
+        /// The name of the experiment.
         what: String,
-        /// How it ended.
+        /// The way in which the simulation ended.
         how: Ended,
     },
 }
 
-/// One published figure, and ours.
+/// One published figure, beside the figure of the simulation.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// The name of the figure.
     pub name: String,
-    /// Unit of both figures; `x` is a ratio.
+    /// The unit of both figures. `x` is a ratio.
     pub unit: &'static str,
-    /// The figure as printed; `None` where the text has only words, or a figure that is not
+    /// The figure as printed. `None` where the text has only words, or a figure that is not
     /// transcribed.
     pub published: Option<f64>,
     /// The figure of the simulation.
     pub ours: f64,
-    /// How far ours is above or below the published figure, as a share of that.
+    /// The difference of the simulated figure from the published one, as a share of the published
+    /// one.
     pub error: Option<f64>,
-    /// Where it was published; empty if it was not.
+    /// The place of publication; empty if the figure was not published.
     pub source: &'static str,
-    /// Whether the system that the text calls better is better here, too; `None` where the text
+    /// Whether the system that the text calls better is better here as well. `None` where the text
     /// compares nothing.
     pub direction_holds: Option<bool>,
-    /// Why the figure is off, or what is different.
+    /// The reason why the figure is off, or what is different.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<&'static str>,
 }
@@ -92,12 +93,12 @@ impl Row {
         Row { published: Some(published), error: Some(self.ours / published - 1.0), source, ..self }
     }
 
-    /// Adds where the text says something in words only.
+    /// Adds the place where the text says something in words only.
     fn said(self, source: &'static str) -> Row {
         Row { source, ..self }
     }
 
-    /// Notes whether the direction is as the text says.
+    /// Records whether the direction is as the text says.
     fn holds(self, holds: bool) -> Row {
         Row { direction_holds: Some(holds), ..self }
     }
@@ -106,7 +107,7 @@ impl Row {
         Row { note: Some(note), ..self }
     }
 
-    /// Returns our figure over the published one.
+    /// Returns the simulated figure divided by the published one.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         self.published.map(|published| self.ours / published)
@@ -122,18 +123,18 @@ impl Row {
 /// All results of a text's experiments.
 #[derive(Debug)]
 pub struct Reproduction {
-    /// What was done, and on what: a few lines.
+    /// What was done, and on which cluster, in a few lines.
     pub about: Vec<String>,
-    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller one
+    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller cluster
     /// only directions can.
     pub is_comparable: bool,
-    /// Published figures and ours.
+    /// The published figures, beside the simulated ones.
     pub rows: Vec<Row>,
     /// The results of some of the simulations by themselves.
     pub runs: Vec<Run>,
-    /// Experiments of the text that are left out here.
+    /// The experiments of the text that are left out here.
     pub left_out: &'static [&'static str],
-    /// Invariants that did not hold, with the experiment's name.
+    /// The invariants that did not hold, each with the experiment's name.
     pub violated: Vec<String>,
     labels: Labels<'static>,
     series: Vec<Series>,
@@ -142,17 +143,17 @@ pub struct Reproduction {
 /// The result of one simulation by itself.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Run {
-    /// What was run.
+    /// The name of the simulation.
     pub name: String,
     /// The load under which it was run.
     pub load: String,
-    /// Committed transactions a second.
+    /// Committed transactions per second.
     pub throughput: f64,
-    /// Time from the beginning of the first attempt to the commit.
+    /// The time from the beginning of the first attempt to the commit.
     pub latency: LatencyUs,
-    /// Share of the attempts that did not commit.
+    /// The share of the attempts that did not commit.
     pub abort_rate: f64,
-    /// Rounds on a committed transaction's critical path.
+    /// Round trips on the critical path of a committed transaction.
     pub round_trips: f64,
     /// Verbs and calls of a committed transaction.
     pub verbs: f64,
@@ -188,7 +189,7 @@ struct Measurement {
     throughput: f64,
     latency: LatencyUs,
     abort_rate: f64,
-    /// Costs of a committed transaction.
+    /// The costs of a committed transaction.
     costs: PerTransaction,
     by_type: BTreeMap<&'static str, TypeReport>,
     waiting_share: f64,
@@ -238,8 +239,8 @@ fn measure<W: Workload>(
     })
 }
 
-/// Runs simulations, at most `parallel` at a time, in this order as far as possible. Calls `look`
-/// with the numbers of finished simulations and of all.
+/// Runs simulations, at most `parallel` at a time, and begins them in this order. Calls `look` with
+/// the numbers of finished simulations and of all.
 fn run_all<P: Copy + Send + Sync, M: Send>(
     points: &[P],
     parallel: usize,
@@ -270,7 +271,7 @@ fn parallel() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(2)
 }
 
-/// Returns what was measured at a point, which has been run.
+/// Returns what was measured at a point that has been run.
 fn measured<'r, P: PartialEq + fmt::Debug, M>(runs: &'r [(P, M)], point: &P) -> &'r M {
     let found = runs.iter().find(|(ran, _)| ran == point);
     let Some((_, measured)) = found else { unreachable!("{point:?} was not run") };

@@ -1,5 +1,5 @@
-//! Fault campaigns are deterministic, reach what they should reach, find nothing wrong in the
-//! protocols, and find published errors that are put back.
+//! Tests of fault campaigns: they are deterministic, reach what they should reach, find no error in
+//! the protocols, and find published errors that are put back.
 
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
@@ -34,8 +34,8 @@ fn each_seed_draws_some_of_the_faults() {
     assert!(Case { faults: Vec::new(), ..crash }.command().contains("--faults none"));
 }
 
-/// The smallest case in which a protocol makes progress. Scans under locks keep writers out: fewer
-/// clients scan then.
+/// Returns the smallest case in which a protocol makes progress. Scans under locks keep writers
+/// out, so fewer clients scan then.
 fn case(load: Load, protocol: Protocol, names: &[&str]) -> Case {
     let case = Case::new(0, load, protocol, &faults(names));
     match load {
@@ -49,14 +49,14 @@ fn protocols_survive_what_they_are_to_survive() {
     survive(0);
 }
 
-/// The other half of the pairs of a protocol and a workload.
+/// Runs the other half of the pairs of a protocol and a workload.
 #[test]
 #[ignore = "long: a part of .ci/long"]
 fn protocols_survive_what_else_they_are_to_survive() {
     survive(1);
 }
 
-/// Every second pair of a protocol and a workload, from the `first` one on.
+/// Runs every second pair of a protocol and a workload, from the `first` one on.
 fn survive(first: usize) {
     for (row, protocol) in Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()).enumerate() {
         for load in Load::ALL.into_iter().skip((row + first) % 2).step_by(2) {
@@ -71,8 +71,8 @@ fn survive(first: usize) {
     }
 }
 
-/// An epoch ends a controller that repairs a dead client. If it did not come back, nobody would
-/// declare the next node lost, and this run would not end.
+/// An epoch ends a controller that repairs a dead client. If it did not come back, no controller
+/// would declare the next node lost, and this run would not end.
 #[test]
 fn a_controller_that_an_epoch_ends_comes_back() {
     let names = ["fail", "isolate", "crash", "pause", "delay", "partition", "drain"];
@@ -116,16 +116,15 @@ fn rings_fill_when_a_node_does_not_apply_them() {
 }
 
 /// A few seeds show most published errors. One error is left out because it needs some dozens of
-/// seeds, and one because the simulator cannot show it yet (`docs/simulator.md`).
-/// `remora-lab campaign --mutants` has the whole score.
+/// seeds, and one because the simulator cannot show it yet (`docs/simulator.md`). `remora-lab
+/// campaign --mutants` shows all results.
 #[test]
 #[ignore = "long: a part of .ci/long"]
 fn published_errors_are_found_within_few_seeds() {
     let rare = [Mutant::ValidateReadOnlyVersionOnly, Mutant::CpuLocksForNics];
     let concerns = |mutant: &Mutant| mutant.concerns(Protocol::DRTM_R) && !rare.contains(mutant);
     let mutants: Vec<Mutant> = Mutant::ALL.into_iter().filter(concerns).collect();
-    // If a node that is alive is lost or leaves, clients may be ended before their log entries are
-    // looked for.
+    // If a live node is lost or leaves, clients may end before their log entries are looked for.
     let all: Vec<&str> = FAULTS.into_iter().filter(|fault| !["isolate", "drain"].contains(fault)).collect();
     let case = Case::new(0, Load::Registers, Protocol::DRTM_R, &faults(&all));
     let score = mutation_score(&mutants, &case, 0..40, 2, &|_, _| {});
@@ -156,7 +155,8 @@ fn errors_of_localized_validation_are_found_within_few_seeds() {
     }
 }
 
-/// A table that grows hides no row and has none twice, because of what is validated and looked at.
+/// While a table grows, no row is hidden and none appears twice, because of what is validated and
+/// looked at.
 #[test]
 #[ignore = "long: a part of .ci/long"]
 fn errors_of_growing_tables_are_found_within_few_seeds() {
@@ -167,8 +167,8 @@ fn errors_of_growing_tables_are_found_within_few_seeds() {
     assert!(survivors.is_empty(), "{survivors:?} survive");
 }
 
-/// Any node is lost, also the one that has the cluster's version cache, and starts again without
-/// it. Every client goes on in the next epoch.
+/// Any node is lost, even the one that has the cluster's version cache, and starts again without
+/// the cache. Every client continues in the next epoch.
 #[test]
 fn version_caches_outlive_memory_nodes() {
     for protocol in [Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL] {
@@ -193,8 +193,9 @@ fn a_failing_run_is_shrunk() {
     mutant::set(None);
 }
 
-/// A client dies between unlinking a record that it deletes and freeing its lock. Another inserts
-/// the key again, by the same pair of the index, before the dead client is recovered.
+/// A client dies between unlinking a record that it deletes and freeing the record's lock. Another
+/// client inserts the key again, with the same pair of the index, before the dead client is
+/// recovered.
 #[test]
 #[ignore = "long: a part of .ci/long"]
 fn a_deleted_record_is_unlinked_once() {
@@ -206,13 +207,13 @@ fn a_deleted_record_is_unlinked_once() {
         mutant::set(None);
         with.is_err() && run(&case).is_ok()
     };
-    // About every hundredth seed shows it.
+    // About one seed in a hundred shows it.
     assert!((0..300).any(shows), "no seed shows it any more");
 }
 
-/// A transaction had read a key, and another deleted it. The first prepared a slot for the key, its
-/// fetch was dropped before the answer came, and it asked again: it aborted, and left the slot
-/// prepared.
+/// A transaction had read a key, and another one deleted it. The first transaction prepared a slot
+/// for the key, and its fetch was dropped before the answer came. It asked again and aborted, and
+/// left the slot prepared.
 #[test]
 fn a_slot_for_a_key_that_was_read_is_taken_back() {
     let case = Case { transactions: 300, ..Case::new(117, Load::Ranges, Protocol::FARM, &faults(&["cancel"])) };

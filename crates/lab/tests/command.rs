@@ -1,5 +1,5 @@
-//! The `remora-lab` command as its users see it: the exit status, one line for each error, and
-//! results that are not lost.
+//! Tests of the `remora-lab` command as its users see it: the exit status, one line for each error,
+//! and results that are not lost.
 
 use std::fs::OpenOptions;
 use std::process::{Command, Output, Stdio};
@@ -50,14 +50,14 @@ fn experiments_have_exit_statuses() {
     assert_refused("replay --seed 1 --history /nonexistent/h", "--history /nonexistent/h");
 }
 
-/// `.ci/long` takes its list of protocols from there.
+/// `.ci/long` takes its list of protocols from this command.
 #[test]
 fn protocols_are_listed_one_name_a_line() {
     let output = run("protocols");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let promising = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
     assert_eq!(text(&output.stdout).lines().collect::<Vec<_>>(), promising.map(Protocol::name).collect::<Vec<_>>());
-    // The help of each command that takes a protocol has them all.
+    // The help of each command that takes a protocol lists all of them.
     let help = text(&run("campaign --help").stdout);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let names: Vec<_> = text(&output.stdout).lines().map(str::to_owned).collect();

@@ -1,4 +1,5 @@
-//! Memory nodes die, or become unreachable, while transactions run: on simulated clusters.
+//! Tests of fail-over on simulated clusters: memory nodes die, or become unreachable, while
+//! transactions run.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,23 +25,23 @@ struct Account(i64);
 const ROWS: u64 = 64;
 const MONEY: i64 = 1_000;
 const LEASE: Duration = Duration::from_millis(1);
-/// When the node is lost, in nanoseconds of a run.
+/// The time at which the node is lost, in nanoseconds of a run.
 const LOSS_AT: u64 = 300_000;
 const BACK_AT: u64 = 6_000_000;
 const END_AT: u64 = 36_000_000;
 
-/// Memory nodes, and what happens to them.
+/// The memory nodes, and what happens to them.
 #[derive(Clone, Copy)]
 struct Shape {
     nodes: u16,
     spares: u16,
     replicas: u8,
     lost: NodeId,
-    /// Whether the node is drained instead of lost: it leaves when it has nothing any more.
+    /// Whether the node is drained and not lost. It leaves when it holds nothing any more.
     is_drained: bool,
     /// Whether the node rejoins after the loss, empty.
     comes_back: bool,
-    /// Whether all nodes are filled, so that they have as much as the others.
+    /// Whether all nodes are filled, so that they hold as much as the others.
     fills: bool,
 }
 
@@ -93,7 +94,7 @@ async fn total(session: &mut Session, accounts: &Table<u64, Account>) -> Result<
 }
 
 /// Runs two clients that transfer, one that adds up, and two controllers. A node fails in the
-/// middle. Returns the commits before and after.
+/// middle. Returns the numbers of commits before and after.
 fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
     let lost = shape.lost;
     let (cluster, sim, accounts) = cluster(protocol, shape, seed);
@@ -164,7 +165,7 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
                     }
                     session.lane().yield_now().await;
                     if client == 2 && protocol.spec().locks_reads {
-                        // What it reads it keeps others from writing.
+                        // What this client reads, it keeps others from writing.
                         session.lane().sleep(session.lane().random() % 400_000).await;
                     }
                 }
@@ -218,8 +219,8 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
     (before.get(), after.get())
 }
 
-/// Every protocol goes on, every second one with two copies and the others with three. `.ci/long`
-/// has each of them with both.
+/// Every protocol survives the loss, every second one with two copies and the others with three.
+/// `.ci/long` runs each of them with both.
 fn goes_on(shape: Shape) {
     let protocols = Protocol::ALL.into_iter().filter(|one| one.is_serializable());
     for (number, protocol) in protocols.enumerate() {
@@ -269,11 +270,11 @@ fn a_cluster_goes_on_without_its_leader() {
 }
 
 /// A node of an idle cluster is lost, and a spare node gets copies of what it had, at most `rate`
-/// bytes a second. Returns how long that takes, from the loss. Calls `look` with the spare node's
-/// memory meanwhile.
+/// bytes per second. Returns the time that this takes, from the loss. Calls `look` with the spare
+/// node's memory meanwhile.
 fn copied_within(protocol: Protocol, rate: Option<u64>, look: impl Fn(&Metadata, &[AtomicU64])) -> u64 {
     let shape = Shape { nodes: 4, spares: 1, ..SHAPE };
-    // Full, so that chains of the index have grown.
+    // The table is full, so that chains of the index have grown.
     let table = TableOptions::for_rows(ROWS).shards(1);
     let (cluster, sim, accounts) = cluster_with(protocol, shape, 7, table);
     sim.place(1);
@@ -306,23 +307,24 @@ fn copies_are_made_as_fast_as_they_may_be() {
     const RATE: u64 = 1_000_000;
     for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let (slow, fast) = (copied_within(protocol, Some(RATE), |_, _| ()), copied_within(protocol, None, |_, _| ()));
-        // Each record is a line. It is read once to be copied, and at both nodes to be compared.
+        // Each record is one line. It is read once to be copied, and at both nodes to be compared.
         let bytes = ROWS * 64 * 3;
         assert!(slow - fast > bytes * 1_000_000_000 / RATE * 9 / 10, "{protocol:?}: {slow} and {fast} ns");
     }
 }
 
-/// Returns a wrong word for an offset of a shard, if the word there is one to be spoilt.
+/// A function that returns a wrong word for an offset of a shard, if the word there should be
+/// damaged.
 type Spoil = fn(&Geometry, u64, u64) -> Option<u64>;
 
 const VALUE: Spoil = |_, _, word| (word == MONEY as u64).then_some(MONEY as u64 + 1);
-/// Spoils the link of a bucket that has an indirect bucket.
+/// Damages the link of a bucket that has an indirect bucket.
 const LINK: Spoil = |geometry, at, word| (geometry.is_link(at) && word != 0).then_some(0);
-/// Spoils the second word of a pair.
+/// Damages the second word of a pair.
 const KEY: Spoil = |geometry, at, word| (geometry.is_pair(at.wrapping_sub(8)) && word != 0).then_some(u64::MAX);
 
-/// The copy at the joining node is compared with the original, and differences are found even if
-/// the versions are equal.
+/// The copy at the joining node is compared with the original. Differences are found even if the
+/// versions are equal.
 #[test]
 fn a_copy_that_differs_is_made_again() {
     let cases = [(Protocol::FORD, VALUE), (Protocol::DRTM_R, VALUE), (Protocol::DRTM_R, LINK), (Protocol::DRTM_R, KEY)];
@@ -346,8 +348,8 @@ fn a_copy_that_differs_is_made_again() {
     }
 }
 
-/// The session cannot retry a transaction that its caller has begun and will end. Such a
-/// transaction ends with its epoch, without effect, and the session goes on.
+/// A session cannot retry a transaction that its caller has begun and will end. Such a transaction
+/// ends with its epoch, without effect, and the session continues.
 #[test]
 fn a_begun_transaction_ends_with_its_epoch() {
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
@@ -394,7 +396,7 @@ fn a_begun_transaction_ends_with_its_epoch() {
     }
 }
 
-/// A node may answer and apply nothing, because it has stopped half-way. A controller would wait
+/// A node may answer and apply nothing, because a part of it has stopped. A controller would wait
 /// for it for ever. Instead it names the node, so that the next epoch can begin without it.
 #[test]
 fn a_node_that_does_not_apply_what_was_logged_is_named() {
@@ -427,8 +429,8 @@ fn a_node_that_does_not_apply_what_was_logged_is_named() {
     assert!(sim.now() - began > 10_000_000_000, "{} ns", sim.now() - began);
 }
 
-/// One client is partitioned from a memory node, and no other client misses that node. Other
-/// clients finish what the client had under way. It goes on as a new client, in the same epoch.
+/// One client is partitioned from a memory node, and all other clients still reach that node. Other
+/// clients finish what the client had under way. It continues as a new client, in the same epoch.
 #[test]
 fn a_client_that_alone_has_lost_a_node_connects_again() {
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
@@ -492,7 +494,7 @@ fn a_client_that_alone_has_lost_a_node_connects_again() {
     }
 }
 
-/// The client would find nothing at that node, and take that for the truth.
+/// If it were let in, the client would find nothing at that node, and take that for the truth.
 #[test]
 fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
     let shape = Shape { comes_back: true, ..SHAPE };
@@ -505,7 +507,7 @@ fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
     assert!(refused.to_string().contains("node 1"), "{refused}");
 }
 
-/// Whether a test may take long and try everything, as `.ci/long` wants it.
+/// Whether a test may take long and try everything, as `.ci/long` demands.
 fn is_long() -> bool {
     std::env::var_os("REMORA_LONG").is_some()
 }
@@ -543,8 +545,8 @@ fn replay_of(load: Load, seed: u64, protocol: &str, faults: &[&str]) {
     }
 }
 
-/// A client connected with the nodes of one epoch. Another client had entered the next epoch
-/// meanwhile, and the first was told to be of that epoch.
+/// A client connected to the nodes of one epoch. Meanwhile another client had entered the next
+/// epoch, and the first client was told that it belongs to that epoch.
 #[test]
 fn who_enters_an_epoch_has_its_nodes() {
     replay(59, "farm", &["fail", "crash", "delay"]);

@@ -1,5 +1,5 @@
-//! Calibration: the simulator reproduces what the texts have measured. Virtual time is exact, so a
-//! row that moves has been moved by a change of the model or of a profile.
+//! Tests of the calibration: the simulator reproduces what the texts have measured. Virtual time is
+//! exact, so if a row changes, a change of the model or of a profile has changed it.
 
 use remora_fabric::sim::Profile;
 use remora_lab::hardware::{ERROR_MAX, Row, calibrate};
@@ -9,7 +9,7 @@ fn rows(profile: &str) -> Vec<Row> {
     calibrate(&profile, 1).expect("plain verbs")
 }
 
-/// A profile's required rows are these, and none is off.
+/// Checks that a profile's required rows are these, and that none is off.
 fn reproduces(profile: &str, required: &[(&str, f64)]) {
     let rows = rows(profile);
     for row in &rows {

@@ -1,5 +1,5 @@
-//! Latches and reads without them, in every order of their steps: the correct forms, and forms that
-//! have been published and are wrong.
+//! Tests of latches, and of reads without latches, in every order of their steps: the correct
+//! forms, and forms that have been published and are wrong.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ fn at(offset: u64) -> Address {
     Address { node: NODE, region: REGION, offset }
 }
 
-/// Two words in two lines, and the latch before them or behind them.
+/// Two words in two lines, with the latch in front of them or behind them.
 const BEFORE: fn() -> Item = || Item { latch: at(48), data: at(56), words: 2 };
 const BEHIND: fn() -> Item = || Item { latch: at(72), data: at(56), words: 2 };
 
@@ -29,8 +29,8 @@ fn words(fabric: &Seeded, at: Address, words: usize) -> Vec<u64> {
     region.words()[at.offset as usize / 8..][..words].iter().map(|word| word.load(Ordering::Relaxed)).collect()
 }
 
-/// Explores what clients do. Returns what is wrong with some order. At the end of each order
-/// `judge` checks what the clients have said.
+/// Explores what clients do. Returns what is wrong with some order, if anything is. At the end of
+/// each order `judge` checks the clients' results.
 fn wrong(
     fabric: &Seeded,
     clients: u32,
@@ -58,8 +58,7 @@ fn wrong(
     found.violation.map(|(what, _)| what)
 }
 
-/// Two clients add one to each word, and a third one reads, if `reads` says so. Each of them tries
-/// once.
+/// Two clients add one to each word. If `reads`, a third one reads them. Each of them tries once.
 fn wrong_with(fabric: &Seeded, how: Latching, item: Item, reads: bool) -> Option<String> {
     let body = async |client: u32, lane: &Lane| -> Vec<u64> {
         if client == 3 {
@@ -93,7 +92,7 @@ fn latches_exclude_and_are_left_free() {
     }
 }
 
-/// Trap 8, and the trap that follows from it: counts of readers make a CAS fail.
+/// Tests trap 8, and the trap that follows from it: counts of readers make a CAS fail.
 #[test]
 fn counts_of_readers_leak_and_hold_latches() {
     let leaks = Latching { takes_back: false, ..Latching::BEST };
@@ -103,7 +102,7 @@ fn counts_of_readers_leak_and_hold_latches() {
     assert_eq!(wrong_with(&memory(), by_cas, BEFORE(), false), None, "without readers it is right");
 }
 
-/// Traps 4 and 6.
+/// Tests traps 4 and 6.
 #[test]
 fn latches_are_written_only_behind_the_data_and_where_all_are_swapped() {
     let write = Latching::LADDER[4].1;
@@ -141,7 +140,7 @@ fn wrong_reading(how: Reading, lines: usize) -> Option<String> {
     wrong(&fabric, 2, || (), body, judge)
 }
 
-/// Traps 1, 2, 3, and 9.
+/// Tests traps 1, 2, 3, and 9.
 #[test]
 fn reads_without_latches_are_of_one_instant() {
     for how in Reading::CORRECT {

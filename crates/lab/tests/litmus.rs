@@ -1,4 +1,5 @@
-//! Every litmus test: ours keeps its invariant in every order, its mutant does not.
+//! Runs every litmus test: Remora's protocol keeps its invariant in every order, and the mutant
+//! does not.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,10 +7,10 @@ use std::thread;
 
 use remora_lab::litmus::{ALL, Bound, Litmus, run};
 
-/// Tests that are too large to be explored to the end.
+/// The tests that are too large to be explored to the end.
 const BOUNDED: [&str; 2] = ["ford-rollback-to-old-version", "no-wait-absent-read"];
 
-/// Tests that take most of the time.
+/// The tests that take most of the time.
 const LONG: [&str; 19] = [
     "redo-late-recoverer",
     "ford-delete-undone",
@@ -43,7 +44,7 @@ fn ours_is_correct_where_that_takes_long() {
     explore_chosen(|litmus| LONG.contains(&litmus.name));
 }
 
-/// One thread for each core explores one test after the other.
+/// Explores the chosen tests, with one thread for each core.
 fn explore_chosen(chosen: impl Fn(&Litmus) -> bool + Sync) {
     let next = AtomicUsize::new(0);
     let explore_some = || {

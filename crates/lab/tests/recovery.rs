@@ -1,5 +1,5 @@
-//! How long a simulated cluster takes to recover from the death of a client, or of a memory node:
-//! the time until every survivor commits as much again as before.
+//! Measures how long a simulated cluster takes to recover from the death of a client, or of a
+//! memory node: the time until every survivor commits as often again as before.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,21 +17,21 @@ use remora_workload::{After, Prng, Workload};
 const MS: Nanos = 1_000_000;
 const NODES: u16 = 4;
 const CLIENTS: usize = 4;
-/// Controllers that look after the memory nodes, where one of these dies.
+/// The number of controllers, which look after the memory nodes where one of them dies.
 const CONTROLLERS: usize = 2;
 const COROUTINES: usize = 4;
-/// CPU time of a transaction beside its verbs: 40 transactions of each client in a bin are enough
-/// to see its rate.
+/// CPU time of a transaction beside its verbs. With it, each client has 40 transactions in a bin,
+/// which is enough to see its rate.
 const THINKING: Nanos = 25_000;
 /// The time over which the rate before the crash is averaged.
 const BEFORE: Nanos = 100 * MS;
 const AFTER: Nanos = 80 * MS;
 const BOUND: Nanos = 50 * MS;
-/// Clients, or memory nodes, that are killed, unless `REMORA_KILLS` says otherwise: `.ci/long`
-/// kills a hundred.
+/// The number of clients, or memory nodes, that are killed, unless `REMORA_KILLS` says otherwise.
+/// `.ci/long` kills a hundred.
 const KILLS: usize = 8;
 
-/// When transactions of a client have committed.
+/// The times at which transactions of a client have committed.
 struct Commits(Rc<RefCell<Vec<Nanos>>>);
 
 impl Observer for Commits {
@@ -52,7 +52,7 @@ fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> 
     sim.instant(true);
     let options = Cluster::embedded().nodes(NODES).replicas(3).node_bytes(BYTES).protocol(protocol);
     let cluster = options.open_on(Arc::new(sim.clone())).unwrap().with_lease(Some(Duration::from_millis(5)));
-    // Few customers, so that survivors do meet locks of the dead client.
+    // There are few customers, so that survivors meet locks of the dead client.
     let bank = SmallBank::load(&cluster, Customers::new(2_000, 0.01, 0.9)).unwrap();
     let mut commits = Vec::new();
     let mut workers: Vec<_> = (0..CLIENTS)
@@ -131,16 +131,16 @@ fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> 
         }
     }
     sim.settle_services();
-    // The test does not ask what became of the last transactions. So it cannot check how much money
-    // there is.
+    // The test does not ask for the outcomes of the last transactions. So it cannot check how much
+    // money there is.
     for invariant in bank.invariants(&cluster, After { ledgers: &[], settled: true, unknown: 1 }).unwrap() {
         assert_ne!(invariant.holds, Some(false), "seed {seed}: {invariant:?}");
     }
     times
 }
 
-/// Returns the time from the crash to the end of the first bin from which on a client commits at
-/// 90 % of its mean rate before. The rate is the mean of that bin and the four behind it.
+/// Returns the time from the crash to the end of the first bin from which on a client commits at 90
+/// % of its mean rate before. The rate is the mean of that bin and the four bins after it.
 fn back_after(commits: &[Nanos], crash: Nanos) -> Option<Nanos> {
     let between = |from: Nanos, to: Nanos| commits.iter().filter(|at| (from..to).contains(at)).count() as f64;
     let wanted = 0.9 * between(crash - BEFORE, crash) / (BEFORE / MS) as f64;

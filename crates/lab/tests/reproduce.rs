@@ -1,5 +1,6 @@
-//! The reproduced experiments, on a small cluster. Transactions are correct whichever primitives
-//! their phases use. A system that is better by far is better on the small cluster, too.
+//! Tests of the reproduced experiments, on a small cluster. Transactions are correct whichever
+//! primitives their phases use. A system that is much better in the text is better on the small
+//! cluster, too.
 
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
 use remora_lab::reproduce::{Reproduction, Row, ford, latches, trees, xstore};
@@ -119,7 +120,7 @@ fn latches_come_to_what_their_optimizations_save() {
         .filter(|row| ["one worker", "blocks", "records"].iter().any(|kind| row.name.starts_with(kind)));
     let off: Vec<&Row> = robust.filter(|row| row.direction_holds == Some(false)).collect();
     assert!(off.is_empty(), "{off:?}");
-    // The cluster is not the text's: only directions can be off.
+    // The cluster is not the text's, so only directions can be off.
     let unexplained: Vec<&Row> =
         done.rows.iter().filter(|row| row.direction_holds == Some(false) && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");

@@ -1,5 +1,5 @@
-//! The end of a run: a janitor recovers all clients that are gone, finds out all unknown outcomes,
-//! and reads every record once more.
+//! The end of a run: the janitor recovers all clients that are gone, finds out all unknown
+//! outcomes, and reads every record once more.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +11,8 @@ use remora_fabric::sim::Sim;
 
 use super::tables::Tables;
 
-/// Connects a client when nothing runs any more. It recovers all clients that are gone, so that
-/// nothing of them is left.
+/// Connects a client when no other client runs any more. It recovers all clients that are gone, so
+/// that nothing of them is left.
 pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &BTreeSet<u32>) -> Result<Worker, String> {
     let options = WorkerOptions::default().coroutines(1);
     let mut janitor = cluster.with_lease(None).worker(options).map_err(|error| error.to_string())?;
@@ -34,13 +34,13 @@ pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &BTreeSet<u32>) -> Res
     Ok(janitor)
 }
 
-/// Reads every record, in transactions of a few.
+/// Reads every record, a few in each transaction.
 pub(super) fn read_all(janitor: &mut Worker, tables: &Tables) -> Result<(), String> {
     let read = janitor.block_on(async |session| tables.read_all(session).await);
     read.map_err(|error| format!("records cannot be read when all is still: {error}"))
 }
 
-/// Finds out what became of transactions whose clients never knew, where that is possible.
+/// Finds out the outcome of transactions whose clients were not told, where that is possible.
 pub(super) fn resolve(janitor: &mut Worker, unknown: &BTreeSet<TransactionId>) -> Result<BTreeMap<u64, bool>, String> {
     let mut resolved = BTreeMap::new();
     for id in unknown {
@@ -55,7 +55,7 @@ pub(super) fn resolve(janitor: &mut Worker, unknown: &BTreeSet<TransactionId>) -
     Ok(resolved)
 }
 
-/// Adds the verdicts to a history, as if the clients had been told at the end.
+/// Adds the outcomes to a history, as if the clients had been told at the end.
 pub(super) fn with_verdicts(history: Vec<u8>, verdicts: &BTreeMap<u64, bool>, now: u64) -> Vec<u8> {
     const UNKNOWN: &str = "\"status\":\"unknown\"";
     let text = String::from_utf8_lossy(&history);

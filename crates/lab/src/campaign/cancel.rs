@@ -1,4 +1,4 @@
-//! Futures that a program drops: see the fault `cancel`.
+//! Futures that a program drops: the fault `cancel`.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::task::Poll;
 use remora::Transaction;
 use remora_fabric::Nanos;
 
-/// A future is dropped after at most this time. Round trips take a few microseconds.
+/// The longest time until a future is dropped. Round trips take a few microseconds.
 const CANCELLED_AFTER: Nanos = 8_000;
 
 /// Awaits a future. Returns `None` and drops the future if `is_cancelled` says so at a poll.
@@ -22,7 +22,7 @@ pub(super) async fn unless<F: Future>(is_cancelled: &dyn Fn() -> bool, future: F
     .await
 }
 
-/// Does an operation within a transaction. If `cancels`, it sometimes drops the operation after a
+/// Does an operation within a transaction. If `cancels`, sometimes drops the operation after a
 /// random time and then does it again.
 pub(super) async fn perhaps_twice<T>(
     cancels: bool,

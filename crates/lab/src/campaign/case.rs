@@ -1,4 +1,4 @@
-//! What a run of a campaign depends on, and what it comes to.
+//! A run of a campaign: everything that it depends on, and its result.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use remora_workload::Prng;
 pub enum Load {
     /// SmallBank on few accounts.
     SmallBank,
-    /// TATP on few subscribers, all kinds as often as each other.
+    /// TATP on few subscribers, with all kinds of transactions equally frequent.
     Tatp,
-    /// TPC-C on two small warehouses, all kinds as often as each other.
+    /// TPC-C on two small warehouses, with all kinds of transactions equally frequent.
     Tpcc,
-    /// YCSB, all kinds of operations as often as each other, two to a transaction.
+    /// YCSB, with two operations in a transaction, and all kinds of operations equally frequent.
     Ycsb,
-    /// Reads, writes, inserts and deletes of few records, of one line and of many.
+    /// Reads, writes, inserts and deletes of few records, of one line and of several.
     Registers,
-    /// Keys of ordered tables that come and go, and ranges of them.
+    /// Keys of ordered tables that come and go, and ranges of these keys.
     Ranges,
 }
 
 impl Load {
-    /// All of them.
+    /// All workloads.
     pub const ALL: [Load; 6] = [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers, Load::Ranges];
 
     /// Returns the name of the workload on the command line.
@@ -71,38 +71,38 @@ pub(super) const GROW: &str = "grow";
 /// elsewhere.
 pub(super) const ATTEMPTS: u32 = 8;
 
-/// One run of a campaign, and all that it depends on.
+/// One run of a campaign, with everything that it depends on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
     /// The seed of all random choices.
     pub seed: u64,
     /// The workload.
     pub load: Load,
-    /// How transactions are run.
+    /// The protocol of the transactions.
     pub protocol: Protocol,
-    /// Faults by name, each of which happens at least once in this run.
+    /// The names of the faults. Each of them happens at least once in this run.
     pub faults: Vec<String>,
-    /// Clients, each on a machine of its own. If they validate locally, they are threads of one
-    /// process all the same.
+    /// The number of clients, each on a machine of its own. With local validation they nevertheless
+    /// stand for threads of one process.
     pub clients: usize,
-    /// Coroutines of each client.
+    /// The number of coroutines of each client.
     pub coroutines: usize,
-    /// Keys, which all clients share.
+    /// The number of keys, which all clients share.
     pub keys: u64,
-    /// Transactions that must have committed.
+    /// The number of transactions that must have committed.
     pub transactions: u64,
 }
 
 impl Case {
-    /// Returns the smallest run that makes sense in a campaign.
+    /// Returns the smallest case that is useful in a campaign.
     #[must_use]
     pub fn new(seed: u64, load: Load, protocol: Protocol, faults: &[String]) -> Case {
         let faults = faults.to_vec();
         Case { seed, load, protocol, faults, clients: 4, coroutines: 4, keys: 50, transactions: 1_000 }
     }
 
-    /// Returns this case for another seed. The seed draws each fault of the case with even chance;
-    /// if that leaves none, the run has all of them.
+    /// Returns this case for another seed. The seed draws each fault of the case with probability
+    /// one half. If that leaves none, the run has all of them.
     #[must_use]
     pub fn of(&self, seed: u64) -> Case {
         let mut random = Prng::derive(seed, 0x5a32);
@@ -115,12 +115,13 @@ impl Case {
         self.faults.iter().any(|name| name == fault)
     }
 
-    /// Whether memory nodes are lost, rightly or not, or leave.
+    /// Whether memory nodes leave, or are lost, rightly or wrongly.
     pub(super) fn loses_nodes(&self) -> bool {
         self.has("fail") || self.has("isolate") || self.has(DRAIN)
     }
 
-    /// Counts the places of clients and of their spares. Controllers have the next places.
+    /// Returns the number of places of clients and of their spares. Controllers have the next
+    /// places.
     pub(super) fn places(&self) -> usize {
         2 * self.clients
     }
@@ -158,15 +159,15 @@ pub struct Ran {
     pub aborted: BTreeMap<&'static str, u64>,
     /// How often a table became larger.
     pub grown: u64,
-    /// Faults by kind: how many, and how many of them met a transaction that held locks.
+    /// Faults by kind: how many happened, and how many of these met a transaction that held locks.
     pub faults: BTreeMap<&'static str, (u64, u64)>,
     /// How often each probe was reached.
     pub probes: BTreeMap<&'static str, u64>,
-    /// Virtual time.
+    /// The virtual time of the run, in nanoseconds.
     pub virtual_ns: Nanos,
-    /// Events of the simulation.
+    /// The number of events of the simulation.
     pub events: u64,
-    /// A digest of the history: the same for the same case.
+    /// A digest of the history. A case always has the same digest.
     pub digest: u64,
 }
 
@@ -193,13 +194,13 @@ impl Ran {
     }
 }
 
-/// A run that shows a mistake.
+/// A run that shows an error.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The case as it was found.
     pub case: Case,
-    /// What is wrong.
+    /// A description of the error.
     pub what: String,
-    /// The smallest run that was found to show a mistake too.
+    /// The smallest run that was found to show an error, too.
     pub shrunk: Case,
 }

@@ -1,4 +1,4 @@
-//! Draws the faults of a run, and when they happen.
+//! Draws the faults of a run, and the times at which they happen.
 
 use remora_fabric::sim::{FaultKind, Planned, Sim};
 use remora_fabric::{Nanos, probes};
@@ -7,8 +7,8 @@ use remora_workload::Prng;
 use super::case::{CANCEL, Case, DRAIN, GROW};
 use super::nodes::{CONTROLLERS, Nodes};
 
-/// Returns how often a fault of this name is planned in a run that has it. A run has one crash at
-/// most, since too little is left after it, and one stall, since it takes too long.
+/// Returns how often a fault of this name is planned in a run that has it. A run has at most one
+/// crash, because too little is left after it, and one stall, because it takes too long.
 fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
     match name {
         "crash" | "stall" => 1,
@@ -20,8 +20,8 @@ fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
     }
 }
 
-/// Draws how long after its probe a fault happens: at once, before the packets have left, or after
-/// some round trip.
+/// Draws the time from a probe to its fault: at once, before the packets have left, or after a
+/// round trip.
 fn after(random: &mut Prng) -> Nanos {
     let most = [1, 300, 4_000][random.below(3) as usize];
     random.below(most)
@@ -31,8 +31,8 @@ fn after(random: &mut Prng) -> Nanos {
 fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
     Some(match name {
         "isolate" => {
-            // So long that controllers declare the node lost, and clients lose it: any of the
-            // clients, or only clients.
+            // The time is long enough that controllers declare the node lost, and clients lose it.
+            // It concerns any of the clients, or clients only.
             let all = |places: usize| 1u64.checked_shl(places as u32).map_or(u64::MAX, |end| end - 1);
             let clients = all(case.places());
             let controllers = all(case.places() + CONTROLLERS) & !clients;

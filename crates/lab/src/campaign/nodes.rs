@@ -13,28 +13,28 @@ use remora_workload::Prng;
 
 use super::case::{Case, DRAIN};
 
-/// Controllers that look after the memory nodes, where one fails.
+/// The number of controllers, which look after the memory nodes where nodes can fail.
 pub(super) const CONTROLLERS: usize = 2;
 
-/// Memory nodes of every cluster, without spares.
+/// The number of memory nodes of every cluster, without spares.
 pub(super) const NODES: u16 = 3;
-/// The longest time after which a failed node comes back. That may be before the others have
+/// The longest time until a failed node comes back. It may come back before the others have
 /// noticed, or long after.
 const ABSENCE: Nanos = 4_000_000;
 
 /// The memory nodes of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Nodes {
-    /// How many there are, including spares.
+    /// The number of memory nodes, including spares.
     pub(super) count: u16,
     pub(super) replicas: u8,
-    /// How many of them fail.
+    /// The number of nodes that fail.
     pub(super) failures: u64,
-    /// How many are partitioned for so long that they are declared lost.
+    /// The number of nodes that are partitioned for so long that they are declared lost.
     pub(super) isolations: u64,
-    /// How many are drained.
+    /// The number of nodes that are drained.
     pub(super) drains: u64,
-    /// How long each failed or drained node is away; for ever if `None`.
+    /// The time for which each failed or drained node is away. `None` means for ever.
     pub(super) absence: Option<Nanos>,
 }
 
@@ -45,7 +45,7 @@ impl Nodes {
         }
         let mut random = Prng::derive(case.seed, 0xfa11);
         let count = NODES + random.below(2) as u16;
-        // In sum at most as many as there are copies to spare.
+        // Together these are at most as many as there are copies to spare.
         let losses = 1 + random.below(replicas.saturating_sub(1).into());
         let absence = (random.below(2) == 0).then(|| random.below(ABSENCE));
         let isolations = match (case.has("fail"), case.has("isolate")) {
@@ -57,7 +57,7 @@ impl Nodes {
         let drains = match (case.has(DRAIN), isolations + failures) {
             (false, _) => 0,
             (true, 0) => losses,
-            // A drain takes the place of a failure or an isolation.
+            // A drain takes the place of a failure or of an isolation.
             (true, _) => random.below(losses + 1),
         };
         let isolations = isolations.saturating_sub(drains);
@@ -69,7 +69,7 @@ impl Nodes {
         self.failures + self.isolations + self.drains > 0
     }
 
-    /// Whether there is somewhere to make copies of what a failed node had.
+    /// Whether there is a node that can get copies of what a failed node had.
     pub(super) fn copies_again(&self) -> bool {
         self.isolations > 0 || self.can_be_lost() && (self.absence.is_some() || self.count > self.replicas.into())
     }
@@ -80,11 +80,11 @@ pub(super) struct Memory<'c> {
     pub(super) sim: &'c Sim,
     pub(super) cluster: &'c Cluster,
     pub(super) nodes: Nodes,
-    /// The failed nodes that are to come back, and since when they have been down.
+    /// The failed nodes that will come back, each with the time since which it has been down.
     pub(super) failed: RefCell<BTreeMap<NodeId, Nanos>>,
-    /// The nodes that are leaving (`None`), or have left, and since when.
+    /// The nodes that are leaving (`None`), or have left, with the time since when.
     pub(super) drained: RefCell<BTreeMap<NodeId, Option<Nanos>>>,
-    /// How many nodes were told to leave until now.
+    /// The number of nodes that were told to leave so far.
     pub(super) told: Cell<usize>,
     pub(super) random: RefCell<Prng>,
 }
@@ -131,8 +131,8 @@ impl<'c> Memory<'c> {
         }
     }
 
-    /// Does what an operator does: drains a node, and fills all others. When the node has left,
-    /// starts it again, and fills it.
+    /// Drains a node and fills all others, as an operator does. When the node has left, restarts
+    /// and fills it.
     fn drain(&self, configuration: &Arc<dyn Configuration>, now: Nanos) -> Result<(), ConfigurationError> {
         let all = NodeSet::first(self.nodes.count);
         let mut drained = self.drained.borrow_mut();
@@ -144,7 +144,7 @@ impl<'c> Memory<'c> {
                 let live: Vec<NodeId> = all.without(membership.lost()).without(membership.leaving()).iter().collect();
                 let node = live[number % live.len()];
                 let leaver = NodeSet::default().with(node);
-                // If nodes never come back, too few may be left for as many copies.
+                // If nodes never come back, too few may be left for the same number of copies.
                 if self.nodes.absence.is_some() && live.len() > usize::from(self.nodes.replicas) {
                     membership.drain(leaver);
                 } else {
@@ -175,8 +175,8 @@ impl<'c> Memory<'c> {
         Ok(())
     }
 
-    /// Whether the cluster goes on without the failed nodes, with the nodes that are back, and has
-    /// as many copies as it can have.
+    /// Whether the cluster is whole: it goes on without the failed nodes, has the nodes that are
+    /// back, and has as many copies as it can have.
     pub(super) fn is_whole(&self) -> bool {
         let Some(configuration) = self.cluster.configuration().filter(|_| self.nodes.can_be_lost()) else {
             return true;
@@ -188,8 +188,8 @@ impl<'c> Memory<'c> {
             configuration.look(|membership| (membership.has_controller(), membership.is_changing(), membership.lost()));
         let Ok((true, false, lost)) = looked else { return false };
         let all = NodeSet::first(self.nodes.count);
-        // A node that has come back has nothing until it is readmitted, even if no client had
-        // missed it yet.
+        // A node that has come back holds nothing until it is readmitted, even if no client had
+        // noticed that it was away.
         let has_catalog = |node| {
             self.sim.region(node, node::REGION).is_some_and(|memory| metadata::generation_local(memory.words()) > 0)
         };

@@ -15,14 +15,14 @@ use super::case::{CANCEL, Case, GROW, Ran};
 use super::nodes::Memory;
 use super::tables::{Ledgers, Tables};
 
-/// How often a spare client looks whether it is needed.
+/// The time between two looks of a spare client whether it is needed.
 const SPARE_LOOKS: Nanos = 20_000;
-/// Virtual time in which every coroutine must commit again when the faults are over.
+/// The virtual time within which every coroutine must commit again after the faults are over.
 pub(super) const LIVENESS: Nanos = 50_000_000;
-/// Virtual time after which a run is given up.
+/// The virtual time after which a run is given up.
 const RUN: Nanos = 4_000_000_000;
-/// Virtual time after the last fault in which its consequences may still show; a log ring takes
-/// longer to fill.
+/// The virtual time after the last fault in which its consequences may still show. Filling a log
+/// ring takes longer.
 const AFTERMATH: Nanos = 1_000_000;
 const STALL_AFTERMATH: Nanos = 9_000_000;
 
@@ -46,7 +46,7 @@ pub(super) fn is_dead(sim: &Sim, lives: &dyn Fn() -> Vec<u32>) -> bool {
     lives().iter().any(|client| sim.is_dead(ClientId(*client)))
 }
 
-/// Counts a coroutine of the workload as gone when it is dropped.
+/// A guard that counts a coroutine of the workload as gone when it is dropped.
 struct Leaves<'c>(&'c Cell<usize>);
 
 impl Drop for Leaves<'_> {
@@ -55,16 +55,17 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// How the workload went.
+/// The result of playing a workload.
 pub(super) struct Played {
     pub(super) ledgers: Vec<Ledgers>,
     pub(super) ended: Ended,
-    /// A client, and a coroutine of it that has not committed since the faults were over.
+    /// A client and its coroutine that has not committed since the faults were over, if there is
+    /// one.
     pub(super) stuck: Option<(usize, usize)>,
 }
 
-/// Makes one of the tables larger. Returns whether it is: a client that fails is told why by its
-/// next transaction, and another one goes on with what it has begun.
+/// Makes one of the tables larger. Returns whether it is larger now. A client that fails learns why
+/// with its next transaction, and another client continues what it has begun.
 async fn grow(cluster: &Cluster, session: &mut Session, random: &mut Prng) -> bool {
     let catalog = cluster.catalog();
     let tables: Vec<_> =
@@ -75,7 +76,7 @@ async fn grow(cluster: &Cluster, session: &mut Session, random: &mut Prng) -> bo
 }
 
 /// Runs the workload until enough transactions have committed, the faults are over, and every
-/// coroutine that is left has committed since.
+/// remaining coroutine has committed since.
 pub(super) fn play(
     case: &Case,
     cluster: &Cluster,
@@ -92,10 +93,10 @@ pub(super) fn play(
     let calm_from = Cell::new(None);
     let is_over = |now: Nanos| {
         memory.tend();
-        // If a lost node had nothing, no copy is made, and faults at that probe never happen.
+        // If a lost node held nothing, no copy is made, and faults at that probe never happen.
         if sim.waiting() == sim.waiting_for(probes::COPIES) && calm_from.get().is_none() {
             let stalled = case.has("stall");
-            // A partitioned node may be missed until the partition is over.
+            // A partitioned node may be unreachable until the partition is over.
             let over = sim.injected().iter().fold(now, |over, fault| match fault.kind {
                 FaultKind::Isolate(time, _) => over.max(fault.at + time),
                 _ => over,
@@ -173,7 +174,7 @@ pub(super) fn play(
     let mut watching = Vec::new();
     for controller in controllers {
         let (id, others, left) = (ClientId(controller.incarnation()), &others, &left);
-        // No client that is alive takes part in the workload any more.
+        // No live client takes part in the workload any more.
         let over = move || {
             let mut players = others.iter().zip(left);
             players.all(|((lives, ..), left)| left.get() == case.coroutines || is_dead(sim, &**lives))

@@ -1,12 +1,13 @@
 //! A workload for ordered tables: few keys that come and go, so that leaves are split and merged
-//! all the time, and ranges.
+//! all the time, and scans of ranges.
 //!
-//! Two tables have the same keys and numbers. One has its values in leaves, and the other out of
-//! line. A transaction that changes one changes both. So a transaction that has read a range of
-//! both must have seen the same. For the table with values out of line, histories record what each
-//! scan has found, and [`check`](remora_check::check) tells whether that can have been all.
+//! Two tables have the same keys and numbers. One has its values in leaves, and the other has them
+//! out of line. A transaction that changes one table changes the other as well. So a transaction
+//! that has read a range of both must have seen equal contents. For the table with values out of
+//! line, histories record what each scan has found, and [`check`](remora_check::check) decides
+//! whether a scan can have missed nothing.
 //!
-//! Clients remember different things about where keys are, since each transaction takes one of
+//! Clients remember different things about the places of keys, because each transaction uses one of
 //! several handles.
 
 use std::cell::Cell;
@@ -19,7 +20,7 @@ use remora_workload::Prng;
 use super::cancel::perhaps_twice;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A key of 64 bytes, so that few fit a node.
+/// A key of 64 bytes, so that few fit into a node.
 type Wide = ([u8; 56], u64);
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
@@ -27,7 +28,7 @@ type Wide = ([u8; 56], u64);
 #[repr(transparent)]
 struct Words<const N: usize>([u64; N]);
 
-/// A value in leaves. Seven rows fit a leaf; of the other table's keys thirteen.
+/// A value in leaves. Seven rows fit into a leaf; of the other table, thirteen keys do.
 type Short = Words<8>;
 type Long = Words<24>;
 
@@ -35,7 +36,7 @@ fn key(number: u64) -> Wide {
     ([0; 56], number)
 }
 
-/// Handles of both tables that remember the same.
+/// Handles of both tables that remember equally much.
 #[derive(Debug)]
 struct Handle {
     short: Ordered<Wide, Short>,
@@ -49,7 +50,7 @@ pub(crate) struct Ranges {
     keys: u64,
     next: Cell<u64>,
     wrong: Cell<u64>,
-    /// Whether operations are dropped now and then, and done again.
+    /// Whether operations are dropped from time to time, and repeated.
     cancels: bool,
 }
 
@@ -112,7 +113,7 @@ impl Ranges {
         self.wrong.get()
     }
 
-    /// Inspects both tables from outside. Also returns what is wrong with their trees.
+    /// Inspects both tables from outside. Also returns the errors in their trees.
     pub(crate) fn inspect(&self, cluster: &Cluster) -> Result<(Vec<Inspection>, Vec<String>), Error> {
         let Handle { short, long } = &self.handles[0];
         let (mut tables, one) = cluster.inspect_ordered(short, |_, _| ())?;
@@ -122,16 +123,16 @@ impl Ranges {
         Ok((tables, [one.fault, other.fault, differing].into_iter().flatten().collect()))
     }
 
-    /// Runs one transaction, of one to four keys and ranges.
+    /// Runs one transaction on one to four keys and ranges.
     pub(crate) async fn transact(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let handle = &self.handles[random.below(self.handles.len() as u64) as usize];
-        // For some time there are more and more keys, and then fewer.
+        // For some time the number of keys grows, and then it shrinks.
         let grows = (session.lane().now() / 300_000).is_multiple_of(2);
         let plan: Vec<Action> = (0..=random.below(4)).map(|_| Action::draw(self.keys, grows, random)).collect();
         self.execute(session, handle, &plan).await
     }
 
-    /// Reads everything, as clients that remember much and little.
+    /// Reads everything, through handles that remember much and handles that remember little.
     pub(crate) async fn read_all(&self, session: &mut Session) -> Result<(), Error> {
         let all = Action::Scan { from: Bound::Unbounded, to: Bound::Unbounded, limit: usize::MAX, back: false };
         for handle in &self.handles {

@@ -1,5 +1,4 @@
-//! What is recorded of a run: its history, and beside it the counts of its attempts and what
-//! clients were told.
+//! The records of a run: its history, the counts of its attempts, and what clients were told.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -20,7 +19,7 @@ pub(super) struct Recording {
     lines: Shared,
     pub(super) counts: Rc<RefCell<Ran>>,
     pub(super) reported: Rc<RefCell<Reported>>,
-    /// Transactions that may commit, and whose clients have not been told whether they have.
+    /// Transactions that may commit, and whose clients have not been told the outcome.
     open: Rc<RefCell<BTreeSet<TransactionId>>>,
 }
 
@@ -31,7 +30,7 @@ impl Recording {
         Recording { file, lines, counts: Rc::default(), reported: Rc::default(), open: Rc::default() }
     }
 
-    /// Has a session record its transactions, as transactions of this lane of its client.
+    /// Makes a session record its transactions, as transactions of this lane of its client.
     pub(super) fn watch(&self, lane: usize, session: &mut Session) {
         let (counts, reported, open) = (self.counts.clone(), self.reported.clone(), self.open.clone());
         let recorder = Box::new(self.file.recorder());
@@ -67,12 +66,12 @@ impl Write for Shared {
     }
 }
 
-/// Counts attempts and keeps what was reported, beside a recorder.
+/// An observer that counts attempts and keeps what was reported, in addition to recording.
 struct Watch {
     lane: usize,
     counts: Rc<RefCell<Ran>>,
     reported: Rc<RefCell<Reported>>,
-    /// Transactions that may commit, and whose clients have not been told whether they have.
+    /// Transactions that may commit, and whose clients have not been told the outcome.
     open: Rc<RefCell<BTreeSet<TransactionId>>>,
     recorder: Box<dyn Observer>,
 }

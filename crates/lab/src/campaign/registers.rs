@@ -1,12 +1,11 @@
-//! A workload made to meet itself: few keys, records of one line and of many, rows that come and
-//! go.
+//! A workload whose transactions conflict on purpose: few keys, records of one line and of several,
+//! and rows that come and go.
 //!
-//! Every word of a value is the same number, so that a torn record shows; every number is written
-//! once.
+//! All words of a value are one number, so a torn record shows. Every number is written once.
 //!
-//! One in four transactions only reads records that were just reported as written, one alone or
-//! several. A write-back may be under way then, and the transaction must not miss it. Values are
-//! large, so that log rings fill when they are not applied.
+//! One in four transactions only reads records that were reported as written a moment ago, one
+//! alone or several. A write-back may still be under way then, and the transaction must not miss
+//! it. Values are large, so that log rings fill when they are not applied.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,8 +19,8 @@ use super::cancel::perhaps_twice;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const LARGE: usize = 200;
-/// How many of the records reported last are read again. They are from the last microseconds, in
-/// which a late write-back may be under way.
+/// How many of the last reported records are read again. They are from the last microseconds, in
+/// which a late write-back may still be under way.
 const RECENT: usize = 8;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
@@ -43,12 +42,12 @@ pub(crate) struct Registers {
     keys: u64,
     next: Cell<u64>,
     torn: Cell<u64>,
-    /// Whether fetches are dropped now and then, and made again.
+    /// Whether fetches are dropped from time to time, and repeated.
     cancels: bool,
     recent: RefCell<VecDeque<At>>,
 }
 
-/// A record: whether it is in the table of large ones, and its key.
+/// The place of a record: whether it is in the table of large records, and its key.
 type At = (bool, u64);
 
 /// An operation on a record.
@@ -90,7 +89,7 @@ impl Registers {
         })
     }
 
-    /// Counts the records that an application has seen torn.
+    /// Returns the number of records that an application has seen torn.
     pub(crate) fn torn(&self) -> u64 {
         self.torn.get()
     }
@@ -99,7 +98,7 @@ impl Registers {
         Ok(vec![cluster.inspect(&self.small, |_| {})?, cluster.inspect(&self.large, |_| {})?])
     }
 
-    /// Runs one transaction: of one to four records, or a read of recent ones.
+    /// Runs one transaction: on one to four records, or a read of recent ones.
     pub(crate) async fn transact(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         if !self.recent.borrow().is_empty() && random.below(4) == 0 {
             return self.look(session, random).await;

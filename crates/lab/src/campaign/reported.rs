@@ -1,8 +1,8 @@
-//! A transaction that was reported as committed outlives its client: every memory node that had to
-//! log it has its entry.
+//! Checks that a transaction which was reported as committed outlives its client: every memory node
+//! that had to log it has its entry.
 //!
 //! Recovery can finish a transaction only from its log. So this must hold whichever clients and
-//! nodes have died, and whatever else went wrong.
+//! nodes have died, and whatever other faults there were.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use remora::{Cluster, TransactionId};
 use remora_fabric::sim::Sim;
 use remora_fabric::{Fabric, NodeId};
 
-/// A redo ring: its client's incarnation, its lane, its memory node.
+/// A redo ring, by its client's incarnation, its lane, and its memory node.
 type Ring = (u32, usize, NodeId);
 
 /// For each ring, the last reported transaction that had to be logged there. A node applies a ring
@@ -24,7 +24,7 @@ type Ring = (u32, usize, NodeId);
 pub(super) struct Reported(BTreeMap<Ring, TransactionId>);
 
 impl Reported {
-    /// Notes that a lane was told that its transaction has committed.
+    /// Records that a lane was told that its transaction has committed.
     pub(super) fn note(&mut self, lane: usize, event: &TransactionEvent<'_>) {
         for access in event.accesses().filter(|access| access.written.is_some()) {
             if access.table.entry().spec.discipline.is_in_place() {
@@ -38,8 +38,9 @@ impl Reported {
         }
     }
 
-    /// Names a reported transaction that a memory node has not applied, although nothing runs any
-    /// more. The rings of recovered clients may be gone already; they are passed over.
+    /// Returns a description of a reported transaction that a memory node has not applied, although
+    /// no client runs any more. The rings of recovered clients may be gone already, and are left
+    /// out.
     pub(super) fn lost(&self, cluster: &Cluster, sim: &Sim) -> Option<String> {
         let standing = |client| cluster.configuration()?.change(|membership| membership.standing(client)).ok()?;
         let mut left = self.0.iter().filter(|((client, ..), _)| standing(*client) == Some(Standing::Alive));
@@ -48,8 +49,8 @@ impl Reported {
     }
 }
 
-/// Returns the id of the last entry of a ring that its node has applied. 0 if there is none, or the
-/// client has no slot there.
+/// Returns the id of the last entry of a ring that its node has applied. Returns 0 if there is
+/// none, or if the client has no slot there.
 fn last_applied(sim: &Sim, (incarnation, lane, at): Ring) -> u64 {
     let Some(region) = sim.region(at, node::REGION) else { return 0 };
     let client = clients(region.words()).find(|client| client.incarnation == incarnation);

@@ -1,5 +1,5 @@
-//! One run of a campaign: its stage is set, its workload is played, its clients are buried, and its
-//! history is checked.
+//! One run of a campaign: it sets the stage, plays the workload, ends the clients, and checks the
+//! history.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use super::recording::Recording;
 use super::stage::Stage;
 use super::tables::Tables;
 
-/// Runs a case. Returns its result, or what is wrong.
+/// Runs a case. Returns its result, or a description of the error.
 pub fn run(case: &Case) -> Result<Ran, String> {
     run_recorded(case).0
 }
@@ -27,7 +27,7 @@ pub fn run(case: &Case) -> Result<Ran, String> {
 /// Runs a case, and also returns the history, in the format of `remora check`.
 pub fn run_recorded(case: &Case) -> (Result<Ran, String>, Vec<u8>) {
     let mut history = Vec::new();
-    // A mistake may also show as a panic: an assertion here or in the protocol fails.
+    // An error may also show as a panic, when an assertion here or in the protocol fails.
     let ran = catch_unwind(AssertUnwindSafe(|| run_case(case, &mut history)));
     let ran = ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -69,7 +69,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
 struct Buried {
     /// Whether every log ring of a client that is alive has been applied to its end.
     settled: bool,
-    /// Clients that are dead or were taken for dead. Nothing of them was taken back.
+    /// Clients that are dead or were taken for dead. Their slots and rings were not given back.
     gone: Vec<u32>,
     /// A transaction that was reported as committed and is lost, if there is one.
     lost: Option<String>,
@@ -91,12 +91,12 @@ fn bury(
             revoked.map_err(|error| error.to_string())?;
             continue;
         }
-        // A client that was taken for dead and does not know it yet finds out now.
+        // A client that was taken for dead and does not know it yet finds it out now.
         match worker.drain() {
             Ok(drained) => settled &= drained || fenced.get(),
             Err(Error::Fenced) => fenced.set(true),
-            // Only this client has lost a node, and has not needed that node since. No controller
-            // is left for which it would come back.
+            // Only this client has lost a node, and it has not needed that node since. No
+            // controller is left that could readmit the client.
             Err(Error::Unavailable(_)) if case.has("isolate") => fenced.set(true),
             Err(error) => return Err(format!("draining failed: {error}")),
         }
@@ -131,17 +131,17 @@ fn check_play(played: &Played, buried: &Buried) -> Result<(), String> {
 struct Told {
     /// The history, with the answers that the janitor got.
     history: Vec<u8>,
-    /// Transactions whose outcome their clients were not told.
+    /// The number of transactions whose outcome their clients were not told.
     unknown: u64,
-    /// How many of these have an outcome by now.
+    /// The number of these whose outcome is known by now.
     resolved: u64,
 }
 
-/// Has a janitor recover all clients that are gone, read every record, and ask what became of each
-/// transaction whose answer was lost.
+/// Makes a janitor recover all clients that are gone, read every record, and ask for the outcome of
+/// each transaction whose answer was lost.
 fn tell(cluster: &Cluster, sim: &Sim, tables: &Tables, recording: &Recording, gone: &[u32]) -> Result<Told, String> {
-    // Also the incarnations of former epochs, whose clients go on as new incarnations, and clients
-    // that could not leave.
+    // This includes the incarnations of earlier epochs, whose clients have continued as new
+    // incarnations, and clients that could not leave.
     let configuration = cluster.configuration().ok_or("no configuration")?;
     let ended = configuration.look(|membership| {
         let ended = membership.clients().filter(|(_, standing)| *standing != Standing::Forgotten);
@@ -170,8 +170,8 @@ fn check_history(lines: &[u8]) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(report.to_string()) }
 }
 
-/// Checks what the programs saw of the tables, and what must hold of them now. `untold` is at least
-/// the number of transactions whose outcome no ledger has.
+/// Checks what the programs saw of the tables, and the invariants that must hold now. `untold` is
+/// at least the number of transactions whose outcome no ledger has.
 fn check_tables(cluster: &Cluster, tables: &Tables, played: Played, settled: bool, untold: u64) -> Result<(), String> {
     match tables {
         Tables::Registers(registers) if registers.torn() > 0 => {
@@ -191,7 +191,7 @@ fn check_tables(cluster: &Cluster, tables: &Tables, played: Played, settled: boo
     }
 }
 
-/// Adds what the simulation counted to a result, and the digest of the history.
+/// Adds the simulation's counts to a result, and the digest of the history.
 fn with_simulation(mut ran: Ran, sim: &Sim, history: &[u8]) -> Ran {
     for fault in sim.injected() {
         let sum = ran.faults.entry(fault.kind.name()).or_default();

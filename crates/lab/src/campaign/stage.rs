@@ -1,5 +1,5 @@
-//! The stage of a run: a simulated cluster with its tables, its clients and controllers, and the
-//! faults that are planned.
+//! The stage of a run: a simulated cluster with its tables, clients and controllers, and the
+//! planned faults.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,13 +20,13 @@ use super::play::Client;
 use super::recording::Recording;
 use super::tables::{Tables, node_bytes};
 
-/// How long a client may be silent until others take it for dead; or never, if `None`.
+/// How long a client may be silent until others take it for dead. `None` means for ever.
 const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
 /// Bytes of a version cache: one bucket, which drops nearly everything; some buckets; or more than
 /// a run ever fills.
 const VCACHES: [usize; 3] = [64, 512, 1 << 20];
 
-/// Everything that a run needs before its workload begins. Nothing takes virtual time until then.
+/// Everything that a run needs before its workload begins. It takes no virtual time until then.
 pub(super) struct Stage {
     pub(super) cluster: Cluster,
     pub(super) sim: Sim,
@@ -73,7 +73,7 @@ impl Stage {
     }
 }
 
-/// Draws how the cluster is simulated.
+/// Draws the options of the simulation.
 fn simulation(case: &Case, random: &mut Prng) -> Result<SimOptions, String> {
     let profile = Profile::named("connectx4").ok_or("no profile")?;
     Ok(SimOptions {
@@ -83,18 +83,19 @@ fn simulation(case: &Case, random: &mut Prng) -> Result<SimOptions, String> {
     })
 }
 
-/// Draws the lease of the clients, if they have any.
+/// Draws the lease of the clients. `None` if they have none.
 fn lease(case: &Case, random: &mut Prng) -> Option<Duration> {
     let lease = LEASES[random.below(LEASES.len() as u64) as usize];
     // All clients need the upper nodes of a tree. If a dead client has locked one, and no client
-    // recovers it, all of them stop. A table grows when every client has heard of it, or is dead.
+    // recovers it, all of them stop. A table grows only when every client knows of the growth, or
+    // is dead.
     let needed = case.load == Load::Ranges && case.has("crash") || case.loses_nodes() || case.has(GROW);
     let longest = LEASES.into_iter().flatten().max().filter(|_| needed);
     lease.or(longest).map(Duration::from_nanos)
 }
 
-/// Connects the clients of a run, and with leases their spares: one takes the place of each client
-/// that is taken for dead.
+/// Connects the clients of a run. With leases, also connects their spares: one for each client that
+/// is taken for dead.
 fn clients(
     case: &Case,
     cluster: &Cluster,
@@ -103,7 +104,7 @@ fn clients(
     leases: bool,
     random: &mut Prng,
 ) -> Result<Vec<Client>, String> {
-    // Presets that agree on who changes lock words run together.
+    // Presets that agree on what changes lock words run together.
     let presets = Protocol::ALL.into_iter().filter(|one| one.is_serializable());
     let presets: Vec<_> = presets.filter(|one| one.accepts(case.protocol.discipline())).collect();
     let mixed = random.below(4) == 0;

@@ -1,4 +1,4 @@
-//! The tables of a run, whatever its workload.
+//! The tables of a run, for any of its workloads.
 
 use remora::admin::Inspection;
 use remora::{Cluster, Error, Session};
@@ -16,7 +16,7 @@ use super::registers::Registers;
 /// Bytes of a memory node, except for TPC-C.
 const NODE_BYTES: usize = 12 << 20;
 
-/// Tables of a workload.
+/// The tables of a workload.
 pub(super) enum Tables {
     SmallBank(SmallBank),
     Tatp(Tatp),
@@ -98,7 +98,7 @@ impl Tables {
         }
     }
 
-    /// Checks what must hold when nothing runs any more, and all dead clients are recovered.
+    /// Checks the invariants when no client runs any more and all dead clients are recovered.
     pub(super) fn invariants(
         &self,
         cluster: &Cluster,
@@ -134,7 +134,7 @@ impl Tables {
     }
 }
 
-/// Returns what must hold for any tables.
+/// Returns the invariant that tables of every workload are whole.
 fn whole(tables: &[Inspection], settled: bool) -> Invariant {
     let wrong = |table: &Inspection| table.locked + table.torn + table.differing_lines;
     let holds = Some(settled && tables.iter().map(wrong).sum::<u64>() == 0);
@@ -154,7 +154,7 @@ pub(super) fn node_bytes(case: &Case, replicas: u8) -> usize {
     if case.load != Load::Tpcc {
         return times * NODE_BYTES;
     }
-    // Spare clients count, too, and so does the janitor.
+    // Spare clients count as well, and so does the janitor.
     let (workers, coroutines) = (2 * case.clients as u64 + 1, case.coroutines as u64);
     let setting = Setting { memory_nodes: NODES, replicas, workers, coroutines };
     let (scale, room) = supplier(case);

@@ -1,4 +1,5 @@
-//! Bare rounds on a simulated cluster: clients that keep it busy, and what they count meanwhile.
+//! A rig for bare rounds on a simulated cluster: clients that keep the cluster busy, and what they
+//! count meanwhile.
 
 use std::cell::Cell;
 
@@ -9,36 +10,36 @@ use remora_fabric::{
 
 use super::CalibrationError;
 
-/// Bytes of each memory node: enough that random addresses rarely meet.
+/// The bytes of each memory node: enough that random addresses rarely coincide.
 pub(crate) const NODE_BYTES: u64 = 4 << 20;
 
-/// A cluster, its clients, and for how long they are watched.
+/// A cluster, its clients, and the time for which they are measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Rig {
     /// Hardware, deployment and seed.
     pub(crate) sim: SimOptions,
-    /// Memory nodes.
+    /// The number of memory nodes.
     pub(crate) nodes: u16,
-    /// Client machines. In a symmetric cluster they are the memory nodes.
+    /// The number of client machines. In a symmetric cluster they are the memory nodes.
     pub(crate) machines: usize,
-    /// Threads of each machine.
+    /// The number of threads of each machine.
     pub(crate) threads: usize,
-    /// Coroutines of each thread, divided among its endpoints.
+    /// The number of coroutines of each thread, divided among its endpoints.
     pub(crate) coroutines: usize,
-    /// Endpoints of each thread: with every one it has another connection to each node.
+    /// The number of endpoints of each thread. Each endpoint has its own connection to each node.
     pub(crate) endpoints: usize,
     /// Whether its memory is lines of records, which are read whole.
     pub(crate) records: bool,
-    /// What a call costs the memory node's CPU beside being received and answered.
+    /// CPU time of the memory node for a call, beside receiving and answering it, in nanoseconds.
     pub(crate) work: Nanos,
-    /// Virtual time before anything is counted.
+    /// Virtual time before anything is counted, in nanoseconds.
     pub(crate) warmup: Nanos,
-    /// Virtual time that is counted.
+    /// Virtual time that is counted, in nanoseconds.
     pub(crate) measure: Nanos,
 }
 
 impl Rig {
-    /// One client and one memory node.
+    /// Makes a rig of one client and one memory node.
     pub(crate) fn pair(sim: &SimOptions) -> Rig {
         Rig {
             sim: sim.clone(),
@@ -54,12 +55,12 @@ impl Rig {
         }
     }
 
-    /// One memory node and the clients of several machines.
+    /// Makes a rig of one memory node and the clients of several machines.
     pub(crate) fn server(sim: &SimOptions, machines: usize, threads: usize, coroutines: usize) -> Rig {
         Rig { machines, threads, coroutines, measure: 100_000, ..Rig::pair(sim) }
     }
 
-    /// Machines of which each is client and memory node of all.
+    /// Makes a rig of machines, each of which is client and memory node of all.
     pub(crate) fn all_to_all(sim: &SimOptions, machines: u16, threads: usize, coroutines: usize) -> Rig {
         let sim = SimOptions { deployment: Deployment::Symmetric, ..sim.clone() };
         Rig { nodes: machines, measure: 50_000, ..Rig::server(&sim, machines.into(), threads, coroutines) }
@@ -70,14 +71,14 @@ impl Rig {
         Rig { warmup: warmup * 1_000, measure: measure * 1_000, ..self }
     }
 
-    /// Returns how many millions a second of what `body` counts. Each coroutine runs `body` again
-    /// and again.
+    /// Returns the sum of what `body` counts, in millions per second. Each coroutine runs `body`
+    /// again and again.
     pub(crate) fn rate(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
         let (total, _) = self.run(body)?;
         Ok(total * 1e3 / self.measure as f64)
     }
 
-    /// Returns how many microseconds `body` takes.
+    /// Returns the mean time of `body`, in microseconds.
     pub(crate) fn time(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
         let (_, times) = self.run(body)?;
         let clients = self.machines * self.threads * self.coroutines;
@@ -161,7 +162,7 @@ impl Rig {
 /// The result of an experiment.
 pub(crate) type Measured = Result<f64, CalibrationError>;
 
-/// Answers a call with its first word, after this time.
+/// A handler that answers a call with its first word, after this time.
 struct Answering(Nanos);
 
 impl Handler for Answering {
@@ -174,7 +175,7 @@ impl Handler for Answering {
     }
 }
 
-/// One coroutine.
+/// One coroutine of a rig.
 #[derive(Clone, Copy)]
 pub(crate) struct Client<'a> {
     pub(crate) lane: &'a Lane,
@@ -199,42 +200,42 @@ impl Client<'_> {
         Address { node, ..self.at(offset) }
     }
 
-    /// One READ.
+    /// Executes one READ.
     pub(crate) async fn read(&self, bytes: usize) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         round.read(self.anywhere(bytes), bytes);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
-    /// One WRITE.
+    /// Executes one WRITE.
     pub(crate) async fn write(&self, bytes: usize) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         write(&mut round, self.anywhere(bytes), bytes);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
-    /// One CAS.
+    /// Executes one CAS.
     pub(crate) async fn swap(&self, at: Address) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         round.compare_swap(at, 0, 1);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
-    /// One FETCH_ADD.
+    /// Executes one FETCH_ADD.
     pub(crate) async fn add(&self, at: Address) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         round.fetch_add(at, 1);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
-    /// One call, of a word.
+    /// Executes one call, of one word.
     pub(crate) async fn call(&self) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         round.call(self.anywhere(64).node, &[1], None, 1);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
-    /// A WRITE, and a flush behind it in the same round.
+    /// Executes a WRITE, and a flush behind it in the same round.
     pub(crate) async fn write_flushed(&self, bytes: usize) -> Result<f64, FabricError> {
         let at = self.anywhere(bytes);
         let mut round = self.lane.round();
@@ -243,7 +244,7 @@ impl Client<'_> {
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
-    /// Sends as many bytes there as back, in one round.
+    /// Executes one round that sends the same number of bytes in each direction.
     pub(crate) async fn ping(&self, bytes: usize) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         write(&mut round, self.at(0), bytes);

@@ -1,4 +1,4 @@
-//! The litmus programs: what each client does, and what must hold in the end.
+//! The litmus programs: what each client does, and what must hold at the end.
 
 use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::node::ReadScheme;
@@ -26,24 +26,25 @@ fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(broken()) }
 }
 
-/// Write skew: each of two clients reads both halves of a pair, and takes its own half if both are
-/// there. One half must stay.
+/// Explores write skew: each of two clients reads both halves of a pair, and takes its own half if
+/// both are there. One half must stay.
 pub(super) fn write_skew(protocol: Protocol, runs_max: u64) -> Outcome {
     skew(&mut Stage::new(1, &[protocol; 2]), want, runs_max, |_, _| ())
 }
 
-/// Write skew of two clients that each name for an update the half that they mean to change.
+/// Explores write skew of two clients that each name for an update the half that they will change.
 pub(super) fn write_skew_named(protocol: Protocol, runs_max: u64) -> Outcome {
     skew(&mut Stage::new(1, &[protocol; 2]), want_to_change, runs_max, |_, _| ())
 }
 
-/// Write skew of two clients whose reads may go to a backup.
+/// Explores write skew of two clients whose reads may go to a backup.
 pub(super) fn write_skew_backup(protocol: Protocol, runs_max: u64) -> Outcome {
     skew(&mut Stage::new(2, &[protocol; 2]), want_to_change, runs_max, |_, _| ())
 }
 
-/// Write skew of two clients that also read a third record. A version of it was published, but no
-/// transaction has written that. So both have to read the record again at its primary.
+/// Explores write skew of two clients that also read a third record. A version of it was published,
+/// but no transaction has written that version. So both clients have to read the record again at
+/// its primary.
 pub(super) fn write_skew_beside_a_miss(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     skew(&mut stage, want_to_change, runs_max, |stage, rows| {
@@ -53,7 +54,7 @@ pub(super) fn write_skew_beside_a_miss(protocol: Protocol, runs_max: u64) -> Out
     })
 }
 
-/// Write skew of two clients whose version cache has no room.
+/// Explores write skew of two clients whose version cache has no room.
 pub(super) fn write_skew_without_room(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     skew(&mut stage, want_to_change, runs_max, |stage, _| stage.fill_version_cache())
@@ -92,8 +93,8 @@ fn skew(stage: &mut Stage, want_own: Want, runs_max: u64, prepare: impl Fn(&mut 
     )
 }
 
-/// Explores write skew where each client reads the other's half first, and then names its own half
-/// and what it means to do with it.
+/// Explores write skew in which each client first reads the other's half, and then names its own
+/// half and what it will do with it.
 pub(super) fn write_skew_in_turn(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let halves = stage.table(SingleLine, 1, &[1, 1]);
@@ -119,7 +120,7 @@ pub(super) fn write_skew_in_turn(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// Each client adds one to the same record, once. What was committed is there.
+/// Each client adds one to one record, once. The increments that committed must be there.
 fn increments(protocol: Protocol, clients: usize, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &vec![protocol; clients]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
@@ -148,7 +149,7 @@ fn counted(stage: &Stage, counter: Row, explored: &Explored) -> Outcome {
     )
 }
 
-/// Checks that what was committed is there, and that nothing is locked.
+/// Checks that all committed increments are there, and that nothing is locked.
 fn counts(scene: &Scene<'_>, counter: Row) -> Result<(), Broken> {
     let (values, found) = scene.look(&[counter]);
     let committed = scene.committed();
@@ -160,12 +161,12 @@ pub(super) fn lost_update(protocol: Protocol, runs_max: u64) -> Outcome {
     increments(protocol, 2, runs_max)
 }
 
-/// One client holds the lock, a second one fails at it and aborts, and a third one comes.
+/// One client holds the lock, a second one fails to get it and aborts, and a third one comes.
 pub(super) fn complicit_abort(protocol: Protocol, runs_max: u64) -> Outcome {
     increments(protocol, 3, runs_max)
 }
 
-/// One client writes a record of two lines, the other reads it. The reader sees all or nothing,
+/// One client writes a record of two lines, and another reads it. The reader sees all or nothing,
 /// even if it will not commit.
 fn torn(protocol: Protocol, scheme: ReadScheme, runs_max: u64) -> Outcome {
     const WORDS: usize = 8;
@@ -208,8 +209,8 @@ pub(super) fn torn_checksum(protocol: Protocol, runs_max: u64) -> Outcome {
     torn(protocol, Checksum, runs_max)
 }
 
-/// A client crashes anywhere while it writes a record: if its commit was reported, every replica
-/// has it in its log.
+/// A client crashes anywhere while it writes a record. If its commit was reported, every replica
+/// has the commit in its log.
 pub(super) fn logged(protocol: Protocol, runs_max: u64) -> Outcome {
     const NODES: u16 = 3;
     let mut stage = Stage::new(NODES, &[protocol]);
@@ -236,7 +237,7 @@ pub(super) fn logged(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// A ring is full of entries that its node has not applied; one more is written while the node
+/// A ring is full of entries that its node has not applied. One more is written while the node
 /// begins to apply them.
 pub(super) fn ring_overwrite(protocol: Protocol, runs_max: u64) -> Outcome {
     /// Words of a value. Some thirty entries fill a ring.
@@ -304,7 +305,7 @@ pub(super) fn backup_order(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// Two clients insert the same key. It is there once, with the value of the client that committed.
+/// Two clients insert one key. It is there once, with the value of the client that committed.
 pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[])(7);
@@ -364,7 +365,7 @@ pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// Client 0 has a slot linked for a key and gives its insert up. Client 1 means to delete the key,
+/// Client 0 has a slot linked for a key, and gives up its insert. Client 1 wants to delete the key,
 /// finds that it is absent, and inserts it in the same transaction. If that commits, client 0 finds
 /// the key afterwards.
 pub(super) fn stale_place(protocol: Protocol, runs_max: u64) -> Outcome {
@@ -412,7 +413,7 @@ pub(super) fn stale_place(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client takes a token because a key is absent, the other inserts the key because the token is
+/// One client takes a token because a key is absent. The other inserts the key because the token is
 /// there. Not both may commit.
 pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
@@ -447,8 +448,8 @@ pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes a record, and its commit is reported. Then the other begins, and reads that
-/// record alone.
+/// One client writes a record, and its commit is reported. After that, the other begins, and reads
+/// that record alone.
 pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(Checksum, 1, &[0])(0);
@@ -477,8 +478,8 @@ pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes y, and its commit is reported. Then another begins and writes x. A transaction
-/// that sees x sees y, even if it only reads.
+/// One client writes y, and its commit is reported. After that, another begins and writes x. A
+/// transaction that sees x sees y, even if it only reads.
 pub(super) fn reported_before(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
@@ -517,15 +518,15 @@ pub(super) fn reported_before(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client takes locks by its NIC, another has the CPU take them: the same lock words.
+/// One client takes locks by its NIC, and another has the CPU take them, with the same lock words.
 pub(super) fn mixed_atomics(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::with_split_atomics(&[protocol, Protocol::FARM]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     counted(&stage, counter, &within(runs_max))
 }
 
-/// Three clients add one to a record. The future of one is dropped anywhere, and frees its lock, if
-/// it holds it.
+/// Three clients add one to a record. The future of one is dropped at any time, which releases its
+/// lock if it holds one.
 pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
@@ -546,7 +547,7 @@ pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes two records, the other reads both. It sees all or nothing.
+/// One client writes two records, and another reads both. The reader sees all or nothing.
 pub(super) fn half_visible(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
@@ -581,7 +582,7 @@ pub(super) fn half_visible(protocol: Protocol, runs_max: u64) -> Outcome {
 }
 
 /// Two clients write one record, and one of them crashes. If a replica shows a version, it shows
-/// what that version was.
+/// the value of that version.
 pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Outcome {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol; 2]);
@@ -594,8 +595,8 @@ pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes a record, takes its lock over and gives it up. Another one writes the record,
-/// and crashes. If a replica shows a version, it shows what that version was.
+/// One client writes a record, takes over its own lock and gives it up. Another one writes the
+/// record, and crashes. If a replica shows a version, it shows the value of that version.
 pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Outcome {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol; 2]);
@@ -619,7 +620,7 @@ pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// Writes a client's own value. Returns what was there before.
+/// Writes a client's own value. Returns the value that was there before.
 async fn write_own(actor: &mut Actor, record: Row, client: usize) -> Said {
     actor
         .once(async |tx| {
@@ -633,7 +634,7 @@ async fn write_own(actor: &mut Actor, record: Row, client: usize) -> Said {
 }
 
 /// Checks a record that client 0 and client 1 write once each: if a replica shows a version, it
-/// shows what that version was.
+/// shows the value of that version.
 fn shown_is_right(scene: &Scene<'_>, nodes: u16, record: Row) -> Result<(), Broken> {
     // What client 0 has read tells which client came first. If client 0 has not committed, only
     // client 1 wrote.
@@ -680,8 +681,8 @@ pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Outcome {
 }
 
 /// One client writes x because of what it has read of y. Another overwrites y, and its commit is
-/// reported. Then a third begins and reads x alone. If the first has seen the old y, it comes
-/// before the second, and the third after both.
+/// reported. After that, a third one begins and reads x alone. If the first has seen the old y, it
+/// comes before the second, and the third comes after both.
 pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
@@ -748,10 +749,11 @@ pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Outcome 
     )
 }
 
-/// One client reads y and writes x; another writes y. Then a third begins. Whatever became of the
-/// first, the third can read both after some attempts.
+/// One client reads y and writes x, and another writes y. Then a third one begins. Whatever the
+/// outcome of the first, the third can read both records after some attempts.
 pub(super) fn read_behind_an_abort(protocol: Protocol, runs_max: u64) -> Outcome {
-    /// Attempts of the third client. The others' unlocks are under way in its first attempts.
+    /// The number of attempts of the third client. The unlocks of the others are still under way in
+    /// its first attempts.
     const ATTEMPTS: u32 = 8;
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);

@@ -1,8 +1,8 @@
-//! The litmus programs of recovery: a client is taken for dead at any time, dead or not, and
-//! another one recovers it.
+//! The litmus programs of recovery: a client is taken for dead at any time, whether it is or not,
+//! and another one recovers it.
 //!
-//! Every transaction that writes adds an amount of its own to each of its records, so that their
-//! values say which have committed, and that none was lost, done twice, or done in part.
+//! Every transaction that writes adds an amount of its own to each of its records. So the values
+//! say which transactions have committed, and that none was lost, done twice, or done in part.
 
 use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::node::ReadScheme;
@@ -18,7 +18,7 @@ use super::stage::{
 
 type Outcome = Exploration<Broken>;
 
-/// Memory nodes of most programs.
+/// The number of memory nodes of most programs.
 const NODES: u16 = 2;
 const TWO_LINES: usize = 8;
 
@@ -51,8 +51,8 @@ async fn add(actor: &mut Actor, rows: &[Row]) -> Said {
         .await
 }
 
-/// Adds the client's amount to each of these records, which are named to be read. So they are
-/// locked when they are committed.
+/// Adds the client's amount to each of these records, which are named for reading only. So they are
+/// locked at commit.
 async fn add_late(actor: &mut Actor, rows: &[Row]) -> Said {
     let amount = actor.amount();
     actor
@@ -98,8 +98,11 @@ fn writes(client: usize, rows: &[Row]) -> Writes<'_> {
     Writes { client, nth: 0, rows }
 }
 
-/// Checks the end of a run with these transactions, and others that only read. No client has left
-/// anything behind. What is there agrees with what clients were told. What was read is there.
+/// Checks the end of a run that had these transactions, and others that only read:
+///
+/// 1. No client has left anything behind.
+/// 2. The values agree with what clients were told.
+/// 3. What was read was committed.
 fn judge(scene: &Scene<'_>, rows: &[Row], all: &[Writes<'_>]) -> Result<(), Broken> {
     scene.apply();
     let mut values = Vec::new();
@@ -144,8 +147,8 @@ fn judge_all(scene: &Scene<'_>, rows: &[Row], all: &[Writes<'_>]) -> Result<(), 
     judge(scene, rows, all)
 }
 
-/// Checks that what was reported of a transaction, and what recovery has found, agree with whether
-/// it is there.
+/// Checks that the outcome that was reported, and the outcome that recovery has found, agree with
+/// whether the transaction is there.
 fn answers(scene: &Scene<'_>, (client, nth): (usize, usize), there: bool) -> Result<(), Broken> {
     for told in scene.told.iter().filter(|told| (told.client, told.nth) == (client, nth)) {
         let reported = match told.answer {
@@ -168,7 +171,7 @@ fn answers(scene: &Scene<'_>, (client, nth): (usize, usize), there: bool) -> Res
     Ok(())
 }
 
-/// Checks that a reader has seen each other transaction as a whole or not at all.
+/// Checks that a reader has seen each other transaction as a whole, or not at all.
 fn sees_whole(scene: &Scene<'_>, reader: usize, all: &[Writes<'_>]) -> Result<(), Broken> {
     let Some(seen) = &scene.said[reader] else { return Ok(()) };
     all.iter().try_for_each(|Writes { client, nth, .. }| {
@@ -210,8 +213,8 @@ pub(super) fn words_of_a_line(protocol: Protocol, runs_max: u64) -> Outcome {
     one_writer(protocol, 1, SingleLine, 1, &explored)
 }
 
-/// One client writes a record whose location it does not know, and is taken for dead. It looks up
-/// the location first, and takes the lock afterwards.
+/// One client writes a record whose location it does not know, and is taken for dead. It first
+/// looks up the location, and takes the lock afterwards.
 pub(super) fn cold(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -235,7 +238,7 @@ pub(super) fn two_writers(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes a record, which it locks when it commits, and is taken for dead, while another
+/// One client writes a record, which it locks at commit, and is taken for dead, while another
 /// writes the record.
 pub(super) fn two_late_writers(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
@@ -249,7 +252,7 @@ pub(super) fn two_late_writers(protocol: Protocol, runs_max: u64) -> Outcome {
 }
 
 /// One client writes a record, and is taken for dead, while another writes it and tries again. The
-/// second one would free the locks of clients that it knows to be recovered, but it knows none.
+/// second one would free the locks of clients that it knows to be recovered, but it knows of none.
 pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -271,7 +274,7 @@ pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Outcome {
 }
 
 /// One client writes a record, and is taken for dead. Another begins when the recoverer has
-/// decided. It frees the locks that it meets, as does the recoverer, and tries again. A third one
+/// decided. It frees the locks that it meets, as the recoverer does, and tries again. A third one
 /// writes the record as well.
 pub(super) fn lazy_unlock(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 4]).tight();
@@ -293,7 +296,7 @@ pub(super) fn lazy_unlock(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes a record, and is taken for dead, as is its recoverer, which may also stop at
+/// One client writes a record, and is taken for dead. So is its recoverer, which may also stop at
 /// any time.
 pub(super) fn successor(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
@@ -306,7 +309,7 @@ pub(super) fn successor(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes a record, and is taken for dead, as is its recoverer, while another client
+/// One client writes a record, and is taken for dead. So is its recoverer, while another client
 /// writes the record.
 pub(super) fn successor_and_writer(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 4]).tight();
@@ -320,9 +323,9 @@ pub(super) fn successor_and_writer(protocol: Protocol, runs_max: u64) -> Outcome
 }
 
 /// A client that begins when the recoverer has decided reads the record and another one. Whatever
-/// has become of the writer, it can read both after some attempts.
+/// the outcome of the writer, this client can read both after some attempts.
 pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Outcome {
-    /// Attempts of the reader. Its first ones may meet the dead client's lock.
+    /// The number of attempts of the reader. Its first ones may meet the dead client's lock.
     const ATTEMPTS: u32 = 8;
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let records = stage.table(SingleLine, 1, &[0, 0]);
@@ -351,8 +354,8 @@ pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Outcome
     )
 }
 
-/// A recoverer crashes anywhere, and no other follows it. Each node alone can say what is half
-/// written there.
+/// A recoverer crashes anywhere, and no other follows it. Each node alone shows which of its
+/// records are half written.
 pub(super) fn half_recovered(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let record = stage.table(SingleLine, 1, &[0])(0);
@@ -371,8 +374,8 @@ pub(super) fn half_recovered(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes two records with opposite primaries, and is taken for dead; another reads
-/// both.
+/// One client writes two records with opposite primaries, and is taken for dead. Another client
+/// reads both.
 pub(super) fn opposite_primaries(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
@@ -400,8 +403,8 @@ pub(super) fn no_common_node(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes two records, and is taken for dead; another reads them, one of them at a
-/// backup.
+/// One client writes two records, and is taken for dead. Another client reads them, one of them at
+/// a backup.
 pub(super) fn reader(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let table = stage.table(SingleLine, 1, &[0, 0]);
@@ -418,7 +421,7 @@ pub(super) fn reader(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes a record, and is taken for dead; another reads it twice.
+/// One client writes a record, and is taken for dead. Another client reads it twice.
 pub(super) fn two_reads(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -441,8 +444,9 @@ pub(super) fn two_reads(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes a record of two lines, and is taken for dead. Another writes it then. A third
-/// one reads it all the while. The program is not explored to the end, which takes 165 000 runs.
+/// One client writes a record of two lines, and is taken for dead. Then another writes it. A third
+/// one reads it all the time. The program is not explored to the end, which would take 165 000
+/// runs.
 pub(super) fn reader_of_lines(protocol: Protocol, runs_max: u64) -> Outcome {
     const RUNS: u64 = 40_000;
     let mut stage = Stage::new(1, &[protocol; 4]).tight();
@@ -492,8 +496,8 @@ pub(super) fn skew(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes a record and then another with its primary elsewhere, and is taken for dead,
-/// as is its recoverer. The entry of the second write lies where that of the first did.
+/// One client writes a record and then another one whose primary is elsewhere, and is taken for
+/// dead, as is its recoverer. The entry of the second write has the place of the first one's entry.
 pub(super) fn two_in_a_row(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
@@ -535,8 +539,8 @@ fn again_of(scheme: ReadScheme, words: usize, protocol: Protocol, runs_max: u64)
     )
 }
 
-/// One client writes two records, each at a node of its own, and then one of them again, under the
-/// lock that it takes over, and is taken for dead.
+/// One client writes two records, each at a node of its own. Then it writes one of them again,
+/// under the lock that it takes over, and is taken for dead.
 pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let rows = [0, 1].map(|node| stage.table_at(node, 1, SingleLine, 1, &[0])(0));
@@ -551,8 +555,8 @@ pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// Each of two clients takes its half of a pair if both are there, and one of them is taken for
-/// dead. One half stays.
+/// Each of two clients takes its half of a pair if both halves are there, and one of the clients is
+/// taken for dead. One half stays.
 pub(super) fn skew_of_two(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let halves = stage.table(SingleLine, 1, &[1, 1]);
@@ -581,8 +585,8 @@ pub(super) fn skew_of_two(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// One client writes two records with opposite primaries, and is taken for dead; another writes one
-/// of them.
+/// One client writes two records with opposite primaries, and is taken for dead. Another client
+/// writes one of them.
 pub(super) fn one_of_two(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
@@ -594,7 +598,7 @@ pub(super) fn one_of_two(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// Two clients write a record, and both are taken for dead, each by another.
+/// Two clients write a record, and both are taken for dead, each by another client.
 pub(super) fn two_victims(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(NODES, &[protocol; 4]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -620,7 +624,7 @@ async fn insert_once(actor: &mut Actor, row: Row) -> Said {
 }
 
 /// Checks the end of a run in which client 0, and perhaps client 2, inserts or deletes a record. A
-/// case has the values that may be there, and whether client 0 and client 2 have committed then.
+/// case has the values that may be there, and whether client 0 and client 2 have then committed.
 fn judge_presence(scene: &Scene<'_>, row: Row, cases: &[(&[u64], bool, bool)]) -> Result<(), Broken> {
     let (values, found) = scene.look(&[row]);
     clean(&found)?;

@@ -1,5 +1,5 @@
-//! Where litmus programs run: small memory nodes, tables of a few rows, and clients that are made
-//! anew for every run.
+//! The stage of litmus programs: small memory nodes, tables of a few rows, and clients that are
+//! made anew for every run.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -34,13 +34,13 @@ use remora::floors::txn::{
 use remora::protocol::Protocol;
 use zerocopy::IntoBytes;
 
-/// Bytes of a memory node: its metadata, the rings of a few clients, a few rows.
+/// The bytes of a memory node: its metadata, the rings of a few clients, and a few rows.
 const NODE_BYTES: usize = 768 << 10;
 
-/// What a client says at the end: what its transaction returned, if it has committed.
+/// The result of a client at the end: what its transaction returned, if it has committed.
 pub(super) type Said = Option<Vec<u64>>;
 
-/// What is wrong with a run.
+/// A description of what is wrong with a run.
 pub(super) type Broken = String;
 
 /// A row: a key of a table, whose value is `words` equal words.
@@ -62,7 +62,7 @@ pub(super) struct Stage {
     /// The versions of records that have been published when a run begins. The version cache of a
     /// run has one bucket.
     published: Vec<(Pointer, Version)>,
-    /// How many rows tables have room for, beside the rows that they begin with.
+    /// The number of rows that tables have room for, beside the rows that they begin with.
     spare: u64,
 }
 
@@ -73,7 +73,7 @@ const RING_USED_BYTES: u64 = HEADER_BYTES + 2 * UNDO_STRIDE;
 /// How a program is explored.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Explored {
-    /// Runs after which to give up.
+    /// The number of runs after which to give up.
     pub(super) runs_max: u64,
     /// The number of a client that crashes at any time.
     pub(super) crash: Option<usize>,
@@ -158,7 +158,7 @@ impl Stage {
         while let Some(next) = table.index().slot_behind(slot) {
             let at = primary.address(next).offset as usize / WORD_BYTES;
             let word = |index: usize| region.words()[at + index].load(Ordering::Acquire);
-            // Lock, version, meta, key, value.
+            // The words are lock, version, meta, key, value.
             if key(row.key).words() == [word(3)] && word(1) != 0 {
                 found = Some(next);
             }
@@ -234,8 +234,8 @@ impl Stage {
         move |number| Row { table: id, key: keys[number as usize], words }
     }
 
-    /// Explores a program. First each client runs `before`, one after the other and without being
-    /// explored. Then every client runs `part`. At the end `judge` checks what they said.
+    /// Explores a program. First each client runs `before`, one after the other, which is not
+    /// explored. Then every client runs `part`. At the end `judge` checks their results.
     pub(super) fn explore(
         &self,
         explored: &Explored,
@@ -262,7 +262,7 @@ impl Stage {
             crash: explored.crash.map(client),
             cancel: explored.cancel.map(client),
             words: explored.words,
-            // Every order is run to its end where programs are small enough.
+            // Small programs are run to the end in every order.
             reduction: if suspicions.is_empty() { Reduction::Commuting } else { Reduction::States },
             shared,
             private: self.private(explored, &suspicions),
@@ -319,7 +319,7 @@ impl Stage {
         while applier.step() != Progress::Idle {}
     }
 
-    /// Starts the appliers of backups. Node 0 has primaries only, where there are backups at all.
+    /// Starts the appliers of backups. If there are backups, node 0 has primaries only.
     fn appliers(&self) -> Vec<ServiceHandle> {
         let applier = |at| {
             let region = self.fabric.region(at, node::REGION).expect("a node's memory");
@@ -328,7 +328,7 @@ impl Stage {
         (1..self.nodes).map(NodeId).map(applier).collect()
     }
 
-    /// Lists the memory that only certain clients use, or none.
+    /// Lists the memory that only some clients use, or that no client changes.
     fn private(&self, explored: &Explored, suspicions: &[Suspicion]) -> Vec<Private> {
         let mut private = Vec::new();
         for at in (0..self.nodes).map(NodeId) {
@@ -340,7 +340,7 @@ impl Stage {
             };
             let mut rings: Vec<Private> = self.clients.iter().map(rings).collect();
             if !suspicions.is_empty() {
-                // No client writes anything except tables and the beginnings of rings.
+                // Clients write only tables, and the beginnings of rings.
                 rings.iter_mut().for_each(|ring| ring.bytes = RING_USED_BYTES);
                 let shards = &self.metadata.shards;
                 let is_last = |next: usize, table| shards.get(next).is_none_or(|next| next.table != table);
@@ -374,7 +374,7 @@ impl Stage {
         private
     }
 
-    /// Whether a client may come to recover another.
+    /// Whether a client may recover another one.
     fn is_heir(&self, heir: ClientId, of: u32, suspicions: &[Suspicion]) -> bool {
         let of_heir = |heir: &ClientId| suspicions.iter().find(|one| one.by == *heir).map(|one| one.of);
         std::iter::successors(of_heir(&heir), of_heir).any(|dead| dead.0 == of)
@@ -389,7 +389,7 @@ impl Stage {
         let shared = SharedLocks::new(registration, 1);
         let config = SessionConfig { protocol: *protocol, epoch: 1, sequence: sequence.clone(), vcache, shared };
         let mut session = Session::new(lane, registration, 0, config);
-        // A client that takes locks by the CPU has a catalog of its own, which says that the table
+        // A client that has the CPU take locks has a catalog of its own, which says that the table
         // is of that discipline.
         let mut metadata = self.metadata.clone();
         for table in &mut metadata.tables {
@@ -413,7 +413,7 @@ fn dead_of(recoverer: usize, suspicions: &[(usize, usize)]) -> Vec<usize> {
     std::iter::successors(of(&recoverer), of).collect()
 }
 
-/// What became of a transaction, as its client was told.
+/// The outcome of a transaction, as its client was told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     Committed,
@@ -424,9 +424,9 @@ pub(super) enum Answer {
 /// What the judge must know at the end of a run, beside memory.
 #[derive(Default)]
 struct Ledger {
-    /// Commits that were reported.
+    /// The number of commits that were reported.
     reported: Cell<usize>,
-    /// Recoveries that have decided.
+    /// The number of recoveries that have decided.
     recovered: Cell<usize>,
     told: RefCell<Vec<Told>>,
     /// What clients have read, whether they have committed or not.
@@ -434,11 +434,11 @@ struct Ledger {
     verdicts: RefCell<Vec<(u32, Verdicts)>>,
 }
 
-/// A transaction, and what its client was told.
+/// A transaction, with the outcome that its client was told.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) client: usize,
-    /// Which of the client's transactions it is.
+    /// The number of the transaction among the client's transactions.
     pub(super) nth: usize,
     pub(super) id: TransactionId,
     pub(super) answer: Answer,
@@ -449,7 +449,7 @@ pub(super) fn amount(client: usize, nth: usize) -> u64 {
     1 << (8 * client + 4 * nth)
 }
 
-/// Clients that are recovered, so that their locks mean nothing any more.
+/// Clients that are recovered, so that their locks are void.
 struct Gone(Vec<u32>);
 
 impl Departed for Gone {
@@ -470,7 +470,7 @@ pub(super) struct Actor {
     ledger: Rc<Ledger>,
 }
 
-/// What each client does, given its number.
+/// The part of each client in a program, given the client's number.
 trait Part<T> {
     fn play<'a>(&'a self, number: usize, actor: &'a mut Actor) -> Pin<Box<dyn Future<Output = T> + 'a>>;
 }
@@ -487,8 +487,8 @@ impl Actor {
         self.attempt(1, body).await
     }
 
-    /// Runs a transaction, with at most `attempts` attempts while it aborts. Returns what it
-    /// returned, if it has committed.
+    /// Runs a transaction, with at most `attempts` attempts as long as it aborts. Returns what the
+    /// transaction returned, if it has committed.
     pub(super) async fn attempt(
         &mut self,
         attempts: u32,
@@ -547,12 +547,13 @@ impl Actor {
         amount(self.number, own)
     }
 
-    /// Tells the others that a commit has been reported.
+    /// Tells the other clients that a commit has been reported.
     pub(super) fn report(&self) {
         self.ledger.reported.set(self.ledger.reported.get() + 1);
     }
 
-    /// Waits until `count` commits have been reported. Only before the client's first round.
+    /// Waits until `count` commits have been reported. Call it only before the client's first
+    /// round.
     pub(super) async fn reported(&self, count: usize) {
         poll_fn(|_| if self.ledger.reported.get() >= count { Poll::Ready(()) } else { Poll::Pending }).await;
     }
@@ -563,14 +564,14 @@ impl Actor {
         move |words| ledger.seen.borrow_mut().push(words)
     }
 
-    /// From now on, frees each lock of these clients that the client meets.
+    /// Makes the client free each lock of these clients that it meets, from now on.
     pub(super) fn watch_for(&mut self, dead: &[usize]) {
         let dead = dead.iter().map(|number| self.incarnations[*number]).collect();
         self.session.watch_for(Rc::new(Gone(dead)), Rc::default());
     }
 
-    /// Waits until a recoverer has decided. From then on, frees each lock of these clients that the
-    /// client meets. Only before the client's first round.
+    /// Waits until a recoverer has decided. From then on, the client frees each lock of these
+    /// clients that it meets. Call it only before the client's first round.
     pub(super) async fn recovered(&mut self, dead: &[usize]) {
         let is_recovered = || self.ledger.recovered.get() > 0;
         poll_fn(|_| if is_recovered() { Poll::Ready(()) } else { Poll::Pending }).await;
@@ -592,9 +593,9 @@ pub(super) struct Scene<'s> {
     stage: &'s Stage,
     /// Whether the memory nodes have applied their rings during the run.
     applies: bool,
-    /// What each client said.
+    /// The result of each client.
     pub(super) said: Vec<Said>,
-    /// What each transaction's client was told, in the order of their ends.
+    /// The outcome that each transaction's client was told, in the order of their ends.
     pub(super) told: Vec<Told>,
     /// What clients have read, whether they have committed or not.
     pub(super) seen: Vec<Vec<u64>>,
@@ -630,7 +631,7 @@ impl Scene<'_> {
     /// Lets the memory nodes apply their rings to the end.
     pub(super) fn apply(&self) {
         if self.stage.clients[0].1.discipline().is_in_place() {
-            return; // nothing is logged to be applied
+            return; // there are no logs to be applied
         }
         let _appliers = if self.applies { Vec::new() } else { self.stage.appliers() };
         self.stage.fabric.settle_services();
@@ -722,7 +723,7 @@ pub(super) fn get(tx: &Tx<'_>, slot: Slot) -> Result<u64, Stop> {
     words(tx, slot)?.first().copied().ok_or(Stop::Absent)
 }
 
-/// Writes the same word all over a row.
+/// Writes one word over all words of a row.
 pub(super) fn put(tx: &mut Tx<'_>, row: Row, slot: Slot, value: u64) -> Result<(), Stop> {
     tx.write(slot, vec![value; row.words].as_bytes())
 }

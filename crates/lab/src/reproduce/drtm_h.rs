@@ -1,17 +1,17 @@
-//! DrTM+H (Wei thesis, chapter 4): which primitive for which phase, on SmallBank and on TPC-C's new
-//! orders; presets against each other; scaling.
+//! The experiments of DrTM+H (Wei thesis, chapter 4): which primitive for which phase, on SmallBank
+//! and on TPC-C's new orders; presets against each other; scaling.
 //!
-//! 16 symmetric machines of the profile `connectx4` with 24 workers each, three copies, 4 % of the
-//! accounts in 90 % of the transactions. Each experiment changes one phase and leaves the others as
-//! in DrTM+H. It is run with one to eight coroutines, because the text gives the range of a ratio
-//! over this load ("up to a, from b").
+//! The cluster has 16 symmetric machines of the profile `connectx4` with 24 workers each. There are
+//! three copies, and 90 % of the transactions concern 4 % of the accounts. Each experiment changes
+//! one phase and leaves the others as in DrTM+H. It is run with one to eight coroutines, because
+//! the text gives the range of a ratio over this load ("up to a, from b").
 //!
-//! This differs from the text:
+//! The experiments differ from the text's in three ways:
 //!
 //! - There are fewer accounts ([`Scale`]), and warehouses have fewer customers and items.
-//! - A transaction's independent reads go out together also in execution. The text's study sends
-//!   one after the other.
-//! - Locks are freed by CAS, not by WRITE.
+//! - The independent reads of a transaction are posted together, also in execution. The text's
+//!   study posts one after the other.
+//! - Locks are freed by CAS, and not by WRITE.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measu
 use crate::Bench;
 use remora_command::plot::{Labels, Series};
 
-/// How large the experiments are.
+/// The size of the experiments.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
-    /// Machines; the text has 16.
+    /// The number of machines. The text has 16.
     pub nodes: u16,
-    /// Workers of each; the text has 24.
+    /// The number of workers of each machine. The text has 24.
     pub threads: usize,
-    /// Accounts for each worker; the text has [`Customers::ACCOUNTS_PER_THREAD`].
+    /// The number of accounts for each worker. The text has [`Customers::ACCOUNTS_PER_THREAD`].
     pub accounts: u64,
     /// Transactions in flight for each worker, from light to heavy load.
     pub coroutines: Vec<usize>,
@@ -70,7 +70,7 @@ impl Scale {
         Scale { nodes: 4, threads: 4, coroutines: vec![1, 8], ..Scale::full(seed) }
     }
 
-    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller one
+    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller cluster
     /// only directions can.
     #[must_use]
     pub fn is_comparable(&self) -> bool {
@@ -101,7 +101,7 @@ impl Scale {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     SmallBank,
-    /// TPC-C/no: new orders only, always of several warehouses.
+    /// TPC-C/no: only new orders, each of which involves several warehouses.
     NewOrders,
 }
 
@@ -112,7 +112,7 @@ struct Point {
     protocol: Protocol,
     nodes: u16,
     coroutines: usize,
-    /// Connections of a thread to each machine.
+    /// The number of connections of a thread to each machine.
     connections: u32,
 }
 
@@ -125,13 +125,13 @@ const LEFT_OUT: [&str; 2] = [
 const PROFILE: &str = "connectx4";
 const PRESETS: [Protocol; 4] = [Protocol::DRTM_H, Protocol::DRTM_R, Protocol::FARM, Protocol::FASST];
 
-/// Primitives of experiments that are no preset.
+/// The primitives of experiments that are not a preset.
 const CALLED_EXECUTION: Primitives = Primitives { execute: FirstRead::Call, ..Primitives::DRTM_H };
 const UNCACHED_EXECUTION: Primitives =
     Primitives { execute: FirstRead::OneSided { cached: false }, ..Primitives::DRTM_H };
 const CALLED_LOCKS: Primitives = Primitives { locks: Locks::Cpu { install: Primitive::Call }, ..Primitives::DRTM_H };
 const CALLED_LOG: Primitives = Primitives { log: Primitive::Call, ..Primitives::DRTM_H };
-/// Locks are taken by the CPU and freed by a WRITE.
+/// The CPU takes locks, and a WRITE frees them.
 const WRITTEN_INSTALL: Primitives =
     Primitives { locks: Locks::Cpu { install: Primitive::OneSided }, ..Primitives::DRTM_H };
 
@@ -144,17 +144,17 @@ const FARM: Protocol = awaited(Primitives::FARM);
 const FASST: Protocol = awaited(Primitives::FASST);
 const DRTM_R: Protocol = awaited(Primitives::DRTM_R);
 
-/// Why locks by CAS cost more than in the text.
+/// The reason why locks by CAS cost more than in the text.
 const ATOMICS: &str = "locks are freed by CAS here, by WRITE in the text: two atomics a record, and they are what occupies \
                        NICs longest; and the READ behind a CAS waits for it at the memory node";
-/// Why passive ACK improves calls less than in the text.
+/// The reason why passive ACK improves calls less than in the text.
 const ANSWERS: &str = "the answer to a call that nobody awaits is a message all the same; the text's travels with a later one, \
                        which halves the messages";
-/// Why calls are as good as one-sided verbs.
+/// The reason why calls are as good as one-sided verbs.
 const CHEAP_CALLS: &str = "calls cost CPUs what bare RPCs and their handlers do, which leaves pure RPC nearly as fast as the \
                            NICs that bound DrTM+H; the text's is slower than that sum";
 
-/// Why new orders gain less than in the text.
+/// The reason why new orders gain less than in the text.
 const ORDERS: &str = "a new order costs CPUs what its verbs and calls do, and nothing for its own work, so that calls find idle CPUs; \
                       the text's machines are bound by CPUs";
 
@@ -168,11 +168,11 @@ const CONNECTIONS_80: u32 = 5;
 ///
 /// # Errors
 ///
-/// A simulation cannot run. An invariant that does not hold is no error: see
+/// Fails if a simulation cannot run. An invariant that does not hold is not an error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let mut points = Points::of(scale).0;
-    // The largest first, so that none is left to run alone at the end.
+    // The largest come first, so that none of them runs alone at the end.
     points.sort_by_key(|point| std::cmp::Reverse(usize::from(point.nodes) * point.coroutines));
     let runs = run_all(&points, scale.parallel, look, |point| run(scale, point))?;
     let violated = violated(&runs, |point| name(*point));
@@ -202,7 +202,7 @@ fn name(point: Point) -> String {
     format!("{kind:?}, {protocol}{primitives} on {nodes} machines, {coroutines} coroutines")
 }
 
-/// The list of simulations, each once.
+/// The list of simulations, with each simulation once.
 struct Points(Vec<Point>);
 
 impl Points {
@@ -270,8 +270,8 @@ fn heaviest(scale: &Scale) -> usize {
 fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let Point { kind, protocol, nodes, coroutines, connections } = point;
     let mut profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
-    // Only the ratio of connections to the NIC's cache matters. So a fifth of the cache is the same
-    // as five times as many connections.
+    // Only the ratio of connections to the NIC's cache matters. So a fifth of the cache is
+    // equivalent to five times as many connections.
     profile.nic.cached_connections /= connections;
     let workers = u64::from(nodes) * scale.threads as u64;
     let customers = Customers::standard(scale.accounts * workers);
@@ -300,7 +300,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     }
 }
 
-/// Customers of a district and items; the text has a hundred times as many.
+/// The number of customers of a district, and of items. The text has a hundred times as many.
 const CUSTOMERS: u16 = 30;
 const ITEMS: u32 = 1_000;
 /// Room for orders: more than any run makes.
@@ -329,7 +329,7 @@ impl Results<'_> {
         greatest(self.sweep(protocol, 1).map(|run| run.throughput))
     }
 
-    /// Returns the throughput of one protocol over that of another, under every load.
+    /// Returns the throughput of one protocol divided by that of another, under every load.
     fn ratios(&self, one: Protocol, other: Protocol) -> Vec<f64> {
         let other = self.sweep(other, 1);
         self.sweep(one, 1).zip(other).map(|(one, other)| one.throughput / other.throughput).collect()

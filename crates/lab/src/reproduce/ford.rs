@@ -1,10 +1,10 @@
-//! FORD (TOS 2023), section 6: FORD against the text's one-sided baselines, and what its mechanisms
-//! gain.
+//! The experiments of FORD (TOS 2023), section 6: FORD against the text's one-sided baselines, and
+//! the gain of its mechanisms.
 //!
-//! The cluster has two memory nodes with persistent memory and a machine that runs transactions,
-//! profile `connectx5`, two copies of each record, up to 20 threads with up to 11 transactions
-//! each. DDIO is off, because a flush is a READ, which reaches persistent memory only then. The
-//! text does not say whether it was off there.
+//! The cluster has two memory nodes with persistent memory and one machine that runs transactions,
+//! with profile `connectx5`. There are two copies of each record, and up to 20 threads with up to
+//! 11 transactions each. DDIO is off, because a flush is a READ, which reaches persistent memory
+//! only then. The text does not say whether it was off there.
 //!
 //! The baselines are [`Primitives::FARM_ONE_SIDED`] and [`Primitives::DRTM_H_ONE_SIDED`]. They have
 //! everything that the text gives FORD, including the location cache and flushed logs. Further rows
@@ -27,19 +27,19 @@ use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measu
 use crate::Bench;
 use remora_command::plot::{Labels, Series};
 
-/// How large the experiments are.
+/// The size of the experiments.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
-    /// Threads, and transactions in flight for each, from light to heavy load.
+    /// The loads, from light to heavy: threads, and transactions in flight for each.
     pub loads: Vec<Load>,
     /// Transactions in flight of a single thread. Its throughput is compared with that of one
     /// transaction in flight.
     pub coroutines: Vec<usize>,
-    /// Subscribers of TATP; the text does not say how many.
+    /// The number of subscribers of TATP. The text does not say how many it has.
     pub subscribers: u32,
-    /// Accounts of SmallBank; the text does not say how many.
+    /// The number of accounts of SmallBank. The text does not say how many it has.
     pub accounts: u64,
-    /// Scale of TPC-C; the text has 8 warehouses.
+    /// The scale of TPC-C. The text has 8 warehouses.
     pub tpcc: tpcc::Scale,
     /// Virtual time before anything is counted.
     pub warmup: Duration,
@@ -54,9 +54,9 @@ pub struct Scale {
 /// The load: threads that run transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
-    /// Transactions in flight for each.
+    /// The number of transactions that each thread has in flight.
     pub coroutines: usize,
 }
 
@@ -189,7 +189,7 @@ fn name(point: &Point) -> String {
 ///
 /// # Errors
 ///
-/// A simulation cannot run. An invariant that does not hold is no error: see
+/// Fails if a simulation cannot run. An invariant that does not hold is not an error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let runs = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
@@ -294,8 +294,8 @@ struct Results<'a> {
     runs: Vec<(Point, Measurement)>,
 }
 
-/// What the text prints for a workload with one system over another: the ratios of throughput, and
-/// of median and p99 latency.
+/// What the text prints for a workload with one system divided by another: the ratios of
+/// throughput, and of median and p99 latency.
 struct Published {
     kind: Kind,
     system: Protocol,
@@ -338,7 +338,7 @@ impl Results<'_> {
         measured(&self.runs, &Point { kind, protocol, load, in_switch: false })
     }
 
-    /// Returns the load under which a system commits most.
+    /// Returns the load under which a system commits the most.
     fn peak_load(&self, kind: Kind, protocol: Protocol) -> Load {
         let throughput = |load: &Load| self.at(kind, protocol, *load).throughput;
         let peak = self.scale.loads.iter().max_by(|one, other| throughput(one).total_cmp(&throughput(other)));
@@ -397,7 +397,8 @@ impl Results<'_> {
         pairs.map(row).collect()
     }
 
-    /// Counts the round trips of a transaction that updates one record without contention: exact.
+    /// Measures the round trips of a transaction that updates one record without contention. They
+    /// are exact.
     fn round_trips(&self) -> Vec<Row> {
         let row = |(protocol, published): (Protocol, f64)| {
             let alone = self.at(Kind::SmallBank, protocol, ALONE);
@@ -490,8 +491,8 @@ impl Results<'_> {
         rows
     }
 
-    /// Returns the throughput of one thread with several transactions in flight, over that with
-    /// one.
+    /// Returns the throughput of one thread with several transactions in flight, divided by its
+    /// throughput with one.
     fn coroutines(&self) -> Vec<Row> {
         let source = "FORD, section 6, figure 22";
         let row = |(kind, published, peak): (Kind, f64, f64)| {
@@ -547,7 +548,7 @@ const COROUTINES: &str = "a simulated thread waits for the network most of the t
 const ELSEWHERE: &str = "not measured by the text; a transaction that writes asks the host also where it needs no validation, so that \
                          two round trips become three, of which one is short only if the host is near";
 
-/// Why localized validation gains more or less than published on a workload.
+/// Returns the reason why localized validation gains more or less than published on a workload.
 fn why_local(kind: Kind) -> &'static str {
     match kind {
         Kind::Tatp => {
@@ -565,7 +566,7 @@ fn why_local(kind: Kind) -> &'static str {
     }
 }
 
-/// Why FORD gains less than published on a workload.
+/// Returns the reason why FORD gains less than published on a workload.
 fn why(kind: Kind) -> &'static str {
     match kind {
         Kind::Tatp => {

@@ -1,10 +1,11 @@
-//! One-sided synchronization (Ziegler thesis, sections 5 and 11): what the optimizations of latches
-//! gain, and what reads without latches cost, on the text's cluster, profile `connectx5`.
+//! The experiments of one-sided synchronization (Ziegler thesis, sections 5 and 11): the gain of
+//! optimizations of latches, and the cost of reads without latches. They run on the text's cluster,
+//! with profile `connectx5`.
 //!
-//! A worker has one operation at a time, which [`latches`](crate::latches) does. It works on tuples
-//! of some bytes, each with a latch in front of it, or on records in the format of Remora's tables.
-//! Where the lines of a READ meet those of a WRITE, the simulator tears what a NIC may tear. So the
-//! errors of the incorrect schemes are counted, not argued.
+//! A worker has one operation at a time, which [`latches`](crate::latches) executes. It works on
+//! tuples of some bytes, each with a latch in front of it, or on records in the format of Remora's
+//! tables. Where the lines of a READ meet those of a WRITE, the simulator tears what a NIC may
+//! tear. So the errors of the incorrect schemes are counted, not argued.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -20,12 +21,12 @@ use crate::hardware::rig::{Client, NODE_BYTES, Rig};
 use crate::latches::{Item, Latching, Reading, Unlatch, change};
 use remora_command::plot::{Labels, Series};
 
-/// How large the experiments are.
+/// The size of the experiments.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
-    /// Workers: alone, few, some, many.
+    /// The numbers of workers: alone, few, some, many.
     pub workers: [usize; 4],
-    /// Virtual time that is counted.
+    /// Virtual time that is counted, in microseconds.
     pub measure_us: u64,
     /// Simulations that run at the same time, each on a thread.
     pub parallel: usize,
@@ -51,20 +52,21 @@ const PROFILE: &str = "connectx5";
 const SOURCE: &str = "Ziegler thesis, section 11.3.4";
 const READS: &str = "Ziegler thesis, section 11.4.5";
 const SYSTEMS: &str = "Ziegler thesis, sections 11.3.5 and 11.4.6";
-/// Bytes of a tuple.
+/// The bytes of a tuple.
 const TUPLE_BYTES: usize = 256;
-/// Tuples at a node, if they find room there.
+/// The number of tuples at a node, if there is room for them.
 const TUPLES: u64 = 20_000;
-/// Bytes of the values that are read.
+/// The bytes of the values that are read.
 const SIZES: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 32 << 10];
 const LARGE: usize = 16 << 10;
-/// Memory nodes of the rows that compare whole systems.
+/// The number of memory nodes in the rows that compare whole systems.
 const NODES: u16 = 4;
 /// Exponents of the skew sweep, in tenths.
 const SKEWS: [u32; 5] = [0, 10, 15, 18, 20];
 
-/// Returns the CPU time of a reader, as measured (the rows "this machine" measure it again). A
-/// reader compares line versions and leaves them out of the copy, or computes a checksum.
+/// Returns the CPU time of a reader in nanoseconds, as it was measured (the rows "this machine"
+/// measure it again). A reader compares line versions and leaves them out of the copy, or it
+/// computes a checksum.
 fn cpu_ns(how: Reading, bytes: usize) -> u64 {
     let ns_of_kib = match how {
         Reading::Checksum => 55,
@@ -77,7 +79,7 @@ fn cpu_ns(how: Reading, bytes: usize) -> u64 {
 /// The operation of a worker.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Does {
-    /// Changes a tuple under its latch; `None`: without a latch, as an upper bound.
+    /// Changes a tuple under its latch. `None` means without a latch, which is an upper bound.
     Update(Option<Latching>),
     /// Reads a tuple under its latch, shared.
     Shared(Latching),
@@ -90,7 +92,7 @@ enum Does {
     /// Counts torn reads of plain blocks, by the first word and the last. One of two workers WRITEs
     /// the blocks.
     Detect,
-    /// Takes and leaves a latch of its own, `stride` bytes from the next worker's.
+    /// Takes and leaves the worker's own latch, which is `stride` bytes from the next worker's.
     Own { stride: u64 },
 }
 
@@ -100,7 +102,7 @@ struct Point {
     bytes: usize,
     workers: usize,
     nodes: u16,
-    /// Exponent of Zipf's law, in tenths.
+    /// The exponent of Zipf's law, in tenths.
     skew: u32,
 }
 
@@ -110,7 +112,7 @@ impl Point {
     }
 }
 
-/// Ranks by Zipf's law of any exponent.
+/// Ranks that are drawn by Zipf's law with any exponent.
 struct Ranks(Vec<f64>);
 
 impl Ranks {
@@ -128,15 +130,15 @@ impl Ranks {
     }
 }
 
-/// Runs one simulation. Returns million operations a second; for [`Does::Torn`] the share of torn
+/// Runs one simulation. Returns million operations per second; for [`Does::Torn`] the share of torn
 /// reads.
 fn run(scale: &Scale, point: Point) -> Result<f64, ReproduceError> {
     let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
     let sim = SimOptions::new(profile, scale.seed);
     let machines = point.workers.min(4);
     let is_torn = matches!(point.does, Does::Torn(_) | Does::Detect);
-    // Accesses to memory take longer or shorter, and rarely much longer, as they do on a bus that
-    // other devices use, too.
+    // Accesses to memory take longer or shorter, and rarely much longer, as on a bus that other
+    // devices also use.
     let sim = SimOptions { hostile: is_torn, stretch: if is_torn { 0.1 } else { 0.0 }, ..sim };
     // Torn reads are rare, so runs that count them are longer. Large operations take longer, too.
     let longer = if is_torn { 50 } else { 1 + point.bytes as u64 / 512 };
@@ -153,7 +155,8 @@ fn run(scale: &Scale, point: Point) -> Result<f64, ReproduceError> {
     let stride = match point.does {
         Does::Detect => lines(point.bytes),
         _ if is_record => lines(shape.record_bytes()),
-        // Eight bytes more, so that latches do not share the slots of the NIC's table of locks.
+        // Eight bytes are added, so that latches do not share the slots of the NIC's table of
+        // locks.
         _ => lines(point.bytes + WORD_BYTES) + 8,
     };
     let tuples = if is_torn { HOT_RECORDS } else { (NODE_BYTES / stride - 1).min(TUPLES) } * u64::from(point.nodes);
@@ -227,7 +230,7 @@ async fn operate(client: &Client<'_>, point: Point, at: Address, shape: &RecordS
 ///
 /// # Errors
 ///
-/// A simulation cannot run.
+/// Fails if a simulation cannot run.
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let ran = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
     let results = Results { scale, ran };
@@ -305,7 +308,7 @@ fn points(scale: &Scale) -> Vec<Point> {
 const TORN_SIZES: [usize; 2] = [12 * 8, 512];
 /// Blocks of the text's detector.
 const BLOCKS: [usize; 4] = [128, 256, 512, 2048];
-/// How many records are written again and again.
+/// The number of records that are written again and again.
 const HOT_RECORDS: u64 = 8;
 
 struct Results<'a> {
@@ -519,7 +522,7 @@ impl Results<'_> {
     }
 }
 
-/// Measures what checking and copying values of several sizes costs the CPU that this runs on.
+/// Measures the CPU time of checking and copying values of several sizes on this machine.
 fn this_machine() -> Vec<Row> {
     const TIMES: u32 = 2_000;
     let mut rows = Vec::new();

@@ -1,15 +1,15 @@
-//! Designs of trees (Ziegler et al., SIGMOD 2019; Ziegler thesis, chapters 4 and 10):
-//! coarse-grained and two-sided, fine-grained and one-sided, hybrid.
+//! The experiments on designs of trees (Ziegler et al., SIGMOD 2019; Ziegler thesis, chapters 4 and
+//! 10): coarse-grained and two-sided, fine-grained and one-sided, and hybrid.
 //!
-//! The cluster has 4 memory servers and up to 6 machines with 40 clients each, profile `connectx3`,
-//! nodes of 1 KiB, and one copy. Keys and values are of 8 bytes. The text has 100 million keys;
-//! here a million make a tree of the same height. Coarse and hybrid trees are partitioned by
-//! ranges, one for each server. Skew is what the text calls attribute-value skew: 80, 12, 5 and 3 %
-//! of the keys in the ranges of the servers.
+//! The cluster has 4 memory servers and up to 6 machines with 40 clients each, with profile
+//! `connectx3`, nodes of 1 KiB, and one copy. Keys and values have 8 bytes. The text has 100
+//! million keys; here a million make a tree of the same height. Coarse and hybrid trees are
+//! partitioned by ranges, one for each server. Skew is what the text calls attribute-value skew:
+//! 80, 12, 5 and 3 % of the keys are in the ranges of the four servers.
 //!
-//! The operations are transactions here (`Ordered`), which the text's are not. So a lookup
-//! validates what it has read on its way. The text's clients remember nothing. Further rows have
-//! clients that remember where leaves are.
+//! The operations are transactions here (`Ordered`), and the text's are not. So a lookup validates
+//! what it has read on its way. The text's clients remember nothing. Further rows have clients that
+//! remember the places of leaves.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, measur
 use crate::Bench;
 use remora_command::plot::{Labels, Series};
 
-/// How large the experiments are.
+/// The size of the experiments.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
-    /// Keys that are loaded.
+    /// The number of keys that are loaded.
     pub keys: u64,
     /// Few, more and many clients.
     pub clients: [Clients; 3],
-    /// Shares of all keys that range queries ask for.
+    /// The shares of all keys that range queries ask for.
     pub shares: [f64; 2],
     /// Virtual time before anything is counted.
     pub warmup: Duration,
@@ -44,14 +44,14 @@ pub struct Scale {
     pub seed: u64,
 }
 
-/// The clients: each coroutine is one, with one operation at a time.
+/// The number of clients. Each coroutine is a client, with one operation at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clients {
-    /// Machines.
+    /// The number of machines.
     pub machines: usize,
-    /// Threads of each.
+    /// The number of threads of each machine.
     pub threads: usize,
-    /// Clients of each thread.
+    /// The number of clients of each thread.
     pub coroutines: usize,
 }
 
@@ -111,7 +111,7 @@ impl Scale {
 
 const PROFILE: &str = "connectx3";
 const SERVERS: u16 = 4;
-/// Percent of the keys in each server's range.
+/// The percentage of the keys in each server's range.
 const EVEN: [u64; SERVERS as usize] = [25; 4];
 const SKEWED: [u64; SERVERS as usize] = [80, 12, 5, 3];
 
@@ -121,7 +121,7 @@ enum System {
     Coarse,
     Fine,
     Hybrid,
-    /// Fine-grained, with clients that remember where leaves are.
+    /// Fine-grained, with clients that remember the places of leaves.
     Remembered,
 }
 
@@ -144,7 +144,7 @@ enum Mix {
     Point,
     /// Scans of this many keys.
     Range(u64),
-    /// Percent of inserts; the others are lookups.
+    /// Inserts, in this percentage of the operations. The others are lookups.
     Inserts(u64),
 }
 
@@ -308,7 +308,7 @@ const LEFT_OUT: [&str; 4] = [
 ///
 /// # Errors
 ///
-/// A simulation cannot run. An invariant that does not hold is no error: see
+/// Fails if a simulation cannot run. An invariant that does not hold is not an error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let runs = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;

@@ -1,17 +1,18 @@
-//! XStore (Wei thesis, chapter 3): clients that find leaves by a learned cache, against clients
-//! that keep all inner nodes, some of them or none, and against a server's CPU.
+//! The experiments of XStore (Wei thesis, chapter 3). Clients that find leaves by a learned cache
+//! are compared with clients that keep all inner nodes, some of them or none, and with a server's
+//! CPU.
 //!
 //! The cluster has one server and 15 machines, profile `connectx4`. There are two kinds of
 //! experiment.
 //!
-//! *Bare verbs* are the text's own. A client READs the keys of a leaf with 16 slots, then a value.
-//! Clients' CPUs are charged what the text measured (0.35 us for a lookup in its models, 2.14 us
-//! for a walk through all inner nodes). The cache is Remora's
-//! ([`remora::floors::index::learned`]). It is asked for every key, so that wrong predictions cost
-//! READs here. Fences ride with the keys, because a leaf proves by them which keys it has. That is
-//! 16 B more than published.
+//! *Bare verbs* are the text's own experiments. A client READs the keys of a leaf with 16 slots,
+//! then a value. Clients' CPUs are charged the times that the text measured (0.35 us for a lookup
+//! in its models, 2.14 us for a walk through all inner nodes). The cache is Remora's
+//! ([`remora::floors::index::learned`]). It is asked for every key, so wrong predictions cost READs
+//! here. Fences are read with the keys, because a leaf proves by them which keys it has. That is 16
+//! B more than published.
 //!
-//! *Ordered tables* are Remora's: leaves of 1 KiB, transactions, inserts that split leaves.
+//! *Ordered tables* are Remora's: leaves of 1 KiB, transactions, and inserts that split leaves.
 
 use std::time::{Duration, Instant};
 
@@ -28,20 +29,20 @@ use crate::Bench;
 use crate::hardware::rig::{Client, Rig};
 use remora_command::plot::{Labels, Series};
 
-/// How large the experiments are.
+/// The size of the experiments.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
-    /// Keys of the cache whose memory is counted.
+    /// The number of keys of the cache whose memory is counted.
     pub cached: u64,
-    /// Keys that clients look up.
+    /// The number of keys that clients look up.
     pub keys: u64,
-    /// Client machines of bare verbs, from few to all.
+    /// The numbers of client machines for bare verbs, from few to all.
     pub machines: Vec<usize>,
-    /// Threads of each machine.
+    /// The number of threads of each machine.
     pub threads: usize,
-    /// Client machines of ordered tables, whose threads have two coroutines each.
+    /// The number of client machines for ordered tables. Their threads have two coroutines each.
     pub of_tables: usize,
-    /// Virtual time that is counted for bare verbs.
+    /// Virtual time that is counted for bare verbs, in microseconds.
     pub measure_us: u64,
     /// Virtual time that is counted for ordered tables.
     pub measure: Duration,
@@ -94,29 +95,29 @@ impl Scale {
 }
 
 const PROFILE: &str = "connectx4";
-/// Slots of a leaf, and keys in it.
+/// The number of slots of a leaf, and of keys in it.
 const SLOTS: u64 = 16;
 const FILLED: u64 = SLOTS / 2;
-/// Bytes of a leaf's header, fences and keys.
+/// The bytes of a leaf's header, fences and keys.
 const LEAF_BYTES: usize = 8 + 2 * 8 + 8 * SLOTS as usize;
-/// Bytes of an inner node: header, fences, keys and children.
+/// The bytes of an inner node: header, fences, keys and children.
 const INNER_BYTES: usize = LEAF_BYTES + 8 * SLOTS as usize;
-/// Bytes of a record's header and its key.
+/// The bytes of a record's header and its key.
 const RECORD_BYTES: usize = 24 + 8;
-/// Bytes of a value with its key and its version.
+/// The bytes of a value with its key and its version.
 const VALUE_BYTES: usize = 24;
-/// Levels of inner nodes (Wei thesis, section 3.7).
+/// The levels of inner nodes (Wei thesis, section 3.7).
 const LEVELS: u64 = 8;
 const MODEL_NS: u64 = 350;
 const WALK_NS: u64 = 2140;
-/// What Remora's ordered tables charge a memory node's CPU for a descent: see `remora_txn`.
+/// CPU time that Remora's ordered tables charge a memory node for a descent: see `remora_txn`.
 const SERVE_NS: u64 = 308 + 70 * LEVELS;
-/// Links that a lookup follows.
+/// The number of links that a lookup follows at most.
 const HOPS_MAX: u64 = 4;
 
 // ---- bare verbs ---------------------------------------------------------------------------------
 
-/// How a client finds a leaf.
+/// The way in which a client finds a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     TwoSided,
@@ -152,13 +153,13 @@ impl Way {
 struct Bare {
     way: Way,
     is_zipf: bool,
-    /// `None`: one client alone, whose latency is measured.
+    /// The number of client machines. `None` means one client alone, whose latency is measured.
     machines: Option<usize>,
 }
 
-/// Keys that were drawn evenly, and what a client has learnt of their leaves.
+/// Keys that were drawn evenly, with what a client has learnt about their leaves.
 struct Index {
-    /// The low fence of each leaf, whose id is its place here plus one.
+    /// The low fence of each leaf. The id of a leaf is its index here plus one.
     lows: Vec<u64>,
     learned: Learned,
     size: Size,
@@ -182,8 +183,8 @@ impl Index {
         low + random.below((high - low).max(1))
     }
 
-    /// Returns how many READs a lookup takes. Links lead to leaves to the right. A leaf to the left
-    /// is looked for from the root.
+    /// Returns the number of READs that a lookup takes. Links lead to leaves to the right. A leaf
+    /// to the left is looked up from the root.
     fn leaves_read(&self, key: u64) -> u64 {
         let leaf = self.lows.partition_point(|low| *low <= key) as u64;
         match self.learned.find(&key.to_be_bytes()) {
@@ -258,7 +259,7 @@ fn run_bare(scale: &Scale, index: &Index, bare: Bare) -> Result<f64, ReproduceEr
 
 // ---- ordered tables -----------------------------------------------------------------------------
 
-/// How clients of an ordered table find leaves.
+/// The way in which clients of an ordered table find leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Memory {
     TwoSided,
@@ -357,7 +358,7 @@ const SOURCE: &str = "Wei thesis, section 3.7";
 ///
 /// # Errors
 ///
-/// A simulation cannot run. An invariant that does not hold is no error: see
+/// Fails if a simulation cannot run. An invariant that does not hold is not an error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let (bare, tables) = (bare_points(scale), table_points());

@@ -1,4 +1,5 @@
-//! `remora-lab campaign` and `remora-lab replay`.
+//! The commands `remora-lab campaign` and `remora-lab replay`: fault campaigns, and single runs of
+//! one.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -21,12 +22,12 @@ use remora_command::{Failure, Verdict, value};
 
 Exit status: 0 clean; 1 a history or an invariant is wrong, or something that was to be tested never happened; 2 bad input.")]
 pub(crate) struct CampaignOptions {
-    /// Seeds to run, the last one excluded.
+    /// Seeds to run, without the last one.
     #[arg(long, value_name = "A..B", default_value = "0..100", value_parser = seeds)]
     seeds: (u64, u64),
     #[command(flatten)]
     case: CaseArgs,
-    /// Put published errors back, one at a time, and see which ones the campaign finds, with any
+    /// Put published errors back, one at a time, and show which ones the campaign finds, with any
     /// workload.
     #[arg(long)]
     mutants: bool,
@@ -55,10 +56,10 @@ pub(crate) struct ReplayOptions {
     history: Option<PathBuf>,
 }
 
-/// The options of a run, without its seed.
+/// The options of a run, except its seed.
 #[derive(Clone, Debug, Args)]
 struct CaseArgs {
-    /// What runs: smallbank, tatp, tpcc, ycsb, registers, which mixes reads, writes, inserts and
+    /// The workload: smallbank, tatp, tpcc, ycsb, registers, which mixes reads, writes, inserts and
     /// deletes of few records, or ranges, which does so in ordered tables and scans them.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
@@ -70,18 +71,18 @@ struct CaseArgs {
         help = value::protocol_help()
     )]
     protocol: String,
-    /// What goes wrong: crash, pause, delay, partition, isolate, stall, clock-step, lose,
-    /// duplicate, fail, drain, cancel; or all, or none. A campaign draws some of them for each
-    /// seed, a replay has all of them.
+    /// The faults: crash, pause, delay, partition, isolate, stall, clock-step, lose, duplicate,
+    /// fail, drain, cancel, grow; or all, or none. A campaign draws some of them for each seed, a
+    /// replay has all of them.
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = faults)]
     faults: Faults,
     /// Clients, each on a machine of its own.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=31))]
     clients: u64,
-    /// Coroutines of each.
+    /// Coroutines of each client.
     #[arg(long, value_name = "C", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=32))]
     coroutines: u64,
-    /// Keys that they meet at.
+    /// Keys, which all clients share.
     #[arg(long, value_name = "K", default_value_t = 50, value_parser = clap::value_parser!(u64).range(4..=10_000))]
     keys: u64,
     /// Transactions that must have committed in each run.
@@ -144,7 +145,8 @@ pub(crate) fn campaign(options: &CampaignOptions) -> Result<Verdict, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.map_or(cores, |threads| threads as usize);
     let seeds = options.seeds.0..options.seeds.1;
-    // A mistake may show as a panic. It is reported with its run, so the default hook is silenced.
+    // An error in the protocol may show as a panic. It is reported with its run, so the default
+    // hook is silenced.
     std::panic::set_hook(Box::new(|_| {}));
     if options.mutants {
         return mutants(&case, seeds, threads, &report_to);

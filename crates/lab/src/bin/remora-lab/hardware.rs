@@ -1,4 +1,5 @@
-//! `remora-lab hardware`: how far the simulator is from the hardware that it models.
+//! The command `remora-lab hardware`: shows how far the simulator is from the hardware that it
+//! models.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! `remora-lab litmus`: explores every order of steps of small programs, with each published error
-//! put back, and without.
+//! The command `remora-lab litmus`: explores every order of the steps of small programs, with each
+//! published error put back, and without it.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

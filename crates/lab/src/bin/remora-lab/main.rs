@@ -1,6 +1,6 @@
 //! The `remora-lab` command: experiments on simulated clusters.
 //!
-//! The exit status is that of the `remora` command.
+//! It has the exit statuses of the `remora` command.
 #![forbid(unsafe_code)]
 
 mod campaign;
@@ -30,11 +30,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Experiment {
-    /// Measures a profile's hardware in the simulator, next to what was published of it.
+    /// Measures a profile's hardware in the simulator, and shows the published values beside the
+    /// results.
     Hardware(hardware::HardwareOptions),
-    /// Runs a text's experiments, and prints its results next to ours.
+    /// Runs a text's experiments, and prints the published figures beside the results.
     Reproduce(reproduce::ReproduceOptions),
-    /// Explores every order of small programs, with and without a published mistake.
+    /// Explores every order of small programs, with and without a published error.
     Litmus(litmus::LitmusOptions),
     /// Runs a workload under faults, from many seeds, and checks every history.
     Campaign(campaign::CampaignOptions),

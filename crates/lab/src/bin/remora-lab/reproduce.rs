@@ -1,5 +1,5 @@
-//! `remora-lab reproduce`: runs published experiments on simulated clusters, and prints the
-//! published figures beside ours.
+//! The command `remora-lab reproduce`: runs published experiments on simulated clusters, and prints
+//! the published figures beside the results.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use remora_command::{Failure, Verdict};
 Figures that do not come out as published are shown, and explained. Exit status: 0 done, 1 an invariant of the workload
 does not hold, 2 there is nothing to simulate with.")]
 pub(crate) struct ReproduceOptions {
-    /// The text.
+    /// The text whose experiments to run.
     #[arg(value_enum)]
     text: Text,
-    /// A small cluster, for directions.
+    /// Use a small cluster, which shows directions only.
     #[arg(long)]
     quick: bool,
     /// Machines of drtm-h [default: the text's 16].
@@ -39,21 +39,22 @@ pub(crate) struct ReproduceOptions {
     plot: Option<PathBuf>,
 }
 
-/// What can be reproduced.
+/// The texts whose experiments can be reproduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Text {
     /// Wei thesis, chapter 4: which primitive for which phase of a transaction, and the systems
-    /// that it compares.
+    /// that the thesis compares.
     DrtmH,
-    /// FORD (TOS 2023), section 6: against one-sided baselines, and what its mechanisms are worth.
+    /// FORD (TOS 2023), section 6: comparison with one-sided baselines, and the gain of its
+    /// mechanisms.
     Ford,
     /// Ziegler thesis, chapter 10: trees that are coarse-grained and two-sided, fine-grained and
     /// one-sided, or hybrid.
     TreeDesigns,
     /// Ziegler thesis, chapters 5 and 11: latches, and reads without them.
     Latches,
-    /// Wei thesis, chapter 3: a learned cache of where leaves are, against whole indexes, none, and
-    /// servers' CPUs.
+    /// Wei thesis, chapter 3: a learned cache of the places of leaves, compared with whole indexes,
+    /// with none, and with servers' CPUs.
     Xstore,
 }
 
@@ -117,7 +118,7 @@ fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Resu
 }
 
 fn progress_bar() -> ProgressBar {
-    // The bar draws on standard error, and only if that is a terminal.
+    // The bar is drawn on standard error, and only if that is a terminal.
     let bar = ProgressBar::new(1);
     let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} simulations");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
