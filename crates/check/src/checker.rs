@@ -36,17 +36,17 @@
 //!   stale read. A loader leaves one version for each key, so two of them in one history are an
 //!   anomaly.
 //! - **Absent reads without a version** fit into any interval in which the key may have been
-//!   absent. These are the interval before its first write, unless a transaction saw the loader's
-//!   version, and the interval after each delete, including the delete of an unobserved unknown
-//!   transaction. Real time and the reader's own writes narrow the choice. If no interval is left,
-//!   that is an anomaly. If one is left, it is read like a version. If several are left, the reader
-//!   comes after the beginning of the first and before the end of the last, which every choice
-//!   implies. So the checker may miss an anomaly there, but never invents one.
+//!   absent. The first of these is before the key's first write, unless a transaction saw the
+//!   loader's version. The others are after each delete, also after a delete by an unobserved
+//!   unknown transaction. Real time and the reader's own writes narrow the choice. If no interval
+//!   is left, that is an anomaly. If one is left, it is read like a version. If several are left,
+//!   the reader comes after the beginning of the first and before the end of the last, which every
+//!   choice implies. So the checker may miss an anomaly there, but never invents one.
 //! - **Scans** read as absent every known key of their range that they do not return. Keys that the
 //!   scanning transaction wrote itself are excepted, because it may have seen their uncommitted
 //!   state.
 //! - **Rollbacks.** To read a version that a rollback installed counts as reading the version that
-//!   the rollback restored, even if an unknown or aborted transaction names the installed version.
+//!   it restored. That holds even if an unknown or aborted transaction names the installed version.
 //! - **Kinds of writes** say only what the key was after them. An insert over a present key is not
 //!   an anomaly.
 

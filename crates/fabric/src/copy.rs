@@ -1,8 +1,8 @@
 //! The copy loops of READ and WRITE over shared memory. Every backend whose memory a CPU copies
 //! uses them.
 //!
-//! The loops keep rule 2 of the contract: words are atomic, a WRITE becomes visible in ascending
-//! order of words, and a line of a record is read whole or seen as changed.
+//! The loops keep rule 2 of the contract. Words are atomic. A WRITE becomes visible in ascending
+//! order of words. A line of a record is read whole or seen as changed.
 //!
 //! A CPU copies the eight words of a line one after the other, so the last promise needs work. A
 //! READ looks at a line's first two words before the rest and again after it. If they have changed,

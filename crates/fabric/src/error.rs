@@ -163,8 +163,8 @@ pub enum Refusal {
     /// The node offers no RDMA.
     #[error("offers no RDMA: start it with --fabric verbs, or connect without")]
     NoRdma,
-    /// The client uses no RDMA, and the node needs it: the node's NIC executes the verbs that
-    /// change memory, and they are not atomic to verbs of its CPU.
+    /// The client uses no RDMA, and the node needs it. The node's NIC executes the verbs that
+    /// change memory, and these verbs are not atomic to verbs of its CPU.
     #[error("is reached by RDMA only: connect with --fabric verbs")]
     NeedsRdma,
     /// Client and node could not connect over RDMA.

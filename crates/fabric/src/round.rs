@@ -1,9 +1,13 @@
 //! A round: its verbs, and the bytes that they read and write, in one leased buffer.
 //!
-//! The buffer moves: from the endpoint's pool to the [`Round`] being built, to the transport when
-//! the round is posted, to [`Completed`] when it has come back, and to the pool again. Because the
-//! box itself moves, the future of a round may be dropped at any time (contract, rule 5): the
-//! transport still owns the memory that the NIC uses.
+//! The buffer moves on with the round:
+//!
+//! 1. It comes from the endpoint's pool, and belongs to the [`Round`] being built.
+//! 2. When the round is posted, it belongs to the transport.
+//! 3. When the round has come back, it belongs to [`Completed`], and then returns to the pool.
+//!
+//! Because the box itself moves, the future of a round may be dropped at any time (contract, rule
+//! 5). The transport still owns the memory that the NIC uses.
 
 use std::ops::Range;
 

@@ -194,7 +194,7 @@ impl Seeded {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the atomics of the NICs atomic among themselves only: the CPU of the node may change
+    /// Makes the atomics of the NICs atomic among themselves only. The CPU of the node may change
     /// the word between the load and the store of a CAS or FETCH_ADD, and its store is then lost.
     /// Call this before the first client connects.
     #[must_use]

@@ -7,18 +7,18 @@
 //!
 //! # What it costs
 //!
-//! A round trip costs two system calls at each end, and the time that the network takes. When the
-//! coroutines of a worker post several rounds in one go, all of them leave in one system call for
-//! each node, and are answered in one. So with more coroutines each of them pays less. The answers
-//! of background rounds are not sent by themselves (passive ACK). They ride on the next answer that
-//! a client waits for, or leave after a millisecond.
+//! A round trip costs two system calls at each end, and the time that the network takes. The
+//! coroutines of a worker may post several rounds in one go. All of these leave in one system call
+//! for each node, and are answered in one. So with more coroutines each of them pays less. The
+//! answers of background rounds are not sent by themselves (passive ACK). They ride on the next
+//! answer that a client waits for, or leave after a millisecond.
 //!
 //! # Which clients may connect
 //!
 //! Ends that share a [`Key`] prove it to each other before any verb (`tcp/handshake.rs`). While the
 //! cluster changes its key, an end may have two ([`Keys`]); connections that are open then stay
-//! open. Without a key, a server binds the local host only, unless it is told to serve everyone.
-//! After the handshake, plain TCP is neither encrypted nor signed: an attacker who can read or
+//! open. Without a key, a server binds the local host only, unless [`ServerOptions::insecure`] is
+//! set. After the handshake, plain TCP is neither encrypted nor signed: an attacker who can read or
 //! change the packets between the machines can read and change memory.
 //!
 //! With [`tls`], every packet is encrypted and signed, including the handshake, and the server

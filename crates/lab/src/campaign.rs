@@ -27,9 +27,9 @@
 //! client for dead that has only paused. It continues as a zombie and finds that out, and another
 //! client takes its place. In the other runs no client watches the others.
 //!
-//! At the end of every run, a *janitor* recovers all clients that are gone, asks for the outcome of
-//! each transaction whose answer was lost, and reads every record. The history with these outcomes
-//! and these reads must be strictly serializable.
+//! At the end of every run, a *janitor* recovers all clients that are gone. It asks for the outcome
+//! of each transaction whose answer was lost, and reads every record. The history with these
+//! outcomes and these reads must be strictly serializable.
 
 mod aftermath;
 mod cancel;

@@ -40,7 +40,7 @@ pub enum ReproduceError {
     /// Records of this size are not possible.
     #[error(transparent)]
     Record(MemoryError),
-    /// A profile of the simulator has been changed, so the experiment does not apply.
+    /// The simulator has no profile of this name.
     #[error("there is no profile {0}")]
     NoProfile(&'static str),
     /// Workers waited for something that never came.

@@ -270,8 +270,8 @@ pub enum MemoryError {
     /// atomic to each other.
     #[error("protocol {0} needs a fabric whose WRITEs are atomic against CASes of the same word: use ford")]
     NeedsAtomicWrites(&'static str),
-    /// The protocol's clients share what only one process has, and nobody says whether there are
-    /// others.
+    /// The protocol's clients share state that only one process has, and no configuration says
+    /// whether clients of other processes write the same tables.
     #[error("protocol {0} needs a configuration, which says whether clients of other processes write the same tables")]
     NeedsConfiguration(&'static str),
     /// A table that is validated locally has one version cache. This client uses another one for

@@ -99,7 +99,7 @@
 //! # Space
 //!
 //! Space is free if neither a shard of the catalog nor a client's slot names it, whatever it was
-//! before. The holder of the catalog lock can tell what is free: only it changes the catalog, and a
+//! before. The holder of the catalog lock can tell what is free. Only it changes the catalog, and a
 //! client that takes space for its rings shows that at the leader (`client`). The holder uses free
 //! space before the untouched space of a node, because clients take their rings from untouched
 //! space. So a client that dies between taking space and naming it in the catalog leaks nothing.

@@ -18,7 +18,7 @@
 //! +24  bytes        u64   of the region
 //! +32  allocated    u64   first byte of untouched space     CASed; what is behind it is zero
 //! +40  incarnation  u64   last client incarnation given     FETCH_ADDed, at the leader
-//! +48  lock         u64   who changes the catalog           CASed, at the leader; 0 = nobody
+//! +48  lock         u64   client that changes the catalog   CASed, at the leader; 0 = none
 //! +56  changes      u64   of client slots                   FETCH_ADDed; tells appliers to look
 //! +64  identity     u64   which node of which cluster, see `identity`      CASed
 //! ```

@@ -41,8 +41,8 @@
 //!
 //! A WRITE becomes visible in ascending order, so a frame whose last word is right is complete. The
 //! checksum shows that also for a WRITE that was cut short. Bytes of an earlier lap are not taken
-//! for a frame: their id is not above the last one, or, if a new client has taken over the ring,
-//! their owner is another one.
+//! for a frame, because their id is not above the last one. If a new client has taken over the
+//! ring, their owner is another one.
 //!
 //! # Why a ring never overwrites what is needed
 //!

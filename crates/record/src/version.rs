@@ -8,7 +8,8 @@
 //! 1. A version grows with every change of its slot and with every life of a key in the slot. It is
 //!    never reset.
 //! 2. Even versions are commits, odd ones rollbacks. So every state of a record has its own
-//!    version, and a log entry can tell what became of it.
+//!    version. Recovery can tell from it whether the write of a log entry was installed or rolled
+//!    back.
 //! 3. An invisible record is being installed by a protocol that writes in place. It must not be
 //!    read.
 

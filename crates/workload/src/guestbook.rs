@@ -17,7 +17,7 @@
 //!    that have come, a checking client waits until nothing of the dead clients is left. Then it
 //!    checks every invariant that needs no farewell of theirs. Otherwise the invariants are
 //!    reported as unknown, and not as broken. For this, the page names the configuration of the
-//!    clients that have come and not left, and counts how many of these clients use another
+//!    clients that have come and not left. It also counts how many of these clients use another
 //!    configuration, or none.
 
 use std::ops::ControlFlow;

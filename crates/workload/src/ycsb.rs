@@ -20,9 +20,9 @@
 //! | scan              | 2 or 3                         |
 //!
 //! In an ordered table, values of 1000 bytes are out of line. An insert then concerns two records,
-//! the value and the leaf of its key, and a scan of 1 to 100 keys takes a round trip for their
-//! values. The other operations are as in a hash table, except for splits, and for keys whose leaf
-//! the client does not remember. Records are ordered by their keys or by a hash of their keys
+//! the value and the leaf of its key. A scan of 1 to 100 keys takes a round trip for their values.
+//! The other operations are as in a hash table, except for splits, and for keys whose leaf the
+//! client does not remember. Records are ordered by their keys or by a hash of their keys
 //! ([`InsertOrder`]). A scan takes the records that come next in that order.
 //!
 //! A transaction has one operation, or several on different records. Its type is the type of its

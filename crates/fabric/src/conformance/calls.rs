@@ -132,8 +132,8 @@ pub fn a_call_wakes_a_node_that_has_gone_to_sleep(bed: &dyn Bed) {
     });
 }
 
-/// A call fails the round, with an error that names the node, in two cases: the node serves no
-/// calls, or its answer is longer than the room for it. The next round works.
+/// A call fails the round if the node serves no calls, or if the answer is longer than the room for
+/// it. The error names the node. The next round works.
 pub fn a_call_that_cannot_be_answered_fails(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));

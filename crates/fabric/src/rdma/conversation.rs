@@ -1,5 +1,5 @@
-//! Conversations over datagrams. A conversation is a stream of words each way, in which every word
-//! arrives once and in its place, although datagrams may be lost, come twice or come out of order.
+//! Conversations over datagrams. A conversation is a stream of words each way. Every word arrives
+//! once and in its place, although datagrams may be lost, come twice or come out of order.
 //!
 //! This file has no device, no clock and no memory of the NIC. `present/datagrams.rs` has them.
 //!

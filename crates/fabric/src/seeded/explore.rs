@@ -35,7 +35,7 @@
 //! *Steps that are no choice.* A coroutine runs as soon as its round has completed. What it does
 //! until it posts again concerns no other client, and what it posts can be held back for any time.
 //! The completion of a round is a step only in three cases: its client has other rounds in flight,
-//! about which it might ask; it sleeps; or it may crash.
+//! about which it might ask; or it sleeps; or it may crash.
 //!
 //! A step in memory that is declared to be its client's own ([`Private`]) commutes with everything
 //! that other clients can ever do. So it is taken at once, except in the three cases above. All
@@ -58,9 +58,9 @@
 //! - for each handler and service, the memory and the requests that it has seen. A service that has
 //!   found nothing to do is in its former state.
 //!
-//! When a run meets a state again, it leaves the state, except for the steps that slept when it was
-//! left before (the algorithm of the same book, with state matching). States are known by 64 bits.
-//! The chance that two of a million states share these bits is one in thirty million.
+//! When a run meets a state again, it stops there, except for the steps that slept when the state
+//! was left before. This is the algorithm of the same book, with state matching. States are known
+//! by 64 bits. The chance that two of a million states share these bits is one in thirty million.
 //!
 //! *Sleep.* A coroutine that sleeps wakes when a word that its last round looked at has changed, or
 //! when nothing else can happen. If it looked earlier, it would see what it saw before. After the

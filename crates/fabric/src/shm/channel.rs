@@ -50,7 +50,7 @@ const REPLIES_PUT: usize = 17;
 const RINGS: usize = 24;
 const PARKED: usize = 25;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Served = 0,

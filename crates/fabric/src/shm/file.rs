@@ -16,7 +16,7 @@
 //! process from using it. So to revoke a client is to kill its process, and a server admits a
 //! client only if it may signal the client's process.
 //!
-//! Endpoints outlive their server in this respect: a server that is started again keeps the former
+//! Endpoints outlive their server in this respect. A server that is started again keeps the former
 //! endpoints in its list until their processes end, and no longer serves them.
 
 use std::fs::{File, OpenOptions, TryLockError};

@@ -21,10 +21,10 @@
 //! That code runs outside of the world ([`Step::Work`]), so that other verbs take effect between
 //! its stores: see [`World::meanwhile`].
 //!
-//! **Order** (contract, rule 1) is kept by a few times for each connection and node, its *floors*:
-//! the times at which the last WRITE and the last atomic take effect. A verb that is ordered behind
-//! one of these takes effect after it. All other verbs take effect when their own access to memory
-//! is over, which is in any order.
+//! **Order** (contract, rule 1) is kept by *floors*, which are a few times for each connection and
+//! node: when the last WRITE and the last atomic take effect. A verb that is ordered behind one of
+//! these takes effect after it. All other verbs take effect when their own access to memory is
+//! over, which is in any order.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -85,9 +85,9 @@ impl Membership {
 
     /// Records that controller `by` has found memory nodes unreachable. The epoch ends, and with it
     /// every client but the controllers. `by` conducts the change if it has no conductor yet. The
-    /// epoch also ends another controller that has a dead client to decide and repair: the
-    /// conductor does that now, and two controllers must not do it at once. Fails if `by` is not a
-    /// controller, or not alive any more.
+    /// epoch also ends another controller that has a dead client to decide and repair. The
+    /// conductor does that work now, and two controllers must not do it at once. Fails if `by` is
+    /// not a controller, or not alive any more.
     pub fn lose(&mut self, nodes: NodeSet, by: u32) -> Result<(), Fenced> {
         let (losing, admitting) = self.change.map_or((0, 0), |change| (change.losing, change.admitting));
         let new = nodes.to_bits() & (!self.lost | admitting);

@@ -237,12 +237,14 @@ impl Capacity {
     /// Their number does not change after loading, so six standard deviations more is enough.
     ///
     /// Rows of call forwarding come and go. A special facility has three of them, each of which is
-    /// present half of the time: at the beginning by the specification, and later because as many
-    /// are inserted as deleted. There is room for **all three**, although half of it would suffice
-    /// for the records. The reason is the index: a chain of buckets only ever grows. In the long
-    /// run it has as many buckets as all keys need that were ever present together. A table is
-    /// sized for that only if it is created for all keys. A fifth more is added, because an insert
-    /// links a slot before it knows that the special facility does not exist.
+    /// present half of the time. That is so at the beginning by the specification, and later
+    /// because as many are inserted as deleted.
+    ///
+    /// There is room for **all three**, although half of it would suffice for the records. The
+    /// reason is the index: a chain of buckets only ever grows. In the long run it has as many
+    /// buckets as all keys need that were ever present together. A table is sized for that only if
+    /// it is created for all keys. A fifth more is added, because an insert links a slot before it
+    /// knows that the special facility does not exist.
     pub(crate) fn of(subscribers: u32) -> Capacity {
         /// Rows for transactions in flight, which matter if there are hardly any subscribers.
         const IN_FLIGHT: u64 = 64;

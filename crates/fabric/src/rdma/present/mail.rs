@@ -11,9 +11,9 @@
 //! 2 RING + 8 consumed          this end, likewise
 //! ```
 //!
-//! An end sends a message when the other end has room for it. Room means two things: bytes of the
-//! other end's ring that it has read, and messages that it has seen, for each of which it has
-//! posted a receive. A message stays in the outbox until the other end has read it.
+//! An end sends a message when the other end has room for it. Room means bytes of the other end's
+//! ring that it has read. It also means messages that it has seen, because it has a receive posted
+//! for each of these. A message stays in the outbox until the other end has read it.
 
 use std::io;
 use std::sync::Arc;
