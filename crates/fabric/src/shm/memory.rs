@@ -1,5 +1,5 @@
-//! The memory of memory nodes in this process, with the handlers that serve their calls. Verbs are
-//! executed on the memory only here.
+//! The memory of memory nodes in this process, the handlers that serve their calls, and the code by
+//! which a CPU executes verbs on that memory.
 
 use std::cell::Cell;
 use std::fmt;
@@ -240,8 +240,8 @@ pub(crate) fn no_such_node(node: NodeId) -> FabricError {
     FabricError { node, fault: Fault::NoSuchRegion(Address { node, region: RegionId(0), offset: 0 }) }
 }
 
-/// Executes one verb on memory. All backends whose memory a CPU accesses execute verbs by this code
-/// only.
+/// Executes one verb on memory. Shared memory and the TCP server execute verbs by this code only.
+/// The seeded backend uses it for the verbs that it executes in one step.
 ///
 /// `unfenced` says whether a WRITE of this connection may still be in the CPU's store buffer. Rule
 /// 1 orders that WRITE before whatever follows, and processors do not order a store before a later
