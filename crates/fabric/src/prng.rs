@@ -93,9 +93,9 @@ mod tests {
     // These outputs are fixed since the first version, because replays of old seeds depend on them.
     const GOLDEN: [u64; 3] = [14_971_601_782_005_023_387, 13_781_649_495_232_077_965, 1_847_458_086_238_483_744];
 
-    /// Checks the published algorithm by hand. From the state 1, 2, 3, 4 the first output is rotl(1
-    /// + 4, 23) + 1. The second comes from the state (1 ^ 2 ^ 4, 2 ^ 3 ^ 1, 3 ^ 1 ^ (2 << 17),
-    /// rotl(4 ^ 2, 45)).
+    /// Checks the published algorithm by hand, from the state 1, 2, 3, 4. The first output is
+    /// `rotl(1 + 4, 23) + 1`. The second output comes from the state
+    /// `(1 ^ 2 ^ 4, 2 ^ 3 ^ 1, 3 ^ 1 ^ (2 << 17), rotl(4 ^ 2, 45))`.
     #[test]
     fn the_generator_is_xoshiro256_plus_plus() {
         let mut prng = Prng { state: [1, 2, 3, 4] };

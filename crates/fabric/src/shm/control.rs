@@ -23,7 +23,7 @@
 //! ```text
 //! Free -> Claimed       a client that found it free, which thereby owns the channel's page, with a
 //!                       new generation
-//! Claimed -> Asked      the same client, when it has written who it is; the server answers next
+//! Claimed -> Asked      the same client, when it has written its number; the server answers next
 //! Asked -> Open         the server, when it can revoke the client's access (it may signal its
 //!                       process)
 //! Asked -> Refused      the server, when it cannot, or the client is revoked
