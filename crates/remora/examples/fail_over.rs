@@ -49,7 +49,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let ends = AtomicBool::new(false);
     thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
-        // The controller finds out that a node is lost: mostly a process of its own, `remora controller`.
+        // The controller finds out that a node is lost: mostly a process of its own, `remora
+        // controller`.
         scope.spawn(|| {
             let controller = options.clone().controls(true).open().expect("the nodes answer");
             controller.controller().expect("a controller").run(|| ends.load(Ordering::Relaxed));

@@ -61,9 +61,10 @@
 //! On a [`Table`] whose client knows where the record is, a verb takes one round trip, or none if
 //! the transaction has the record already. A commit takes two or three more. To bring several
 //! records in one round trip, use [`Transaction::get_many`] and [`Transaction::prefetch`], for keys
-//! of several tables of any kind, and [`Transaction::get_many_mut`], for keys of several [`Table`]s. [`Slot`]s do that with the least work for the processor: [`Transaction::want`]
-//! names a record, [`Transaction::fetch`] brings all that were named, and [`Slot::get_mut`] changes
-//! one in place, without a copy.
+//! of several tables of any kind, and [`Transaction::get_many_mut`], for keys of several
+//! [`Table`]s. [`Slot`]s do that with the least work for the processor: [`Transaction::want`] names
+//! a record, [`Transaction::fetch`] brings all that were named, and [`Slot::get_mut`] changes one
+//! in place, without a copy.
 //!
 //! ```
 //! # use remora::{Cluster, Error, OrderedOptions, TableOptions};

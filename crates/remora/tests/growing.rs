@@ -246,7 +246,7 @@ fn ordered_key(thread: u64, number: u64) -> u64 {
 }
 
 /// Inserts, removes and scans keys of this thread until it has `rows` of them. Each scan of all of
-/// them finds exactly those that are there.
+/// them finds exactly the keys that are there.
 fn fill(cluster: &Cluster, ordered: &Ordered<u64, Wide>, thread: u64, rows: u64) {
     let mut worker = cluster.worker(WorkerOptions::default().seed(thread)).unwrap();
     worker.block_on(async |session| {

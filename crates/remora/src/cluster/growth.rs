@@ -109,8 +109,8 @@ impl Cluster {
     /// - with [`OpenErrorKind::Configuration`](crate::OpenErrorKind::Configuration) if a client is
     ///   connected that has no lease, or if the cluster has no configuration: such a client never
     ///   says what it has heard of,
-    /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the name. An
-    ///   ordered table has none with its own name alone.
+    /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the name.
+    ///   An ordered table has none with its own name alone.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};

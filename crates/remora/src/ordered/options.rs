@@ -41,8 +41,8 @@ pub struct OrderedOptions {
     /// rows come last among the rows with an equal prefix. Each such group then grows at an end of
     /// its own, and leaves become full.
     pub apart: usize,
-    /// Bytes of all values together that it has room for at first, if they have different lengths; if `None`,
-    /// `rows` of the longest ones. Values that lie in leaves, and those of typed tables, have one
+    /// Bytes of all values together that it has room for at first, if they have different lengths;
+    /// `rows` of the longest ones if `None`. Values that lie in leaves, and those of typed tables, have one
     /// length.
     pub bytes: Option<u64>,
     /// Whether each of its tables grows before it is full, while transactions go on. In a table
