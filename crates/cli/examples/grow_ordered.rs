@@ -37,12 +37,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let inserted = AtomicU64::new(FIRST);
     let (alone, _) = scan(&cluster, &table, &|began| began.elapsed() > Duration::from_secs(2))?;
     let began = Instant::now();
-    let (outcome, (during, longest)) = thread::scope(|scope| {
+    let (outcome, seen) = thread::scope(|scope| {
         let inserter = scope.spawn(|| insert(&cluster, &table, rows, &inserted));
         let seen = scan(&cluster, &table, &|_| inserter.is_finished());
         (inserter.join().expect("a thread that does not panic"), seen)
     });
     outcome?;
+    let (during, longest) = seen?;
     let seconds = began.elapsed().as_secs_f64();
     let (after, _) = scan(&cluster, &table, &|began| began.elapsed() > Duration::from_secs(2))?;
     let (_, tree) = cluster.inspect_ordered(&table, |_, _| ())?;

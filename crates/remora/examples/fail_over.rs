@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let counted = worker.block_on(async |session| {
             let (began, mut longest, mut last) = (Instant::now(), Duration::ZERO, Instant::now());
             let mut counted = 0;
-            while began.elapsed() < Duration::from_secs(5) {
+            while began.elapsed() < Duration::from_secs(3) {
                 if counted == 1_000 {
                     processes[0].kill().expect("a process can be killed");
                     println!("memory node 0 is killed");

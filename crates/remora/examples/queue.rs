@@ -3,8 +3,9 @@
 //!
 //! `cargo run --release -p remora --example queue`
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use remora::{Cluster, Error, Ordered, OrderedOptions, Session};
 
@@ -13,7 +14,8 @@ const JOBS: u64 = 1_000;
 /// Jobs by their number, in the order in which they came.
 type Queue = Ordered<u64, u64>;
 
-/// Appends a job. A scan and an insert of one transaction: no other job gets the same number.
+/// Appends a job. The scan and the insert are one transaction: no two jobs of the queue have one
+/// number. (An empty queue begins again with number 0.)
 async fn append(session: &mut Session, queue: &Queue, job: u64) -> Result<(), Error> {
     session
         .transact(async |tx| {
@@ -33,40 +35,48 @@ async fn take(session: &mut Session, queue: &Queue) -> Result<Option<u64>, Error
         .await
 }
 
+/// Appends all jobs.
+fn produce(cluster: &Cluster, queue: &Queue) -> Result<(), Error> {
+    let mut worker = cluster.worker(Default::default())?;
+    worker.block_on(async |session| {
+        for job in 1..=JOBS {
+            append(session, queue, job).await?;
+        }
+        Ok(())
+    })
+}
+
+/// Takes jobs until no more come and the queue is empty. Returns their number and their sum.
+fn consume(cluster: &Cluster, queue: &Queue, is_last: &AtomicBool) -> Result<(u64, u64), Error> {
+    let mut worker = cluster.worker(Default::default())?;
+    worker.block_on(async |session| {
+        let (mut jobs, mut sum) = (0, 0);
+        loop {
+            let no_more = is_last.load(Ordering::Acquire);
+            match take(session, queue).await? {
+                Some(job) => (jobs, sum) = (jobs + 1, sum + job),
+                None if no_more => return Ok((jobs, sum)),
+                // Not `thread::sleep`: that would stop the worker's other coroutines.
+                None => session.sleep(Duration::from_micros(50)).await,
+            }
+        }
+    })
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cluster = Cluster::embedded().open()?;
     let queue: Queue = cluster.create_ordered("jobs", OrderedOptions::for_rows(100))?;
-    let (taken, sum) = (AtomicU64::new(0), AtomicU64::new(0));
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut worker = cluster.worker(Default::default())?;
-            worker.block_on(async |session| {
-                for job in 1..=JOBS {
-                    append(session, &queue, job).await?;
-                }
-                Ok::<_, Error>(())
-            })
-        });
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let mut worker = cluster.worker(Default::default())?;
-                worker.block_on(async |session| {
-                    while taken.load(Ordering::Relaxed) < JOBS {
-                        match take(session, &queue).await? {
-                            Some(job) => {
-                                taken.fetch_add(1, Ordering::Relaxed);
-                                sum.fetch_add(job, Ordering::Relaxed);
-                            }
-                            // The queue is empty: let others work for 50 microseconds.
-                            None => session.lane().sleep(50_000).await,
-                        }
-                    }
-                    Ok::<_, Error>(())
-                })
-            });
-        }
+    let is_last = AtomicBool::new(false);
+    // Threads share the cluster and its tables; each of them has a worker of its own.
+    let (produced, consumed) = thread::scope(|scope| {
+        let consumers = [0, 1].map(|_| scope.spawn(|| consume(&cluster, &queue, &is_last)));
+        let produced = produce(&cluster, &queue);
+        is_last.store(true, Ordering::Release); // also if it has failed
+        (produced, consumers.map(|consumer| consumer.join().expect("a thread that does not panic")))
     });
-    println!("{} jobs were taken", taken.load(Ordering::Relaxed));
-    assert_eq!((taken.into_inner(), sum.into_inner()), (JOBS, JOBS * (JOBS + 1) / 2));
+    produced?;
+    let [(one, one_sum), (two, two_sum)] = consumed.map(|consumed| consumed.expect("a consumer that does not fail"));
+    println!("{one} and {two} jobs were taken");
+    assert_eq!((one + two, one_sum + two_sum), (JOBS, JOBS * (JOBS + 1) / 2));
     Ok(())
 }

@@ -251,11 +251,12 @@ impl Arrived {
             }
         }
         let sequence = Rc::new(Cell::new(TransactionId::SEQUENCE_MAX - cluster.transaction_ids() + 1));
-        let keeper = cluster.configuration().cloned();
-        let keeper = keeper
-            .map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, sequence.clone())));
         let (protocol, vcache) = (cluster.protocol(), cluster.own_version_cache());
         let shared = SharedLocks::new(&registration, epoch);
+        let keeper = cluster.configuration().cloned().map(|configuration| {
+            let own = (sequence.clone(), Some(shared.clone()));
+            Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, own))
+        });
         let config = SessionConfig { protocol, epoch, sequence, vcache, shared };
         Ok(Life { registration, endpoint, admin, keeper, config })
     }

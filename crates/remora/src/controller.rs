@@ -151,7 +151,7 @@ impl Life {
         let process = configuration.process();
         let joined = configuration.change(|membership| membership.join_controller(client, lease, process));
         joined.map_err(|error| MemoryError::Configuration(error.to_string()))?;
-        let keeper = Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), Rc::default());
+        let keeper = Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), (Rc::default(), None));
         Ok(Life { client, keeper: Rc::new(keeper.watchful()) })
     }
 

@@ -26,8 +26,8 @@ use remora_membership::{
 };
 use remora_node::{MemoryError, metadata, node};
 use remora_record::TransactionId;
-use remora_txn::Lease;
 use remora_txn::recovery::{self, Verdict};
+use remora_txn::{Lease, SharedLocks};
 
 use crate::cluster::Cluster;
 use crate::error::OpenError;
@@ -138,6 +138,8 @@ pub(crate) struct Keeper {
     resting: Cell<bool>,
     /// Ids of this client's transactions.
     sequence: Rc<Cell<u64>>,
+    /// The shared locks of this client's transactions, if it runs such.
+    shared: Option<SharedLocks>,
     watch: RefCell<LeaseWatch>,
     /// Dead clients whose last locks have been freed, and whose rings have yet to be applied.
     swept: RefCell<BTreeSet<u32>>,
@@ -223,7 +225,7 @@ impl Keeper {
         configuration: Arc<dyn Configuration>,
         client: u32,
         epoch: u64,
-        sequence: Rc<Cell<u64>>,
+        (sequence, shared): (Rc<Cell<u64>>, Option<SharedLocks>),
     ) -> Keeper {
         let (lease, partitions) = (cluster.lease_ns(), cluster.capabilities().partitions);
         let held = Rc::<Lease>::default();
@@ -242,6 +244,7 @@ impl Keeper {
             busy: Cell::new(0),
             resting: Cell::new(true),
             sequence,
+            shared,
             watch: RefCell::new(LeaseWatch::every(lease.unwrap_or(0) / LOOKS)),
             swept: RefCell::default(),
             renewed: Cell::default(),
@@ -564,8 +567,9 @@ impl Keeper {
         }
     }
 
-    /// Looks for changes of the catalog that are to be acknowledged: who has made one waits for
-    /// that.
+    /// Frees shared locks that dropped transactions may have left, and looks for changes of the
+    /// catalog that are to be acknowledged. Other clients wait for both, also while this client
+    /// begins no transaction.
     async fn keep_acknowledging(&self, lane: &Lane, lease: Nanos) {
         let mut rounds = 0;
         loop {
@@ -573,6 +577,11 @@ impl Keeper {
             let pause = if is_idle { IDLE_HEAR_PAUSE_NS } else { HEAR_PAUSE_NS };
             lane.sleep(pause.min(lease / LOOKS)).await;
             self.unless_it_is_over().await;
+            if let Some(shared) = &self.shared
+                && let Err(error) = shared.settle(lane).await
+            {
+                tracing::debug!(%error, "locks that dropped transactions have left are looked for again");
+            }
             if let Err(error) = self.acknowledge_drops(lane).await {
                 tracing::warn!(%error, "a client cannot acknowledge yet that tables were dropped");
             }
@@ -806,7 +815,7 @@ mod tests {
         let options = crate::cluster::ClusterOptions { node_bytes: 4 << 20, ..Default::default() };
         let cluster = options.open().unwrap();
         let configuration = cluster.configuration().expect("it has one in memory").clone();
-        let keeper = Keeper::new(&cluster, configuration, 1, cluster.epoch(), Rc::default());
+        let keeper = Keeper::new(&cluster, configuration, 1, cluster.epoch(), (Rc::default(), None));
         let worker = remora_fabric::Worker::new();
         let endpoint = worker.connect(cluster.fabric(), remora_fabric::ClientId(1)).unwrap();
         let [first, second] = [1, 2].map(|seed| worker.lane(&endpoint, seed).unwrap());

@@ -351,7 +351,10 @@ impl Shift {
         outline(async move {
             let lease = session.life.keeper.as_ref().and_then(|keeper| keeper.lease());
             let lane = session.inner.lane();
-            if !quiet(lane, session.client.cluster().live_nodes(), lease.unwrap_or(QUIET_NS)).await {
+            // A dropped transaction may have left a shared lock.
+            let is_settled = session.inner.shared_locks().settle(lane).await.is_ok();
+            let is_quiet = quiet(lane, session.client.cluster().live_nodes(), lease.unwrap_or(QUIET_NS)).await;
+            if !is_settled || !is_quiet {
                 self.restless.set(true);
             }
             self.running.set(self.running.get() - 1);
@@ -839,6 +842,15 @@ impl Session {
     /// Sets the observer that is told of every attempt from now on, and returns the former one.
     pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.inner.observe(observer)
+    }
+
+    /// Pauses this coroutine for at least `time`, while the worker's other coroutines run.
+    ///
+    /// A coroutine that must wait calls this, and not [`std::thread::sleep`]. A worker whose thread
+    /// sleeps or computes runs none of its coroutines, and sends nothing in the background: others
+    /// may then wait for locks that its last transactions have not freed yet.
+    pub async fn sleep(&mut self, time: Duration) {
+        self.lane().sleep(time.as_nanos().try_into().unwrap_or(Nanos::MAX)).await;
     }
 
     /// The lane: time, random numbers, pauses, and the cost of all rounds so far.

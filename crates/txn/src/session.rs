@@ -17,6 +17,7 @@ use crate::event::{Observer, Outcome};
 use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::Intent;
+use crate::shared::SharedLocks;
 use crate::state::{Lease, SessionConfig, State, Tried};
 use crate::tx::{Attempt, Decision, Tx};
 
@@ -264,6 +265,12 @@ impl Session {
     #[must_use]
     pub fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         self.state.sets.culprit(stop)
+    }
+
+    /// The shared locks of the session's client.
+    #[must_use]
+    pub fn shared_locks(&self) -> &SharedLocks {
+        &self.state.shared
     }
 
     /// Waits until every redo ring of this lane has been applied to its end. Returns false if a
