@@ -4,13 +4,19 @@
 //! each file with `ratchet.txt`, so that a number can only shrink.
 #![forbid(unsafe_code)]
 
+mod book;
 mod circles;
+mod commands;
 mod licences;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use book::{figures, lead_out, lead_out_of_all, summary};
 pub use circles::{CIRCLES, circles};
+pub use commands::{Names, Program, commands};
 pub use licences::{allowed_licences, forbidden_licences};
+pub use words::{doc_comments, parse_words, spelling};
 
 /// One place in one file that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -267,131 +273,6 @@ pub fn map(architecture: &str, crates: &[String]) -> Vec<Violation> {
         .collect()
 }
 
-/// The subcommands and options of one program, read from its sources.
-#[derive(Debug, Default)]
-pub struct Program {
-    subcommands: BTreeMap<String, BTreeSet<String>>,
-    options: BTreeSet<String>,
-}
-
-impl Program {
-    /// Adds what a source declares for clap: variants of enums that derive `Subcommand`, and fields
-    /// with `#[arg(long)]`.
-    pub fn read(&mut self, source: &str) {
-        let lines: Vec<&str> = source.lines().collect();
-        let mut derived = false;
-        let mut group: Option<String> = None;
-        for (index, line) in lines.iter().enumerate() {
-            if line.starts_with("#[derive(") {
-                derived = line.contains("Subcommand");
-            }
-            if let Some(name) = line.strip_prefix("enum ").and_then(|rest| rest.split(' ').next())
-                && derived
-            {
-                group = Some(name.to_owned());
-                self.subcommands.entry(name.to_owned()).or_default();
-            }
-            if *line == "}" {
-                group = None;
-            }
-            if let (Some(group), Some(variant)) = (&group, line.strip_prefix("    "))
-                && variant.starts_with(|c: char| c.is_ascii_uppercase())
-            {
-                let end = variant.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(variant.len());
-                self.subcommands.entry(group.clone()).or_default().insert(kebab(&variant[..end]));
-            }
-            if line.trim_start().starts_with("#[arg(") {
-                self.read_option(&lines[index..]);
-            }
-        }
-    }
-
-    fn read_option(&mut self, lines: &[&str]) {
-        let Some(end) = lines.iter().position(|line| line.trim_end().ends_with(")]") || line.contains(")] //")) else {
-            return;
-        };
-        let attribute = lines[..=end].join(" ");
-        if !has_word(&attribute, "long") {
-            return;
-        }
-        let quoted = |key: &str| attribute.split(key).nth(1).and_then(|rest| rest.split('"').next());
-        self.options.extend(quoted("alias = \"").map(str::to_owned));
-        if let Some(name) = quoted("long = \"") {
-            self.options.insert(name.to_owned());
-            return;
-        }
-        let field = lines[end + 1..].iter().map(|line| line.trim_start()).find(|line| !line.starts_with(['#', '/']));
-        if let Some((field, _)) = field.and_then(|field| field.split_once(':')) {
-            let name = field.rsplit(' ').next().unwrap_or(field);
-            self.options.insert(name.replace('_', "-"));
-        }
-    }
-
-    /// Says what is wrong with the arguments of one command, if anything is.
-    fn problem(&self, arguments: &[&str]) -> Option<String> {
-        let mut names = arguments.iter().filter(|argument| !argument.starts_with('-'));
-        let first = names.next().copied().unwrap_or("");
-        let top = ["Command", "Experiment"].iter().find_map(|group| self.subcommands.get(*group))?;
-        if !top.contains(first) {
-            return Some(format!("no subcommand {first:?}"));
-        }
-        let second = names.next().copied().unwrap_or("");
-        if first == "bench" && !self.subcommands.get("Workload").is_some_and(|names| names.contains(second)) {
-            return Some(format!("no workload {second:?}"));
-        }
-        let options = arguments.iter().filter_map(|argument| argument.strip_prefix("--"));
-        let mut names = options.map(|option| option.split('=').next().unwrap_or(option));
-        names
-            .find(|option| !self.options.contains(*option) && !["help", "version"].contains(option))
-            .map(|option| format!("no option --{option}"))
-    }
-}
-
-/// Checks the commands in the `sh` blocks of a page of Markdown. Options are known for a program
-/// as a whole: an option of another subcommand passes.
-pub fn commands(text: &str, remora: &Program, lab: &Program) -> Vec<Violation> {
-    let mut found = Vec::new();
-    let mut inside = false;
-    let mut command = String::new();
-    for (index, line) in text.lines().enumerate() {
-        if line.starts_with("```") {
-            inside = line == "```sh";
-            continue;
-        }
-        if !inside {
-            continue;
-        }
-        let line = line.split(" #").next().unwrap_or(line);
-        command.push_str(line.trim_end_matches('\\'));
-        if line.ends_with('\\') {
-            continue;
-        }
-        for part in std::mem::take(&mut command).split(['&', '|', ';', '\'']) {
-            let words: Vec<&str> = part.split_whitespace().collect();
-            let (program, arguments) = match words[..] {
-                ["cargo", "run", ..] => {
-                    let Some(at) = words.iter().position(|word| *word == "--") else { continue };
-                    if words.contains(&"--example") {
-                        continue;
-                    }
-                    (if words[..at].contains(&"remora-lab") { lab } else { remora }, &words[at + 1..])
-                }
-                ["remora", ..] => (remora, &words[1..]),
-                ["remora-lab", ..] => (lab, &words[1..]),
-                _ => match words.iter().position(|word| *word == "target/release/remora") {
-                    Some(at) => (remora, &words[at + 1..]),
-                    None => continue,
-                },
-            };
-            if let Some(problem) = program.problem(arguments) {
-                let message = format!("{problem}: `--help` of the program has the names");
-                found.push(violation("command", index, message));
-            }
-        }
-    }
-    found
-}
-
 /// What stands for left-out text in a block of Rust: for lines, or for the rest of a line.
 const ELIDED: &str = "/* elided */";
 
@@ -435,6 +316,47 @@ fn outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
+/// Cuts a page of Markdown into prose and code (`true`): fenced blocks, and spans in backticks.
+fn parts(text: &str) -> Vec<(bool, &str)> {
+    let is_fence = |line: &str| line.trim_start_matches(' ').starts_with("```");
+    let (mut found, mut prose, mut at) = (Vec::new(), 0, 0);
+    while let Some(step) = text[at..].find('`') {
+        at += step;
+        let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let rest = &text[at..];
+        let run = rest.len() - rest.trim_start_matches('`').len();
+        let length = if is_fence(&text[line..]) {
+            let mut lines = rest.split_inclusive('\n');
+            let first = lines.next().map_or(0, str::len);
+            let mut open = true;
+            let inside = lines.take_while(|line| std::mem::replace(&mut open, !is_fence(line)));
+            Some(first + inside.map(str::len).sum::<usize>())
+        } else {
+            // A span ends within its paragraph.
+            let paragraph = rest.split("\n\n").next().unwrap_or(rest);
+            let mut from = run;
+            loop {
+                let Some(next) = paragraph[from..].find('`') else { break None };
+                let closing = &paragraph[from + next..];
+                let length = closing.len() - closing.trim_start_matches('`').len();
+                from += next + length;
+                if length == run {
+                    break Some(from);
+                }
+            }
+        };
+        let Some(length) = length else {
+            at += run;
+            continue;
+        };
+        found.extend([(false, &text[prose..at]), (true, &text[at..at + length])]);
+        at += length;
+        prose = at;
+    }
+    found.push((false, &text[prose..]));
+    found
+}
+
 /// Where a line's comment begins. Two slashes behind a quote or a colon may be part of a string.
 fn comment_start(line: &str) -> Option<usize> {
     let at = line.find("//")?;
@@ -454,17 +376,6 @@ fn count_words(line: &str, word: &str) -> usize {
             ends && !line[..*at].ends_with(part)
         })
         .count()
-}
-
-fn kebab(name: &str) -> String {
-    let mut out = String::new();
-    for c in name.chars() {
-        if c.is_ascii_uppercase() && !out.is_empty() {
-            out.push('-');
-        }
-        out.push(c.to_ascii_lowercase());
-    }
-    out
 }
 
 /// Says which rules have more violations in all files together than before. Files may be moved.

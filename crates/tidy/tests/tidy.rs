@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use remora_tidy::{Program, Violation, compare, count, parse_ratchet};
+use remora_tidy::{Names, Program, Violation, compare, count, parse_ratchet};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -47,10 +47,18 @@ fn the_repository_is_tidy() {
     assert!(files.len() > 300, "only {} files found below {:?}", files.len(), root());
     let remora = program(&["crates/cli/src/", "crates/command/src/"], &files);
     let lab = program(&["crates/lab/src/bin/", "crates/command/src/"], &files);
+    let read = |path: &String| fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let mut names = Names::default();
+    files.iter().for_each(|path| names.read(path, &read(path)));
+    let words = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("words.txt")).unwrap();
+    let words = remora_tidy::parse_words(&words).unwrap();
     let mut found: BTreeMap<String, Vec<Violation>> = BTreeMap::new();
     for path in &files {
-        let text = fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let text = read(path);
         let all = found.entry(path.clone()).or_default();
+        if path.ends_with(".rs") {
+            all.extend(remora_tidy::spelling(&remora_tidy::doc_comments(&text), &words));
+        }
         if path.starts_with("crates/tidy/") {
             continue; // this crate names what it bans
         }
@@ -72,7 +80,15 @@ fn the_repository_is_tidy() {
             all.extend(remora_tidy::headings(&text));
             all.extend(remora_tidy::links(&text, &anchors_of));
             all.extend(remora_tidy::snippets(&text, &|source: &str| fs::read_to_string(root().join(source)).ok()));
-            all.extend(remora_tidy::commands(&text, &remora, &lab));
+            all.extend(remora_tidy::commands(&text, &remora, &lab, &names));
+            all.extend(remora_tidy::spelling(&text, &words));
+        }
+        if path == "docs/SUMMARY.md" {
+            let pages = files.iter().filter_map(|file| file.strip_prefix("docs/").filter(|page| page.ends_with(".md")));
+            all.extend(remora_tidy::summary(&text, &pages.map(str::to_owned).collect::<Vec<_>>()));
+        }
+        if path == "README.md" {
+            all.extend(remora_tidy::figures(&text));
         }
         if path == "ARCHITECTURE.md" {
             let crates: Vec<String> = files
@@ -316,14 +332,29 @@ fn commands() {
          #[derive(Subcommand)]\nenum Workload {\n    TpccNo(T),\n}\n\
          struct S {\n    #[arg(long, visible_alias = \"to\")]\n    pub(crate) key_file: A,\n    #[arg(long = \"b\")]\n    c: B,\n}\n",
     );
-    let check = |line: &str| remora_tidy::commands(&format!("```sh\n{line}\n```\n"), &remora, &Program::default());
+    let mut names = Names::default();
+    names.read("crates/a/Cargo.toml", "[package]\nname = \"remora-a\"\n");
+    names.read("crates/b/Cargo.toml", "[package]\nname = \"remora-b\"\n");
+    names.read("crates/a/examples/grow.rs", "fn main() {}\n");
+    names.read("crates/b/examples/large/main.rs", "fn main() {}\n");
+    names.read("crates/b/tests/seeds.rs", "mod small {\n    fn a_seed_is_kept() {}\n}\n");
+    names.read(".ci/run", "");
+    let check = |text: &str| remora_tidy::commands(text, &remora, &Program::default(), &names);
     for good in [
         "remora status --key-file a --b=1 --to x  # --none",
         "remora bench tpcc-no \\\n  --b",
+        "remora bench NAME",
         "cargo run -- status",
         "other status --none",
+        "cargo run --release -p remora-a --example grow -- 7",
+        "cargo run -p remora-b --example large",
+        "A=1 cargo test --locked -p remora-b --test seeds small::a_seed -- --nocapture",
+        "cargo test --test NAME --features verbs",
+        "chrt -r 1 target/release/examples/grow",
+        ".ci/run 10",
     ] {
-        breaks(check(good), &[]);
+        breaks(check(&format!("```sh\n{good}\n```\n")), &[]);
+        breaks(check(&format!("Run `{}`.\n", good.replace("\\\n", "\n").replace("  # --none", ""))), &[]);
     }
     for bad in [
         "remora stat",
@@ -333,9 +364,96 @@ fn commands() {
         "cargo run -- status --none",
         "a & remora stat",
         "valgrind target/release/remora stat",
+        "cargo run -p remora-a --example large",
+        "cargo build --example small",
+        "cargo test -p remora-c",
+        "cargo test -p remora-a --test seeds",
+        "cargo test -p remora-b a_seed_is_lost",
+        "target/release/examples/small",
+        "A=1 .ci/walk",
     ] {
-        breaks(check(bad), &["command"]);
+        breaks(check(&format!("```sh\n{bad}\n```\n")), &["command"]);
+        breaks(check(&format!("Run `{}`.\n", bad.replace("\\\n", "\n"))), &["command"]);
     }
+    breaks(check("```text\nremora stat\n```\n"), &[]);
+}
+
+#[test]
+fn the_summary_names_each_page_once() {
+    let pages = ["SUMMARY.md", "README.md", "book/a.md"].map(str::to_owned);
+    let check = |lines: &str| remora_tidy::summary(lines, &pages);
+    breaks(check("# S\n[The book](README.md)\n- [Ideas]()\n  - [A](book/a.md)\n"), &[]);
+    breaks(check("[The book](README.md)\n"), &["summary"]);
+    breaks(check("[The book](README.md)\n- [A](book/a.md)\n- [B](book/a.md)\n"), &["summary"]);
+    breaks(check("[The book](README.md)\n- [A](book/a.md)\n- [B](book/b.md)\n"), &["summary"]);
+}
+
+#[test]
+fn figures_have_a_command_and_a_date() {
+    let check = |row: &str| {
+        let head = "| what | figure | command | version of |\n| --- | --- | --- | --- |\n";
+        remora_tidy::figures(&format!("# A\n| a | b |\n## Figures\n{head}{row}\n## More\n| a | b |\n"))
+    };
+    breaks(check("| a `b` | 7 ms | `remora bench micro` | 2026-11-21 |"), &[]);
+    breaks(check("| a `b` | 7 ms | as above | 2026-11-21 |"), &["figure"]);
+    breaks(check("| a | 7 ms | `remora bench micro` | yesterday |"), &["figure"]);
+    breaks(check("| a | 7 ms |"), &["figure"; 2]);
+}
+
+#[test]
+fn words() {
+    let words = remora_tidy::parse_words("client\nclients\ndoesn't\nlease\nsided\n").unwrap();
+    let check = |text: &str| remora_tidy::spelling(text, &words);
+    for good in [
+        "Client, (lease) *lease*: client's clients' doesn't.",
+        "[client](beahviour.md#beahviour) https://beahviour.org beahviour::lease beahviour.rs, a/beahviour",
+        "x CAS READs BeaHviour p99 on_beahviour",
+        "`beahviour` ``a ` beahviour`` `over\nbeahviour`",
+        "```sh\nbeahviour\n```\nlease\n",
+    ] {
+        breaks(check(good), &[]);
+    }
+    for bad in ["beahviour", "client-beahviour's", "[beahviour](a.md)", "`a` beahviour `b`", "` beahviour", "Beahviour"]
+    {
+        breaks(check(bad), &["word"]);
+    }
+    let found = check("client\n```\na\n```\n`a\nb` lease\nbeahviour\n");
+    assert_eq!(found[0].line, 7, "{found:?}");
+    assert!(found[0].message.contains("correct it, or add it in its place"));
+    let source = "//! client\n// beahviour\n/// lease\n/// `\nlet beahviour = 1; // beahviour\n    /// beahviour`\n";
+    let found = check(&remora_tidy::doc_comments(source));
+    assert_eq!(found.iter().map(|one| one.line).collect::<Vec<_>>(), [6], "{found:?}");
+    for bad in ["b\na\n", "a\na\n", "A\n", "a b\n"] {
+        assert!(remora_tidy::parse_words(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn links_lead_out_of_the_book() {
+    let there = "https://github.com/remora-db/remora/blob/main/";
+    let check = |page: &str, text: &str, expected: &str| {
+        assert_eq!(remora_tidy::lead_out(page, text), expected.replace("THERE/", there), "{page}");
+    };
+    check("a.md", "[a](../README.md), [b](b.md)", "[a](THERE/README.md), [b](b.md)");
+    check("book/a.md", "[a](../../crates/a/src/b.rs)\n[b](../b.md#c)", "[a](THERE/crates/a/src/b.rs)\n[b](../b.md#c)");
+    check("book/a.md", "[a](../../README.md#b-c)", "[a](THERE/README.md#b-c)");
+    check("book/a.md", "[a](../../docs/b.md) [c](#d) [e]()", "[a](../../docs/b.md) [c](#d) [e]()");
+    check("a.md", "![a](../img/a.svg \"A\") ![b](img/b.svg)", "![a](THERE/img/a.svg \"A\") ![b](img/b.svg)");
+    check("a.md", "[`a`](../b.rs) `[a](../b.rs)`", "[`a`](THERE/b.rs) `[a](../b.rs)`");
+    check("book/a.md", "[a](../README.md#b) [c](../d/README.md)", "[a](../index.md#b) [c](../d/index.md)");
+    check("README.md", "[a](SUMMARY.md)", "[a](THERE/docs/SUMMARY.md)");
+    let code = "```text\n[a](../b.rs)\n```\n";
+    check("a.md", &format!("{code}[c](../d.rs)\n"), &format!("{code}[c](THERE/d.rs)\n"));
+    check("a.md", "[a](https://b/../c) [d](mailto:e) [f](../../g)", "[a](https://b/../c) [d](mailto:e) [f](../../g)");
+
+    // As mdBook hands them over: a part without a file, and chapters below a chapter.
+    let text = r#"{"sections": ["Separator", {"Chapter": {"name": "A", "content": "", "path": null, "sub_items": [
+        {"Chapter": {"name": "B", "content": "[c](../../d.rs)", "path": "book/b.md", "sub_items": []}}]}}]}"#;
+    let mut book = serde_json::from_str(text).unwrap();
+    remora_tidy::lead_out_of_all(&mut book);
+    let nested = &book["sections"][1]["Chapter"]["sub_items"][0]["Chapter"];
+    assert_eq!(nested["content"], format!("[c]({there}d.rs)"));
+    assert_eq!(nested["name"], "B");
 }
 
 #[test]

@@ -170,10 +170,10 @@ pub(crate) struct Queue {
     backlog: VecDeque<WorkRequest>,
     /// Lists whose last work request is in the backlog.
     waiting: VecDeque<Fetched>,
-    /// The signaled work requests, in the order posted: how many work requests each ends, and which
-    /// list.
+    /// The signalled work requests, in the order posted: how many work requests each ends, and
+    /// which list.
     under_way: VecDeque<(usize, Option<Fetched>)>,
-    /// Work requests posted since the last signaled one.
+    /// Work requests posted since the last signalled one.
     unsignaled: usize,
     room: usize,
     done: VecDeque<Fetched>,

@@ -15,7 +15,7 @@ use crate::tcp::stream::Stream;
 /// The words of a connection that are to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// The words. They are initialised once and then overwritten; what lies behind `end` belongs to
+    /// The words. They are initialized once and then overwritten; what lies behind `end` belongs to
     /// earlier frames.
     words: Vec<u64>,
     end: usize,

@@ -42,8 +42,8 @@ pub struct OrderedOptions {
     /// its own, and leaves become full.
     pub apart: usize,
     /// Bytes of all values together that it has room for at first, if they have different lengths;
-    /// `rows` of the longest ones if `None`. Values that lie in leaves, and those of typed tables, have one
-    /// length.
+    /// `rows` of the longest ones if `None`. Values that lie in leaves, and those of typed tables,
+    /// have one length.
     pub bytes: Option<u64>,
     /// Whether each of its tables grows before it is full, while transactions go on. In a table
     /// that does not, inserts that find no room fail with

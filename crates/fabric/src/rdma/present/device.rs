@@ -252,7 +252,7 @@ impl Context {
                 }
                 entry.assume_init()
             };
-            // SAFETY: the union's bytes are all initialised, and any bytes are a valid address.
+            // SAFETY: the union's bytes are all initialized, and any bytes are a valid address.
             let gid = unsafe { entry.gid.raw };
             (gid != [0; 16]).then_some((rank(&gid, entry.gid_type), index as u8, gid))
         });

@@ -127,7 +127,7 @@ pub(super) struct WorkRequest {
 /// A completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Completion {
-    /// The oldest signaled work request has completed, and so have all before it.
+    /// The oldest signalled work request has completed, and so have all before it.
     Sent,
     /// A message of the other end has arrived, with its word.
     Message(u32),
@@ -496,7 +496,7 @@ impl QueuePair {
         }
         let Some(last) = count.checked_sub(1) else { return Ok(()) };
         let mut bad = ptr::null_mut();
-        // SAFETY: `count` requests are initialised and linked, and the last one ends the list. The
+        // SAFETY: `count` requests are initialized and linked, and the last one ends the list. The
         // requests and their pieces live until the call returns, and the call has copied them by
         // then. The memory that they name is registered with this queue pair's domain, the queue
         // pair keeps it until it is destroyed, and its bounds have been checked.

@@ -40,7 +40,7 @@
 //!   and the lock word is only ever CASed.
 //! - The undo entry goes out **in the commit's own chain**, before the data on each connection, and
 //!   not in a round during execution. So two round trips are two also for short logic, and an abort
-//!   has no log to neutralise.
+//!   has no log to neutralize.
 //! - Validation looks **at the primary, and at the lock** as well as the version.
 //! - Replicas are made visible, and logs freed, **and acknowledged, before any lock is freed**.
 //! - A rollback, which only recovery does, installs a new odd version, and never the old one again.
