@@ -87,13 +87,18 @@ impl Program {
     }
 }
 
-/// What commands may name: packages, examples, tests and scripts.
+/// What commands may name: packages, examples, tests, scripts, and values of some options.
 #[derive(Debug, Default)]
 pub struct Names {
     packages: BTreeMap<String, String>,
     files: BTreeSet<String>,
     functions: BTreeMap<String, BTreeSet<String>>,
+    values: BTreeSet<String>,
 }
+
+/// Options whose values are names: strings in the code, or variants of an enum.
+const NAMED: [&str; 9] =
+    ["protocol", "only", "workload", "fabric", "faults", "kill", "mix", "deployment", "distribution"];
 
 impl Names {
     /// Adds a file of the repository.
@@ -107,6 +112,11 @@ impl Names {
         if path.ends_with(".rs") {
             let name = |line: &str| Some(line.trim_start().split_once("fn ")?.1.split_once('(')?.0.to_owned());
             self.functions.entry(folder).or_default().extend(text.lines().filter_map(name));
+        }
+        if path.ends_with(".rs") && path.contains("/src/") {
+            let variant = |line: &str| line.strip_prefix("    ").and_then(|line| line.strip_suffix(',')).map(kebab);
+            self.values.extend(text.lines().filter_map(variant));
+            self.values.extend(text.split('"').filter(|value| !value.contains(' ')).map(str::to_owned));
         }
     }
 
@@ -123,6 +133,13 @@ impl Names {
         }
         if program.starts_with(".ci/") && !self.files.contains(*program) {
             return Some(format!("no script {program:?}"));
+        }
+        let options = words.windows(2).filter_map(|pair| Some((pair[0].strip_prefix("--")?, pair[1])));
+        let named = options.filter(|(option, value)| NAMED.contains(option) && !is_placeholder(value));
+        for (option, value) in named.flat_map(|(option, values)| values.split(',').map(move |value| (option, value))) {
+            if !self.values.contains(value) {
+                return Some(format!("no {value:?} for --{option}"));
+            }
         }
         if *program != "cargo" {
             return None;

@@ -338,6 +338,7 @@ fn commands() {
     names.read("crates/a/examples/grow.rs", "fn main() {}\n");
     names.read("crates/b/examples/large/main.rs", "fn main() {}\n");
     names.read("crates/b/tests/seeds.rs", "mod small {\n    fn a_seed_is_kept() {}\n}\n");
+    names.read("crates/b/src/lib.rs", "const NAME: &str = \"drtm-h\";\nenum Fault {\n    ClockStep,\n}\n");
     names.read(".ci/run", "");
     let check = |text: &str| remora_tidy::commands(text, &remora, &Program::default(), &names);
     for good in [
@@ -352,6 +353,7 @@ fn commands() {
         "cargo test --test NAME --features verbs",
         "chrt -r 1 target/release/examples/grow",
         ".ci/run 10",
+        "other --protocol drtm-h --faults drtm-h,clock-step --workload NAME",
     ] {
         breaks(check(&format!("```sh\n{good}\n```\n")), &[]);
         breaks(check(&format!("Run `{}`.\n", good.replace("\\\n", "\n").replace("  # --none", ""))), &[]);
@@ -371,6 +373,8 @@ fn commands() {
         "cargo test -p remora-b a_seed_is_lost",
         "target/release/examples/small",
         "A=1 .ci/walk",
+        "other --protocol drtm-i",
+        "--faults clock-step,clock-stop",
     ] {
         breaks(check(&format!("```sh\n{bad}\n```\n")), &["command"]);
         breaks(check(&format!("Run `{}`.\n", bad.replace("\\\n", "\n"))), &["command"]);
