@@ -7,6 +7,7 @@
 mod book;
 mod circles;
 mod commands;
+mod counts;
 mod licences;
 mod words;
 
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use book::{figures, lead_out, lead_out_of_all, summary};
 pub use circles::{CIRCLES, circles};
 pub use commands::{Names, Program, commands};
+pub use counts::counts;
 pub use licences::{allowed_licences, forbidden_licences};
 pub use words::{doc_comments, parse_words, spelling};
 

@@ -90,6 +90,9 @@ fn the_repository_is_tidy() {
         if path == "README.md" {
             all.extend(remora_tidy::figures(&text));
         }
+        if path == "docs/papers.md" {
+            all.extend(remora_tidy::counts(&text));
+        }
         if path == "ARCHITECTURE.md" {
             let crates: Vec<String> = files
                 .iter()
@@ -307,6 +310,19 @@ fn pages() {
     let crates = ["a".to_owned(), "b".to_owned()];
     breaks(remora_tidy::map("| `crates/a` | A |\n| `crates/b` | B |\n", &crates), &[]);
     breaks(remora_tidy::map("| `crates/a` | A |\n", &crates), &["map"]);
+}
+
+#[test]
+fn counts() {
+    let rows = "## A\n| what | section | state | code |\n| --- | --- | --- | --- |\n| a | 1 | real | b |\n| c | 2 | not yet | |\n";
+    let check = |lines: &str| {
+        remora_tidy::counts(&format!("| text | rows | real | not yet |\n| --- | ---: | ---: | ---: |\n{lines}\n{rows}"))
+    };
+    breaks(check("| A | 2 | 1 | 1 |\n| all | 2 | 1 | 1 |\n"), &[]);
+    breaks(check("| A | 2 | 2 | 0 |\n| all | 2 | 1 | 1 |\n"), &["counts"; 2]);
+    breaks(check("| A | 2 | 1 | 1 |\n| all | 3 | 1 | 1 |\n"), &["counts"]);
+    breaks(check("| all | 2 | 1 | 1 |\n"), &["counts"; 3]);
+    breaks(remora_tidy::counts(&rows.replace("real", "rael")), &["counts"; 6]);
 }
 
 #[test]
