@@ -246,24 +246,32 @@ impl<B: Deref<Target = [u8]>> Node<B> {
 
     /// The least key that it can have.
     #[must_use]
-    pub fn low(&self) -> &[u8] {
-        if self.shape.is_slotted { slotted::low(&self.bytes) } else { &self.bytes[FENCES..][..self.shape.key_bytes] }
+    pub fn low(&self) -> Cow<'_, [u8]> {
+        if self.shape.is_slotted {
+            return slotted::whole(slotted::low(&self.bytes, self.level()));
+        }
+        Cow::Borrowed(&self.bytes[FENCES..][..self.shape.key_bytes])
     }
 
     /// The least key beyond it; `None` if it has all that are not less than its low fence.
     #[must_use]
-    pub fn high(&self) -> Option<&[u8]> {
-        let is_slotted = self.shape.is_slotted;
-        let fixed = || &self.bytes[FENCES + self.shape.key_bytes..][..self.shape.key_bytes];
-        (self.bytes[ENDLESS] == 0).then(|| if is_slotted { slotted::high(&self.bytes) } else { fixed() })
+    pub fn high(&self) -> Option<Cow<'_, [u8]>> {
+        if self.shape.is_slotted {
+            return slotted::high(&self.bytes, self.level()).map(slotted::whole);
+        }
+        let fence = || &self.bytes[FENCES + self.shape.key_bytes..][..self.shape.key_bytes];
+        (self.bytes[ENDLESS] == 0).then(|| Cow::Borrowed(fence()))
     }
 
     /// Whether a key belongs to it, or lies to its left (`Less`) or right (`Greater`).
     #[must_use]
     pub fn side_of(&self, key: &[u8]) -> Ordering {
-        if key < self.low() {
+        if self.shape.is_slotted {
+            return slotted::side_of(&self.bytes, self.level(), key);
+        }
+        if key < &self.low()[..] {
             Ordering::Less
-        } else if self.high().is_some_and(|high| key >= high) {
+        } else if self.high().is_some_and(|high| key >= &high[..]) {
             Ordering::Greater
         } else {
             Ordering::Equal
@@ -293,7 +301,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     #[must_use]
     pub fn key(&self, at: usize) -> Cow<'_, [u8]> {
         if self.shape.is_slotted {
-            return slotted::key(&self.bytes, self.level(), at);
+            return slotted::whole(slotted::key(&self.bytes, self.level(), at));
         }
         Cow::Borrowed(&self.bytes[self.keys(at..at + 1)])
     }
@@ -335,7 +343,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     /// behind all keys that begin like it, because the next keys will come there. The half that the
     /// key belongs to then has room for it.
     pub fn split_point(&self, key: &[u8]) -> Result<Split, Damaged> {
-        let ends = self.high().is_none_or(|high| shared(key, self.low()) > shared(key, high));
+        let ends = self.high().is_none_or(|high| shared(key, &self.low()) > shared(key, &high));
         let appends = ends && self.find(key) == Err(self.count());
         // An inner node's last child is where an appended key goes.
         let at_the_end = appends || self.high().is_none() && self.level() > 0 && self.child_of(key) + 1 == self.count();
@@ -469,10 +477,10 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         let mut image = Image::new();
         let (at, count) = (split.at, self.count());
         let mut right = Node::create(self.shape, &mut image, self.level(), &split.fence);
-        right.end(self.high(), self.next());
+        right.end(self.high().as_deref(), self.next());
         right.append(self, at);
         self.truncate(at);
-        self.end(Some(right.low()), right_id);
+        self.end(Some(&right.low()), right_id);
         debug_assert_eq!(self.count() + right.count(), count);
         image
     }
@@ -484,7 +492,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
             return Content::of(self).with(right, from).write(&mut self.bytes);
         }
         self.append(right, from);
-        self.end(right.high(), right.next());
+        self.end(right.high().as_deref(), right.next());
     }
 
     /// Where it ends, and what is behind. It must have room for the fence.
@@ -504,7 +512,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
     fn append<C: Deref<Target = [u8]>>(&mut self, other: &Node<C>, from: usize) {
         let (count, more) = (self.count(), other.count() - from);
         if self.shape.is_slotted {
-            let (high, next) = (self.high().map(<[u8]>::to_vec), self.next());
+            let (high, next) = (self.high().map(Cow::into_owned), self.next());
             return Content::of(self).with(other, from).ending(high.as_deref(), next).write(&mut self.bytes);
         }
         assert!(count + more <= self.capacity(), "there is room");

@@ -378,6 +378,11 @@ impl DynTable {
 
 /// The steps of operations, which ordered tables run together with their own.
 impl DynTable {
+    /// Whether there can be contents that are not kept in one piece.
+    pub(crate) fn has_parts(&self) -> bool {
+        self.parts.is_some()
+    }
+
     /// The table of heads.
     pub(crate) fn heads(&self) -> &RawTable {
         &self.heads

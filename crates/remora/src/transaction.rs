@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::error::{Error, Misuse, Named, Reason};
 use crate::key::Key;
 use crate::record::{Plain, Record};
-use crate::table::{ClusterNumber, Handle, Table};
+use crate::table::{ClusterNumber, Handle, RawTable, Table};
 use crate::usage::InUse;
 
 /// A record of a transaction: the way to records that costs the processor least.
@@ -51,11 +51,6 @@ impl<V> Clone for Slot<V> {
 impl<V> Copy for Slot<V> {}
 
 impl<V> Slot<V> {
-    /// Whether both name the same record.
-    pub(crate) fn is(self, other: Slot<V>) -> bool {
-        self.slot == other.slot
-    }
-
     /// The slot without its type; `None` if the record could not be named.
     pub(crate) fn untyped(self) -> RawSlot {
         self.slot
@@ -202,11 +197,11 @@ impl<'t, 's> Transaction<'t, 's> {
 
     /// Asks the memory node that has the inner nodes of an ordered table, if there is one, for the
     /// leaf of a key.
-    pub(crate) async fn locate_in_tree<V: Record>(
+    pub(crate) async fn locate_in_tree(
         &mut self,
-        inner: &Table<u64, V>,
-        leaves: &Table<u64, V>,
-        key: &[u8],
+        inner: &RawTable,
+        leaves: &RawTable,
+        key: (&[u8], bool),
         parent: bool,
         intent: Intent,
     ) -> Result<Option<Located>, Error> {

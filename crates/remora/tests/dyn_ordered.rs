@@ -31,7 +31,7 @@ every_protocol! {
 
 /// Keys and values of every combination of lengths: in leaves, in records of their own, and in
 /// several records.
-const SHAPES: [(Lengths, Lengths); 8] = [
+const SHAPES: [(Lengths, Lengths); 13] = [
     (Exactly(5), Exactly(20)),
     (Exactly(5), UpTo(20)),
     (UpTo(5), Exactly(20)),
@@ -40,6 +40,11 @@ const SHAPES: [(Lengths, Lengths); 8] = [
     (Exactly(40), UpTo(3000)),
     (UpTo(40), Exactly(300)),
     (UpTo(40), UpTo(3000)),
+    (UpTo(512), UpTo(20)),
+    (UpTo(512), Exactly(20)),
+    (UpTo(512), UpTo(3000)),
+    (UpTo(64), Exactly(300)),
+    (UpTo(300), UpTo(200)),
 ];
 
 fn schema((keys, values): (Lengths, Lengths)) -> DynSchema {
@@ -60,6 +65,14 @@ fn key(lengths: Lengths, random: u64) -> Vec<u8> {
     match lengths {
         Exactly(_) => vec![b'k'; max - 3].into_iter().chain(digits.take(3)).collect(),
         UpTo(_) if random >> 40 & 7 == 0 => vec![0; max - random as usize % 4],
+        UpTo(_) if max > 63 && random >> 43 & 3 == 1 => {
+            // They differ at once, and are long.
+            digits.take(1 + random as usize / 64 % 3).flat_map(|digit| vec![digit; max / 3]).collect()
+        }
+        UpTo(_) if max > 63 && random >> 43 & 3 == 2 => {
+            // They differ at their end.
+            vec![b'k'; max - 4].into_iter().chain(digits.take(1 + random as usize / 64 % 4)).collect()
+        }
         UpTo(_) => digits.take(1 + random as usize / 64 % 4).collect(),
     }
 }
@@ -255,18 +268,23 @@ fn keys_are_in_the_order_of_their_bytes() {
 fn a_tree_grows_and_shrinks() {
     const ROWS: u64 = 3000;
     for protocol in [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD] {
-        for (number, shape) in
-            [(UpTo(40), UpTo(60)), (Exactly(12), UpTo(30)), (UpTo(62), UpTo(500))].into_iter().enumerate()
-        {
+        let shapes = [(UpTo(40), UpTo(60)), (Exactly(12), UpTo(30)), (UpTo(62), UpTo(500)), (UpTo(512), UpTo(60))];
+        for (number, shape) in shapes.into_iter().enumerate() {
             let cluster = embedded(protocol, 2);
-            let things = create(&cluster, shape, OrderedOptions::for_rows(ROWS).bytes(1 << 20));
+            let rows = if shape.0 == UpTo(512) { ROWS / 3 } else { ROWS };
+            let things = create(&cluster, shape, OrderedOptions::for_rows(rows).bytes(1 << 20));
             let key = |number: u64| match shape.0 {
                 Exactly(_) => format!("{number:012}").into_bytes(),
+                // Short and long ones, which differ early, late, or in between.
+                UpTo(512) if number % 4 > 0 => {
+                    let (group, begin) = (number / 100, [1, 5, 400][number as usize % 4 - 1]);
+                    format!("{group:x<begin$}/{number:y<90}").into_bytes()
+                }
                 UpTo(_) => format!("{number}/of a row").into_bytes(),
             };
             let value = |number: u64| vec![number as u8; number as usize % 30];
             // Ascending, descending, and in no order.
-            let order = |at: u64| [at, ROWS - 1 - at, at * 1999 % ROWS][number];
+            let order = |at: u64| [at, ROWS - 1 - at, at * 1999 % ROWS][number % 3];
             let mut model: Model = (0..ROWS).map(|number| (key(number), value(number))).collect();
             let mut worker = worker(&cluster, 1, 1);
             let insert = async |session: &mut Session, at: u64| {
@@ -435,6 +453,11 @@ fn the_longest_rows_fit(protocol: Protocol) {
         (UpTo(63), Exactly(28_000)),
         (Exactly(63), UpTo(DYN_VALUE_BYTES_MAX)),
         (UpTo(62), UpTo(DYN_VALUE_BYTES_MAX)),
+        (UpTo(64), UpTo(20)),
+        (UpTo(512), UpTo(219)),
+        (UpTo(512), Exactly(220)),
+        (UpTo(512), Exactly(DYN_VALUE_BYTES_MAX)),
+        (UpTo(512), UpTo(DYN_VALUE_BYTES_MAX)),
     ];
     for shape in shapes {
         let cluster = embedded(protocol, 2);
@@ -479,6 +502,7 @@ impl Observer for Costs {
 fn it_costs_what_a_typed_table_costs(protocol: Protocol) {
     costs::<[u8; 20]>(protocol, (Exactly(8), Exactly(20)), 20);
     costs::<[u8; 20]>(protocol, (UpTo(7), UpTo(19)), 12);
+    costs::<[u8; 20]>(protocol, (UpTo(512), UpTo(19)), 12);
     costs::<[u8; 400]>(protocol, (Exactly(8), Exactly(400)), 400);
     costs::<[u8; 400]>(protocol, (UpTo(7), Exactly(400)), 400);
     costs::<[u8; 400]>(protocol, (UpTo(7), UpTo(400)), 100);
@@ -660,20 +684,20 @@ fn bad_shapes_are_refused() {
     refused(UpTo(0), Exactly(1), &["length of keys"]);
     refused(UpTo(1), UpTo(0), &["length of values"]);
     refused(Exactly(65), Exactly(1), &["65", "64"]);
-    refused(UpTo(64), Exactly(1), &["64", "63"]);
-    refused(UpTo(64), Exactly(1000), &["64", "63"]);
     refused(Exactly(64), UpTo(1000), &["64", "63"]);
-    refused(UpTo(63), UpTo(1000), &["63", "62"]);
+    refused(UpTo(513), Exactly(1), &["513", "512"]);
+    refused(UpTo(513), UpTo(1000), &["513", "512"]);
+    refused(UpTo(64), Exactly(DYN_VALUE_BYTES_MAX + 1), &["16385", "16384"]);
     refused(UpTo(10), UpTo(DYN_VALUE_BYTES_MAX + 1), &["16385", "16384"]);
     refused(Exactly(10), UpTo(DYN_VALUE_BYTES_MAX + 1), &["16385", "16384"]);
     refused(Exactly(8), Exactly(1 << 20), &["1048576", "32704"]);
     for huge in [usize::MAX, usize::MAX - 1, 1 << 32 | 4] {
         refused(Exactly(huge), Exactly(1), &["64"]);
-        refused(UpTo(huge), Exactly(1), &["63"]);
+        refused(UpTo(huge), Exactly(1), &["512"]);
         refused(Exactly(8), Exactly(huge), &["32704"]);
         refused(Exactly(8), UpTo(huge), &["16384"]);
         refused(UpTo(8), Exactly(huge), &["32704"]);
-        refused(UpTo(huge), UpTo(huge), &["62"]);
+        refused(UpTo(huge), UpTo(huge), &["512"]);
     }
     // The catalog knows the limit of records that are as large.
     let large = schema((Exactly(8), Exactly(32_700)));
@@ -695,6 +719,8 @@ fn bad_rows_are_refused() {
         cluster.create_dyn_ordered("long", &schema((UpTo(20), UpTo(400))), OrderedOptions::for_rows(10)).unwrap();
     let exact =
         cluster.create_dyn_ordered("exact", &schema((Exactly(3), Exactly(4))), OrderedOptions::for_rows(10)).unwrap();
+    let wide =
+        cluster.create_dyn_ordered("wide", &schema((UpTo(512), UpTo(100))), OrderedOptions::for_rows(10)).unwrap();
     let twice = cluster.create_dyn_ordered("short", short.schema(), OrderedOptions::for_rows(10)).unwrap_err();
     assert_eq!(twice.kind(), OpenErrorKind::TableExists);
     let mut worker = worker(&cluster, 1, 1);
@@ -704,6 +730,9 @@ fn bad_rows_are_refused() {
             (&short, &[1; 21], b"v", Limit::KeyLength { found: 21, max: 20 }),
             (&short, b"key", &[1; 101], Limit::Value { found: 101, max: 100 }),
             (&long, &[1; 21], b"v", Limit::KeyLength { found: 21, max: 20 }),
+            (&wide, b"", b"v", Limit::KeyLength { found: 0, max: 512 }),
+            (&wide, &[1; 513], b"v", Limit::KeyLength { found: 513, max: 512 }),
+            (&wide, &[1; 512], &[1; 101], Limit::Value { found: 101, max: 100 }),
             (&long, b"key", &[1; 401], Limit::Value { found: 401, max: 400 }),
             (&exact, b"four", b"four", Limit::Key { found: 4, expected: 3 }),
             (&exact, b"", b"four", Limit::Key { found: 0, expected: 3 }),
@@ -727,7 +756,7 @@ fn bad_rows_are_refused() {
         }
         let refused = session.transact(async |tx| short.get_mut(tx, b"key").await.map(drop)).await.unwrap_err();
         assert!(matches!(refused, Error::Misuse(Misuse::NotInPlace { .. })), "{refused}");
-        for table in [&short, &long, &exact] {
+        for table in [&short, &long, &exact, &wide] {
             let done = session.transact(async |tx| {
                 assert_eq!(table.put(tx, b"key", b"1234").await?, None);
                 table.scan(tx, &b"k"[..].., 10).await
@@ -735,7 +764,7 @@ fn bad_rows_are_refused() {
             assert_eq!(done.await.unwrap(), [(b"key".to_vec(), b"1234".to_vec())]);
         }
     });
-    for table in [&short, &long, &exact] {
+    for table in [&short, &long, &exact, &wide] {
         assert_eq!(settled(&cluster, table, &mut worker).rows, 1);
     }
 }
@@ -744,7 +773,7 @@ fn bad_rows_are_refused() {
 #[test]
 fn a_table_comes_and_goes() {
     let cluster = embedded(Protocol::default(), 2);
-    for shape in [(UpTo(20), UpTo(30)), (UpTo(20), UpTo(3000)), (Exactly(8), Exactly(500))] {
+    for shape in [(UpTo(20), UpTo(30)), (UpTo(20), UpTo(3000)), (Exactly(8), Exactly(500)), (UpTo(100), UpTo(3000))] {
         let (schema, options) = (schema(shape), OrderedOptions::for_rows(10));
         let open = || cluster.open_or_create_dyn_ordered("things", &schema, options);
         let (created, opened) = (open().unwrap(), open().unwrap());
@@ -767,9 +796,9 @@ fn a_table_comes_and_goes() {
 #[test]
 fn values_of_one_length_are_changed_in_place() {
     let cluster = embedded(Protocol::default(), 2);
-    for (number, (keys, bytes)) in
-        [(Exactly(3), 4), (UpTo(60), 4), (Exactly(3), 300), (UpTo(60), 300)].into_iter().enumerate()
-    {
+    let shapes =
+        [(Exactly(3), 4), (UpTo(60), 4), (UpTo(512), 4), (Exactly(3), 300), (UpTo(60), 300)];
+    for (number, (keys, bytes)) in shapes.into_iter().enumerate() {
         let schema = schema((keys, Exactly(bytes)));
         let counters = cluster.create_dyn_ordered(&number.to_string(), &schema, OrderedOptions::for_rows(10)).unwrap();
         worker(&cluster, 1, 1).block_on(async |session| {

@@ -5,14 +5,14 @@
 //!    ->    leaf id; its parent, if it is asked for;
 //!          then as READ if the leaf lies at this node, too
 //!
-//! The parent is asked for by the highest bit of the request's first word;
-//! it is a node (`btree::NODE_BYTES`).
+//! The parent is asked for by the highest bit of the request's first word.
+//! The next bit says that nodes are slotted (`btree`).
 //! ```
 
 use std::sync::atomic::AtomicU64;
 
 use remora_fabric::{WORD_BYTES, copy};
-use remora_index::btree::{LEVELS_MAX, NODE_BYTES, Node, ROOT, Shape};
+use remora_index::btree::{LEVELS_MAX, Node, ROOT, Shape};
 use remora_index::{HostShard, Presence};
 use remora_node::ShardId;
 use remora_record::{FetchedRecord, Key};
@@ -27,8 +27,8 @@ pub(crate) const REQUEST_WORDS: usize = 3;
 
 /// Bit in the length of the key: the parent is wanted.
 pub(crate) const PARENT: usize = 1 << 31;
-/// Words of a node.
-pub(crate) const NODE_WORDS: usize = NODE_BYTES / WORD_BYTES;
+/// Bit in the length of the key: nodes are slotted.
+pub(crate) const SLOTTED: usize = 1 << 30;
 
 /// The key of a node in its table.
 pub(crate) fn node_key(id: u64) -> Option<Key> {
@@ -56,7 +56,10 @@ impl Descent {
     ) -> Option<u64> {
         let key = wanted.key;
         // The size of values does not matter for inner nodes.
-        let shape = Shape::new(key.len(), 0)?;
+        let shape = match wanted.is_slotted {
+            true => Shape::of_slotted_inner(inner.shape.value_max()),
+            false => Shape::new(key.len(), 0)?,
+        };
         let mut id = ROOT;
         for level in 1..=LEVELS_MAX {
             self.levels = level.into();
@@ -70,7 +73,7 @@ impl Descent {
             if node.level() == 1 {
                 reply.push(id);
                 if wanted.parent {
-                    reply.extend_from_slice(self.value.get(..NODE_WORDS)?);
+                    reply.extend_from_slice(&self.value);
                 }
                 return Some(id);
             }
@@ -100,6 +103,7 @@ pub(crate) struct Wanted<'a> {
     /// Shard of the leaves, if they are all here.
     pub(crate) leaves: Option<ShardId>,
     parent: bool,
+    is_slotted: bool,
     key: &'a [u8],
 }
 
@@ -107,7 +111,8 @@ impl Wanted<'_> {
     pub(crate) fn parse(count: usize, arguments: &[u64]) -> Option<Wanted<'_>> {
         let (&[inner, leaves], key) = arguments.split_first_chunk()?;
         let shard = |number| u16::try_from(number).ok().map(ShardId);
-        let key = key.as_bytes().get(..count & !PARENT)?;
-        Some(Wanted { inner: shard(inner)?, leaves: shard(leaves), parent: count & PARENT != 0, key })
+        let key = key.as_bytes().get(..count & !(PARENT | SLOTTED))?;
+        let [parent, is_slotted] = [PARENT, SLOTTED].map(|bit| count & bit != 0);
+        Some(Wanted { inner: shard(inner)?, leaves: shard(leaves), parent, is_slotted, key })
     }
 }

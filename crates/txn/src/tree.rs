@@ -11,7 +11,7 @@ use remora_node::TableId;
 use remora_record::Key;
 use zerocopy::IntoBytes;
 
-use crate::descent::{NODE_WORDS, NONE, PARENT, REQUEST_WORDS, node_key};
+use crate::descent::{NONE, PARENT, REQUEST_WORDS, SLOTTED, node_key};
 use crate::error::Stop;
 use crate::protocol::lookup::Examined;
 use crate::protocol::spec::FirstRead;
@@ -32,13 +32,13 @@ impl Tx<'_> {
     /// Asks the CPU of the memory node that has all inner nodes for the leaf of a key: one round
     /// trip. Returns `None` if there is no such node, or if its CPU does not know the leaf. If the
     /// leaf lies there too, it has been fetched, unless another transaction has it locked. `parent`
-    /// says whether the parent is wanted too.
+    /// says whether the parent is wanted too, `is_slotted` which layout nodes have.
     #[inline(never)]
     pub fn locate_in_tree(
         &mut self,
         inner: TableId,
         leaves: TableId,
-        key: &[u8],
+        (key, is_slotted): (&[u8], bool),
         parent: bool,
         intent: Intent,
     ) -> Outlined<impl Future<Output = Result<Option<Located>, Stop>>> {
@@ -51,7 +51,7 @@ impl Tx<'_> {
             let is_there = leaves.shards() == 1 && leaves.shard_replicas(0)[0].node == node;
             let leaf_shard = if is_there { leaves.shard_id(0).0.into() } else { NONE };
             let mut request = vec![
-                Code::Descend.word(key.len() | if parent { PARENT } else { 0 }),
+                Code::Descend.word(key.len() | if parent { PARENT } else { 0 } | if is_slotted { SLOTTED } else { 0 }),
                 inner.shard_id(0).0.into(),
                 leaf_shard,
             ];
@@ -60,7 +60,7 @@ impl Tx<'_> {
 
             let mut round = self.lane.round();
             let record_words = if is_there { READ_REPLY_WORDS + leaves.shape().record_bytes() / WORD_BYTES } else { 0 };
-            let parent_words = if parent { NODE_WORDS } else { 0 };
+            let parent_words = if parent { inner.shape().value_max() / WORD_BYTES } else { 0 };
             let call = round.call(node, &request, None, 1 + parent_words + record_words);
             let done = self.lane.execute(round).await?;
             let Some((&leaf, rest)) = done.reply(call).split_first() else { return Ok(None) };

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! +0   level u16, entries u16, endless u8, 0 u24, next u64    as in every node
-//! +16  bytes of the low fence u16, of the high fence u16, shared u16, 0 u16
-//! +24  low fence, high fence
+//! +16  of the low fence: shared u16, bytes of the rest u16; of the high fence likewise
+//! +24  of the keys: shared u16
+//! +26  rest of the low fence, rest of the high fence
 //!      entries, ascending: bytes of what is stored of the key u16, that,
 //!                          value (leaf) or id of the child u64 (inner)
 //!      zeros
@@ -11,8 +12,10 @@
 //! ```
 //!
 //! All keys of a node begin with the same `shared` bytes. The first key is stored whole, and the
-//! others without them. An inner node stores nothing of its first key, which is its low fence. So
-//! keys that have a long beginning in common take little room, in leaves and in inner nodes.
+//! others without them; a fence is stored without what it shares with the first key. An inner node
+//! stores nothing of its first child's key, which is its low fence: the next one is the first that
+//! is stored. So keys that have a long beginning in common take little room, in leaves and in inner
+//! nodes.
 //!
 //! The fence that a split of a leaf makes is the shortest string that tells the two halves apart.
 //!
@@ -37,14 +40,15 @@ use super::{CHILD_BYTES, Damaged, ENDLESS, FENCES, NEXT, NODE_BYTES, Node, Shape
 /// Bytes of the longest key of a slotted node.
 pub const SLOTTED_KEY_BYTES_MAX: usize = 512;
 /// Bytes of the longest value of a slotted leaf.
-pub const SLOTTED_VALUE_BYTES_MAX: usize = 224;
+pub const SLOTTED_VALUE_BYTES_MAX: usize = 220;
 
-const LOW_BYTES: usize = FENCES;
-const HIGH_BYTES: usize = FENCES + 2;
-const SHARED: usize = FENCES + 4;
-const HEADER: usize = FENCES + 8;
 /// Bytes of a number within a node.
 const NUMBER: usize = size_of::<u16>();
+/// What is said of the low fence, and of the high one.
+const LOW: usize = FENCES;
+const HIGH: usize = LOW + 2 * NUMBER;
+const SHARED: usize = HIGH + 2 * NUMBER;
+const HEADER: usize = SHARED + NUMBER;
 /// Bytes of an entry beside its key and its value: where it begins, and the length of its key.
 const BESIDE: usize = 2 * NUMBER;
 /// Bytes of a record beside the node that it holds: its header, and its key.
@@ -101,71 +105,97 @@ fn stored(bytes: &[u8], at: usize) -> &[u8] {
 
 /// Whether every length of a node is possible: what the functions here rely on not to panic.
 pub(super) fn check(shape: &Shape, bytes: &[u8]) -> Result<(), Damaged> {
-    let lengths = || Damaged("the lengths in it");
+    if lengths_are_possible(shape, bytes) == Some(true) { Ok(()) } else { Err(Damaged("the lengths in it")) }
+}
+
+fn lengths_are_possible(shape: &Shape, bytes: &[u8]) -> Option<bool> {
     if bytes.len() < HEADER {
-        return Err(lengths());
+        return None;
     }
-    let (level, count) = (number(bytes, 0) as u16, number(bytes, 2));
-    let [low, high, common] = [LOW_BYTES, HIGH_BYTES, SHARED].map(|at| number(bytes, at));
-    let end = bytes.len().checked_sub(NUMBER * count).ok_or_else(lengths)?;
-    let mut at = HEADER + low + high;
-    if low.max(high).max(common) > shape.key_bytes || at > end || bytes[ENDLESS] != 0 && high > 0 {
-        return Err(lengths());
-    }
-    let first = first_stored(level);
-    if count <= first && common > 0 {
-        return Err(lengths());
-    }
+    let (level, count, common) = (number(bytes, 0) as u16, number(bytes, NUMBER), number(bytes, SHARED));
+    let fences = [LOW, HIGH].map(|at| [number(bytes, at), number(bytes, at + NUMBER)]);
+    let end = bytes.len().checked_sub(NUMBER * count)?;
+    let mut at = HEADER + fences[0][1] + fences[1][1];
+    let (first, mut of_first) = (first_stored(level), 0);
     for entry in 0..count {
         if place(bytes, entry) != at || at + NUMBER > end {
-            return Err(lengths());
+            return None;
         }
         let length = number(bytes, at);
         at += NUMBER + length + shape.payload_bytes(level);
-        let is_possible = match entry.cmp(&first) {
-            Ordering::Less => length == 0,
-            Ordering::Equal => length >= common && length <= shape.key_bytes,
-            Ordering::Greater => common + length <= shape.key_bytes,
+        let whole = match entry.cmp(&first) {
+            Ordering::Less if length > 0 => return None,
+            Ordering::Less => 0,
+            Ordering::Equal => {
+                of_first = length;
+                length
+            }
+            Ordering::Greater => common + length,
         };
-        if !is_possible || at > end {
-            return Err(lengths());
+        if whole > shape.key_bytes || at > end {
+            return None;
         }
     }
-    Ok(())
+    let is_possible = |[common, rest]: [usize; 2]| common <= of_first && common + rest <= shape.key_bytes;
+    let is_endless = bytes[ENDLESS] != 0;
+    Some(at <= end && common <= of_first && fences.into_iter().all(is_possible) && !(is_endless && fences[1] != [0, 0]))
 }
 
-pub(super) fn low(bytes: &[u8]) -> &[u8] {
-    &bytes[HEADER..][..number(bytes, LOW_BYTES)]
-}
+/// Bytes in two parts, which follow one upon the other.
+type Parts<'b> = [&'b [u8]; 2];
 
-/// The high fence of a node that is not endless.
-pub(super) fn high(bytes: &[u8]) -> &[u8] {
-    &bytes[HEADER + number(bytes, LOW_BYTES)..][..number(bytes, HIGH_BYTES)]
-}
-
-/// A key in two parts: what it shares with others, and the rest.
-fn key_parts(bytes: &[u8], level: u16, at: usize) -> (&[u8], &[u8]) {
+/// The first key that is stored, if there is one.
+fn first_key(bytes: &[u8], level: u16) -> &[u8] {
     let first = first_stored(level);
-    match at.cmp(&first) {
-        Ordering::Less => (&[], low(bytes)),
-        Ordering::Equal => (&[], stored(bytes, at)),
-        Ordering::Greater => (&stored(bytes, first)[..number(bytes, SHARED)], stored(bytes, at)),
+    if number(bytes, NUMBER) > first { stored(bytes, first) } else { &[] }
+}
+
+pub(super) fn low(bytes: &[u8], level: u16) -> Parts<'_> {
+    let [common, rest] = [LOW, LOW + NUMBER].map(|at| number(bytes, at));
+    [&first_key(bytes, level)[..common], &bytes[HEADER..][..rest]]
+}
+
+/// The high fence; `None` if the node is endless.
+pub(super) fn high(bytes: &[u8], level: u16) -> Option<Parts<'_>> {
+    let [before, common, rest] = [LOW + NUMBER, HIGH, HIGH + NUMBER].map(|at| number(bytes, at));
+    (bytes[ENDLESS] == 0).then(|| [&first_key(bytes, level)[..common], &bytes[HEADER + before..][..rest]])
+}
+
+pub(super) fn key(bytes: &[u8], level: u16, at: usize) -> Parts<'_> {
+    match at.cmp(&first_stored(level)) {
+        Ordering::Less => low(bytes, level),
+        Ordering::Equal => [&[], stored(bytes, at)],
+        Ordering::Greater => [&first_key(bytes, level)[..number(bytes, SHARED)], stored(bytes, at)],
     }
 }
 
-pub(super) fn key(bytes: &[u8], level: u16, at: usize) -> Cow<'_, [u8]> {
-    match key_parts(bytes, level, at) {
-        ([], key) => Cow::Borrowed(key),
-        (common, rest) => Cow::Owned([common, rest].concat()),
+pub(super) fn whole(parts: Parts<'_>) -> Cow<'_, [u8]> {
+    match parts {
+        [[], one] | [one, []] => Cow::Borrowed(one),
+        parts => Cow::Owned(parts.concat()),
+    }
+}
+
+fn compare_parts([begin, end]: Parts<'_>, key: &[u8]) -> Ordering {
+    match key.split_at_checked(begin.len()) {
+        Some((of_begin, of_end)) => begin.cmp(of_begin).then_with(|| end.cmp(of_end)),
+        None => begin.cmp(key),
     }
 }
 
 /// Compares the key of an entry with another.
 pub(super) fn compare(bytes: &[u8], level: u16, at: usize, key: &[u8]) -> Ordering {
-    let (common, rest) = key_parts(bytes, level, at);
-    match key.split_at_checked(common.len()) {
-        Some((begin, end)) => common.cmp(begin).then_with(|| rest.cmp(end)),
-        None => common.cmp(key),
+    compare_parts(self::key(bytes, level, at), key)
+}
+
+/// Whether a key belongs to a node, or lies to its left or right.
+pub(super) fn side_of(bytes: &[u8], level: u16, key: &[u8]) -> Ordering {
+    if compare_parts(low(bytes, level), key).is_gt() {
+        Ordering::Less
+    } else if high(bytes, level).is_some_and(|high| compare_parts(high, key).is_le()) {
+        Ordering::Greater
+    } else {
+        Ordering::Equal
     }
 }
 
@@ -202,7 +232,7 @@ impl Content {
     }
 
     pub(super) fn of<B: Deref<Target = [u8]>>(node: &Node<B>) -> Content {
-        let mut content = Content::new(node.level(), node.low());
+        let mut content = Content::new(node.level(), &node.low());
         content.bytes.reserve(2 * node.bytes.len());
         content.entries.reserve(node.count() + 1);
         content.with(node, 0)
@@ -211,10 +241,9 @@ impl Content {
     /// Takes the range and the entries, from one of them on, of the node to its right.
     pub(super) fn with<B: Deref<Target = [u8]>>(mut self, right: &Node<B>, from: usize) -> Content {
         for at in from..right.count() {
-            let (common, rest) = key_parts(&right.bytes, right.level(), at);
-            self.add(self.entries.len(), [common, rest], right.value(at));
+            self.add(self.entries.len(), key(&right.bytes, right.level(), at), right.value(at));
         }
-        self.ending(right.high(), right.next())
+        self.ending(right.high().as_deref(), right.next())
     }
 
     pub(super) fn ending(mut self, high: Option<&[u8]>, next: u64) -> Content {
@@ -226,7 +255,7 @@ impl Content {
         self.add(at, [&[], key], payload);
     }
 
-    fn add(&mut self, at: usize, key: [&[u8]; 2], payload: &[u8]) {
+    fn add(&mut self, at: usize, key: Parts<'_>, payload: &[u8]) {
         let begin = self.bytes.len();
         key.into_iter().for_each(|part| self.bytes.extend_from_slice(part));
         let behind = self.bytes.len();
@@ -259,19 +288,26 @@ impl Content {
         keys.map(|key| shared(first, key)).min().unwrap_or(0)
     }
 
+    /// The first key that is stored, of those of some entries.
+    fn first_key(&self, entries: &Range<usize>) -> &[u8] {
+        let first = entries.start + first_stored(self.level);
+        if first < entries.end { self.key(first) } else { &[] }
+    }
+
     /// Bytes of a node of all of it.
     fn node_bytes(&self) -> usize {
         let all: usize = self.entries.iter().map(|entry| BESIDE + entry.end - entry.key).sum();
-        let high = self.high.as_ref().map_or(0, Vec::len);
-        self.sized(0..self.entries.len(), all, self.common(), [self.low.len(), high])
+        self.sized(0..self.entries.len(), all, self.common(), [&self.low, self.high.as_deref().unwrap_or_default()])
     }
 
     /// Bytes of a node of some entries, which take `all` bytes if their keys are stored whole.
-    fn sized(&self, entries: Range<usize>, all: usize, common: usize, fences: [usize; 2]) -> usize {
+    fn sized(&self, entries: Range<usize>, all: usize, common: usize, fences: [&[u8]; 2]) -> usize {
         let first = first_stored(self.level);
-        let of_first = if first > 0 && !entries.is_empty() { self.key(entries.start).len() } else { 0 };
+        let not_stored = if first > 0 && !entries.is_empty() { self.key(entries.start).len() } else { 0 };
         let shortened = entries.len().saturating_sub(first + 1);
-        HEADER + fences[0] + fences[1] + all - of_first - shortened * common
+        let first_key = self.first_key(&entries);
+        let fences: usize = fences.into_iter().map(|fence| fence.len() - shared(fence, first_key)).sum();
+        HEADER + fences + all - not_stored - shortened * common
     }
 
     pub(super) fn fits(&self, shape: &Shape) -> bool {
@@ -296,11 +332,16 @@ impl Content {
     /// room for what they are to have, it is the last one for an appended key; otherwise one where
     /// the halves are about as large, and the fence is short.
     ///
-    /// There is such a place. Each half has a fence of its own beside the new one, and the sum of
-    /// both is what the node has, one entry, and a key that is stored whole. Halves of a leaf differ
-    /// by at most an entry at the best place: see the node's size above. An inner node cannot be
-    /// split before the new child, since a half begins with a child that it has. One of the two
-    /// places beside that is good, since a child that begins a half has its key in the fence.
+    /// There is such a place.
+    ///
+    /// - If the new key begins as the others do, both halves together have what the node has, an
+    ///   entry, a key that is stored whole, and the new fence twice. At the best place the halves of
+    ///   a leaf differ by at most an entry: see the node's size above.
+    /// - If it does not, it comes before or behind all others. It can be alone then: the others
+    ///   share what they have shared, and so does their new fence.
+    /// - An inner node cannot be split before the new child, since a half begins with a child that
+    ///   it has. A place beside that is good, since a child that begins a half has its key in the
+    ///   fence.
     pub(super) fn split_point<B: Deref<Target = [u8]>>(
         mut self,
         node: &Node<B>,
@@ -315,7 +356,7 @@ impl Content {
         let count = self.entries.len();
         let first = first_stored(self.level);
         let whole: usize = self.entries.iter().map(|entry| BESIDE + entry.end - entry.key).sum();
-        let high = self.high.as_ref().map_or(0, Vec::len);
+        let high = self.high.as_deref().unwrap_or_default();
         // Keys ascend: what the first and the last one share, all share.
         let common = |entries: Range<usize>| match entries.start + first {
             begin if begin + 1 < entries.end => shared(self.key(begin), self.key(entries.end - 1)),
@@ -329,8 +370,8 @@ impl Content {
                 continue;
             }
             let fence = self.fence(at);
-            let left = self.sized(0..at, left_whole, common(0..at), [self.low.len(), fence.len()]);
-            let right = self.sized(at..count, whole - left_whole, common(at..count), [fence.len(), high]);
+            let left = self.sized(0..at, left_whole, common(0..at), [&self.low, fence]);
+            let right = self.sized(at..count, whole - left_whole, common(at..count), [fence, high]);
             if left.max(right) > node.shape.node_bytes {
                 continue;
             }
@@ -359,17 +400,21 @@ impl Content {
         set(bytes, NUMBER, count);
         bytes[ENDLESS] = u8::from(self.high.is_none());
         bytes[NEXT..][..size_of::<u64>()].copy_from_slice(&self.next.to_le_bytes());
-        set(bytes, LOW_BYTES, self.low.len());
-        set(bytes, HIGH_BYTES, high.len());
         set(bytes, SHARED, common);
+        let first_key = self.first_key(&(0..count));
+        let fences = [(LOW, &self.low[..]), (HIGH, high)].map(|(at, fence)| {
+            let (begin, rest) = fence.split_at(shared(fence, first_key));
+            set(bytes, at, begin.len());
+            set(bytes, at + NUMBER, rest.len());
+            rest
+        });
         let mut end = HEADER;
         let mut append = |bytes: &mut [u8], part: &[u8]| {
             bytes[end..][..part.len()].copy_from_slice(part);
             end += part.len();
             end
         };
-        append(bytes, &self.low);
-        let mut begin = append(bytes, high);
+        let [_, mut begin] = fences.map(|rest| append(bytes, rest));
         let places = bytes.len();
         for at in 0..count {
             let key = self.key(at);

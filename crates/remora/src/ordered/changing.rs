@@ -1,28 +1,39 @@
 //! Changing the nodes of a tree: adding entries to leaves, splits and merges.
 
-use remora_index::btree::{NODE_BYTES, Node};
+use remora_index::btree::{Image, Node, Split};
 use remora_index::learned;
 use remora_record::KeyHash;
 use remora_txn::Intent;
 
-use super::finding::{Step, of_node};
-use super::parts::NodeRecord;
+use super::finding::{Step, learn_leaf};
 use super::tree::{CHANGED, NodeView, Tree};
 use crate::dynamic::Access;
 use crate::error::Error;
-use crate::transaction::{Slot, Transaction};
+use crate::transaction::{RawSlot, Transaction};
 
 /// A merge of nodes with their neighbours, all of which have been fetched: of a leaf, and of each
 /// ancestor that has no other child.
 pub(super) struct Merge {
     /// The parent of the topmost node that is merged.
-    parent: Slot<NodeRecord>,
+    parent: RawSlot,
     /// Which child that parent loses.
     at: usize,
     /// Each with its neighbour.
-    nodes: Vec<(Slot<NodeRecord>, Slot<NodeRecord>)>,
+    nodes: Vec<(RawSlot, RawSlot)>,
     /// Whether the neighbours are on the left.
     to_left: bool,
+}
+
+impl Merge {
+    /// A node and its neighbour, the left one first.
+    fn in_order(&self, (ours, theirs): &(RawSlot, RawSlot)) -> [RawSlot; 2] {
+        if self.to_left { [*theirs, *ours] } else { [*ours, *theirs] }
+    }
+}
+
+/// The first entry that a merge takes over: the first child of what is gone goes itself.
+fn first_of(gone: &NodeView<'_>) -> usize {
+    usize::from(gone.level() > 0)
 }
 
 impl Tree {
@@ -30,7 +41,7 @@ impl Tree {
     pub(super) async fn add(
         &self,
         tx: &mut Transaction<'_, '_>,
-        mut leaf: Slot<NodeRecord>,
+        mut leaf: RawSlot,
         key: &[u8],
         value: &[u8],
     ) -> Result<(), Error> {
@@ -41,7 +52,7 @@ impl Tree {
         if apart.as_ref().is_some_and(|(_, found)| found.is_there()) {
             return Err(CHANGED); // the leaf was read before
         }
-        if self.seen(tx, leaf)?.is_full() {
+        if !self.seen(tx, leaf)?.has_room(key) {
             leaf = self.split(tx, leaf, key).await?;
         }
         let mut node = self.changed(tx, leaf)?;
@@ -50,32 +61,42 @@ impl Tree {
         apart.map_or(Ok(()), |(values, found)| values.write(tx, key, value, &found))
     }
 
-    /// Splits the leaf of a key, which is full, and its ancestors as far as they are; the half that
-    /// the key belongs to.
+    /// Splits the leaf of a key, which has no room for it, and its ancestors as far as they have none
+    /// for the fence between the halves; the half that the key belongs to.
     async fn split(
         &self,
         tx: &mut Transaction<'_, '_>,
-        leaf: Slot<NodeRecord>,
+        leaf: RawSlot,
         key: &[u8],
-    ) -> Result<Slot<NodeRecord>, Error> {
+    ) -> Result<RawSlot, Error> {
         // Mostly its parent is known, and has room: one round trip, and not one for each level.
         if let Some(id) = self.directory.parent(key) {
-            let parent = tx.want_for(&self.inner, id, Intent::Update);
+            let parent = self.name_node(tx, &self.inner, id, Intent::Update);
             let new = self.want_new(tx, 0);
             tx.fetch().await?;
             let full = self.seen(tx, leaf)?;
-            let has_it = |node: NodeView<'_>| node.level() == 1 && node.find(full.low()).is_ok() && !node.is_full();
-            if self.find(tx, parent)?.is_some_and(has_it) && new.slot.get(tx)?.is_none() {
-                return self.split_one(tx, parent, leaf, new, key);
+            let split = self.split_point(&full, key)?;
+            let is_its = |node: &NodeView<'_>| node.level() == 1 && node.find(&full.low()).is_ok();
+            let has_room = |node: NodeView<'_>| is_its(&node) && node.has_room(&split.fence);
+            if self.find(tx, parent)?.is_some_and(has_room) && tx.raw(new.slot)?.is_none() {
+                return self.split_one(tx, parent, leaf, (new, &split), key);
             }
         }
         let path = self.descend(tx, &self.directory, key, Intent::Update).await?;
         let mut from = path.len();
-        while from > 0 && self.seen(tx, path[from - 1].slot)?.is_full() {
+        let mut splits = Vec::new();
+        let mut fence = key;
+        while from > 0 {
+            let node = self.seen(tx, path[from - 1].slot)?;
+            if node.has_room(fence) {
+                break;
+            }
             from -= 1;
+            splits.insert(0, self.split_point(&node, fence)?);
+            fence = &splits[0].fence;
         }
         for step in &path[from.saturating_sub(1)..] {
-            tx.want_for(self.of_level(step.level), step.id, Intent::Update);
+            self.name_node(tx, self.of_level(step.level), step.id, Intent::Update);
         }
         // A node beside each that is full, and one below the root for what it has.
         let for_root = path.first().filter(|_| from == 0);
@@ -83,86 +104,90 @@ impl Tree {
             for_root.into_iter().chain(&path[from..]).map(|step| self.want_new(tx, step.level)).collect();
         tx.fetch().await?;
         for new in &new {
-            if new.slot.get(tx)?.is_some() {
+            if tx.raw(new.slot)?.is_some() {
                 return Err(CHANGED);
             }
         }
-        self.split_path(tx, &path, from, new, key)
+        self.split_path(tx, &path, (&splits, new), key)
+    }
+
+    fn split_point(&self, node: &NodeView<'_>, key: &[u8]) -> Result<Split, Error> {
+        node.split_point(key).map_err(|what| self.damaged(what))
     }
 
     /// A record for a node that nobody has seen.
     fn want_new(&self, tx: &mut Transaction<'_, '_>, level: u16) -> Step {
         let id = KeyHash::of(&[tx.id().to_bits(), tx.named() as u64]).word % learned::ID_END;
-        Step { id, level, slot: tx.want_for(self.of_level(level), id, Intent::Insert) }
+        Step { id, level, slot: self.name_node(tx, self.of_level(level), id, Intent::Insert) }
     }
 
-    /// Splits the nodes of a path, once all nodes are fetched. The nodes of the path from `from` on
-    /// are full. There is a new node for each of them, and one more if the root is among them.
+    /// Splits the last nodes of a path, once all nodes are fetched. There is a new node for each of
+    /// them, and one more if the root is among them.
     fn split_path(
         &self,
         tx: &mut Transaction<'_, '_>,
         path: &[Step],
-        from: usize,
-        new: Vec<Step>,
+        (splits, new): (&[Split], Vec<Step>),
         key: &[u8],
-    ) -> Result<Slot<NodeRecord>, Error> {
+    ) -> Result<RawSlot, Error> {
+        let (above, full) = path.split_at(path.len() - splits.len());
         let mut new = new.into_iter();
         let mut next = || new.next().ok_or(CHANGED);
-        let (mut parent, mut full) = (path.get(from.wrapping_sub(1)).map(|step| step.slot), &path[from..]);
+        let mut parent = above.last().map(|step| step.slot);
+        let mut full: Vec<_> = full.iter().map(|step| step.slot).collect();
         if parent.is_none() {
             // The root's content goes to a node of its own, which is split then, like any other.
-            let root = path.first().ok_or(CHANGED)?.slot;
-            let content = self.seen(tx, root)?;
-            let (level, low, content) = (content.level(), content.low().to_vec(), content.image());
+            let root = full.first_mut().ok_or(CHANGED)?;
+            let content = self.seen(tx, *root)?;
+            let (level, low, content) = (content.level(), content.low().into_owned(), content.image());
             let below = next()?;
-            below.slot.insert(tx, NodeRecord(content))?;
-            let mut image = [0; NODE_BYTES];
+            tx.put_raw(below.slot, &content, false)?;
+            let mut image = Image::new();
             Node::create(self.shape, &mut image, level + 1, &low).insert_child(&low, below.id);
-            root.update(tx, NodeRecord(image))?;
-            parent = Some(self.split_one(tx, root, below.slot, next()?, key)?);
-            full = &full[1..];
+            tx.put_raw(*root, &image, true)?;
+            parent = Some(std::mem::replace(root, below.slot));
         }
-        for step in full {
+        for (full, split) in full.into_iter().zip(splits) {
             let above = parent.ok_or(CHANGED)?;
-            parent = Some(self.split_one(tx, above, step.slot, next()?, key)?);
+            parent = Some(self.split_one(tx, above, full, (next()?, split), key)?);
         }
         parent.ok_or(CHANGED)
     }
 
-    /// Splits a node that is full; the half that a key belongs to. Its parent has room.
+    /// Splits a node; the half that a key belongs to. Its parent has room.
     fn split_one(
         &self,
         tx: &mut Transaction<'_, '_>,
-        parent: Slot<NodeRecord>,
-        full: Slot<NodeRecord>,
-        new: Step,
+        parent: RawSlot,
+        full: RawSlot,
+        (new, split): (Step, &Split),
         key: &[u8],
-    ) -> Result<Slot<NodeRecord>, Error> {
+    ) -> Result<RawSlot, Error> {
         let mut node = self.changed(tx, full)?;
-        let right = node.split(node.split_point(key), new.id);
-        new.slot.insert(tx, NodeRecord(right))?;
+        let right = node.split(split, new.id);
+        tx.put_raw(new.slot, &right, false)?;
         let right = self.node(&right[..])?;
         if new.level == 0 {
             // The next ones come there; if this aborts, they will not find it.
-            self.directory.learn([of_node(new.id, &right)]);
+            learn_leaf(&self.directory, new.id, &right);
         }
-        self.changed(tx, parent)?.insert_child(right.low(), new.id);
+        self.changed(tx, parent)?.insert_child(&right.low(), new.id);
         Ok(if right.contains(key) { new.slot } else { full })
     }
 
     /// Fetches what a merge of the leaf of a key with a neighbour needs: the leaf is about to lose
-    /// its last entry. `None` if it has no neighbour. Nothing is changed yet, so that the operation
-    /// can be dropped here.
+    /// its last entry. `None` if it has no neighbour that has room. Nothing is changed yet, so that
+    /// the operation can be dropped here.
     pub(super) async fn plan_merge(
         &self,
         tx: &mut Transaction<'_, '_>,
-        leaf: Slot<NodeRecord>,
+        leaf: RawSlot,
         key: &[u8],
     ) -> Result<Option<Merge>, Error> {
         let mut path = self.descend(tx, &self.directory, key, Intent::Update).await?;
         let mut below = path.len();
         let last = path.last().ok_or(CHANGED)?;
-        if !last.slot.is(leaf) {
+        if last.slot != leaf {
             return Err(CHANGED); // another leaf of the key: one of them has gone
         }
         loop {
@@ -180,13 +205,13 @@ impl Tree {
         let (to_left, mut id) = if at > 0 { (true, node.child(at - 1)) } else { (false, node.child(1)) };
         // What is left of two goes on, what is right of it is deleted.
         let (ours, theirs) = if to_left { (Intent::Delete, Intent::Update) } else { (Intent::Update, Intent::Delete) };
-        tx.want_for(self.of_level(parent.level), parent.id, Intent::Update);
+        self.name_node(tx, self.of_level(parent.level), parent.id, Intent::Update);
         for step in &path {
-            tx.want_for(self.of_level(step.level), step.id, ours);
+            self.name_node(tx, self.of_level(step.level), step.id, ours);
         }
         let mut beside = Vec::with_capacity(path.len());
         for step in &path {
-            let slot = tx.want_for(self.of_level(step.level), id, theirs);
+            let slot = self.name_node(tx, self.of_level(step.level), id, theirs);
             tx.fetch().await?;
             beside.push(slot);
             let node = self.find(tx, slot)?.ok_or(CHANGED)?;
@@ -195,23 +220,29 @@ impl Tree {
             }
         }
         let nodes = path.iter().map(|step| step.slot).zip(beside).collect();
-        Ok(Some(Merge { parent: parent.slot, at: if to_left { at } else { 1 }, nodes, to_left }))
+        let merge = Merge { parent: parent.slot, at: if to_left { at } else { 1 }, nodes, to_left };
+        for pair in &merge.nodes {
+            let [left, right] = merge.in_order(pair);
+            let (left, right) = (self.seen(tx, left)?, self.seen(tx, right)?);
+            if !left.can_absorb(&right, first_of(&right)) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(merge))
     }
 
     /// Merges nodes with their neighbours, once everything is there: see invariant 4.
     pub(super) fn merge(&self, tx: &mut Transaction<'_, '_>, merge: &Merge) -> Result<(), Error> {
-        for (ours, theirs) in &merge.nodes {
-            let (left, right) = if merge.to_left { (*theirs, *ours) } else { (*ours, *theirs) };
-            let gone = right.require(tx)?.0;
+        for pair in &merge.nodes {
+            let [left, right] = merge.in_order(pair);
+            let gone = self.seen(tx, right)?.image();
             let gone = self.node(&gone[..])?;
             let mut node = self.changed(tx, left)?;
             if node.level() != gone.level() || node.high() != Some(gone.low()) {
                 return Err(CHANGED);
             }
-            // The first child of what is gone goes itself.
-            let first = if gone.level() > 0 { 1 } else { 0 };
-            node.absorb(&gone, first);
-            right.remove(tx)?;
+            node.absorb(&gone, first_of(&gone));
+            tx.delete_raw(right)?;
         }
         self.changed(tx, merge.parent)?.remove(merge.at);
         Ok(())

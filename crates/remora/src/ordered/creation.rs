@@ -1,17 +1,18 @@
 //! Creating, loading, opening and dropping trees.
 
 use remora_index::IndexError;
+use remora_index::btree::Image;
 use remora_node::{MemoryError, ReadScheme};
+use remora_record::Key;
 
-use super::keys::key_of;
 use super::load::{Builder, Row};
 use super::options::{Design, OrderedOptions};
-use super::parts::{Form, INNER, LEAVES, NodeRecord, VALUES, part};
+use super::parts::{Form, INNER, LEAVES, VALUES, node_key, part};
 use super::tree::Tree;
 use crate::cluster::{Cluster, Freed, TableOptions};
 use crate::dynamic::{DynSchema, rest_of};
 use crate::error::OpenError;
-use crate::table::Table;
+use crate::table::RawTable;
 
 impl Cluster {
     /// Creates a tree with rows, which must ascend. There are none if values can have parts.
@@ -53,7 +54,7 @@ impl Cluster {
         };
         let create = |what, rows, at: Option<u16>| {
             let options = TableOptions { rows, read_scheme: Some(ReadScheme::Checksum), ..node(at) };
-            self.create_table_as(&part(name, what), form.nodes.clone(), options)
+            self.create_raw(&part(name, what), form.nodes.clone(), options)
         };
         let create_values = |schema| self.create_dyn_parts(&part(name, VALUES), schema, node(of_leaves), options.bytes);
         let values = form.values.as_ref().map(create_values).transpose()?;
@@ -66,7 +67,7 @@ impl Cluster {
                 let mut keys = Vec::new();
                 self.load_rows(values.heads().handle(), &mut |take| {
                     for (key, value) in &mut *rows {
-                        take(&key_of(&key), &value)?;
+                        take(&Key::new(&key).expect("a typed key is a record's"), &value)?;
                         keys.push(key);
                     }
                     Ok(())
@@ -87,23 +88,32 @@ impl Cluster {
     /// Builds the nodes; the key that is not behind the one before it, if there is one.
     fn load_tree(
         &self,
-        leaves: &Table<u64, NodeRecord>,
-        inner: &Table<u64, NodeRecord>,
+        leaves: &RawTable,
+        inner: &RawTable,
         mut builder: Builder<'_>,
     ) -> Result<Option<Vec<u8>>, OpenError> {
-        let record = |(id, image)| (id, NodeRecord(image));
-        self.load(leaves, builder.by_ref().map(record))?;
+        self.load_nodes(leaves, builder.by_ref())?;
         if builder.unsorted.is_some() {
             return Ok(builder.unsorted);
         }
-        self.load(inner, builder.inner().into_iter().map(record))?;
+        self.load_nodes(inner, builder.inner().into_iter())?;
         Ok(None)
+    }
+
+    fn load_nodes(
+        &self,
+        table: &RawTable,
+        mut nodes: impl Iterator<Item = (u64, Image)>,
+    ) -> Result<(), OpenError> {
+        self.make_room_to_load(table.handle(), nodes.size_hint().0 as u64)?;
+        self.load_rows(table.handle(), &mut |take| nodes.try_for_each(|(id, image)| take(&node_key(id), &image)))?;
+        Ok(())
     }
 
     /// Opens a tree that exists.
     pub(super) fn open_tree(&self, name: &str, schema: &DynSchema) -> Result<Tree, OpenError> {
         let form = Form::of(schema).map_err(|error| error.of_table(name))?;
-        let open = |what| self.open_table_as(&part(name, what), form.nodes.clone());
+        let open = |what| self.open_raw(&part(name, what), form.nodes.clone());
         let open_values = |schema| self.open_dyn_table(&part(name, VALUES), schema);
         let values = form.values.as_ref().map(open_values).transpose()?;
         Ok(Tree::new(open(INNER)?, open(LEAVES)?, values, form.shape))

@@ -6,8 +6,11 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use remora_index::btree::Shape;
 use remora_index::learned::{Learned, Size};
 use remora_node::limits::KEY_BYTES_MAX;
+
+use super::keys::TreeKey;
 
 /// A node: its low fence, its high fence (`None`: it has all keys that are not less than the low
 /// one), and its id.
@@ -18,7 +21,7 @@ pub(super) type Known<'n> = (&'n [u8], Option<&'n [u8]>, u64);
 /// A lookup is a search in memory under a lock that readers share; only what has turned out to be
 /// wrong or missing is written.
 pub(super) struct Directory {
-    key_bytes: usize,
+    shape: Shape,
     leaves: RwLock<Box<dyn Nodes>>,
     /// The nodes above leaves that have been met. A transaction that splits a leaf uses them.
     parents: RwLock<Box<dyn Nodes>>,
@@ -78,72 +81,94 @@ fn words<const WORDS: usize>(key: &[u8]) -> Words<WORDS> {
     words
 }
 
+/// A key, as a map has it.
+trait Fence: Ord + Clone + Send + Sync {
+    fn of(key: &[u8]) -> Self;
+}
+
+impl<const WORDS: usize> Fence for Words<WORDS> {
+    fn of(key: &[u8]) -> Words<WORDS> {
+        words(key)
+    }
+}
+
+impl Fence for TreeKey {
+    fn of(key: &[u8]) -> TreeKey {
+        TreeKey::of(key)
+    }
+}
+
 /// What a map has of a node, beside its low fence.
-#[derive(Clone, Copy)]
-struct Rest<const WORDS: usize> {
+struct Rest<F> {
     id: u64,
-    high: Option<Words<WORDS>>,
+    high: Option<F>,
 }
 
-impl<const WORDS: usize> Rest<WORDS> {
-    fn ends_behind(&self, key: &Words<WORDS>) -> bool {
-        self.high.is_none_or(|high| *key < high)
+impl<F: Fence> Rest<F> {
+    fn ends_behind(&self, key: &F) -> bool {
+        self.high.as_ref().is_none_or(|high| key < high)
     }
 }
 
-/// Nodes by their low fences, which have up to `WORDS` words.
-#[derive(Default)]
-struct Map<const WORDS: usize>(BTreeMap<Words<WORDS>, Rest<WORDS>>);
+/// Nodes by their low fences.
+struct Map<F>(BTreeMap<F, Rest<F>>);
 
-impl<const WORDS: usize> Map<WORDS> {
+impl<F: Fence> Map<F> {
+    fn empty<'m>() -> Box<dyn Nodes + 'm>
+    where
+        F: 'm,
+    {
+        Box::new(Map::<F>(BTreeMap::new()))
+    }
+
     /// The node that has a key between its fences, and its low fence.
-    fn at(&self, key: &Words<WORDS>) -> Option<(Words<WORDS>, Rest<WORDS>)> {
-        let node = self.0.range(..=*key).next_back();
-        node.filter(|(_, node)| node.ends_behind(key)).map(|(low, node)| (*low, *node))
+    fn at(&self, key: &F) -> Option<(&F, &Rest<F>)> {
+        self.0.range(..=key).next_back().filter(|(_, node)| node.ends_behind(key))
     }
 }
 
-impl<const WORDS: usize> Nodes for Map<WORDS> {
+impl<F: Fence> Nodes for Map<F> {
     fn find(&self, key: &[u8]) -> Option<u64> {
-        self.at(&words(key)).map(|(_, node)| node.id)
+        self.at(&F::of(key)).map(|(_, node)| node.id)
     }
 
     fn chain(&self, from: &[u8], to: &[u8], max: usize) -> Vec<u64> {
         let mut chain = Vec::with_capacity(max.min(64));
-        let Some((low, first)) = self.at(&words(from)) else { return chain };
+        let Some((low, first)) = self.at(&F::of(from)) else { return chain };
         chain.push(first.id);
-        let mut end = first.high;
-        for (low, node) in self.0.range((Bound::Excluded(low), Bound::Included(words(to)))) {
+        let mut end = first.high.as_ref();
+        for (low, node) in self.0.range((Bound::Excluded(low), Bound::Included(&F::of(to)))) {
             // Behind a gap nothing is known to be next.
-            if chain.len() == max || end != Some(*low) {
+            if chain.len() == max || end != Some(low) {
                 break;
             }
             chain.push(node.id);
-            end = node.high;
+            end = node.high.as_ref();
         }
         chain
     }
 
     fn forget(&mut self, key: &[u8], id: u64) {
-        let Some((low, gone)) = self.at(&words(key)).filter(|(_, node)| node.id == id) else { return };
-        self.0.remove(&low);
-        if let Some((_, left)) = self.0.range_mut(..low).next_back()
-            && left.high == Some(low)
+        let found = self.at(&F::of(key)).filter(|(_, node)| node.id == id);
+        let Some(low) = found.map(|(low, _)| low.clone()) else { return };
+        let Some(gone) = self.0.remove(&low) else { return };
+        if let Some((_, left)) = self.0.range_mut(..&low).next_back()
+            && left.high.as_ref() == Some(&low)
         {
             left.high = gone.high;
         }
     }
 
     fn learn(&mut self, (low, high, id): Known<'_>) {
-        let low = words(low);
-        if let Some((_, left)) = self.0.range_mut(..low).next_back()
+        let low = F::of(low);
+        if let Some((_, left)) = self.0.range_mut(..&low).next_back()
             && left.ends_behind(&low)
         {
-            left.high = Some(low);
+            left.high = Some(low.clone());
         }
-        let node = Rest { id, high: high.map(words) };
-        while let Some((gone, _)) = self.0.range(low..).next().filter(|(other, _)| node.ends_behind(other)) {
-            let gone = *gone;
+        let node = Rest { id, high: high.map(F::of) };
+        while let Some((gone, _)) = self.0.range(&low..).next().filter(|(other, _)| node.ends_behind(other)) {
+            let gone = gone.clone();
             self.0.remove(&gone);
         }
         self.0.insert(low, node);
@@ -154,35 +179,36 @@ impl<const WORDS: usize> Nodes for Map<WORDS> {
     }
 }
 
-/// A map whose keys have just enough words for keys of `bytes` bytes.
-fn map(bytes: usize) -> Box<dyn Nodes> {
-    match bytes.div_ceil(size_of::<u64>()) {
-        ..=1 => Box::new(Map::<1>::default()),
-        2 => Box::new(Map::<2>::default()),
-        3..=4 => Box::new(Map::<4>::default()),
-        _ => Box::new(Map::<{ KEY_BYTES_MAX / size_of::<u64>() }>::default()),
+/// A map for the keys of a tree: of just enough words, if they have one length.
+fn map(shape: &Shape) -> Box<dyn Nodes> {
+    match shape.key_bytes().div_ceil(size_of::<u64>()) {
+        _ if shape.is_slotted() => Map::<TreeKey>::empty(),
+        ..=1 => Map::<Words<1>>::empty(),
+        2 => Map::<Words<2>>::empty(),
+        3..=4 => Map::<Words<4>>::empty(),
+        _ => Map::<Words<{ KEY_BYTES_MAX / size_of::<u64>() }>>::empty(),
     }
 }
 
 impl Directory {
-    /// One that knows nothing yet, of a tree whose keys have `key_bytes` bytes.
-    pub(super) fn new(key_bytes: usize) -> Directory {
-        Directory::of(key_bytes, || map(key_bytes))
+    /// One that knows nothing yet, of a tree of this shape.
+    pub(super) fn new(shape: Shape) -> Directory {
+        Directory::of(shape, || map(&shape))
     }
 
-    /// One that needs a ninth of the memory: see [`remora_index::learned`].
-    pub(super) fn learned(key_bytes: usize) -> Directory {
-        Directory::of(key_bytes, || Box::new(Learned::new(key_bytes)))
+    /// One that needs a ninth of the memory: see [`remora_index::learned`]. Keys have one length.
+    pub(super) fn learned(shape: Shape) -> Directory {
+        Directory::of(shape, || Box::new(Learned::new(shape.key_bytes())))
     }
 
     /// One that stays empty.
-    pub(super) fn forgetful(key_bytes: usize) -> Directory {
-        Directory { forgetful: true, ..Directory::new(key_bytes) }
+    pub(super) fn forgetful(shape: Shape) -> Directory {
+        Directory { forgetful: true, ..Directory::new(shape) }
     }
 
-    fn of(key_bytes: usize, nodes: impl Fn() -> Box<dyn Nodes>) -> Directory {
+    fn of(shape: Shape, nodes: impl Fn() -> Box<dyn Nodes>) -> Directory {
         let (leaves, parents) = (RwLock::new(nodes()), RwLock::new(nodes()));
-        Directory { key_bytes, leaves, parents, forgetful: false, entries: AtomicUsize::new(0) }
+        Directory { shape, leaves, parents, forgetful: false, entries: AtomicUsize::new(0) }
     }
 
     /// How large it is, if it is learned: of leaves, and the bytes of all.
@@ -197,14 +223,14 @@ impl Directory {
 
     /// What one operation remembers, if this remembers nothing: as long as it lasts.
     pub(super) fn of_an_operation(&self) -> Option<Directory> {
-        self.forgetful.then(|| Directory::new(self.key_bytes))
+        self.forgetful.then(|| Directory::new(self.shape))
     }
 
     /// How many leaves `keys` keys probably take. While no leaf has been seen, the least number
     /// possible.
-    pub(super) fn leaves_of(&self, keys: usize, capacity: usize) -> usize {
+    pub(super) fn leaves_of(&self, keys: usize) -> usize {
         let seen = Some(self.entries.load(Ordering::Relaxed)).filter(|entries| *entries > 0);
-        keys.saturating_mul(16).div_ceil(seen.unwrap_or(16 * capacity).max(16))
+        keys.saturating_mul(16).div_ceil(seen.unwrap_or(16 * self.shape.leaf_entries_max()).max(16))
     }
 
     /// Notes that a leaf has `count` entries.
@@ -272,10 +298,14 @@ mod tests {
         }
     }
 
+    fn of_bytes(bytes: usize) -> Shape {
+        Shape::new(bytes, 0).unwrap()
+    }
+
     /// A number as a key of this directory, of any number of bytes.
     fn key(directory: &Directory, number: u8) -> Vec<u8> {
-        let mut key = vec![7; directory.key_bytes];
-        key[directory.key_bytes - 1] = number;
+        let mut key = vec![7; directory.shape.key_bytes() - 1];
+        key.push(number);
         key
     }
 
@@ -285,7 +315,8 @@ mod tests {
 
     #[test]
     fn what_is_learnt_replaces_what_it_overlaps() {
-        for directory in [1, 8, 9, 17, 64].map(Directory::new) {
+        let slotted = [1, 20, 200].map(|bytes| Shape::up_to(bytes, 8).unwrap());
+        for directory in [1, 8, 9, 17, 64].map(of_bytes).into_iter().chain(slotted).map(Directory::new) {
             let chain = |from, to, max| directory.chain(&key(&directory, from), &key(&directory, to), max);
             assert_eq!(find(&directory, 5), None);
             learn(&directory, [(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
@@ -310,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_belongs_to_its_left_neighbour() {
-        for directory in [Directory::new(1), Directory::new(20), Directory::learned(1)] {
+        for directory in [Directory::new(of_bytes(1)), Directory::new(of_bytes(20)), Directory::learned(of_bytes(1))] {
             let forget = |number, id| directory.forget(&key(&directory, number), id);
             learn(&directory, [(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
             forget(25, 1);
@@ -324,7 +355,7 @@ mod tests {
 
     #[test]
     fn parents_are_remembered_beside_leaves() {
-        let directory = Directory::new(1);
+        let directory = Directory::new(of_bytes(1));
         directory.learn([(&[10][..], Some(&[20][..]), 1)]);
         directory.learn_parent((&[0], Some(&[15]), 9));
         let parent = |number| directory.parent(&[number]);

@@ -18,16 +18,15 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use remora_node::limits::KEY_BYTES_MAX;
-use remora_record::Key;
 use remora_txn::{Inspection, Intent};
 
-use super::keys::{key_of, pad, padded_bytes, unpadded};
+use super::keys::{TreeKey, pad, padded_bytes, unpadded};
 use super::load::TreeInspection;
 use super::options::OrderedOptions;
 use super::scanning::Order;
 use super::tree::Tree;
 use crate::cluster::Cluster;
-use crate::dynamic::{DynSchema, Lengths};
+use crate::dynamic::{DynSchema, DynTable, Lengths};
 use crate::error::{Error, Misuse, Named, OpenError};
 use crate::transaction::Transaction;
 
@@ -169,9 +168,11 @@ impl DynOrdered {
 
     /// Returns the value of a key, to be changed in place. Fails with [`Error::NotFound`] if the
     /// key is not there, and with [`Misuse::NotInPlace`] if the table's values have different
-    /// lengths: replace them by [`DynOrdered::update`].
+    /// lengths, or are out of line and not kept in one piece because keys are long: replace them by
+    /// [`DynOrdered::update`].
     pub async fn get_mut<'t>(&self, tx: &'t mut Transaction<'_, '_>, key: &[u8]) -> Result<&'t mut [u8], Error> {
-        if !self.schema.values().is_one() {
+        let is_in_parts = self.tree.values.as_ref().is_some_and(DynTable::has_parts);
+        if !self.schema.values().is_one() || is_in_parts {
             return Err(Misuse::NotInPlace { table: self.name().to_owned() }.into());
         }
         let stored = self.key(key)?;
@@ -282,15 +283,12 @@ impl DynOrdered {
         limit: (Order, usize),
     ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
         let bounds = (self.start(range.start_bound()), self.end(range.end_bound()));
-        let row = |key: &[u8], value: &[u8]| {
-            let key = unpadded(key, self.schema.keys()).map_err(|what| self.tree.damaged(what))?;
-            Ok((key.to_vec(), self.value(value)?))
-        };
+        let row = |key: &[u8], value: &[u8]| Ok((self.unpadded(key)?.to_vec(), self.value(value)?));
         self.tree.scan(tx, bounds, limit, row).await
     }
 
     /// Where a range begins, as nodes have keys.
-    fn start(&self, bound: Bound<&&[u8]>) -> Bound<Key> {
+    fn start(&self, bound: Bound<&&[u8]>) -> Bound<TreeKey> {
         match bound {
             Bound::Unbounded => Bound::Unbounded,
             Bound::Included(bytes) | Bound::Excluded(bytes) => match self.place(bytes) {
@@ -302,7 +300,7 @@ impl DynOrdered {
     }
 
     /// Where a range ends, as nodes have keys.
-    fn end(&self, bound: Bound<&&[u8]>) -> Bound<Key> {
+    fn end(&self, bound: Bound<&&[u8]>) -> Bound<TreeKey> {
         match bound {
             Bound::Unbounded => Bound::Unbounded,
             Bound::Included(bytes) | Bound::Excluded(bytes) => match self.place(bytes) {
@@ -324,18 +322,29 @@ impl DynOrdered {
     }
 
     /// Bytes that are no longer than keys, as nodes have keys.
-    fn padded(&self, bytes: &[u8]) -> Key {
-        key_of(pad(bytes, self.schema.keys(), &mut [0; KEY_BYTES_MAX]))
+    fn padded(&self, bytes: &[u8]) -> TreeKey {
+        if self.tree.shape.is_slotted() {
+            return TreeKey::of(bytes);
+        }
+        TreeKey::of(pad(bytes, self.schema.keys(), &mut [0; KEY_BYTES_MAX]))
+    }
+
+    /// A key that nodes have.
+    fn unpadded<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], Error> {
+        if self.tree.shape.is_slotted() {
+            return Ok(key);
+        }
+        unpadded(key, self.schema.keys()).map_err(|what| self.tree.damaged(what))
     }
 
     /// A key as nodes have it.
-    fn key(&self, key: &[u8]) -> Result<Key, Error> {
+    fn key(&self, key: &[u8]) -> Result<TreeKey, Error> {
         self.schema.check_key(self.name(), key)?;
         Ok(self.padded(key))
     }
 
     /// A key and a value as the tree has them.
-    fn row<'v>(&self, key: &[u8], value: &'v [u8]) -> Result<(Key, Cow<'v, [u8]>), Error> {
+    fn row<'v>(&self, key: &[u8], value: &'v [u8]) -> Result<(TreeKey, Cow<'v, [u8]>), Error> {
         let stored = self.key(key)?;
         self.schema.check_value(self.name(), key, value)?;
         let lengths = self.lengths_in_leaves();
@@ -362,11 +371,11 @@ impl DynOrdered {
 /// Where bytes are among the keys of a table.
 enum Place {
     /// They can be a key.
-    Key(Key),
+    Key(TreeKey),
     /// They are shorter than keys: right before this one, which they begin.
-    Before(Key),
+    Before(TreeKey),
     /// They are longer than keys: right behind this one, which begins them.
-    Behind(Key),
+    Behind(TreeKey),
 }
 
 impl fmt::Debug for DynOrdered {

@@ -1,16 +1,14 @@
 //! Finding the leaf of a key: where it is remembered, by asking a memory node, or from the root.
 
 use remora_index::btree::{Damaged, ROOT};
-use remora_record::Key;
 use remora_txn::Intent;
 use zerocopy::IntoBytes;
 
-use super::directory::{Directory, Known};
-use super::keys::{key_of, least};
-use super::parts::NodeRecord;
+use super::directory::Directory;
+use super::keys::TreeKey;
 use super::tree::{CHANGED, NodeView, Tree};
 use crate::error::Error;
-use crate::transaction::{Slot, Transaction};
+use crate::transaction::{RawSlot, Transaction};
 use crate::worker::Session;
 
 /// Links that are followed from a leaf that was split, before its key is looked for from the root.
@@ -21,7 +19,7 @@ const HOPS_MAX: u32 = 4;
 pub(super) struct Step {
     pub(super) id: u64,
     pub(super) level: u16,
-    pub(super) slot: Slot<NodeRecord>,
+    pub(super) slot: RawSlot,
 }
 
 impl Tree {
@@ -34,20 +32,20 @@ impl Tree {
         directory: &Directory,
         key: &[u8],
         intent: Intent,
-    ) -> Result<Slot<NodeRecord>, Error> {
+    ) -> Result<RawSlot, Error> {
         let mut hint = directory.find(key);
         let mut is_known = hint.is_some();
         if !is_known {
             let parent = !directory.is_forgetful();
-            let located = tx.locate_in_tree(&self.inner, &self.leaves, key, parent, intent).await?;
+            let located = tx.locate_in_tree(&self.inner, &self.leaves, (key, self.shape.is_slotted()), parent, intent).await?;
             hint = located.as_ref().map(|located| located.leaf);
             if let Some(parent) = located.and_then(|located| located.parent) {
-                directory.learn(children(&self.node(parent.as_bytes())?));
+                learn_children(directory, &self.node(parent.as_bytes())?);
             }
         }
         for _ in 0..=HOPS_MAX {
             let Some(id) = hint else { break };
-            let slot = tx.want_for(&self.leaves, id, intent);
+            let slot = self.name_node(tx, &self.leaves, id, intent);
             tx.fetch().await?;
             let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else {
                 // It has gone, or has never been there.
@@ -57,7 +55,7 @@ impl Tree {
             };
             let is_it = node.contains(key) || mutant!(LeafByHint);
             if !is_it || !is_known {
-                directory.learn([of_node(id, &node)]);
+                learn_leaf(directory, id, &node);
             }
             if is_it {
                 return Ok(slot);
@@ -82,7 +80,7 @@ impl Tree {
         loop {
             let is_leaf = below == Some(1);
             let (table, intent) = if is_leaf { (&self.leaves, intent) } else { (&self.inner, Intent::Read) };
-            let slot = tx.want_for(table, id, intent);
+            let slot = self.name_node(tx, table, id, intent);
             tx.fetch().await?;
             // Whatever led here was read in this transaction, and has changed since.
             let node = self.find(tx, slot)?.ok_or(CHANGED)?;
@@ -97,8 +95,9 @@ impl Tree {
             match level {
                 0 => return Ok(path),
                 1 => {
-                    directory.learn(children(&node));
-                    directory.learn_parent(of_node(id, &node));
+                    learn_children(directory, &node);
+                    let (low, high) = (node.low(), node.high());
+                    directory.learn_parent((&low, high.as_deref(), id));
                 }
                 _ => {}
             }
@@ -109,12 +108,12 @@ impl Tree {
     /// Reads all nodes above leaves, a transaction for each, so that this handle knows where all
     /// keys are.
     pub(super) async fn train(&self, session: &mut Session) -> Result<(), Error> {
-        let mut from: Option<Key> = Some(least(self.shape.key_bytes()));
+        let mut from = Some(TreeKey::of(&self.shape.least()));
         while let Some(key) = from {
             let read = session.transact(async |tx| {
                 let path = self.descend(tx, &self.directory, key.bytes(), Intent::Read).await?;
                 let above = path.len().checked_sub(2).and_then(|at| path.get(at)).ok_or(CHANGED)?;
-                Ok(self.seen(tx, above.slot)?.high().map(key_of))
+                Ok(self.seen(tx, above.slot)?.high().map(|high| TreeKey::of(&high)))
             });
             from = read.await?;
         }
@@ -122,15 +121,17 @@ impl Tree {
     }
 }
 
-/// A node, as the directory keeps it.
-pub(super) fn of_node<'n>(id: u64, node: &'n NodeView<'n>) -> Known<'n> {
-    (node.low(), node.high(), id)
+/// Notes where a leaf is.
+pub(super) fn learn_leaf(directory: &Directory, id: u64, leaf: &NodeView<'_>) {
+    let (low, high) = (leaf.low(), leaf.high());
+    directory.learn([(&low[..], high.as_deref(), id)]);
 }
 
-/// The leaves below a node of level 1.
-fn children<'n>(node: &'n NodeView<'n>) -> impl Iterator<Item = Known<'n>> {
-    (0..node.count()).map(|at| {
-        let high = if at + 1 < node.count() { Some(node.key(at + 1)) } else { node.high() };
-        (node.key(at), high, node.child(at))
-    })
+/// Notes where the leaves below a node of level 1 are.
+fn learn_children(directory: &Directory, node: &NodeView<'_>) {
+    let (keys, high): (Vec<_>, _) = ((0..node.count()).map(|at| node.key(at)).collect(), node.high());
+    directory.learn(keys.iter().enumerate().map(|(at, low)| {
+        let high = keys.get(at + 1).or(high.as_ref());
+        (&low[..], high.map(|high| &high[..]), node.child(at))
+    }));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, ROOT, Shape};
+use remora_index::btree::{Damaged, Image, Node, ROOT, Shape};
 
 /// The bytes of a key, and of the value that lies in the leaf.
 pub(super) type Row = (Vec<u8>, Vec<u8>);
@@ -37,11 +37,11 @@ impl<'r> Builder<'r> {
 
     fn leaf(&mut self) -> (u64, Image) {
         let first = self.leaves.is_empty();
-        let mut low = vec![0; self.shape.key_bytes()];
+        let mut low = self.shape.least();
         if let (false, Some((key, _))) = (first, &self.ahead) {
             low.clone_from(key);
         }
-        let mut image = [0; NODE_BYTES];
+        let mut image = Image::new();
         let mut leaf = Node::create(self.shape, &mut image, 0, &low);
         for at in 0..self.fill(0) {
             let Some((key, value)) = self.ahead.take() else { break };
@@ -76,7 +76,7 @@ impl<'r> Builder<'r> {
                 let next = groups.peek();
                 let id = if here.is_empty() && next.is_none() { ROOT } else { last_id + 1 };
                 last_id = id;
-                let mut image = [0; NODE_BYTES];
+                let mut image = Image::new();
                 let mut node = Node::create(self.shape, &mut image, level, &group[0].0);
                 group.iter().for_each(|(low, child)| node.insert_child(low, *child));
                 if let Some(next) = next {
@@ -144,7 +144,7 @@ pub(super) struct Nodes {
 
 impl TreeInspection {
     fn walk(&mut self, shape: Shape, nodes: &mut Nodes) -> Result<(), String> {
-        let mut level = vec![(ROOT, vec![0; shape.key_bytes()])];
+        let mut level = vec![(ROOT, shape.least())];
         let mut of_level: Option<u16> = None;
         while !level.is_empty() {
             let nodes = if of_level == Some(0) { &mut nodes.leaves } else { &mut nodes.inner };
@@ -160,7 +160,7 @@ impl TreeInspection {
                 }
                 of_level = Some(node.level());
                 let (next, high) = level.get(index + 1).map_or((0, None), |(id, low)| (*id, Some(&low[..])));
-                if node.low() != low || node.high() != high {
+                if *node.low() != low[..] || node.high().as_deref() != high {
                     return Err(fault("its place".to_owned()));
                 }
                 if node.next() != next {
@@ -168,7 +168,7 @@ impl TreeInspection {
                 }
                 self.count(&node);
                 if node.level() > 0 {
-                    below.extend((0..node.count()).map(|at| (node.child(at), node.key(at).to_vec())));
+                    below.extend((0..node.count()).map(|at| (node.child(at), node.key(at).into_owned())));
                 }
             }
             (level, of_level) = (below, of_level.and_then(|level| level.checked_sub(1)));
@@ -242,8 +242,8 @@ mod tests {
         };
         assert!(fault(&|nodes| nodes.inner.retain(|id, _| *id != ROOT)).contains("is not there"));
         assert!(fault(&|nodes| nodes.leaves.retain(|id, _| *id != 7)).contains("is not there"));
-        assert!(fault(&|nodes| nodes.leaves.extend([(77, [0; NODE_BYTES])])).contains("not reached"));
-        assert!(fault(&|nodes| nodes.inner.extend([(77, [0; NODE_BYTES])])).contains("not reached"));
+        assert!(fault(&|nodes| nodes.leaves.extend([(77, vec![0; shape().node_bytes()])])).contains("not reached"));
+        assert!(fault(&|nodes| nodes.inner.extend([(77, vec![0; shape().node_bytes()])])).contains("not reached"));
         assert!(
             fault(&|nodes| change(nodes.leaves.get_mut(&3), &|leaf| leaf.end(Some(&[9; 8]), 4))).contains("its place")
         );

@@ -18,7 +18,7 @@ impl Tree {
         }
         if self.values.is_none() || matches!(intent, Intent::Insert | Intent::Delete) {
             let intent = if intent == Intent::Read { Intent::Read } else { Intent::Update };
-            self.directory.find(key).map(|id| tx.want_for(&self.leaves, id, intent));
+            self.directory.find(key).map(|id| self.name_node(tx, &self.leaves, id, intent));
         }
         Ok(())
     }

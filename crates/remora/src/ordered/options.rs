@@ -1,7 +1,5 @@
 //! How to create an ordered table.
 
-use remora_index::btree::NODE_BYTES;
-
 use super::parts::Form;
 use crate::dynamic::DynSchema;
 use crate::key::Key;
@@ -67,7 +65,7 @@ impl OrderedOptions {
     #[must_use]
     pub fn tables<K: Key, V: Record>(&self) -> Vec<(u64, usize, usize)> {
         let Ok(form) = Form::of(&DynSchema::of::<K, V>()) else { return Vec::new() };
-        let [inner, leaves] = self.nodes(&form).map(|rows| (rows, size_of::<u64>(), NODE_BYTES));
+        let [inner, leaves] = self.nodes(&form).map(|rows| (rows, size_of::<u64>(), form.shape.node_bytes()));
         let values = form.values.map(|_| (self.rows, K::BYTES, V::BYTES));
         [inner, leaves].into_iter().chain(values).collect()
     }

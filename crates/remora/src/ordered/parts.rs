@@ -1,20 +1,19 @@
 //! The tables that an ordered table consists of.
 
-use remora_index::btree::{Image, Shape};
+use remora_index::btree::{SLOTTED_KEY_BYTES_MAX, Shape};
 use remora_node::limits::{KEY_BYTES_MAX, SLOT_BYTES_MAX};
 use remora_node::{Fingerprint, MemoryError};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use remora_record::Key;
 
 use super::keys::padded_bytes;
-use crate::dynamic::{DYN_VALUE_BYTES_MAX, DynSchema, Lengths};
-use crate::record::Record;
-use crate::table::{Schema, Table};
+use crate::dynamic::{DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynSchema, Lengths};
+use crate::table::Schema;
 
-/// A node as a record has it.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Record)]
-#[record(schema = "node of an ordered table")]
-#[repr(transparent)]
-pub(super) struct NodeRecord(pub(super) Image);
+// Every key that a table of bytes can have fits a node.
+const _: () = assert!(SLOTTED_KEY_BYTES_MAX == DYN_KEY_BYTES_MAX);
+
+/// What the catalog says of a node.
+const NODE: &str = "node of an ordered table";
 
 pub(super) const INNER: &str = "inner";
 pub(super) const LEAVES: &str = "leaves";
@@ -22,6 +21,11 @@ pub(super) const VALUES: &str = "values";
 
 pub(super) fn part(name: &str, what: &str) -> String {
     format!("{name}/{what}")
+}
+
+/// The key of a node in its table.
+pub(super) fn node_key(id: u64) -> Key {
+    Key::new(&id.to_be_bytes()).expect("eight bytes are a key")
 }
 
 /// How the tables of an ordered table are laid out.
@@ -34,25 +38,46 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// The form of an ordered table of this schema.
+    /// The form of an ordered table of this schema. Keys of different lengths are padded if a
+    /// record can have them as its key; otherwise nodes are slotted.
     pub(super) fn of(schema: &DynSchema) -> Result<Form, MemoryError> {
         let (keys, values) = (schema.keys(), schema.values());
         let key_bytes = padded_bytes(keys);
         let inline = Shape::new(key_bytes.min(KEY_BYTES_MAX), padded_bytes(values));
         let apart = DynSchema::new(schema.description(), Lengths::Exactly(key_bytes), values);
         // What is behind a key: its length, and the number of a part of its value.
-        let behind = usize::from(!keys.is_one()) + usize::from(inline.is_none() && apart.has_parts());
+        let of_part = usize::from(inline.is_none() && apart.has_parts());
+        if !keys.is_one() && key_bytes > KEY_BYTES_MAX - of_part {
+            return Form::slotted(schema);
+        }
         let what = "bytes of a key of an ordered table";
         let values_max = if values.is_one() { SLOT_BYTES_MAX } else { DYN_VALUE_BYTES_MAX };
-        schema.check_lengths((what, KEY_BYTES_MAX - behind), values_max)?;
+        schema.check_lengths((what, KEY_BYTES_MAX - of_part), values_max)?;
         let refused = || MemoryError::limit(what, key_bytes as u64, KEY_BYTES_MAX as u64);
         let shape = inline.or_else(|| Shape::new(key_bytes, 0)).ok_or_else(refused)?;
-        let of = format!("{}, of {}", NodeRecord::schema(), schema.description());
-        let nodes = Schema {
-            text: format!("{of}; keys of {keys}, values of {values}"),
-            fingerprint: Fingerprint::of(&of, key_bytes, padded_bytes(values)),
-            ..Table::<u64, NodeRecord>::schema()
-        };
-        Ok(Form { shape, nodes, values: inline.is_none().then_some(apart) })
+        Ok(Form { shape, nodes: of_nodes(schema, &shape), values: inline.is_none().then_some(apart) })
+    }
+
+    fn slotted(schema: &DynSchema) -> Result<Form, MemoryError> {
+        let (keys, values) = (schema.keys(), schema.values());
+        let what = "bytes of a key of an ordered table";
+        schema.check_lengths((what, DYN_KEY_BYTES_MAX), DYN_VALUE_BYTES_MAX)?;
+        let inline = Shape::up_to(keys.max(), padded_bytes(values));
+        let refused = || MemoryError::limit(what, keys.max() as u64, DYN_KEY_BYTES_MAX as u64);
+        let shape = inline.or_else(|| Shape::up_to(keys.max(), 0)).ok_or_else(refused)?;
+        let apart = || DynSchema::new(schema.description(), keys, values);
+        Ok(Form { shape, nodes: of_nodes(schema, &shape), values: inline.is_none().then(apart) })
+    }
+}
+
+/// The schema of the tables of nodes.
+fn of_nodes(schema: &DynSchema, shape: &Shape) -> Schema {
+    let (keys, values) = (schema.keys(), schema.values());
+    let of = format!("{NODE}, of {}", schema.description());
+    Schema {
+        text: format!("{of}; keys of {keys}, values of {values}"),
+        fingerprint: Fingerprint::of(&of, shape.key_bytes(), padded_bytes(values)),
+        key_bytes: size_of::<u64>(),
+        value_bytes: shape.node_bytes(),
     }
 }

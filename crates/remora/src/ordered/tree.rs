@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use remora_index::btree::{Damaged, Node, Shape};
-use remora_txn::Abort;
+use remora_txn::{Abort, Intent};
 
 use super::directory::Directory;
-use super::parts::NodeRecord;
+use super::parts::node_key;
 use crate::dynamic::DynTable;
 use crate::error::{Error, Reason};
-use crate::table::Table;
-use crate::transaction::{Slot, Transaction};
+use crate::table::RawTable;
+use crate::transaction::{RawSlot, Transaction};
 
 /// The bytes of a node of this transaction.
 pub(super) type NodeView<'t> = Node<&'t [u8]>;
 
-/// An ordered table, whose keys and values are bytes: each key of one length. Clones share what
-/// they remember of where keys are.
+/// An ordered table, whose keys and values are bytes: see [`Shape`]. Clones share what they remember
+/// of where keys are.
 #[derive(Clone)]
 pub(super) struct Tree {
-    pub(super) inner: Table<u64, NodeRecord>,
-    pub(super) leaves: Table<u64, NodeRecord>,
+    pub(super) inner: RawTable,
+    pub(super) leaves: RawTable,
     /// Values that are out of line.
     pub(super) values: Option<DynTable>,
     pub(super) shape: Shape,
@@ -32,12 +32,12 @@ pub(super) const CHANGED: Error = Error::Aborted(Reason::new(Abort::Changed));
 
 impl Tree {
     pub(super) fn new(
-        inner: Table<u64, NodeRecord>,
-        leaves: Table<u64, NodeRecord>,
+        inner: RawTable,
+        leaves: RawTable,
         values: Option<DynTable>,
         shape: Shape,
     ) -> Tree {
-        Tree { inner, leaves, values, shape, directory: Arc::new(Directory::new(shape.key_bytes())) }
+        Tree { inner, leaves, values, shape, directory: Arc::new(Directory::new(shape)) }
     }
 
     /// The table's name.
@@ -47,12 +47,12 @@ impl Tree {
 
     /// A handle that remembers nothing of where keys are.
     pub(super) fn without_memory(&self) -> Tree {
-        Tree { directory: Arc::new(Directory::forgetful(self.shape.key_bytes())), ..self.clone() }
+        Tree { directory: Arc::new(Directory::forgetful(self.shape)), ..self.clone() }
     }
 
     /// A handle of its own that remembers where keys are in a learned cache.
     pub(super) fn learned(&self) -> Tree {
-        Tree { directory: Arc::new(Directory::learned(self.shape.key_bytes())), ..self.clone() }
+        Tree { directory: Arc::new(Directory::learned(self.shape)), ..self.clone() }
     }
 
     /// What a leaf has of a value.
@@ -61,8 +61,19 @@ impl Tree {
     }
 
     /// The nodes of a level.
-    pub(super) fn of_level(&self, level: u16) -> &Table<u64, NodeRecord> {
+    pub(super) fn of_level(&self, level: u16) -> &RawTable {
         if level == 0 { &self.leaves } else { &self.inner }
+    }
+
+    /// Names a node for what the transaction is about to do with it.
+    pub(super) fn name_node(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        table: &RawTable,
+        id: u64,
+        intent: Intent,
+    ) -> RawSlot {
+        tx.name_raw(table.handle(), &node_key(id), intent)
     }
 
     pub(super) fn node<'n>(&self, bytes: &'n [u8]) -> Result<NodeView<'n>, Error> {
@@ -77,13 +88,13 @@ impl Tree {
     pub(super) fn find<'t>(
         &self,
         tx: &'t Transaction<'_, '_>,
-        slot: Slot<NodeRecord>,
+        slot: RawSlot,
     ) -> Result<Option<NodeView<'t>>, Error> {
-        slot.get(tx)?.map(|record| self.node(&record.0)).transpose()
+        tx.raw(slot)?.map(|bytes| self.node(bytes)).transpose()
     }
 
     /// A node that has been fetched and is there.
-    pub(super) fn seen<'t>(&self, tx: &'t Transaction<'_, '_>, slot: Slot<NodeRecord>) -> Result<NodeView<'t>, Error> {
+    pub(super) fn seen<'t>(&self, tx: &'t Transaction<'_, '_>, slot: RawSlot) -> Result<NodeView<'t>, Error> {
         self.find(tx, slot)?.ok_or(CHANGED)
     }
 
@@ -91,8 +102,12 @@ impl Tree {
     pub(super) fn changed<'t>(
         &self,
         tx: &'t mut Transaction<'_, '_>,
-        slot: Slot<NodeRecord>,
+        slot: RawSlot,
     ) -> Result<Node<&'t mut [u8]>, Error> {
-        Node::new(self.shape, &mut slot.get_mut(tx)?.0[..]).map_err(|what| self.damaged(what))
+        let node = self.seen(tx, slot)?;
+        if self.shape.is_slotted() {
+            node.check().map_err(|what| self.damaged(what))?;
+        }
+        Node::new(self.shape, tx.raw_mut(slot)?).map_err(|what| self.damaged(what))
     }
 }

@@ -7,6 +7,7 @@ use std::ops::{Bound, RangeBounds};
 use remora_index::learned;
 use remora_txn::{Inspection, Intent};
 
+use super::keys::TreeKey;
 use super::load::TreeInspection;
 use super::options::OrderedOptions;
 use super::scanning::Order;
@@ -276,7 +277,8 @@ impl<K: Key, V: Record> Ordered<K, V> {
 }
 
 /// The ends of a range, encoded.
-fn bounds<K: Key>(range: &impl RangeBounds<K>) -> (Bound<remora_record::Key>, Bound<remora_record::Key>) {
+fn bounds<K: Key>(range: &impl RangeBounds<K>) -> (Bound<TreeKey>, Bound<TreeKey>) {
+    let encoded = |key: &K| TreeKey::Short(encoded(key));
     (range.start_bound().map(encoded), range.end_bound().map(encoded))
 }
 
