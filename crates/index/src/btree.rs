@@ -290,11 +290,17 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if self.shape.is_slotted { Content::of(self).has_room(self, key) } else { self.count() < self.capacity() }
     }
 
-    /// Whether it has room for the range and the entries, from one of them on, of the node to its
-    /// right. Where keys have one length, whatever a merge takes over fits.
+    /// Whether it, once it has only its first `kept` entries, has room for the range and the entries,
+    /// from one of them on, of the node to its right. Where keys have one length, whatever a merge
+    /// takes over fits.
     #[must_use]
-    pub fn can_absorb<C: Deref<Target = [u8]>>(&self, right: &Node<C>, from: usize) -> bool {
-        !self.shape.is_slotted || Content::of(self).with(right, from).fits(&self.shape)
+    pub fn can_absorb<C: Deref<Target = [u8]>>(&self, kept: usize, right: &Node<C>, from: usize) -> bool {
+        if !self.shape.is_slotted {
+            return true;
+        }
+        let mut content = Content::of(self);
+        content.truncate(kept);
+        content.with(right, from).fits(&self.shape)
     }
 
     /// Key of an entry.

@@ -201,34 +201,63 @@ impl Tree {
         let parent = path[below - 1];
         path.drain(..below);
         let node = self.seen(tx, parent.slot)?;
-        let at = node.child_of(key);
-        let (to_left, mut id) = if at > 0 { (true, node.child(at - 1)) } else { (false, node.child(1)) };
+        let (at, count) = (node.child_of(key), node.count());
+        self.name_node(tx, self.of_level(parent.level), parent.id, Intent::Update);
+        for (at, to_left) in [(at, true), (at + 1, false)] {
+            if (1..count).contains(&at) {
+                let merge = self.plan_merge_to(tx, &path, (parent.slot, at), to_left).await?;
+                if self.has_room(tx, &merge)? {
+                    return Ok(Some(merge));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Fetches what a merge needs of nodes with their neighbours on one side. The parent of the
+    /// topmost one is to lose a child.
+    async fn plan_merge_to(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        path: &[Step],
+        (parent, at): (RawSlot, usize),
+        to_left: bool,
+    ) -> Result<Merge, Error> {
+        let mut id = self.seen(tx, parent)?.child(if to_left { at - 1 } else { at });
         // What is left of two goes on, what is right of it is deleted.
         let (ours, theirs) = if to_left { (Intent::Delete, Intent::Update) } else { (Intent::Update, Intent::Delete) };
-        self.name_node(tx, self.of_level(parent.level), parent.id, Intent::Update);
-        for step in &path {
+        for step in path {
             self.name_node(tx, self.of_level(step.level), step.id, ours);
         }
-        let mut beside = Vec::with_capacity(path.len());
-        for step in &path {
+        let mut nodes = Vec::with_capacity(path.len());
+        for step in path {
             let slot = self.name_node(tx, self.of_level(step.level), id, theirs);
             tx.fetch().await?;
-            beside.push(slot);
+            nodes.push((step.slot, slot));
             let node = self.find(tx, slot)?.ok_or(CHANGED)?;
             if node.level() > 0 {
                 id = node.child(if to_left { node.count() - 1 } else { 0 });
             }
         }
-        let nodes = path.iter().map(|step| step.slot).zip(beside).collect();
-        let merge = Merge { parent: parent.slot, at: if to_left { at } else { 1 }, nodes, to_left };
+        Ok(Merge { parent, at, nodes, to_left })
+    }
+
+    /// Whether what is left of two nodes has room for what a merge adds: for a longer fence, too.
+    fn has_room(&self, tx: &Transaction<'_, '_>, merge: &Merge) -> Result<bool, Error> {
         for pair in &merge.nodes {
             let [left, right] = merge.in_order(pair);
             let (left, right) = (self.seen(tx, left)?, self.seen(tx, right)?);
-            if !left.can_absorb(&right, first_of(&right)) {
-                return Ok(None);
+            // The leaf's last entry goes before.
+            let (kept, first) = match (left.level(), merge.to_left) {
+                (0, true) => (left.count(), right.count()),
+                (0, false) => (0, 0),
+                _ => (left.count(), first_of(&right)),
+            };
+            if !left.can_absorb(kept, &right, first) {
+                return Ok(false);
             }
         }
-        Ok(Some(merge))
+        Ok(true)
     }
 
     /// Merges nodes with their neighbours, once everything is there: see invariant 4.

@@ -144,7 +144,7 @@ impl Level {
             let gone = self.nodes[index].clone();
             let gone = view(self.shape, &gone);
             let mut left = change(self.shape, &mut self.nodes[index - 1]);
-            if left.can_absorb(&gone, 0) {
+            if left.can_absorb(left.count(), &gone, 0) {
                 left.absorb(&gone, 0);
                 self.nodes.remove(index);
             }
@@ -216,7 +216,7 @@ proptest! {
         }
         let Ok(node) = Node::new(shape(), &bytes[..]) else { return Ok(()) };
         prop_assert!(node.level() <= LEVELS_MAX);
-        let _ = (node.side_of(&key), node.find(&key), node.has_room(&key), node.split_point(&key), node.can_absorb(&node, 0));
+        let _ = (node.side_of(&key), node.find(&key), node.has_room(&key), node.split_point(&key), node.can_absorb(1, &node, 0));
         for at in 0..node.count() {
             let _ = (node.key(at), node.value(at));
         }
