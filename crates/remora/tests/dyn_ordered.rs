@@ -463,7 +463,9 @@ fn the_longest_rows_fit(protocol: Protocol) {
         let cluster = embedded(protocol, 2);
         let things = create(&cluster, shape, OrderedOptions::for_rows(40));
         let (Exactly(key_bytes) | UpTo(key_bytes), Exactly(bytes) | UpTo(bytes)) = shape;
-        let key = |number: u8| [vec![255; key_bytes - 1], vec![number]].concat();
+        // Half of the longest ones differ early: few of them fit a leaf.
+        let begin = |number: u8| if key_bytes == 512 && number % 2 == 1 { number } else { 255 };
+        let key = |number: u8| [vec![begin(number); key_bytes - 1], vec![number]].concat();
         let mut worker = worker(&cluster, 1, 1);
         worker.block_on(async |session| {
             for number in 0..25 {
@@ -579,6 +581,34 @@ fn costs<V: Record>(protocol: Protocol, shape: (Lengths, Lengths), bytes: usize)
         // More of short keys lie in one slotted leaf than in a typed one.
         let least = if shape.0 == UpTo(512) { 1 } else { one };
         assert!((least..=one + more).contains(&other), "kind {kind} of {shape:?}: {one}, {other}");
+    }
+}
+
+/// Where a leaf is known, a lookup of a key of any length reads that leaf and nothing else.
+#[test]
+fn a_lookup_of_a_long_key_reads_one_leaf() {
+    for (longest, node_bytes) in [(100, 992), (512, 2656)] {
+        let cluster = embedded(Protocol::default(), 2);
+        let things = create(&cluster, (UpTo(longest), UpTo(7)), OrderedOptions::for_rows(2000));
+        let key = |number: u64| [&number.to_be_bytes()[..], &vec![b'.'; number as usize % (longest - 7)]].concat();
+        worker(&cluster, 1, 1).block_on(async |session| {
+            let costs = Costs::default();
+            session.observe(Some(Box::new(costs.clone())));
+            for number in 0..200 {
+                session.transact(async |tx| things.insert(tx, &key(number), b"value").await).await.unwrap();
+            }
+            for _ in 0..2 {
+                costs.0.take();
+                for number in 0..200 {
+                    session.transact(async |tx| things.require(tx, &key(number)).await).await.unwrap();
+                }
+            }
+            rest(session).await;
+            for cost in costs.0.take() {
+                // A record's header and its key stand before the node.
+                assert_eq!((cost.round_trips, cost.reads, cost.bytes_in), (1, 1, node_bytes + 24 + 8), "{cost:?}");
+            }
+        });
     }
 }
 

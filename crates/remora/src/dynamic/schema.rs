@@ -50,8 +50,8 @@ pub enum Lengths {
     /// All of them are this long.
     Exactly(usize),
     /// They have different lengths, up to this one. A [`DynTable`](crate::DynTable) stores short
-    /// ones short. In a [`DynOrdered`](crate::DynOrdered), keys, and values that lie in leaves,
-    /// take the room of the longest.
+    /// ones short, and a [`DynOrdered`](crate::DynOrdered) does so with keys that can have more than
+    /// 63 bytes. There, other keys, and values that lie in leaves, take the room of the longest.
     UpTo(usize),
 }
 
@@ -95,12 +95,13 @@ impl DynSchema {
     /// | | [`DynTable`](crate::DynTable) | [`DynOrdered`](crate::DynOrdered) |
     /// | --- | --- | --- |
     /// | keys of one length | 1 to 64 bytes | 1 to 64 bytes |
-    /// | keys of different lengths | 1 to [`DYN_KEY_BYTES_MAX`] bytes | 1 to 63 bytes |
+    /// | keys of different lengths | 1 to [`DYN_KEY_BYTES_MAX`] bytes | 1 to [`DYN_KEY_BYTES_MAX`] bytes |
     /// | values of one length | up to about 32,600 bytes | up to about 32,600 bytes |
     /// | values of different lengths | up to [`DYN_VALUE_BYTES_MAX`] bytes | up to [`DYN_VALUE_BYTES_MAX`] bytes |
     ///
-    /// Keys of one length, and all keys of a `DynOrdered`, have one byte less where values can be
-    /// longer than 132 bytes and have different lengths.
+    /// Keys of one length have one byte less where values can be longer than 132 bytes and have
+    /// different lengths. Values of one length of a `DynOrdered` have up to [`DYN_VALUE_BYTES_MAX`]
+    /// bytes where keys have different lengths and can have more than 63 bytes.
     #[must_use]
     pub fn new(text: impl Into<String>, keys: Lengths, values: Lengths) -> DynSchema {
         DynSchema { text: text.into(), keys, values }

@@ -1,12 +1,15 @@
 //! Ordered tables of bytes: [`DynOrdered`], a thin layer over a [`Tree`].
 //!
 //! ```text
-//! key in a node      the key, if all keys have one length; otherwise
+//! key in a node      the key, if all keys have one length, or if nodes are slotted; otherwise
 //!                    | key, zero-padded : max | length : 1 |
 //! value in a leaf    the value, if all values have one length; otherwise
 //!                    | value, zero-padded : max | length : 1 |
 //! longer values      a [`DynTable`](crate::DynTable) NAME/values, by the key as nodes have it
 //! ```
+//!
+//! Nodes are slotted if keys have different lengths and are too long, when they are padded, to be
+//! the key of a record. Values that are out of line then lie by digests of the longer keys.
 //!
 //! A shorter key is padded with the least byte. Where two keys are equal with their padding, the
 //! shorter one comes first. So padded keys compare as keys do: byte by byte, and a key comes before
@@ -72,15 +75,20 @@ impl Cluster {
     /// different lengths, there is a table `name/values/rest`, too.
     /// [`drop_ordered`](Cluster::drop_ordered) drops all of them.
     ///
-    /// Keys have 1 to 64 bytes if all of them have one length, and 1 to 63 otherwise: one byte less
-    /// if there is a table `name/values/rest`. Values have up to some 32,600 bytes if all of them
-    /// have one length, and up to 16 KiB ([`DYN_VALUE_BYTES_MAX`](crate::DYN_VALUE_BYTES_MAX))
-    /// otherwise. Other lengths are refused, with the limit
-    /// ([`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument)).
+    /// Keys have 1 to 64 bytes if all of them have one length (one byte less if there is a table
+    /// `name/values/rest`), and 1 to 512 ([`DYN_KEY_BYTES_MAX`](crate::DYN_KEY_BYTES_MAX))
+    /// otherwise. Values have up to some 32,600 bytes if all of them have one length and keys have
+    /// at most 63 bytes, and up to 16 KiB
+    /// ([`DYN_VALUE_BYTES_MAX`](crate::DYN_VALUE_BYTES_MAX)) otherwise. Other lengths are refused,
+    /// with the limit ([`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument)).
+    ///
+    /// Keys of different lengths that can have more than 63 bytes take the room that they need: a
+    /// node of 2,656 bytes has 82 keys of 20 bytes with values of 8, where keys can have 512 bytes.
+    /// Shorter limits pad all keys to the longest one.
     ///
     /// A transaction writes at most 32 KiB, and an insert writes a leaf, too. So an insert of a
-    /// value of more than some 28,000 bytes can fail
-    /// ([`Limit::LogEntry`](crate::Limit::LogEntry)).
+    /// value of more than some 28,000 bytes can fail, or of some 15,000 bytes beside keys that can
+    /// have more than 63 bytes ([`Limit::LogEntry`](crate::Limit::LogEntry)).
     pub fn create_dyn_ordered(
         &self,
         name: &str,
@@ -128,6 +136,11 @@ impl DynOrdered {
     #[must_use]
     pub fn schema(&self) -> &DynSchema {
         &self.schema
+    }
+
+    #[cfg(test)]
+    pub(super) fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// The error of a transaction that needs a key of this table which is not there.
