@@ -32,7 +32,7 @@ use std::ops::{Deref, DerefMut, Range};
 mod slotted;
 
 use slotted::Content;
-pub use slotted::{SLOTTED_KEY_BYTES_MAX, SLOTTED_VALUE_BYTES_MAX};
+pub use slotted::{SLOTTED_KEY_BYTES_MAX, SLOTTED_NODE_BYTES_MAX, SLOTTED_VALUE_BYTES_MAX};
 
 /// Id of the root, for ever.
 pub const ROOT: u64 = 0;

@@ -338,10 +338,14 @@ fn a_tree_grows_and_shrinks() {
 
 /// A closure drops an operation at one of its polls, and goes on and commits.
 fn a_dropped_operation_has_done_all_of_it_or_nothing(protocol: Protocol) {
-    let (cluster, _) = options(protocol, 2).node_bytes(8 << 20).open_seeded(3).unwrap();
     // Few keys fit a node, and values have parts.
-    let things = create(&cluster, (UpTo(60), UpTo(4000)), OrderedOptions::for_rows(100).bytes(200_000));
-    let key = |number: u8| [vec![b'k'; 50], vec![number]].concat();
+    drop_operations(protocol, UpTo(60), |number| [vec![b'k'; 50], vec![number]].concat());
+    drop_operations(protocol, UpTo(512), |number| vec![number; 500]);
+}
+
+fn drop_operations(protocol: Protocol, keys: Lengths, key: impl Fn(u8) -> Vec<u8>) {
+    let (cluster, _) = options(protocol, 2).node_bytes(8 << 20).open_seeded(3).unwrap();
+    let things = create(&cluster, (keys, UpTo(4000)), OrderedOptions::for_rows(100).bytes(200_000));
     let mut worker = worker(&cluster, 1, 3);
     worker.block_on(async |session| {
         // The next insert splits a leaf.
@@ -385,8 +389,9 @@ fn a_scan_sees_every_key_once(protocol: Protocol) {
     for seed in seeds(0..4) {
         let (cluster, fabric) = options(protocol, 2).node_bytes(8 << 20).open_seeded(seed).unwrap();
         let values = UpTo(if seed % 2 == 0 { 150 } else { 900 });
-        let things = create(&cluster, (UpTo(62), values), OrderedOptions::for_rows(200).bytes(100_000));
-        let key = |number: u64| [vec![b'k'; number as usize % 50], vec![number as u8 + 1]].concat();
+        let (keys, longer) = if seed % 4 < 2 { (62, 1) } else { (500, 9) };
+        let things = create(&cluster, (UpTo(keys), values), OrderedOptions::for_rows(200).bytes(100_000));
+        let key = |number: u64| [vec![b'k'; number as usize % 50 * longer], vec![number as u8 + 1]].concat();
         let mut worker = worker(&cluster, 4, seed);
         worker.block_on(async |session| {
             for number in 0..KEYS {
@@ -581,6 +586,41 @@ fn costs<V: Record>(protocol: Protocol, shape: (Lengths, Lengths), bytes: usize)
         // More of short keys lie in one slotted leaf than in a typed one.
         let least = if shape.0 == UpTo(512) { 1 } else { one };
         assert!((least..=one + more).contains(&other), "kind {kind} of {shape:?}: {one}, {other}");
+    }
+}
+
+/// Long keys that are hard to pack: alike up to their ends, alike in groups, and of a few long runs.
+/// A tree of them stays low, so that no split has too many levels for a log entry.
+#[test]
+fn trees_of_long_keys_are_low() {
+    const ROWS: u64 = 3000;
+    for kind in 0..5 {
+        let cluster = embedded([Protocol::DRTM_R, Protocol::FORD][kind % 2], 2);
+        let things = create(&cluster, (UpTo(512), UpTo(20)), OrderedOptions::for_rows(ROWS));
+        let of_group = |random: u64| vec![b'a' + (random >> 10) as u8 % 3; random as usize % 500];
+        let key = |random: u64| -> Vec<u8> {
+            let begin = match kind {
+                0 => vec![b'k'; 504],
+                1 => [&(random % 20).to_be_bytes()[..], &[b'k'; 490]].concat(),
+                2 => return (0..16).flat_map(|at| [b'0' + (random >> at & 1) as u8; 32]).collect(),
+                3 => vec![b'k'; random as usize % 500],
+                _ => of_group(random),
+            };
+            [&begin[..], &random.to_be_bytes()].concat()
+        };
+        let mut worker = worker(&cluster, 1, 1);
+        let mut model = Model::new();
+        worker.block_on(async |session| {
+            for _ in 0..ROWS {
+                let one = key(session.lane().random());
+                session.transact(async |tx| things.put(tx, &one, b"value").await).await.unwrap();
+                model.insert(one, b"value".to_vec());
+            }
+            let found = session.transact(async |tx| things.scan(tx, .., usize::MAX).await).await.unwrap();
+            assert!(found.into_iter().eq(model.clone()), "kind {kind}");
+        });
+        let tree = settled(&cluster, &things, &mut worker);
+        assert!(tree.rows == model.len() as u64 && tree.levels <= 4, "kind {kind}: {tree:?}");
     }
 }
 
@@ -828,8 +868,7 @@ fn a_table_comes_and_goes() {
 #[test]
 fn values_of_one_length_are_changed_in_place() {
     let cluster = embedded(Protocol::default(), 2);
-    let shapes =
-        [(Exactly(3), 4), (UpTo(60), 4), (UpTo(512), 4), (Exactly(3), 300), (UpTo(60), 300)];
+    let shapes = [(Exactly(3), 4), (UpTo(60), 4), (UpTo(512), 4), (Exactly(3), 300), (UpTo(60), 300)];
     for (number, (keys, bytes)) in shapes.into_iter().enumerate() {
         let schema = schema((keys, Exactly(bytes)));
         let counters = cluster.create_dyn_ordered(&number.to_string(), &schema, OrderedOptions::for_rows(10)).unwrap();

@@ -57,7 +57,9 @@ const LINE: usize = 64;
 /// Bytes of a fence that tables have room for at first: most are short.
 const FENCE_PLANNED: usize = 64;
 
-const _: () = assert!(node_bytes(SLOTTED_KEY_BYTES_MAX, SLOTTED_VALUE_BYTES_MAX) <= u16::MAX as usize);
+/// Bytes of the largest slotted node.
+pub const SLOTTED_NODE_BYTES_MAX: usize = node_bytes(SLOTTED_KEY_BYTES_MAX, SLOTTED_VALUE_BYTES_MAX);
+const _: () = assert!(SLOTTED_NODE_BYTES_MAX <= u16::MAX as usize, "places have 16 bits");
 
 /// Bytes of a node.
 pub(super) const fn node_bytes(key_bytes: usize, value_bytes: usize) -> usize {

@@ -63,12 +63,7 @@ impl Tree {
 
     /// Splits the leaf of a key, which has no room for it, and its ancestors as far as they have none
     /// for the fence between the halves; the half that the key belongs to.
-    async fn split(
-        &self,
-        tx: &mut Transaction<'_, '_>,
-        leaf: RawSlot,
-        key: &[u8],
-    ) -> Result<RawSlot, Error> {
+    async fn split(&self, tx: &mut Transaction<'_, '_>, leaf: RawSlot, key: &[u8]) -> Result<RawSlot, Error> {
         // Mostly its parent is known, and has room: one round trip, and not one for each level.
         if let Some(id) = self.directory.parent(key) {
             let parent = self.name_node(tx, &self.inner, id, Intent::Update);

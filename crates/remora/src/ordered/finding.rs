@@ -37,7 +37,8 @@ impl Tree {
         let mut is_known = hint.is_some();
         if !is_known {
             let parent = !directory.is_forgetful();
-            let located = tx.locate_in_tree(&self.inner, &self.leaves, (key, self.shape.is_slotted()), parent, intent).await?;
+            let located =
+                tx.locate_in_tree(&self.inner, &self.leaves, (key, self.shape.is_slotted()), parent, intent).await?;
             hint = located.as_ref().map(|located| located.leaf);
             if let Some(parent) = located.and_then(|located| located.parent) {
                 learn_children(directory, &self.node(parent.as_bytes())?);

@@ -1,9 +1,12 @@
 //! The tables that an ordered table consists of.
 
-use remora_index::btree::{SLOTTED_KEY_BYTES_MAX, Shape};
-use remora_node::limits::{KEY_BYTES_MAX, SLOT_BYTES_MAX};
+use remora_index::btree::{SLOTTED_KEY_BYTES_MAX, SLOTTED_NODE_BYTES_MAX, Shape};
+use remora_index::host::LINKS_MAX;
+use remora_node::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX, SLOT_BYTES_MAX};
+use remora_node::ring::FRAME_OVERHEAD_WORDS;
 use remora_node::{Fingerprint, MemoryError};
 use remora_record::Key;
+use remora_txn::log;
 
 use super::keys::padded_bytes;
 use crate::dynamic::{DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynSchema, Lengths};
@@ -11,6 +14,15 @@ use crate::table::Schema;
 
 // Every key that a table of bytes can have fits a node.
 const _: () = assert!(SLOTTED_KEY_BYTES_MAX == DYN_KEY_BYTES_MAX);
+
+// A split of the root and of three levels below it fits a log entry, whatever the index needs.
+const _: () = {
+    let structural = 3 * (log::RECORD_WORDS + 3);
+    let patches = (1 + LINKS_MAX) * log::PATCH_WORDS;
+    let slot = SLOTTED_NODE_BYTES_MAX.next_multiple_of(64) / size_of::<u64>();
+    let (node, index) = (log::RECORD_WORDS + slot, if patches > structural { patches } else { structural });
+    assert!(FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + 9 * node + 5 * index <= FRAME_BYTES_MAX / size_of::<u64>());
+};
 
 /// What the catalog says of a node.
 const NODE: &str = "node of an ordered table";

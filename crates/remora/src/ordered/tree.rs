@@ -31,12 +31,7 @@ pub(super) struct Tree {
 pub(super) const CHANGED: Error = Error::Aborted(Reason::new(Abort::Changed));
 
 impl Tree {
-    pub(super) fn new(
-        inner: RawTable,
-        leaves: RawTable,
-        values: Option<DynTable>,
-        shape: Shape,
-    ) -> Tree {
+    pub(super) fn new(inner: RawTable, leaves: RawTable, values: Option<DynTable>, shape: Shape) -> Tree {
         Tree { inner, leaves, values, shape, directory: Arc::new(Directory::new(shape)) }
     }
 
@@ -66,13 +61,7 @@ impl Tree {
     }
 
     /// Names a node for what the transaction is about to do with it.
-    pub(super) fn name_node(
-        &self,
-        tx: &mut Transaction<'_, '_>,
-        table: &RawTable,
-        id: u64,
-        intent: Intent,
-    ) -> RawSlot {
+    pub(super) fn name_node(&self, tx: &mut Transaction<'_, '_>, table: &RawTable, id: u64, intent: Intent) -> RawSlot {
         tx.name_raw(table.handle(), &node_key(id), intent)
     }
 
@@ -85,11 +74,7 @@ impl Tree {
     }
 
     /// A node that has been fetched, if it is there.
-    pub(super) fn find<'t>(
-        &self,
-        tx: &'t Transaction<'_, '_>,
-        slot: RawSlot,
-    ) -> Result<Option<NodeView<'t>>, Error> {
+    pub(super) fn find<'t>(&self, tx: &'t Transaction<'_, '_>, slot: RawSlot) -> Result<Option<NodeView<'t>>, Error> {
         tx.raw(slot)?.map(|bytes| self.node(bytes)).transpose()
     }
 

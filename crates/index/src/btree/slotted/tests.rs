@@ -159,7 +159,11 @@ impl Level {
         assert!(nodes.last().unwrap().high().is_none());
         for node in &nodes {
             assert_eq!((node.check(), node.level()), (Ok(()), self.level));
-            assert_eq!(node.image(), { let mut again = node.image(); Content::of(node).write(&mut again); again });
+            assert_eq!(node.image(), {
+                let mut again = node.image();
+                Content::of(node).write(&mut again);
+                again
+            });
         }
     }
 }
