@@ -290,9 +290,9 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if self.shape.is_slotted { Content::of(self).has_room(self, key) } else { self.count() < self.capacity() }
     }
 
-    /// Whether it, once it has only its first `kept` entries, has room for the range and the entries,
-    /// from one of them on, of the node to its right. Where keys have one length, whatever a merge
-    /// takes over fits.
+    /// Whether it has room for the range and the entries, from one of them on, of the node to its
+    /// right, once it has only its first `kept` entries. Where keys have one length, whatever a
+    /// merge takes over fits.
     #[must_use]
     pub fn can_absorb<C: Deref<Target = [u8]>>(&self, kept: usize, right: &Node<C>, from: usize) -> bool {
         if !self.shape.is_slotted {

@@ -33,8 +33,8 @@
 //! 4. **An inner node has a child.** A leaf that becomes empty is merged with a neighbour, and so
 //!    is each ancestor that has no other child, below the first that has one. So a leaf is empty
 //!    only if it is the only one, and nothing stays of ranges that are not used any more. (A leaf
-//!    with few entries stays as it is, and a tree keeps its height. An empty slotted leaf also stays
-//!    while neither neighbour has room for a longer fence.)
+//!    with few entries stays as it is, and a tree keeps its height. An empty slotted leaf also
+//!    stays while neither neighbour has room for a longer fence.)
 //!
 //! 5. **An operation fetches all that it needs before it changes anything**, and awaits nothing
 //!    from its first change on. So its future can be dropped at any await: the transaction then
@@ -43,12 +43,12 @@
 //! # Round trips
 //!
 //! With the leaf and its location known: [`Ordered::get`] takes one, as does [`Ordered::scan`] of
-//! up to 60 leaves of 992 bytes; each leaf is validated as one record is. If nothing is known, it is one for
-//! each level, or one to ask ([`Design`]). [`Ordered::insert`] and [`Ordered::remove`] are updates
-//! of one record, but for splits and merges. A split takes a round trip for the new leaf and the
-//! parent, if that is known and has room; otherwise, and for merges, the path from the root is
-//! read, and then all that is new or goes together. A split is seen by others as a leaf that has
-//! lost the upper half of its keys: they follow its link, and remember it.
+//! up to 60 leaves of 992 bytes; each leaf is validated as one record is. If nothing is known, it
+//! is one for each level, or one to ask ([`Design`]). [`Ordered::insert`] and [`Ordered::remove`]
+//! are updates of one record, but for splits and merges. A split takes a round trip for the new
+//! leaf and the parent, if that is known and has room; otherwise, and for merges, the path from the
+//! root is read, and then all that is new or goes together. A split is seen by others as a leaf
+//! that has lost the upper half of its keys: they follow its link, and remember it.
 //!
 //! Values that are out of line are records by their keys, inserted and deleted together with the
 //! entries of leaves. So a lookup of one key reads or changes its value alone, and needs no leaf. A
@@ -65,9 +65,9 @@
 //!
 //! # Bytes of a transaction
 //!
-//! A transaction logs at most 32 KiB. A split writes two nodes of each level that is split, the node
-//! above them, and one more if that is the root. So a split of the root, of an inner node and of a
-//! leaf writes seven nodes: 18.5 KiB if keys have up to 512 bytes. A split of five levels fits.
+//! A transaction logs at most 32 KiB. A split writes two nodes of each level that is split, and one
+//! more above them. So a split of the root, of an inner node and of a leaf writes seven nodes: 18.5
+//! KiB if keys have up to 512 bytes beside short values.
 //!
 //! # Files
 //!

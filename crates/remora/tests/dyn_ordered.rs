@@ -276,7 +276,7 @@ fn a_tree_grows_and_shrinks() {
             let key = |number: u64| match shape.0 {
                 Exactly(_) => format!("{number:012}").into_bytes(),
                 // Short and long ones, which differ early, late, or in between.
-                UpTo(512) if number % 4 > 0 => {
+                UpTo(512) if !number.is_multiple_of(4) => {
                     let (group, begin) = (number / 100, [1, 5, 400][number as usize % 4 - 1]);
                     format!("{group:x<begin$}/{number:y<90}").into_bytes()
                 }
@@ -589,8 +589,8 @@ fn costs<V: Record>(protocol: Protocol, shape: (Lengths, Lengths), bytes: usize)
     }
 }
 
-/// Long keys that are hard to pack: alike up to their ends, alike in groups, and of a few long runs.
-/// A tree of them stays low, so that no split has too many levels for a log entry.
+/// Long keys that are hard to pack: alike up to their ends, alike in groups, and of a few long
+/// runs. A tree of them stays low, so that no split has too many levels for a log entry.
 #[test]
 fn trees_of_long_keys_are_low() {
     const ROWS: u64 = 3000;

@@ -337,8 +337,8 @@ impl Content {
     /// There is such a place.
     ///
     /// - If the new key begins as the others do, both halves together have what the node has, an
-    ///   entry, a key that is stored whole, and the new fence twice. At the best place the halves of
-    ///   a leaf differ by at most an entry: see the node's size above.
+    ///   entry, a key that is stored whole, and the new fence twice. At the best place the halves
+    ///   of a leaf differ by at most an entry: see the node's size above.
     /// - If it does not, it comes before or behind all others. It can be alone then: the others
     ///   share what they have shared, and so does their new fence.
     /// - An inner node cannot be split before the new child, since a half begins with a child that

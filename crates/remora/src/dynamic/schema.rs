@@ -50,8 +50,8 @@ pub enum Lengths {
     /// All of them are this long.
     Exactly(usize),
     /// They have different lengths, up to this one. A [`DynTable`](crate::DynTable) stores short
-    /// ones short, and a [`DynOrdered`](crate::DynOrdered) does so with keys that can have more than
-    /// 63 bytes. There, other keys, and values that lie in leaves, take the room of the longest.
+    /// ones short. A [`DynOrdered`](crate::DynOrdered) does so with keys that can have more than 63
+    /// bytes. Its other keys, and values that lie in leaves, take the room of the longest.
     UpTo(usize),
 }
 

@@ -61,8 +61,8 @@ impl Tree {
         apart.map_or(Ok(()), |(values, found)| values.write(tx, key, value, &found))
     }
 
-    /// Splits the leaf of a key, which has no room for it, and its ancestors as far as they have none
-    /// for the fence between the halves; the half that the key belongs to.
+    /// Splits the leaf of a key, which has no room for it, and its ancestors as far as they have
+    /// none for the fence between the halves. Returns the half that the key belongs to.
     async fn split(&self, tx: &mut Transaction<'_, '_>, leaf: RawSlot, key: &[u8]) -> Result<RawSlot, Error> {
         // Mostly its parent is known, and has room: one round trip, and not one for each level.
         if let Some(id) = self.directory.parent(key) {

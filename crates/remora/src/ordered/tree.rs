@@ -15,8 +15,8 @@ use crate::transaction::{RawSlot, Transaction};
 /// The bytes of a node of this transaction.
 pub(super) type NodeView<'t> = Node<&'t [u8]>;
 
-/// An ordered table, whose keys and values are bytes: see [`Shape`]. Clones share what they remember
-/// of where keys are.
+/// An ordered table, whose keys and values are bytes: see [`Shape`]. Clones share what they
+/// remember of where keys are.
 #[derive(Clone)]
 pub(super) struct Tree {
     pub(super) inner: RawTable,

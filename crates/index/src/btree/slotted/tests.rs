@@ -11,7 +11,7 @@ fn shape() -> Shape {
     Shape::up_to(SLOTTED_KEY_BYTES_MAX, 8).unwrap()
 }
 
-fn view<'b>(shape: Shape, image: &'b Image) -> Node<&'b [u8]> {
+fn view(shape: Shape, image: &Image) -> Node<&[u8]> {
     Node::new(shape, &image[..]).unwrap()
 }
 
