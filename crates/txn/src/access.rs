@@ -13,19 +13,20 @@ pub struct Access<'a> {
     pub key: &'a [u8],
     /// The version that was read; `None` if the key was not there.
     pub read: Option<Version>,
-    /// What was done to it, and the version that was installed, or would have been.
+    /// What the transaction did to the record, and the version that it installed. If it has not
+    /// committed: the version that it would have installed.
     pub written: Option<(WriteKind, Version)>,
 }
 
-/// A range of keys that a transaction has looked at. The records of the range that it has read are
-/// all that were there.
+/// A range of keys that a transaction has looked at. The transaction has read every record that the
+/// table had in this range.
 #[derive(Clone, Copy, Debug)]
 pub struct Scan<'a> {
-    /// The table.
+    /// The table that has the range.
     pub table: &'a Table,
     /// The first key of the range, as bytes.
     pub from: &'a [u8],
-    /// The end of the range, which is not in it any more.
+    /// The end of the range, as bytes. The range does not include it.
     pub to: &'a [u8],
 }
 

@@ -1,4 +1,5 @@
-//! The memory node's side of the log: applies redo rings to the backups that the node has.
+//! The memory node's side of the log: the applier copies what clients have written to redo rings to
+//! the backups that the node has.
 //!
 //! The applier runs on the node's own CPU. It never touches a primary: the clients that hold a
 //! primary's locks install there. Only newer versions are applied, so it does not matter in which
@@ -18,16 +19,19 @@ use remora_record::{Life, RecordShape, Version};
 
 use crate::log::{LoggedRecord, PATCH_WORDS, patch, records};
 
-/// Entries of one ring in one step, so that no ring waits for another.
+/// Largest number of entries of one ring that one step applies, so that no ring has to wait for
+/// another.
 const BATCH: usize = 64;
 
-/// Applies the redo rings of all clients to the backups of one memory node: a [`Service`] of its
-/// own CPU. Entries are applied in any order, newer versions only.
+/// Applies the redo rings of all clients to the backups of one memory node. It is a [`Service`],
+/// which the node's own CPU runs. It may apply entries of different rings in any order, because it
+/// applies a record only if the entry has a newer version, or the same one.
 pub struct Applier {
     region: Arc<Region>,
     rings: Vec<RingReader>,
     changes_seen: u64,
-    /// For each shard, if the node has a backup of it.
+    /// The node's backup of each shard, by the shard's number; `None` if the node has no backup of
+    /// it.
     backups: Vec<Option<Backup>>,
     /// Generation of the catalog that `backups` was made from.
     generation: u64,
@@ -67,8 +71,9 @@ struct Backup {
     shape: RecordShape,
 }
 
-/// What a node has backups of, by shard, and the generation of the catalog that says so: an older
-/// one than it claims if that is not whole yet. `None` if it cannot be read.
+/// Returns the backups that a node has, by shard, and the generation of the catalog that names
+/// them. The generation is older than the one that the node announces if the newer catalog is not
+/// whole yet. Returns `None` if the catalog cannot be read.
 fn backups(region: &Region) -> Option<(u64, Vec<Option<Backup>>)> {
     let node = identity::local(region.words())?.number;
     let metadata = metadata::read_local(node, region.words()).ok()?;
@@ -87,7 +92,8 @@ fn apply(region: &Region, backups: &[Option<Backup>], record: &LoggedRecord<'_>)
     if !record.image.is_empty() {
         apply_image(region, backup, record);
     }
-    // In an order of their own: a pair of the index may have passed to another record since.
+    // Patches are ordered by their own incarnations, not by the record's version: a pair of the
+    // index may have passed to another record since.
     for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(patch) {
         if !apply_patch(region.words(), backup.base, &backup.geometry, &patch) {
             tracing::error!(?shard, ?patch, "a log entry changes an index where it has nothing");
@@ -122,8 +128,8 @@ impl Service for Applier {
         let mut progress = Progress::Idle;
         let Applier { region, rings, backups: known, generation, scratch, .. } = self;
         let words = region.words();
-        // A backup that has become a primary is its clients' to install. The catalog says so before
-        // they come: looked at behind the list of clients.
+        // If a backup has become a primary, only clients install there. The catalog says so before
+        // those clients register. So the catalog is read after the list of clients.
         let now = metadata::generation_local(words);
         if *generation != now {
             (*generation, *known) = backups(region).unwrap_or_default();
@@ -132,9 +138,10 @@ impl Service for Applier {
             let mut count = 0;
             while count < BATCH {
                 let Some((_, entry)) = ring.next(words, scratch) else { break };
-                // Looked at behind the entry: the catalog of every table that the entry names was
-                // published here before. A shard's id may have passed to another table since the
-                // catalog was read, so it is not enough to look for ids that are not known.
+                // The generation is read after the entry. The catalog of every table that the entry
+                // names was published at this node before the entry was written. To look for
+                // unknown shard ids is not enough, because an id may have passed to another table
+                // since the catalog was read.
                 if *generation != metadata::generation_local(words) {
                     (*generation, *known) = backups(region).unwrap_or_default();
                 }

@@ -1,5 +1,5 @@
-//! Why a transaction did not commit, as small `Copy` values: aborts are expected and counted, not
-//! failures.
+//! The reasons why a transaction does not commit, as small `Copy` values. An abort is no failure:
+//! aborts are expected, and counted.
 
 use remora_fabric::{FabricError, Fault, NodeId};
 use remora_node::MemoryError;
@@ -8,29 +8,30 @@ use remora_record::{LockWord, SharedLock, TransactionId};
 
 use crate::limits::{LOG_NODES_MAX, SET_MAX};
 
-/// A transaction met another one. It has left no trace and can be tried again.
+/// Why a transaction aborted, most often because of another transaction. The aborted transaction
+/// has left no trace, and can be tried again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Abort {
     /// A record is locked by another transaction.
     #[error("a record is locked{}", holder(.0))]
     Locked(LockWord),
-    /// A record that it read has changed since.
+    /// A record has changed since the transaction read it.
     #[error("a record changed after it was read")]
     Changed,
-    /// A record could not be read whole: it changed all the time.
+    /// The transaction could not read a record whole, because other transactions kept changing it.
     #[error("a record changed while it was read, again and again")]
     Torn,
-    /// What it read may be stale. Its client was kept from renewing its lease for too long, and the
-    /// cluster may have gone on without a memory node that still answers the client.
+    /// What the transaction read may be stale, because its client's lease has expired. The cluster
+    /// may have removed a memory node that still answers the client.
     #[error("the client's lease had run out when it had read: it was kept from running, or could not be renewed")]
     Late,
-    /// The program gave the transaction up, or dropped it, before it was decided.
+    /// The program gave the transaction up, or dropped it, before its outcome was decided.
     #[error("the transaction was given up before it was decided")]
     Dropped,
 }
 
 impl Abort {
-    /// A short name for reports.
+    /// Returns a short name for reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -47,10 +48,10 @@ fn holder(lock: &LockWord) -> String {
     lock.holder().map(|id| format!(" by transaction {id}")).unwrap_or_default()
 }
 
-/// A limit was exceeded.
+/// A limit that a transaction has exceeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Limit {
-    /// More records than [`SET_MAX`].
+    /// The transaction names more records than [`SET_MAX`].
     #[error("it names more than {SET_MAX} records, which is the most that one transaction can: split it")]
     Set,
     /// The log entry of the write set is larger than a frame of a ring.
@@ -62,7 +63,7 @@ pub enum Limit {
     /// The write set touches more nodes than [`LOG_NODES_MAX`].
     #[error("its changes go to {nodes} memory nodes, and at most {LOG_NODES_MAX} fit: write records of fewer shards")]
     LogNodes {
-        /// Memory nodes that have a replica of a record that it writes.
+        /// Memory nodes that have a replica of a record which the transaction writes.
         nodes: u32,
     },
     /// A key that does not have the table's width.
@@ -112,14 +113,14 @@ pub enum Limit {
         /// Slots that each shard of the table has for records.
         slots: u64,
     },
-    /// The log has no room beside a transaction whose outcome is unknown, whose entry stays until
-    /// recovery has seen it.
+    /// The log ring has no room left. It holds the entry of a transaction whose outcome is unknown,
+    /// and the entry stays until recovery has seen it.
     #[error("the log is full, and holds a transaction whose outcome is unknown: connect again as a new client")]
     LogInDoubt,
-    /// A session that validates locally was made without a version cache.
+    /// The session validates locally, but was made without a version cache.
     #[error("the session has no version cache to validate by")]
     NoVersionCache,
-    /// Lock words name the clients in 50 slots, and this client is in another one.
+    /// Shared lock words can name the clients in 50 slots, and this client is in another slot.
     #[error(
         "{} clients can take shared locks at a time, and this one is in slot {slot}: close other clients, or run another \
          protocol",
@@ -132,12 +133,12 @@ pub enum Limit {
     /// The deadline has passed.
     #[error("the deadline has passed")]
     Deadline,
-    /// The client incarnation has used all its transaction ids: connect again.
+    /// The client incarnation has used all its transaction ids. The program has to connect again.
     #[error("all transaction ids of this client are used: connect again")]
     TransactionIds,
 }
 
-/// A program uses a slot in a way that no transaction allows.
+/// A mistake of the program: it uses a slot in a way that no transaction allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Misuse {
     /// The slot was made by another transaction, or by an earlier run of the same closure.
@@ -146,37 +147,39 @@ pub enum Misuse {
     /// The record has not been fetched since it was named.
     #[error("a record is used that was named, and not fetched since")]
     NotFetched,
-    /// A record is inserted or deleted that was not named for that.
+    /// The program inserts or deletes a record that it has not named for that
+    /// ([`Intent`](crate::Intent)).
     #[error("a record is inserted or deleted that was not named for it")]
     NotNamed,
-    /// One record is to be changed in two places at once.
+    /// The program asks for one record twice, to change it in both places at once.
     #[error("a record is named twice, to be changed in both places at once")]
     Twice,
 }
 
-/// Why a transaction cannot go on.
+/// Why a transaction has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Stop {
     /// The transaction aborted and left no trace; trying again may help.
     #[error("aborted: {0}")]
     Abort(Abort),
-    /// A node that the transaction needs is unreachable. It has not committed.
+    /// A node that the transaction needs is unreachable. The transaction has not committed.
     #[error("unavailable: {0}")]
     Unavailable(FabricError),
-    /// The transaction may or may not have committed: the answer to its log was lost. Trying again
-    /// could apply it twice.
+    /// The transaction may or may not have committed, because the answer to its log was lost. To
+    /// try it again could apply it twice.
     #[error("the outcome of transaction {0} is unknown")]
     Unknown(TransactionId),
-    /// This client was taken for dead, and has lost its access. It has not committed.
+    /// The cluster has taken this client for dead, and revoked its access. The transaction has not
+    /// committed.
     #[error("this client was taken for dead: connect again")]
     Fenced,
-    /// The transaction exceeds a limit.
+    /// The transaction exceeds a limit. It has not committed.
     #[error("limit: {0}")]
     Limit(Limit),
     /// The program made a mistake. The transaction has not committed.
     #[error("{0}")]
     Misuse(Misuse),
-    /// The transaction writes a record that is not there.
+    /// The transaction writes or deletes a record that is not there.
     #[error("a record to be written is not there")]
     Absent,
     /// The transaction inserts a record that is there.
@@ -220,5 +223,5 @@ impl From<Misuse> for Stop {
     }
 }
 
-// Every step of a transaction returns one.
+// Every step of a transaction returns one of these, so they must stay small.
 const _: () = assert!(size_of::<Abort>() <= 16 && size_of::<Stop>() <= 40, "aborts and stops are small values");

@@ -1,5 +1,5 @@
-//! What happened to each attempt of a transaction, emitted at one place and consumed by reports,
-//! histories and traces.
+//! The event that tells how an attempt of a transaction went. One function emits all events
+//! (`Tx::tell` in `tx.rs`), and reports, histories and traces consume them.
 
 use remora_fabric::{Cost, Nanos};
 use remora_record::{TransactionId, Version};
@@ -13,8 +13,8 @@ use crate::sets::Sets;
 pub enum Outcome {
     /// The attempt committed.
     Committed,
-    /// The closure returned an error of its own, and its reads were validated: it has written
-    /// nothing.
+    /// The closure returned an error of its own, and its reads were validated. The attempt has
+    /// written nothing.
     UserAbort,
     /// The attempt aborted; the transaction may be tried again.
     Aborted(Abort),
@@ -34,57 +34,60 @@ impl From<Stop> for Outcome {
     }
 }
 
-/// When the phases of an attempt ended, in nanoseconds; the last one ends with the attempt.
+/// When the phases of an attempt ended, in nanoseconds on the lane's clock. The last phase ends
+/// with the attempt. The times are noted for some attempts only, and are zeros for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Phases {
-    /// Closure and reads.
+    /// When execution ended: the closure has run, and all records that it named have arrived.
     pub executed: Nanos,
-    /// Locks taken, read set validated.
+    /// When validation ended: the locks are taken, and the read set is validated.
     pub validated: Nanos,
-    /// Log acknowledged everywhere.
+    /// When the log round ended: every participant has acknowledged the entry.
     pub logged: Nanos,
-    /// How long of its execution it waited for records that others had locked, or were installing.
+    /// How long the attempt waited, during its execution, for records that other transactions had
+    /// locked or were installing. This is a duration in nanoseconds.
     pub waited: Nanos,
 }
 
 /// One attempt of a transaction.
 #[derive(Debug)]
 pub struct TransactionEvent<'a> {
-    /// Unique for the attempt, over all processes.
+    /// The id of the attempt, which no other attempt of any process has.
     pub id: TransactionId,
     /// The caller's number for this type of transaction.
     pub label: u16,
-    /// 1 for the first attempt.
+    /// The number of the attempt: 1 for the first one.
     pub attempt: u32,
-    /// How it ended.
+    /// How the attempt ended.
     pub outcome: Outcome,
     /// When the first attempt began.
     pub began: Nanos,
     /// When this attempt began.
     pub attempt_began: Nanos,
-    /// When it ended.
+    /// When this attempt ended.
     pub ended: Nanos,
     /// What this attempt cost. The install of a committed attempt is included, though the client
     /// did not wait for it.
     pub cost: Cost,
-    /// Ends of its phases; zeros for those it did not reach.
+    /// When the phases of the attempt ended. Zeros stand for phases that it did not reach.
     pub phases: Phases,
     pub(crate) sets: &'a Sets,
 }
 
 impl<'a> TransactionEvent<'a> {
-    /// The records that it read or wrote.
+    /// Returns the records that the attempt read or wrote.
     pub fn accesses(&self) -> impl Iterator<Item = Access<'a>> {
         self.sets.accesses()
     }
 
-    /// The ranges that it looked at, as far as their keys have records of their own.
+    /// Returns the ranges of keys that the attempt looked at, as far as their keys have records of
+    /// their own.
     pub fn scans(&self) -> impl Iterator<Item = Scan<'a>> {
         self.sets.scans()
     }
 }
 
-/// A record that recovery puts back, as it was before the transaction of a dead client.
+/// A record that recovery puts back to what it was before a transaction of a dead client.
 #[derive(Clone, Copy, Debug)]
 pub struct Rollback<'a> {
     /// The table's name.
@@ -98,25 +101,25 @@ pub struct Rollback<'a> {
     pub restored: Version,
 }
 
-/// An observer is told of every attempt. A session calls its observer on the worker's thread, when
-/// an attempt has ended but before the caller has the answer: be quick.
+/// An observer receives an event for every attempt. The session calls it on the worker's thread,
+/// when an attempt has ended and before the caller has the answer. So its methods must be quick.
 pub trait Observer {
-    /// An attempt has ended.
+    /// Receives the event of an attempt that has ended.
     fn transaction(&mut self, event: &TransactionEvent<'_>);
 
-    /// Whether the observer wants [`Observer::committing`]. Asked once, when a session is given the
-    /// observer.
+    /// Returns whether the session is to call [`Observer::committing`]. The session asks once, when
+    /// it is given the observer.
     fn wants_committing(&self) -> bool {
         false
     }
 
-    /// An attempt that writes is about to commit: the first verb that could make it commit is sent
-    /// when this has returned. For observers that must know of it also if the client dies before it
-    /// has ended.
+    /// Receives the event of an attempt that writes and is about to commit. The session sends the
+    /// first verb that could make it commit after this has returned. It is for observers that must
+    /// know of the attempt even if the client dies before the attempt has ended.
     ///
-    /// The event is what can be said by then: its outcome is [`Outcome::Unknown`], its accesses
-    /// have the versions that will be installed. How the attempt ends is told by
-    /// [`Observer::transaction`], as of every attempt. This one is in the critical path, and the
-    /// locks are held.
+    /// The event has what is known by then: its outcome is [`Outcome::Unknown`], and its accesses
+    /// have the versions that the attempt will install. [`Observer::transaction`] tells later how
+    /// the attempt has ended, as for every attempt. This call is in the critical path, while the
+    /// attempt holds its locks.
     fn committing(&mut self, _event: &TransactionEvent<'_>) {}
 }

@@ -1,5 +1,6 @@
-//! Looks at a table from outside. [`inspect`] tells whether the table is as it should be when
-//! nothing runs. [`scan`] tells what is in it while transactions run.
+//! Reads whole tables without a transaction. [`inspect`] checks a table while no transaction runs:
+//! its records, its locks, and its backups. [`scan`], [`KeyScan`] and [`count_rows`] read a table
+//! while transactions run.
 
 use std::iter::successors;
 use std::ops::AddAssign;
@@ -20,19 +21,19 @@ use crate::limits::{LOG_PAUSE_NS, SCAN_ATTEMPTS};
 /// What [`inspect`] found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Inspection {
-    /// Records present.
+    /// Records whose keys are present.
     pub records: u64,
-    /// Slots prepared for an insert that has neither committed nor been taken back.
+    /// Slots that are prepared for an insert which has neither committed nor been taken back.
     pub prepared: u64,
     /// Records whose lock is held.
     pub locked: u64,
     /// Holder of the first locked record.
     pub holder: Option<TransactionId>,
-    /// Records that are not whole.
+    /// Records that are torn.
     pub torn: u64,
-    /// Lines in which a backup differs from its primary. The header of a shard, which its primary
-    /// alone allocates by, is not compared. Nor is a link to a bucket without entries: an insert
-    /// that aborted leaves it.
+    /// Lines of 64 bytes in which a backup differs from its primary. Two things are not compared.
+    /// The header of a shard is not, because only the primary allocates by it. A link to a bucket
+    /// without entries is not, because an aborted insert leaves it at the primary alone.
     pub differing_lines: u64,
 }
 
@@ -47,11 +48,11 @@ impl AddAssign for Inspection {
     }
 }
 
-/// Bytes compared in one go, if a slot is not larger.
+/// Bytes that one step compares, if a slot is not larger.
 const CHUNK_BYTES: u64 = 4096;
 
-/// Reads a whole table. Gives every record of its primaries to `visit`, and compares every line of
-/// its backups.
+/// Reads a whole table, while no transaction runs. Gives every record of its primaries to `visit`,
+/// and compares every line of its backups with the primary's. Fails if a node is unreachable.
 #[inline(never)]
 pub fn inspect(
     lane: &Lane,
@@ -67,14 +68,15 @@ async fn inspect_all(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRe
     let slot_bytes = u64::from(table.entry().spec.layout.slot_bytes);
     for shard in 0..table.shards() {
         let replicas = table.shard_replicas(shard);
-        // The header of a cluster hash is its primary's own; that of FStore is a record.
+        // The header of a cluster hash is used by its primary alone, but that of FStore is a
+        // record.
         let mut offset = if table.fstore().is_some() { 0 } else { HEADER_BYTES };
         let mut slots = Vec::new();
         while offset < index.bytes() {
             slots.clear();
             let mut end = (offset + CHUNK_BYTES.max(slot_bytes + LINE_BYTES as u64)).min(index.bytes());
             let mut behind = offset;
-            // No record is cut.
+            // Each chunk ends at the end of a record.
             while let Some(slot) = index.slot_behind(behind).filter(|slot| *slot < end) {
                 behind = slot + slot_bytes;
                 if behind > end {
@@ -83,7 +85,8 @@ async fn inspect_all(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRe
                     slots.push(slot);
                 }
             }
-            // A round for each: the largest record times its replicas is more than one round holds.
+            // One round for each replica: a round has no room for the largest record from all
+            // replicas.
             let read = async |replica: &Replica| {
                 let mut round = lane.round();
                 let read = round.read(replica.address(offset), (end - offset) as usize);
@@ -127,10 +130,11 @@ async fn inspect_all(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRe
     Ok(found)
 }
 
-/// Reads the first `bytes` bytes of every slot of a table's primaries, in no order and at no one
-/// time. `visit` is given the words. If it cannot use them it returns a reason, and the slot is
-/// read again, a little later. If that happens too often, the scan returns the last reason: a
-/// client that has died has the slot locked, say.
+/// Reads the first `bytes` bytes of every slot of a table's primaries, while transactions run. The
+/// slots are read at different times, in no particular order. The scan calls `visit` with the words
+/// of each slot. If `visit` cannot use them it returns a reason, and the scan reads the slot again
+/// a little later ([`LOG_PAUSE_NS`]). After [`SCAN_ATTEMPTS`] attempts the scan fails with the last
+/// reason. This happens, for example, if a dead client has the slot locked.
 pub async fn scan(
     lane: &Lane,
     table: &Table,
@@ -166,12 +170,12 @@ pub async fn scan(
     Ok(())
 }
 
-/// A look at the keys of a table while transactions run: bit by bit, in no order and at no one
-/// time.
+/// Reads the keys of a table step by step, while transactions run. The keys come at different
+/// times, in no particular order.
 #[derive(Debug, Default)]
 pub struct KeyScan {
     shard: u16,
-    /// Where the next slot is looked for in the shard.
+    /// Offset in the shard from which on the next slot is looked for.
     at: u64,
 }
 
@@ -180,12 +184,14 @@ pub struct KeyScan {
 pub struct FoundKeys {
     /// Keys of records that are present.
     pub keys: Vec<Key>,
-    /// Slots that cannot be read now, or are locked: what they hold is not known.
+    /// Number of slots that are locked exclusively, or could not be read whole. Their keys are not
+    /// known.
     pub unsettled: u64,
 }
 
 impl KeyScan {
-    /// Reads up to `count` slots more. Returns `None` behind the last one.
+    /// Reads the next slots, at most `count`. Returns `None` once all slots have been read. Fails
+    /// if a node is unreachable.
     pub async fn next(&mut self, lane: &Lane, table: &Table, count: usize) -> Result<Option<FoundKeys>, Stop> {
         let (index, shape) = (table.index(), table.shape());
         let slot_bytes = u64::from(table.entry().spec.layout.slot_bytes);
@@ -228,9 +234,10 @@ impl KeyScan {
     }
 }
 
-/// Counts the rows of a table, and of the larger ones that it grows into, while transactions run.
-/// Reads each slot once. What is inserted, removed or moved meanwhile may be counted or not; of a
-/// record that is locked, what there is in its slot counts.
+/// Counts the rows of a table, and of the larger tables that it grows into, while transactions run.
+/// It reads each slot once. A row that is inserted, removed or moved meanwhile may be counted or
+/// not. A slot that is locked exclusively or torn counts as one row. Fails if a node is
+/// unreachable.
 pub async fn count_rows(lane: &Lane, table: &Table) -> Result<u64, Stop> {
     let mut rows = 0;
     for table in table.and_larger() {
@@ -254,7 +261,7 @@ impl Inspection {
         }
     }
 
-    /// Looks at what lies between the records: in FStore, structural records.
+    /// Checks the words that lie between the records. In FStore these are structural records.
     fn structure(&mut self, table: &Table, words: &[u64]) {
         if table.fstore().is_none() {
             return;
@@ -267,8 +274,8 @@ impl Inspection {
     }
 }
 
-/// Whether a line of the index differs only in a link that the backup has not, to a bucket without
-/// entries.
+/// Returns whether a line of the index differs only in a link which the backup lacks, and which
+/// leads to a bucket without entries.
 async fn only_an_unused_link(
     lane: &Lane,
     table: &Table,

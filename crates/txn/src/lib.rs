@@ -1,21 +1,22 @@
-//! Transactions over remote memory: read and write sets, protocols (one folder each), logs.
+//! Strictly serializable, replicated transactions over remote memory: read and write sets, the
+//! protocols (one folder each), logs and recovery.
 //!
 //! A [`Session`] is one coroutine's place to run transactions. It has a lane, a redo ring at every
-//! memory node, and sets that are reused, so that a transaction allocates nothing in steady state.
-//! [`Session::transact`] runs a closure as a transaction and retries it while it aborts; the
-//! closure works on a [`Tx`].
+//! memory node, and sets that one transaction after the other reuses, so that a transaction
+//! allocates nothing in steady state. [`Session::transact`] runs a closure as a transaction, and
+//! tries it again while it aborts. The closure works on a [`Tx`].
 //!
-//! Every protocol here guarantees the following, unless it says otherwise:
+//! Every protocol here guarantees the following, except [`Protocol::UNSYNCHRONIZED`]:
 //!
 //! - **Strict serializability.**
 //! - A transaction is atomic across a crash of its client.
 //! - There is no deadlock, since no transaction waits for a lock without bound.
 //! - Application code never sees a torn record.
 //!
-//! A closure may run several times, and may see a combination of records that will not commit. So
-//! it must have no effect outside of the transaction, and must not panic or loop on a state that
-//! could not exist. What the closure returned counts only once its reads have been validated, even
-//! if it is an error of its own.
+//! A closure may run several times, and may see a combination of records that no committed state
+//! has. So it must have no effect outside of the transaction, and must not panic or loop on such a
+//! state. What the closure returned counts only once its reads have been validated, even if it is
+//! an error of its own.
 
 #![cfg_attr(
     not(feature = "mutants"),
@@ -29,11 +30,12 @@
 )]
 #![forbid(unsafe_code)]
 
-/// Whether a published error has been put back: the named one, or any. Always false without the
-/// feature `mutants`.
+/// Tells whether a published error has been put back into the code: the named one, or any. It is
+/// always false without the feature `mutants`.
 ///
-/// An assertion of a rule also asks it. With an error put back that breaks the rule, the assertion
-/// must not panic, because a litmus test or a campaign has to find the error by what it does.
+/// Assertions of rules also ask this macro. If an error that breaks the rule has been put back, the
+/// assertion must not panic, because a litmus test or a campaign has to find the error by its
+/// effects.
 #[cfg(feature = "mutants")]
 macro_rules! mutant {
     () => {

@@ -1,38 +1,42 @@
-//! Everything has a limit, and all of this crate's are here.
+//! The limits of this crate: how many records, nodes, attempts and nanoseconds a transaction may
+//! take.
 
-/// Records of one transaction, read and written.
+/// Largest number of records that one transaction reads and writes.
 pub const SET_MAX: usize = 4096;
-/// Memory nodes that one transaction's log goes to.
+/// Largest number of memory nodes that the log of one transaction goes to.
 pub const LOG_NODES_MAX: usize = 32;
-/// How often a record that is locked or torn is read again before the transaction aborts.
+/// How often a transaction reads a record that is locked or torn before it aborts.
 pub const READ_ATTEMPTS: u32 = 16;
-/// Pause before a locked or torn record is read again, in nanoseconds: about as long as an install
-/// takes.
+/// Pause before a transaction reads a locked or torn record again, in nanoseconds. It is about as
+/// long as an install takes.
 pub const READ_PAUSE_NS: u64 = 400;
-/// How often a scan reads a slot again that is locked or torn, [`LOG_PAUSE_NS`] apart, before it
-/// gives up.
+/// How often a scan reads a slot that is locked or torn before it gives up. Between the attempts it
+/// pauses for [`LOG_PAUSE_NS`].
 pub const SCAN_ATTEMPTS: u32 = 256;
-/// How often a location is looked up anew when the record there is another key's.
+/// How often a transaction looks up a key's location again, when the record at the location is
+/// another key's, before it aborts.
 pub const LOOKUP_ATTEMPTS: u32 = 8;
-/// Buckets and records that are read to find one key: more than any chain has.
+/// Largest number of buckets and records that a transaction reads to find one key. It is more than
+/// any chain has.
 pub const HOPS_MAX: u32 = 4096;
-/// How long a client asks how far a full log ring has been applied, before it gives the node up; in
-/// nanoseconds. It does so before it takes any lock. A node that is alive applies a ring in far
-/// less.
+/// How long a client asks a memory node how far it has applied a full log ring, in nanoseconds.
+/// After that, the client takes the node for unreachable. The client asks before it takes any lock.
+/// A node that is alive applies a ring in far less time.
 pub const LOG_PATIENCE_NS: u64 = 800_000_000;
-/// Pause between two of these questions, in nanoseconds.
+/// Pause between two questions of how far a memory node has applied a log ring, in nanoseconds.
 pub const LOG_PAUSE_NS: u64 = 50_000;
-/// Longest pause between two attempts is `BACKOFF_NS << BACKOFF_DOUBLINGS`; the first is at most
-/// `BACKOFF_NS`.
+/// Unit of the pauses between two attempts of a transaction, in nanoseconds. After attempt n the
+/// session pauses for a random time below `BACKOFF_NS << n`. From attempt [`BACKOFF_DOUBLINGS`] on,
+/// this bound grows no further.
 pub const BACKOFF_NS: u64 = 500;
-/// See [`BACKOFF_NS`].
+/// How often the bound of the pause between two attempts doubles, beginning with [`BACKOFF_NS`].
 pub const BACKOFF_DOUBLINGS: u32 = 9;
-/// Further doublings of the longest pause while the same holder keeps a lock, one for each
-/// [`SAME_HOLDER`] attempts.
+/// How often the bound of the pause between two attempts doubles beyond [`BACKOFF_DOUBLINGS`] while
+/// the same holder keeps a lock: once for each [`SAME_HOLDER`] attempts.
 pub const HELD_DOUBLINGS: u32 = 3;
-/// Attempts in a row that meet the same holder before the pause may double: that holder is not
-/// about to let go.
+/// Number of attempts in a row that meet the same holder of a lock before the pause doubles
+/// further. Such a holder is not about to release the lock.
 pub const SAME_HOLDER: u32 = 16;
 
-// A lock that is freed at last must not wait for long to be noticed: 2 ms.
+// A transaction must notice soon that a lock has been freed: after about 2 ms at most.
 const _: () = assert!(BACKOFF_NS << (BACKOFF_DOUBLINGS + HELD_DOUBLINGS) <= 2_100_000);

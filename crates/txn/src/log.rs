@@ -1,4 +1,5 @@
-//! The log entry of a transaction: what a redo ring's frame holds.
+//! The format of a transaction's log entry, which lies in a frame of a redo ring. A redo entry has
+//! the new values of the records that the transaction writes; an undo entry has the old ones.
 //!
 //! ```text
 //! entry, whole words; the frame around it (`remora_node::ring`) has the transaction id
@@ -27,16 +28,17 @@
 //! +24  image               what the slot held from its version on
 //! ```
 //!
-//! Every participant gets the same entry, with the whole write set and not only its own part. So
-//! the entry is staged once, and any one copy is enough to finish the transaction.
+//! Every participant gets the same entry, which has the whole write set and not only the part of
+//! that participant. So the client encodes the entry once, and any one copy is enough to finish the
+//! transaction.
 //!
 //! # What an entry means
 //!
-//! The client writes an entry after it has taken every lock and validated every read, and never
-//! withdraws it. So a transaction of which *any* entry is whole may be rolled forward. A
-//! transaction of which *no* live node has an entry was never reported as committed, because that
-//! needs the entry at every participant. Backups therefore apply an entry as soon as they see it.
-//! They compare versions, which also puts entries of different rings in order.
+//! The client writes a redo entry after it has taken every lock and validated every read, and never
+//! withdraws the entry. So a transaction of which *any* entry is whole may be rolled forward. A
+//! transaction of which *no* live node has an entry was never reported as committed, because a
+//! commit needs the entry at every participant. So appliers bring an entry to the backups as soon
+//! as they see it. They compare versions, which also puts entries of different rings in order.
 
 use remora_fabric::WORD_BYTES;
 use remora_index::Patch;
@@ -52,38 +54,38 @@ pub const RECORD_WORDS: usize = 3;
 /// Words of a patch of the index.
 pub const PATCH_WORDS: usize = 3;
 
-// The largest record has a log entry, alone in its transaction: its image is all of its slot but
-// the lock.
+// A transaction that writes one record of the largest size has room for its log entry. The image of
+// that record is its whole slot, except the lock.
 const _: () = assert!(
     FRAME_OVERHEAD_WORDS + HEADER_WORDS + RECORD_WORDS + SLOT_BYTES_MAX / WORD_BYTES - 1
         <= FRAME_BYTES_MAX / WORD_BYTES
 );
 
-/// One record of an entry.
+/// One record of a redo entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoggedRecord<'e> {
-    /// Where it is.
+    /// Where the record is.
     pub pointer: remora_node::Pointer,
-    /// The version that the record had under the lock.
+    /// The version that the record had when the transaction locked it.
     pub old_version: u64,
-    /// What the commit installs; its first word is the new version.
+    /// What the commit installs, from the record's version on: the first word is the new version.
     pub image: &'e [u64],
-    /// The patches of the index that come with the record, [`PATCH_WORDS`] each.
+    /// The changes of the index that come with the record, [`PATCH_WORDS`] words each.
     pub patches: &'e [u64],
 }
 
 /// One record of an undo entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UndoRecord<'e> {
-    /// Where it is.
+    /// Where the record is.
     pub pointer: remora_node::Pointer,
     /// The version that the commit installs.
     pub version: u64,
-    /// Checksum of the image that the commit installs. Only this says whether a replica has all of
-    /// it: a client that dies in the middle of a WRITE may leave a line whose version is new and
-    /// whose last words are not.
+    /// Checksum of the image that the commit installs. Only the checksum tells whether a replica
+    /// has the whole image. If a client dies in the middle of a WRITE, it may leave a line whose
+    /// version is new and whose last words are old.
     pub checksum: u32,
-    /// What the slot held before.
+    /// What the slot held before the transaction, from the record's version on.
     pub before: &'e [u64],
 }
 
@@ -94,14 +96,13 @@ pub fn image_checksum(image: &[u64]) -> u32 {
     crc32c::crc32c(image.as_bytes())
 }
 
-/// A patch from its words, which may be anything.
+/// Decodes a patch of the index. Any words give a patch; the code that applies it checks it.
 pub(crate) fn patch(words: &[u64]) -> Option<Patch> {
     let &[at, word, key] = words else { return None };
     Some(if linked_bucket(word).is_some() { Patch::Link { at, word } } else { Patch::Entry { at, entry: word, key } })
 }
 
-/// Fills an entry. `records` are pointer, old version and image of each; the entry has exactly the
-/// words they need.
+/// Encodes a redo entry of these records. `entry` must have exactly as many words as they need.
 pub(crate) fn encode<'e>(
     entry: &mut [u64],
     epoch: u64,
@@ -115,18 +116,19 @@ pub(crate) fn encode<'e>(
     fill(entry, [epoch, participants], 0, parts);
 }
 
-/// What an undo entry says of itself.
+/// The facts that an undo entry states about itself, beside its records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct UndoKind {
     /// How often the entry's lane had begun again at the start of its window.
     pub(crate) lap: u32,
-    /// Whether the entry stays when its transaction has ended.
+    /// Whether the entry stays when its transaction has ended, instead of being freed.
     pub(crate) lean: bool,
 }
 
 const LEAN: u32 = 1 << 31;
 
-/// Encodes an undo entry. `head` is epoch and participants.
+/// Encodes an undo entry of these records. `head` is the epoch and the participants. `entry` must
+/// have exactly as many words as the records need.
 pub(crate) fn encode_undo<'e>(
     entry: &mut [u64],
     head: [u64; 2],
@@ -140,8 +142,9 @@ pub(crate) fn encode_undo<'e>(
     fill(entry, head, kind.lap & !LEAN | if kind.lean { LEAN } else { 0 }, parts);
 }
 
-/// Fills an entry with records: two words, what stands beside the image's length, image and patches
-/// of each.
+/// Fills an entry. Each record comes as its first two words, the upper half of its third word (the
+/// lower half is the image's length), its image, and its patches. `beside_count` is the upper half
+/// of the word that has the number of records.
 #[inline]
 fn fill<'e>(
     entry: &mut [u64],
@@ -168,13 +171,14 @@ fn fill<'e>(
     entry[..HEADER_WORDS].copy_from_slice(&[epoch, participants, count | u64::from(beside_count) << 32]);
 }
 
-/// What an undo entry says of itself.
+/// Returns the facts that an undo entry states about itself.
 pub(crate) fn undo_kind(entry: &[u64]) -> UndoKind {
     let word = entry.get(2).map_or(0, |word| (word >> 32) as u32);
     UndoKind { lap: word & !LEAN, lean: word & LEAN != 0 }
 }
 
-/// Returns the records of an undo entry. Ends early where the entry does not hold what it says.
+/// Returns the records of an undo entry. Ends early if the entry is shorter than its own lengths
+/// say.
 pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
     let mut left = entry.get(2).map_or(0, |word| *word as u32);
     let mut rest = entry.get(HEADER_WORDS..).unwrap_or(&[]);
@@ -188,8 +192,8 @@ pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
     })
 }
 
-/// Returns the records of an entry. Ends early where the entry does not hold what it says: its
-/// checksum was right, so a program of another version wrote it.
+/// Returns the records of a redo entry. Ends early if the entry is shorter than its own lengths
+/// say. Such an entry was written by a program of another version, because its checksum was right.
 pub fn records(entry: &[u64]) -> impl Iterator<Item = LoggedRecord<'_>> {
     let mut left = entry.get(2).map_or(0, |word| *word as u32);
     let mut rest = entry.get(HEADER_WORDS..).unwrap_or(&[]);

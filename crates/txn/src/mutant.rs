@@ -1,8 +1,8 @@
-//! Published errors, put back one at a time. A test must catch each of them, or the tests prove
-//! nothing.
+//! Mutants: errors of published systems and texts, which a test puts back into the code one at a
+//! time. A test must catch each of them, or the tests prove nothing.
 //!
-//! A mutant is on for the calling thread only. This is compiled with the feature `mutants`, which
-//! nothing but tests turns on.
+//! A mutant is on for the calling thread only. The module is compiled with the feature `mutants`,
+//! which only tests turn on.
 
 use std::cell::Cell;
 
@@ -10,107 +10,113 @@ use crate::protocol::Protocol;
 
 use crate::protocol::spec::Validation;
 
-/// An error that a published system or text has.
+/// An error that a published system or text has, or that this code once had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mutant {
-    /// Validation looks at versions only: two transactions that each lock what the other read both
-    /// commit (write skew). Litmus L3; FORD's and Motor's public code.
+    /// Validation looks at versions only, and not at locks. Then two transactions that each lock
+    /// what the other read both commit (write skew). Litmus L3; FORD's and Motor's public code.
     ValidateVersionOnly,
     /// Read-only records are validated in the same round as the locks are taken. Litmus L4.
     ValidateWithLocks,
     /// An abort releases every lock of the write set by a WRITE of 0, taken or not. Litmus L1
     /// ("complicit abort").
     ReleaseAll,
-    /// Records are handed to the application without a look at whether they are torn. Litmus L8.
+    /// Records are handed to the application without a check whether they are torn. Litmus L8.
     AcceptTorn,
-    /// A read that is not validated accepts a locked record: it misses a committed value whose
-    /// write-back is in flight.
+    /// A read that is not validated later accepts a locked record. So it misses a committed value
+    /// that is still on its way to the record.
     AcceptLocked,
     /// Transactions that only read ignore locks in validation: see `protocol/occ/validate.rs`,
     /// `validate`.
     ValidateReadOnlyVersionOnly,
-    /// The lock is freed before the data is written.
+    /// A commit frees the lock before it writes the data.
     UnlockFirst,
-    /// Commit is reported, and installed, before the log is acknowledged. Litmus L14.
+    /// A commit is reported, and installed, before the log is acknowledged. Litmus L14.
     CommitBeforeLog,
     /// Transaction ids are unique within a worker only. Litmus L9.
     LocalIds,
-    /// The log ring wraps without a look at what has been applied. Litmus L11.
+    /// A client wraps around in its log ring without a check of how far the ring has been applied.
+    /// Litmus L11.
     OverwriteLog,
     /// Backups apply entries in the order they are found, whatever their versions.
     ApplyOlderVersions,
-    /// The write set is not validated against what was read: a lost update.
+    /// The write set is not validated against what was read, which loses an update.
     LockWithoutValidation,
-    /// That a key was absent is not validated: its inserter and its reader both commit (a phantom
-    /// of one key).
+    /// The absence of a key is not validated. Then the transaction that inserts the key and the one
+    /// that found it absent both commit (a phantom of one key).
     AbsentWithoutValidation,
-    /// Backups log and the primary does not, as in the texts: a client takes an answer with it that
-    /// backups which die with it had logged. With one copy, nothing is logged.
+    /// Backups log and the primary does not, as in the texts. A transaction that was reported as
+    /// committed is lost if its client dies together with the backups that had logged it. With one
+    /// copy, nothing is logged.
     LogAtBackupsOnly,
-    /// A slot that an insert under way has locked is passed over, so that a second insert of the
-    /// key takes the next one. Litmus L10; in `remora_index::host`.
+    /// A search passes over a slot that an insert under way has locked, so that a second insert of
+    /// the same key takes the next slot. Litmus L10; in `remora_index::host`.
     InsertBesideLocked,
-    /// A node's CPU locks and unlocks words that NICs CAS, which do not exclude it.
+    /// A node's CPU locks and unlocks words that NICs change by CAS, although a NIC's CAS is not
+    /// atomic against the CPU's.
     CpuLocksForNics,
-    /// Ordered tables: the leaf that is remembered, or that a memory node's CPU has named, is taken
-    /// for the key's without a look at its fences. Then a key which a split has moved seems not to
-    /// be there. In `remora`'s `ordered` folder.
+    /// Ordered tables: a transaction uses the leaf that the client remembers, or that a memory
+    /// node's CPU has named, without a check of its fences. Then a key which a split has moved
+    /// seems to be absent. In `remora`'s `ordered` folder.
     LeafByHint,
-    /// FORD: a transaction that writes validates what it only read at a backup, where no lock is.
+    /// FORD: a transaction that writes validates what it only read at a backup, which has no locks.
     /// Rule R3.
     ValidateAtBackup,
-    /// FORD: what a transaction only reads is not validated if it writes nothing. Rule R4.
+    /// FORD: a transaction that writes nothing does not validate its reads. Rule R4.
     ReadOnlyWithoutValidation,
     /// FORD: an insert does not change the version of its chain's first header.
     InsertLeavesHeader,
-    /// FORD's lean release makes backups visible by WRITE. Rule R11b.
+    /// FORD: the lean release makes backups visible by WRITE instead of by CAS. Rule R11b.
     ShowByWrite,
-    /// Localized validation: versions are published behind the validation of what was only read.
-    /// Trap T2.
+    /// Localized validation: a transaction publishes its versions after it has validated what it
+    /// only read. Trap T2.
     PublishBehindValidation,
-    /// Localized validation: versions are published behind the commit round. Trap T2.
+    /// Localized validation: a transaction publishes its versions after its commit round. Trap T2.
     PublishBehindCommit,
     /// Localized validation: the version cache forgets what was published of a record that it
     /// drops. Trap T19.
     ForgetEvicted,
-    /// Localized validation: a record of which something else was published than was read is
-    /// refused without a look at its primary. Trap T6.
+    /// Localized validation: a transaction aborts if the published version of a record is not the
+    /// one that it has read, without a look at the record's primary. Trap T6.
     RefuseOtherVersions,
-    /// FORD: a lock whose answer was never heard, because the future of its fetch was dropped, is
-    /// taken for held by the fetch that follows. (Not of a text: an error that this code once had.)
+    /// FORD: after the future of a fetch was dropped, the next fetch takes its lock for held,
+    /// although the answer to the CAS was never heard. This is not an error of a text, but one that
+    /// this code once had.
     BelieveUnheard,
     /// Two-phase locking: a record is locked exclusively although other transactions share it.
     WriteOverShared,
     /// Two-phase locking: a shared lock is released as soon as its record has been read, before the
     /// transaction has all its locks.
     UnlockReadsEarly,
-    // From here on: of recovery, or nothing without it, or too rare for a campaign.
-    /// A slot that was prepared for an insert is taken back by the transaction that had it
-    /// prepared. A transaction that has the slot locked at that time, for the record that lay there
-    /// before, does not take it back.
+    // From here on, mutants are errors of recovery, or have no effect without recovery, or are too
+    // rare for a campaign.
+    /// Only the transaction that had a slot prepared for an insert takes the slot back. Another
+    /// transaction that has the slot locked at that time, for the record that lay there before,
+    /// does not take it back.
     LeavePrepared,
-    /// The place in the index that a delete has found is kept although the key was gone when its
-    /// record was read: an insert of the same transaction then writes a record that no index names.
+    /// A transaction keeps the place in the index that a delete has found, although the key was
+    /// gone when its record was read. An insert of the same transaction then writes a record that
+    /// no index names.
     KeepPlace,
-    /// A transaction that meets a lock frees it, also the lock of a client that is only suspected,
-    /// or not even that.
+    /// A transaction frees every lock that it meets, even if the lock's client is only suspected,
+    /// or is alive.
     FreeForeignLocks,
-    /// FORD: data is written without the mark that it is not to be read yet. Rule R7.
+    /// FORD: a commit writes data without the mark that makes it invisible to readers. Rule R7.
     VisibleAtOnce,
     /// FORD: the WRITE of a record covers its lock word, on every replica. Rule R10.
     WriteCoversLock,
-    /// FORD: undo entries stay when their transactions end, and recovery does not see that what
-    /// they name has changed since. Rule R12.
+    /// FORD: undo entries stay when their transactions end, and recovery does not check whether the
+    /// records that they name have changed since. Rule R12.
     KeepEntries,
     /// FORD: a release frees a node's undo entry before it makes its records visible. Rule R13.
     FreeBeforeVisible,
-    /// FORD: on each connection the undo entry is written behind the data. Rule R14.
+    /// FORD: on each connection the undo entry is written after the data. Rule R14.
     DataBeforeLog,
     /// FORD: the undo entry is written at a primary's node only. Rule R14.
     LogAtPrimary,
-    /// FORD: each node's undo entry names the records only that are there. Rule R15.
+    /// FORD: each node's undo entry names only the records that are at this node. Rule R15.
     LogOwnRecords,
-    /// FORD: what was read, and is not written, is validated after the commit round. Rule R18.
+    /// FORD: records that are only read are validated after the commit round. Rule R18.
     ValidateAfterCommit,
     /// FORD: the undo entry does not name the records that are inserted. Litmus L2.
     InsertsNotLogged,
@@ -124,7 +130,7 @@ pub enum Mutant {
     SpareRecoverers,
     /// Recovery frees locks before it repairs the records. Rule R22.
     UnlockBeforeRepair,
-    /// Recovery does not look for locks that no log names. Rule R26.
+    /// Recovery does not look for locks of the dead client that no log names. Rule R26.
     NoSweep,
     /// FORD: recovery undoes every transaction that has an undo entry. Rule R21.
     AlwaysUndo,
@@ -132,11 +138,11 @@ pub enum Mutant {
     ForwardIfPrimary,
     /// FORD: recovery rolls forward if any replica is complete. Rule R21.
     ForwardIfAny,
-    /// FORD: recovery takes a record for complete whose header is. Rule R21.
+    /// FORD: recovery takes a record for complete if its header is. Rule R21.
     ForwardByHeader,
     /// FORD: a rollback installs the old version again. Rule R9.
     RollbackOldVersion,
-    /// FORD: recovery believes an undo entry without a look at its checksum. Rule R16.
+    /// FORD: recovery trusts an undo entry without a check of its checksum. Rule R16.
     TrustTornEntry,
     /// FORD: recovery frees undo entries after the locks. Rule R23.
     FreeAfterUnlock,
@@ -144,36 +150,39 @@ pub enum Mutant {
     FreeBeforeRepair,
     /// FORD: recovery repairs replicas without an undo entry at their node. Rule R25.
     RepairWithoutLog,
-    /// FORD, lean: recovery makes replicas visible by WRITE, whatever they hold by then. Rule R11c.
+    /// FORD, lean release: recovery makes replicas visible by WRITE, whatever they hold by then.
+    /// Rule R11c.
     RecoveredByWrite,
-    /// FORD, lean: recovery looks once at what may be overwritten meanwhile. Rule R12b.
+    /// FORD, lean release: recovery looks only once at a record that another transaction may
+    /// overwrite meanwhile. Rule R12b.
     LookOnce,
-    /// Redo: recovery rolls back transactions that have an entry.
+    /// Redo: recovery rolls back transactions that have a log entry.
     UndoLogged,
-    /// Redo: recovery unlinks the record of a delete whatever its pair links by then.
+    /// Redo: recovery unlinks the record of a delete, whichever record the pair of the index links
+    /// by then.
     UnlinkTwice,
     /// Redo: recovery installs transactions without completing their entries at the other
     /// participants.
     InstallIncomplete,
-    /// Fail-over: the configuration to come is published before the survivors have applied their
-    /// rings. Rule 5 of [`fail_over`](crate::recovery::fail_over).
+    /// Fail-over: the conductor publishes the next configuration before the survivors have applied
+    /// their rings. Rule 5 of [`fail_over`](crate::recovery::fail_over).
     PublishBeforeApply,
-    /// FORD: a lock that was taken over is freed while its former holder's release is on its way.
-    /// (Not of a text.)
+    /// FORD: a transaction that took a lock over frees it while the former holder's release is on
+    /// its way. This is not an error of a text.
     HeirFreesEarly,
-    /// FORD: a record is written under a lock that was taken over while its former holder's release
-    /// is on its way. (Not of a text.)
+    /// FORD: a transaction that took a lock over writes the record while the former holder's
+    /// release is on its way. This is not an error of a text.
     HeirWritesEarly,
-    /// A table that grows is filled, and ends, before every client has heard of it. In `remora`'s
-    /// `cluster/growth.rs`. (Not of a text.)
+    /// Growth: rows are moved to the larger table, and the smaller one ends, before every client
+    /// has heard of the growth. In `remora`'s `cluster/growth.rs`. This is not an error of a text.
     GrowUnheard,
-    /// A table that grows counts as empty although a record in it is locked, which a transaction
-    /// may be inserting. In `remora`'s `cluster/growth.rs`. (Not of a text.)
+    /// Growth: a table counts as empty although a record in it is locked, which a transaction may
+    /// be inserting. In `remora`'s `cluster/growth.rs`. This is not an error of a text.
     GrowPastLocks,
 }
 
 impl Mutant {
-    /// All of them.
+    /// All mutants.
     pub const ALL: [Mutant; 64] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
@@ -243,8 +252,8 @@ impl Mutant {
 }
 
 impl Mutant {
-    /// Whether a protocol has the place where the error would be, and shows the error where no
-    /// client is recovered.
+    /// Returns whether a protocol has the code that the error changes, and shows the error in runs
+    /// in which no client is recovered.
     #[must_use]
     pub fn concerns(self, protocol: Protocol) -> bool {
         use Mutant::{
@@ -259,8 +268,8 @@ impl Mutant {
             | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
             _ if self as usize >= LeavePrepared as usize => false,
             Mutant::WriteOverShared | Mutant::UnlockReadsEarly => protocol.spec().locks_reads,
-            // It validates absent keys alone, and reads nothing that another transaction has
-            // locked.
+            // Two-phase locking validates only absent keys, and reads no record that another
+            // transaction has locked.
             Mutant::ValidateVersionOnly
             | Mutant::ValidateWithLocks
             | Mutant::ValidateReadOnlyVersionOnly
@@ -287,18 +296,18 @@ thread_local! {
     static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
 }
 
-/// Turns an error on for this thread, or all off.
+/// Turns one error on for this thread, or all of them off (`None`).
 pub fn set(mutant: Option<Mutant>) {
     ON.set(mutant);
     remora_index::mutant::insert_beside_locked(mutant == Some(Mutant::InsertBesideLocked));
 }
 
-/// Whether an error is on for this thread.
+/// Returns whether this error is on for this thread.
 pub fn is_on(mutant: Mutant) -> bool {
     ON.get() == Some(mutant)
 }
 
-/// Whether any error is on for this thread.
+/// Returns whether any error is on for this thread.
 pub fn is_any_on() -> bool {
     ON.get().is_some()
 }

@@ -34,18 +34,19 @@
 //!    another client that is half applied. And what the recoverer installs at a primary can be
 //!    found at another node as well.
 //! 4. *A lock says that its transaction is not installed.* The lock of a logged transaction is
-//!    freed only behind its record, and ids are never reused. So if a record's lock is free, or
-//!    another transaction's, the record has been installed. That may be long ago, and the record
-//!    may have changed since: the recoverer leaves it alone. This also makes recovery idempotent.
-//!    If a recoverer dies half-way, its successor finds the same rings, and the records that are
-//!    still locked.
+//!    freed only after its record has been written, and ids are never reused. So if a record's lock
+//!    is free, or another transaction's, the record has been installed. That may be long ago, and
+//!    the record may have changed since. So the recoverer leaves the record alone. This also makes
+//!    recovery idempotent. If a recoverer dies half-way, its successor finds the same rings, and
+//!    the records that are still locked.
 //! 5. *Decide before freeing.* A lock of the dead client that no log names looks like a logged one.
-//!    Until all of its transactions are decided, other clients wait, and only on the records
-//!    concerned. From then on any client that meets one of its locks frees the lock ([`Departed`]).
+//!    Until all transactions of the dead client are decided, other clients wait for its locks, but
+//!    only on the locked records. From then on any client that meets one of these locks frees it
+//!    ([`Departed`]).
 //! 6. *The rings stay until everything is done*, because a successor recovers from them.
 //!
-//! The recoverer asserts rules 2 to 4. Of rule 1, the membership asserts that recoverers are alive,
-//! so that a successor finds all that have died. The others are about several machines. The litmus
+//! The recoverer asserts rules 2 to 4. The membership asserts a part of rule 1: recoverers are
+//! alive, so a successor finds all that have died. The rest is about several machines. The litmus
 //! tests `redo-zombie` and `redo-late-recoverer` check rule 1, `ford-foreign-unlock` checks rule 5,
 //! and `crates/remora/tests/recovery.rs` checks rule 6: recoverers die at every step.
 
@@ -79,9 +80,9 @@ use crate::swap::swap_lock;
 
 /// Tells which clients are recovered, so that their locks mean nothing any more.
 pub trait Departed {
-    /// Whether everything that this client had logged has been decided and repaired, so that any
-    /// client that meets a lock of it may free the lock. Never true of a client that is only
-    /// suspected.
+    /// Returns whether everything that this client had logged has been decided and repaired. Then
+    /// any client that meets one of its locks may free the lock. It is false for a client that is
+    /// only suspected.
     fn is_recovered(&self, client: u32) -> bool;
 }
 
@@ -94,27 +95,30 @@ pub enum Verdict {
     Aborted,
     /// The transaction is under way, or its client is dead and not recovered yet.
     Undecided,
-    /// The transaction is too old: its log entry, if it had one, has been overwritten.
+    /// The outcome is not known any more. The transaction is too old: its log entry, if it had one,
+    /// has been overwritten.
     Forgotten,
 }
 
-/// The outcomes of the last transactions of a dead client.
+/// The outcomes of the last transactions of a dead client. They are kept so that programs can ask
+/// for them after the client's rings are gone.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Verdicts {
-    /// Transactions that have committed; ascending.
+    /// Ids of transactions that have committed, in ascending order.
     committed: Vec<u64>,
-    /// Transactions that were rolled back; ascending.
+    /// Ids of transactions that were rolled back, in ascending order.
     rolled_back: Vec<u64>,
     /// Every transaction from this id on that is not listed as committed has aborted.
     from: u64,
 }
 
-/// Committed transactions that verdicts name: the newest of each lane, and the newest of all.
+/// Number of committed transactions of each lane that verdicts name at least: the lane's newest
+/// ones. [`NEWEST`] is the number of the newest ones of all lanes together.
 const NEWEST_OF_LANE: usize = 4;
 const NEWEST: usize = 64;
 
 impl Verdicts {
-    /// Verdicts of a client that had no rings any more: it had left.
+    /// Returns the verdicts of a client that had left, and so had no rings any more.
     fn none() -> Verdicts {
         Verdicts { committed: Vec::new(), rolled_back: Vec::new(), from: u64::MAX }
     }
@@ -154,10 +158,10 @@ impl Verdicts {
     }
 }
 
-/// Decides and repairs every transaction that the dead clients had logged. They are one client, and
-/// the recoverers of it that have died since. The call is idempotent: a successor may run it again.
-/// Returns the verdicts of each client. Calls `told` for each record that is put back, before it
-/// is.
+/// Decides and repairs every transaction that the dead clients had logged. The dead clients are one
+/// client, and those of its recoverers which have died since. The call is idempotent: a successor
+/// may run it again. Returns the verdicts of each client. Calls `told` for each record that is put
+/// back, before the record is written.
 pub async fn repair(
     fabric: &dyn Fabric,
     lane: &Lane,
@@ -174,7 +178,8 @@ pub async fn repair(
 /// Takes all access from dead clients.
 fn revoke(fabric: &dyn Fabric, dead: &[u32]) -> Result<(), MemoryError> {
     for client in dead {
-        // Where it matters, a recoverer is named before the clients that it was to recover.
+        // The mutant `SpareRecoverers` relies on the order of `dead`: a recoverer is named before
+        // the clients that it was to recover.
         let spared = mutant!(RevokeNobody) || mutant!(SpareRecoverers) && dead.last() != Some(client);
         if !spared {
             fabric.revoke(ClientId(*client))?;
@@ -183,7 +188,8 @@ fn revoke(fabric: &dyn Fabric, dead: &[u32]) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// Decides and repairs what clients without access had logged, by a catalog.
+/// Decides and repairs every transaction that clients without access had logged, with the tables
+/// and shards of a catalog.
 async fn decide(
     lane: &Lane,
     nodes: NodeSet,
@@ -232,11 +238,11 @@ async fn decide(
     Ok(verdicts)
 }
 
-/// The rule that decides what becomes of a logged transaction. The format of its log, which its
-/// tables' discipline names, says which rule it is.
+/// The rule that decides the outcome of a logged transaction. The format of the transaction's log
+/// says which rule it is, and the discipline of its tables names the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rule {
-    /// Roll forward: new values were logged everywhere, or were on their way there, before anything
+    /// Roll forward. New values were logged everywhere, or were on their way there, before anything
     /// was installed.
     Redo,
 }
@@ -245,7 +251,7 @@ enum Rule {
 struct Logged {
     lane: usize,
     entry: Vec<u64>,
-    /// Nodes that have the entry, a bit each.
+    /// Nodes that have the entry, one bit for each.
     at: u64,
 }
 
@@ -270,21 +276,21 @@ impl Logged {
     }
 
     fn rule(&self, catalog: &Catalog) -> Option<Rule> {
-        // Tables may have been dropped since. Its client had ended the transaction then.
+        // Tables may have been dropped since. Then the client had ended the transaction before.
         let mut shards = log::records(&self.entry).filter_map(|record| catalog.shard(record.pointer.shard()));
         let Discipline { replication, .. } = shards.next()?.discipline;
         (replication == Discipline::OCC_ONE_SIDED.replication).then_some(Rule::Redo)
     }
 
-    /// Whether every participant whose ring is there has the entry, or had it.
+    /// Returns whether every participant whose ring is there has the entry, or has had it.
     fn is_complete(&self, id: u64, rings: &[Ring]) -> bool {
         let missing = self.participants() & !self.at;
         let lacks = |ring: &Ring| ring.lane == self.lane && missing >> ring.node.0 & 1 == 1 && ring.copy.last() < id;
         !rings.iter().any(lacks)
     }
 
-    /// Puts the entry into the participants' rings that lack it. A ring whose last id is larger had
-    /// the entry, and later ones came behind it.
+    /// Puts the entry into the participants' rings that lack it. A ring whose last id is larger has
+    /// had the entry, and later entries have overwritten it.
     async fn complete(&self, lane: &Lane, id: u64, rings: &mut [Ring]) -> Result<(), MemoryError> {
         let missing = self.participants() & !self.at;
         for ring in rings.iter_mut().filter(|ring| ring.lane == self.lane && missing >> ring.node.0 & 1 == 1) {
@@ -314,7 +320,7 @@ impl Ring {
         Ok(rings)
     }
 
-    /// The id from which on every entry that was written is still there.
+    /// Returns the id from which on the ring still has every entry that was written.
     fn whole_from(&self) -> u64 {
         if self.copy.is_first_lap() {
             return 0;
@@ -325,7 +331,7 @@ impl Ring {
     }
 }
 
-/// What the catalog says of shards.
+/// The catalog, for the shards that recovery asks about.
 struct Catalog {
     metadata: Metadata,
 }
@@ -358,7 +364,8 @@ impl Shard<'_> {
         self.discipline.into()
     }
 
-    /// Returns the offsets where lockable records are, or were: those of an index included.
+    /// Returns the offsets of all places that have, or had, a record with a lock. This includes the
+    /// structural records of an index.
     async fn lockable(&self, lane: &Lane) -> Result<Vec<u64>, MemoryError> {
         let Some(fstore) = &self.fstore else {
             let mut round = lane.round();
@@ -375,11 +382,11 @@ impl Shard<'_> {
                 .chunks_exact(WORD_BYTES)
                 .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
                 .collect();
-            // If it is just being changed, all of them.
+            // If the record is just being changed, all buckets of the part count as used.
             let used = fstore::structural_value(FetchedRecord::new(&words, &shape)).map_or(u64::MAX, |(_, used)| used);
             places.push(part.at());
-            // And the next one: a client that died when it was about to take it may have locked a
-            // slot there.
+            // The next bucket counts, too: a client may have died when it was about to take the
+            // bucket, and may have locked a slot there.
             let next = usize::try_from(used).unwrap_or(usize::MAX).saturating_add(1);
             places.extend(part.buckets().take(next).flat_map(of_bucket));
         }
@@ -394,7 +401,7 @@ impl Shard<'_> {
     }
 }
 
-/// Where the records of a bucket are.
+/// Returns the offsets of the records of a bucket: its header and its slots.
 fn places_of(fstore: &fstore::Geometry, bucket: u64) -> impl Iterator<Item = u64> + use<> {
     let fstore = *fstore;
     let slots = (0..fstore.slots).map(move |slot| fstore.slot_at(bucket, slot));
@@ -414,7 +421,7 @@ impl Catalog {
         Shard::of(&self.metadata, id)
     }
 
-    /// The shard of a record of a log entry, if it is one.
+    /// Returns the shard of a record of a log entry, if the record can be one of that shard.
     fn shard_of(&self, record: &LoggedRecord<'_>) -> Option<Shard<'_>> {
         let shard = self.shard(record.pointer.shard())?;
         let fits = shard.fstore.is_none()
@@ -449,7 +456,8 @@ impl Catalog {
     }
 }
 
-/// Installs a record of a committed transaction and frees its lock, as its client would have.
+/// Installs a record of a committed transaction and frees its lock, as the transaction's client
+/// would have.
 async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<'_>) -> Result<(), MemoryError> {
     let at = shard.at_primary(record.pointer.offset());
     let unlock = Swap::unlock(LockWord::from_bits(id));
@@ -470,9 +478,10 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
     round.write_words(at.plus(shard.shape.image_at()), record.image);
     let mut deleted = false;
     for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(log::patch) {
-        // An insert's pair and links are there: its primary's CPU has made them. A delete's client
-        // may have unlinked the record before it died, and another insert may have taken the pair
-        // since: the delete's lock does not cover the pair then.
+        // The pair and the links of an insert are in the index, because the primary's CPU has made
+        // them. A delete is different: its client may have unlinked the record before it died, and
+        // another insert may have taken the pair since. The delete's lock does not cover the pair
+        // then.
         if let Patch::Entry { at, entry, .. } = patch
             && is_empty(entry)
             && shard.geometry.is_pair(at)
@@ -498,7 +507,8 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
     Ok(())
 }
 
-/// Whether a pair still links the record of a delete. The delete puts `unlinked` over the pair.
+/// Returns whether a pair of the index still links the record of a delete. The delete replaces the
+/// pair's first word by `unlinked`.
 async fn links_still(lane: &Lane, pair: Address, unlinked: u64) -> Result<bool, MemoryError> {
     let mut round = lane.round();
     let read = round.read(pair, WORD_BYTES);
@@ -506,18 +516,19 @@ async fn links_still(lane: &Lane, pair: Address, unlinked: u64) -> Result<bool, 
     Ok(!is_empty(found) && cluster_hash::unlinked(found) == unlinked)
 }
 
-/// Records whose headers are looked at in one round.
+/// Number of records whose headers the sweep reads in one round.
 const SWEEP_BATCH: usize = 64;
-/// Shortest time for which a record stays prepared before the sweep takes it back. Nearly every
-/// client that is alive has locked its record by then. A client that has not tries again.
+/// Shortest time for which a slot stays prepared before the sweep takes it back, in nanoseconds.
+/// Nearly every client that is alive has locked its slot by then. A client that has not done so
+/// tries again.
 const PREPARED_NS: u64 = 2_000_000;
 
 /// Frees the locks of dead clients that no other client has met yet, and takes back the inserts
 /// that they had prepared.
 ///
-/// The dead clients must be recovered. The sweep sleeps for `pause` after every few records. It
-/// holds what `fragile` returns during each step that must not be given up half-way. `me` gives
-/// transaction ids of the caller, for locks that the sweep takes.
+/// The dead clients must be recovered. The sweep sleeps for `pause` after every few records. During
+/// each step that must not be given up half-way, it holds the guard that `fragile` returns. `me`
+/// gives transaction ids of the caller, for locks that the sweep takes.
 pub async fn sweep<G>(
     lane: &Lane,
     nodes: NodeSet,
@@ -551,8 +562,8 @@ pub async fn sweep<G>(
                     let theirs = lock.holder().is_some_and(|holder| dead.contains(&holder.owner()));
                     let life = shard.shape.life(words);
                     let is_prepared = shard.fstore.is_none() && matches!(life, Some(Life::Prepared { .. }));
-                    // A client can die after it has taken its bit out, and before it has freed the
-                    // word that has no bit any more.
+                    // A client can die after it has taken the last bit out of the word, and before
+                    // it has freed the word.
                     let is_left_by_them =
                         lock.shared().is_some_and(|shared| shared.is_vacant(epoch) || shared.holders() & bits != 0);
                     if (theirs || is_left_by_them) && !mutant!(NoSweep) {
@@ -594,8 +605,8 @@ pub async fn sweep<G>(
     Ok(())
 }
 
-/// Takes dead clients out of a shared lock, which was found to be `found`, and frees one that no
-/// client holds. Their bits are still in the lock, because a dead client changes nothing any more.
+/// Takes dead clients out of the shared lock `found`, and frees the lock if no client holds it.
+/// Their bits are still in the lock, because a dead client changes nothing any more.
 async fn leave_for(lane: &Lane, at: Address, found: SharedLock, bits: u64, epoch: u64) -> Result<(), MemoryError> {
     let mut round = lane.round();
     if found.is_vacant(epoch) {
@@ -633,8 +644,8 @@ pub(crate) fn free_in(
     }
 }
 
-/// Takes a prepared insert back, under a lock of the caller, as a client does that gives up an
-/// insert (`Tx::undo_rounds`).
+/// Takes a prepared insert back, under a lock of the caller. A client that gives up an insert does
+/// the same (`Tx::undo_rounds`).
 async fn take_back(lane: &Lane, shard: &Shard<'_>, record: Pointer, me: TransactionId) -> Result<(), MemoryError> {
     let mut round = lane.round();
     undo_in(&mut round, shard.at_primary(record.offset()), record, shard.locks(), me.lock());
@@ -658,8 +669,8 @@ pub(crate) fn undo_in(round: &mut remora_fabric::Round<'_>, at: Address, record:
 }
 
 /// Gives the slot and the rings of a dead client back, for the next client that registers. Returns
-/// false, and gives nothing back, if some node has not applied its rings yet. Call it only when
-/// everything else has been done.
+/// false, and gives nothing back, if a node has not applied the client's rings yet. The caller must
+/// have repaired and swept everything of the client before.
 pub async fn give_back(lane: &Lane, nodes: NodeSet, client: u32) -> Result<bool, MemoryError> {
     let Some(remains) = Remains::find(lane, nodes, client).await? else { return Ok(true) };
     for (node, _, base) in remains.rings() {
@@ -673,9 +684,10 @@ pub async fn give_back(lane: &Lane, nodes: NodeSet, client: u32) -> Result<bool,
 
 /// Returns what the rings say of a transaction whose client is alive, or has left.
 ///
-/// It is [`Verdict::Committed`] if every participant has its entry. Where a client frees the entry
-/// of a transaction that commits, it is so if the entry is free. Without an entry it is
-/// [`Verdict::Aborted`] only if the transaction is known to have `ended`.
+/// The verdict is [`Verdict::Committed`] if every participant has the transaction's entry. With
+/// undo entries (`in_place`), which a client frees when a transaction has committed, it is so if
+/// the entry is free. Without an entry the verdict is [`Verdict::Aborted`] only if the caller knows
+/// that the transaction has `ended`.
 pub async fn look_up(
     lane: &Lane,
     nodes: NodeSet,
@@ -698,7 +710,7 @@ pub async fn look_up(
     let rings = Ring::read_all(lane, &remains, id.owner()).await?;
     if let Some(logged) = Logged::union(&rings).get(&id.to_bits()) {
         let missing = logged.participants() & !logged.at;
-        // A ring that lacks the entry and has later ones has overwritten it.
+        // If a ring lacks the entry and has later ones, it has overwritten the entry.
         let on_its_way = rings
             .iter()
             .any(|ring| ring.lane == logged.lane && missing >> ring.node.0 & 1 == 1 && ring.copy.last() < id.to_bits());

@@ -1,4 +1,5 @@
-//! Calls: what clients ask of a memory node's CPU, and how that CPU answers.
+//! The calls of transactions: what clients ask of a memory node's CPU, and how that CPU answers.
+//! This file has the codes of the calls, and the handler at the memory node.
 //!
 //! ```text
 //! request, words               reply, words                   effect
@@ -28,13 +29,13 @@
 //! ```
 //!
 //! The first word of a request is its code. Its upper half is the number of patches, of links, or
-//! of pairs to be published. `place` is the offset of the key's pair in the index. The reply to an
-//! absurd request is empty, which the client takes for "not there".
+//! of pairs to be published. `place` is the offset of the key's pair in the index. The reply to a
+//! request that makes no sense is empty. The client takes an empty reply for "not there".
 //!
 //! LOCK, RELEASE and COMMIT change lock words by the CPU. They are for tables whose discipline
 //! gives lock words to the CPU ([`Discipline::OCC_CALLS`]); the handler refuses them for other
-//! tables. On such a table UNDO takes the lock, if it is free, and frees it again. No other call
-//! writes a lock word. COMMIT and UNDO do nothing unless the caller has the lock, so that a late
+//! tables. On such a table UNDO takes the lock, if the lock is free, and frees it again. No other
+//! call writes a lock word. COMMIT and UNDO do nothing unless the caller has the lock, so a late
 //! call does no harm.
 
 use std::collections::HashMap;
@@ -52,7 +53,7 @@ use crate::descent::{Descent, Wanted};
 use crate::log::{PATCH_WORDS, patch};
 use crate::vcache::{HostedCache, VersionCache};
 
-/// What a call asks for.
+/// The code of a call: what the client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum Code {
@@ -86,7 +87,7 @@ impl Code {
         Code::Consult,
     ];
 
-    /// The first word of a request.
+    /// Returns the first word of a request: this code, and `count` in the upper half.
     pub(crate) fn word(self, count: usize) -> u64 {
         self as u64 | (count as u64) << 32
     }
@@ -97,7 +98,8 @@ impl Code {
     }
 }
 
-/// Returns the name of what a request asks for, by the request's first word: for traces.
+/// Returns the name of what a request asks for, for traces. `word` is the first word of the
+/// request. Returns `None` if the word has no known code.
 #[must_use]
 pub fn request_name(word: u64) -> Option<&'static str> {
     const NAMES: [&str; Code::ALL.len()] = [
@@ -107,7 +109,7 @@ pub fn request_name(word: u64) -> Option<&'static str> {
     NAMES.get(code as usize - 1).copied()
 }
 
-/// Words of a request about a key: code, shard, key.
+/// Largest number of words of a request about a key: code, shard, key.
 pub(crate) const KEY_REQUEST_WORDS_MAX: usize = 2 + KEY_BYTES_MAX / WORD_BYTES;
 /// Links that a reply to PREPARE has room for.
 pub(crate) use remora_index::host::LINKS_MAX;
@@ -115,14 +117,14 @@ pub(crate) use remora_index::host::LINKS_MAX;
 pub(crate) const READ_REPLY_WORDS: usize = 3;
 /// Words of a reply to PREPARE before the links.
 pub(crate) const PREPARE_REPLY_WORDS: usize = 4;
-/// First word of a reply to PREPARE: the index had the key already; or it was newly linked.
+/// First word of a reply to PREPARE which says that the index had the key already.
 pub(crate) const LINKED: u64 = 1;
-/// See [`LINKED`].
+/// First word of a reply to PREPARE which says that the key was newly linked.
 pub(crate) const NEW: u64 = 2;
 /// Set in the first word of a reply to PREPARE if the shard has little room left.
 pub(crate) const CROWDED: u64 = 1 << 16;
 
-/// A request about a key.
+/// Makes a request about a key. Returns its words, and how many of them are used.
 pub(crate) fn key_request(code: Code, shard: ShardId, key: &[u64]) -> ([u64; KEY_REQUEST_WORDS_MAX], usize) {
     let mut words = [0; KEY_REQUEST_WORDS_MAX];
     words[0] = code.word(0);
@@ -132,12 +134,14 @@ pub(crate) fn key_request(code: Code, shard: ShardId, key: &[u64]) -> ([u64; KEY
     (words, end)
 }
 
-/// Serves the calls of transactions at a memory node. See the module's page for what it answers.
+/// Serves the calls of transactions at a memory node, on the node's CPU. The head of `rpc.rs` lists
+/// the calls and their answers.
 #[derive(Debug)]
 pub struct RpcHandler {
     region: Arc<Region>,
     host: Host,
-    /// Shards whose primary this node is, with their table's discipline and bytes of a key.
+    /// The shards whose primary this node is, with the discipline of their table and the bytes of a
+    /// key.
     shards: HashMap<ShardId, (HostShard, Discipline, u16)>,
     /// Generation of the catalog that `shards` was made from.
     generation: u64,
@@ -151,7 +155,8 @@ impl RpcHandler {
     pub fn new(region: Arc<Region>) -> RpcHandler {
         let (host, shards, descent) = Default::default();
         let words = region.words();
-        // The process that had the cache before did not live as long as the memory.
+        // The memory may be older than this process. If it is, the process that had it before has
+        // taken the version cache along.
         let before =
             identity::local(words).map(|own| metadata::read_local(own.number, words).map_or(u64::MAX, |all| all.epoch));
         let vcache = HostedCache::new(before, None);
@@ -159,8 +164,8 @@ impl RpcHandler {
     }
 
     /// Gives the handler the cluster's version cache, for tests. The cache must have everything
-    /// that any transaction under way has published. Otherwise the handler makes a cache when it is
-    /// first asked, if there can be no such transaction.
+    /// that any transaction under way has published. Without this call, the handler makes a cache
+    /// when a client first asks for it and no such transaction can be under way.
     #[must_use]
     pub fn with_version_cache(self, vcache: VersionCache) -> RpcHandler {
         RpcHandler { vcache: HostedCache::new(None, Some(vcache)), ..self }
@@ -169,10 +174,11 @@ impl RpcHandler {
     fn shard(&mut self, id: ShardId) -> Option<(HostShard, Discipline, u16)> {
         let words = self.region.words();
         if self.generation != metadata::generation_local(words) {
-            // A replica that was the primary may no longer be it.
+            // A replica that was the primary may be a backup now.
             let node = identity::local(words)?.number;
             let metadata = metadata::read_local(node, words).ok()?;
-            // This is an older generation than the node claims, if that one is not whole yet.
+            // This generation is older than the one that the node announces if the newer catalog is
+            // not whole yet.
             self.generation = metadata.generation;
             let shards = (0..).map(ShardId).zip(&metadata.shards).filter_map(|(id, placement)| {
                 let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
@@ -184,7 +190,8 @@ impl RpcHandler {
         self.shards.get(&id).copied()
     }
 
-    /// The shard of a pointer and the index of the record's first word, if it is a record's.
+    /// Returns the shard of a pointer, its discipline, and the index of the record's first word, if
+    /// the pointer is one of a record.
     fn record(&mut self, pointer: u64) -> Option<(HostShard, Discipline, usize)> {
         let pointer = Pointer::from_bits(pointer);
         let (shard, discipline, _) = self.shard(pointer.shard())?;
@@ -229,7 +236,7 @@ impl RpcHandler {
         }
     }
 
-    /// Lock and version of a record whose lock this CPU may change.
+    /// Returns the lock and the version of a record whose lock this CPU may change.
     fn cpu_lock(&mut self, pointer: u64) -> Option<[&AtomicU64; 2]> {
         let (shard, discipline, at) = self.record(pointer)?;
         if discipline != Discipline::OCC_CALLS && !mutant!(CpuLocksForNics) {
@@ -242,7 +249,7 @@ impl RpcHandler {
 
     fn unlock(&mut self, pointer: u64, me: u64) -> Option<()> {
         let [lock, _] = self.cpu_lock(pointer)?;
-        // What the holder wrote before is seen by the client that finds the lock free.
+        // A client that finds the lock free also sees what the holder wrote before.
         swap(lock, Swap::unlock(LockWord::from_bits(me)));
         Some(())
     }
@@ -307,8 +314,8 @@ impl RpcHandler {
         let words = self.region.words();
         let start = usize::try_from(*offset).ok().filter(|offset| offset.is_multiple_of(WORD_BYTES))? / WORD_BYTES;
         let end = start.checked_add(frame.len())?;
-        // Rings lie in the space that is allocated. No client may write by a call to what lies
-        // before it.
+        // Rings lie in the space that is allocated. No client may write to the words before that
+        // space by a call.
         if end > words.len() || *offset < node::AT_SPACE {
             return None;
         }
@@ -331,7 +338,7 @@ impl RpcHandler {
         }
         self.unlock(pointer, me)?;
         if !patches.is_empty() {
-            // This frees the slot of a deleted record. For an inserted record it is refused.
+            // This frees the slot of a deleted record, and does nothing for an inserted record.
             let version = Version::from_bits(image.first().copied().unwrap_or(0)).0;
             self.host.free(self.region.words(), &shard, Pointer::from_bits(pointer).offset(), version);
         }
@@ -351,7 +358,7 @@ impl RpcHandler {
     }
 }
 
-/// Swaps a lock word by this CPU, and returns the word that it has found.
+/// Compares and swaps a lock word by this CPU, and returns the word that the lock had before.
 fn swap(lock: &AtomicU64, Swap { from, to }: Swap) -> LockWord {
     let found = lock.compare_exchange(from.to_bits(), to.to_bits(), Ordering::SeqCst, Ordering::SeqCst);
     LockWord::from_bits(found.unwrap_or_else(|other| other))
@@ -385,16 +392,17 @@ impl Handler for RpcHandler {
     }
 
     /// Wei thesis, table 4-2, SmallBank: cycles of the execution, validation, logging and commit
-    /// handlers, at 2.2 GHz; of logging without its words, by the difference to TPC-C's.
+    /// handlers, at 2.2 GHz. The base cost of logging is without the cost of its words, which is
+    /// taken from the difference to TPC-C's.
     fn work(&self, request: &[u64]) -> Nanos {
         match request.first().and_then(|word| Code::parse(*word)) {
             Some((Code::Read | Code::Find | Code::Prepare, _)) => 308,
-            // A line of the cache for each pair, as a lock is one.
+            // Each pair costs a line of the CPU's cache, as a lock does.
             Some((Code::Lock | Code::Validate, _)) => 84,
             Some((Code::Consult, _)) => 84 * (request.len() as u64 / 2),
             Some((Code::Log, _)) => 43,
-            // Three lines of each inner node, of memory that no cache has, at 43 million a second
-            // (thesis, section 3.2).
+            // Each inner node costs three lines of memory that are in no cache, at 43 million lines
+            // a second (thesis, section 3.2).
             Some((Code::Descend, _)) => 308 + 70 * self.descent.levels,
             Some((Code::Commit | Code::Release | Code::Undo | Code::Free, _)) => 40,
             None => 0,

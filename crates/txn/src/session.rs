@@ -1,4 +1,5 @@
-//! A session: one coroutine's place to run transactions.
+//! A session is one coroutine's place to run transactions. This file has the loop that runs a
+//! closure as a transaction and tries it again while it aborts.
 
 use std::panic::resume_unwind;
 use std::pin::pin;
@@ -30,12 +31,13 @@ pub struct TransactOptions {
     pub attempts: u32,
     /// How long the transaction is tried while it aborts, counted from its first abort.
     pub patience: Nanos,
-    /// When to give up: checked between attempts, and before a commit.
+    /// When to give up, as a time of the lane's clock. The session checks it between attempts, and
+    /// before a commit.
     pub deadline: Option<Nanos>,
 }
 
 impl Default for TransactOptions {
-    /// Any number of attempts, for a second.
+    /// Returns the options for any number of attempts, for one second.
     fn default() -> TransactOptions {
         TransactOptions { label: 0, attempts: u32::MAX, patience: 1_000_000_000, deadline: None }
     }
@@ -57,10 +59,9 @@ impl Session {
         Session { lane, state: State::new(client, ring, config) }
     }
 
-    /// Goes on as another incarnation of the session's client, which the memory nodes have
-    /// connected. The session then uses a lane of that incarnation's endpoint, and its tables as
-    /// they are placed now. Only between transactions. What the former incarnation has left behind
-    /// is recovery's to end.
+    /// Goes on as another incarnation of the session's client, to which the memory nodes are
+    /// connected. The session then uses a lane of that incarnation's endpoint. Call it only between
+    /// transactions. Recovery ends what the former incarnation has left behind.
     pub fn reincarnate(&mut self, endpoint: &Rc<Endpoint>, client: &Registration, ring: usize, config: SessionConfig) {
         let lane = self.lane.on(endpoint);
         let mut session = Session::new(lane, client, ring, config);
@@ -71,13 +72,13 @@ impl Session {
         *self = session;
     }
 
-    /// Makes a table known. Transactions name it by its id.
+    /// Makes a table known to the session. Transactions then name the table by its id.
     pub fn register(&mut self, table: Arc<Table>) {
         self.state.sets.register(table);
     }
 
-    /// Replaces each registered table by what it is `now`, and forgets it if that is nothing. Only
-    /// between transactions.
+    /// Replaces each registered table by the one that `now` returns for it. If `now` returns
+    /// `None`, the session forgets the table. Call it only between transactions.
     pub fn replace_tables(&mut self, now: impl Fn(&Table) -> Option<Arc<Table>>) {
         self.state.replace_tables(now);
     }
@@ -95,33 +96,36 @@ impl Session {
         self.state.sets.tables.get(usize::from(id.0))?.as_ref()
     }
 
-    /// Gives a transaction up for another reason than the one that it has stopped for, at the same
-    /// record.
+    /// Replaces the reason for which a transaction has stopped by another reason, which is about
+    /// the same record.
     pub fn restate(&mut self, stop: Stop) {
         self.state.sets.restate(stop);
     }
 
-    /// Whether the session's rings hold a transaction whose outcome or installation is unknown.
+    /// Returns whether the session's rings hold a transaction whose outcome or installation is
+    /// unknown.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         self.state.is_in_doubt(&self.lane)
     }
 
-    /// Sets the observer that is told of every attempt from now on, and returns the former one.
+    /// Sets the observer that receives an event for every attempt from now on, and returns the
+    /// former observer.
     pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.state.tell_committing = observer.as_ref().is_some_and(|observer| observer.wants_committing());
         std::mem::replace(&mut self.state.observer, observer)
     }
 
-    /// Makes the session free the locks of recovered clients that it meets, and stop when its own
-    /// client's lease is over.
+    /// Makes the session free the locks of recovered clients that it meets, and stop when the lease
+    /// of its own client is over.
     pub fn watch_for(&mut self, departed: Rc<dyn Departed>, lease: Rc<Lease>) {
         self.state.departed = Some(departed);
         self.state.lease = lease;
     }
 
-    /// Returns what the rings say of a transaction of a client that is alive;
-    /// [`Verdict::Undecided`] as long as they say nothing.
+    /// Returns what the rings say of a transaction of a client that is alive. It is
+    /// [`Verdict::Undecided`] as long as they do not tell the outcome. Fails if a node is
+    /// unreachable.
     #[inline(never)]
     pub fn look_up(&self, id: TransactionId) -> Outlined<impl Future<Output = Result<Verdict, Stop>>> {
         outline(async move {
@@ -151,12 +155,12 @@ impl Session {
     /// its own, and passes on every [`Stop`] that the transaction gives it. A panic in it aborts
     /// the transaction, and resumes when its locks are gone.
     ///
-    /// It ends well when what the closure wants has been done. Either the transaction has
-    /// committed, or the reads behind the closure's decision to give up have been validated.
-    /// Otherwise it returns why the transaction has stopped.
+    /// It returns `Ok` when what the closure wants has been done: either the transaction has
+    /// committed, or the closure has given up and its reads have been validated. Otherwise it
+    /// returns the reason for which the transaction has stopped.
     ///
-    /// This loop is compiled once for each closure, and the trial's parts only once. A caller whose
-    /// closures decide in another way writes the loop itself.
+    /// The compiler makes a copy of this loop for each closure, but only one of the parts of
+    /// [`Trial`]. A caller whose closures decide in another way writes its own loop of them.
     pub async fn transact<R, E>(
         &mut self,
         options: TransactOptions,
@@ -188,14 +192,17 @@ impl Session {
         }
     }
 
-    /// Whether dropped transactions have had slots prepared that this session has not taken back.
+    /// Returns whether dropped transactions have had slots prepared that this session has not taken
+    /// back.
     #[must_use]
     pub fn has_loose(&self) -> bool {
         !self.state.loose.is_empty()
     }
 
-    /// Takes back what dropped transactions have had prepared: names the same keys again, to hear
-    /// which slots they have, and gives them up. Done before a trial, if there is any.
+    /// Takes back the slots that dropped transactions have had prepared. To hear which slots these
+    /// are, the session names the same keys again, and then gives them up. Call it before a trial
+    /// if [`Session::has_loose`] returns true. Fails as a fetch does, except that it ignores
+    /// aborts.
     #[cold]
     #[inline(never)]
     pub fn take_back(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
@@ -206,12 +213,13 @@ impl Session {
             let named = tx.state.loose.len().min(SET_MAX);
             for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
                 let slot = tx.state.sets.want_here(table, &key, Intent::Insert, tx.state.spec.execute)?;
-                // Until its answer has been heard: also if this is dropped before it is asked.
+                // The key stays loose until the answer has been heard, even if this future is
+                // dropped before it has asked.
                 let number = tx.state.sets.number(slot)?;
                 tx.state.sets.items[number].loose = true;
             }
-            // A slot that is locked is being filled by another transaction's insert, which will see
-            // to it.
+            // If a slot is locked, the insert of another transaction is filling it, and will keep
+            // it or take it back.
             let result = match tx.fetch().await {
                 Ok(()) | Err(Stop::Abort(_)) => Ok(()),
                 Err(stop) => Err(stop),
@@ -222,7 +230,8 @@ impl Session {
         })
     }
 
-    /// Begins the next attempt of a trial.
+    /// Begins the next attempt of a trial. Fails with [`Limit::Deadline`] if the deadline has
+    /// passed.
     #[inline]
     pub fn attempt(&mut self, trial: &mut Trial) -> Result<Tx<'_>, Stop> {
         if trial.is_late(&self.lane) {
@@ -235,15 +244,15 @@ impl Session {
         Ok(tx)
     }
 
-    /// Waits a little before the next attempt of a trial.
+    /// Waits for a short random time before the next attempt of a trial.
     #[inline(never)]
     pub fn pause(&self, trial: &Trial) -> Outlined<impl Future<Output = ()>> {
         outline(async move {
             let (lane, persistence) = (&self.lane, &trial.persistence);
             let released = self.state.released.holder;
             if persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
-                // This lane's own former transaction, whose unlocks are on their way: there is no
-                // other transaction to make way for.
+                // The holder is this lane's own former transaction, whose unlocks are on their way.
+                // So there is no other transaction to make way for.
                 while lane.background() > 0 {
                     lane.sleep(READ_PAUSE_NS).await;
                 }
@@ -253,15 +262,15 @@ impl Session {
         })
     }
 
-    /// Returns how often and for how long the last transaction was tried that [`Session::transact`]
-    /// has given up.
+    /// Returns how often and for how long [`Session::transact`] has tried the last transaction that
+    /// it gave up.
     #[must_use]
     pub fn tried(&self) -> Tried {
         self.state.tried
     }
 
-    /// Returns the table and key of the record that was the reason of a stop of the last attempt,
-    /// if there is one and it is known.
+    /// Returns the table and the key of the record for which the last attempt stopped with this
+    /// reason. Returns `None` if no record was the reason, or if it is not known.
     #[must_use]
     pub fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         self.state.sets.culprit(stop)
@@ -273,9 +282,9 @@ impl Session {
         &self.state.shared
     }
 
-    /// Waits until every redo ring of this lane has been applied to its end. Returns false if a
-    /// node does not get there in time, or if the rings hold a transaction in doubt, whose entry
-    /// must stay.
+    /// Waits until the memory nodes have applied every redo ring of this lane to its end. Returns
+    /// false if a node does not finish within `patience` nanoseconds, or if the rings hold a
+    /// transaction in doubt, whose entry must stay. Fails if a node is unreachable.
     #[inline(never)]
     pub fn drain(&mut self, patience: Nanos) -> Outlined<impl Future<Output = Result<bool, Stop>>> {
         outline(async move {
@@ -307,19 +316,20 @@ impl Session {
     }
 }
 
-/// What an attempt at a transaction has come to.
+/// The result of one attempt at a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Settled {
     /// What the closure wanted has been done.
     Decided,
-    /// It has aborted, and is to be tried again.
+    /// The attempt has aborted, and the transaction is to be tried again.
     Again,
-    /// It has stopped. [`Tx::stopped`] has the reason, which is many words and needed rarely.
+    /// The transaction has stopped. [`Tx::stopped`] returns the reason, which is large and needed
+    /// rarely.
     Stopped,
 }
 
-/// The attempts at one transaction: everything but the closure, so that it is compiled once for all
-/// closures. See [`Session::transact`].
+/// The attempts at one transaction, without the closure. So this part of the loop in
+/// [`Session::transact`] is compiled once for all closures.
 #[derive(Debug)]
 pub struct Trial {
     options: TransactOptions,
@@ -339,8 +349,8 @@ impl Trial {
         self.options.deadline.is_some_and(|deadline| lane.now() >= deadline)
     }
 
-    /// Does what the closure of this attempt wants, and ends the attempt. A panic of the closure
-    /// resumes when the locks are gone.
+    /// Does what the closure of this attempt wants, and ends the attempt. If the closure has
+    /// panicked, the panic resumes when the locks are gone.
     #[inline(never)]
     pub fn settle(
         &mut self,
@@ -384,10 +394,10 @@ impl Trial {
     }
 }
 
-/// What the attempts at one transaction have met so far.
+/// What one transaction's attempts have met so far, from which the next pause follows.
 #[derive(Debug, Default)]
 struct Persistence {
-    /// When the first of them aborted: until then no time is needed.
+    /// When the first attempt aborted. Until then no time is needed.
     since: Option<Nanos>,
     last: Option<Abort>,
     /// Attempts in a row that have met the last holder.
@@ -395,7 +405,7 @@ struct Persistence {
 }
 
 impl Persistence {
-    /// Notes that an attempt has aborted, and returns the time since the first one has.
+    /// Notes that an attempt has aborted, and returns the time since the first abort.
     fn aborted(&mut self, abort: Abort, lane: &Lane) -> Nanos {
         let is_same = matches!(abort, Abort::Locked(_)) && self.last == Some(abort);
         self.same_holder = if is_same { self.same_holder.saturating_add(1) } else { 0 };
@@ -404,9 +414,9 @@ impl Persistence {
         now - *self.since.get_or_insert(now)
     }
 
-    /// Returns the longest pause before the next attempt. A holder that stays the same for long may
-    /// have died. To ask for its lock at the usual pace until it is recovered only costs others
-    /// time.
+    /// Returns the longest pause before the next attempt. If the holder of a lock stays the same
+    /// for long, it may have died. To ask for the lock at the usual pace until the holder is
+    /// recovered would only cost other clients time.
     fn pause(&self, attempts: u32) -> Nanos {
         let longer = (self.same_holder / SAME_HOLDER).min(HELD_DOUBLINGS);
         BACKOFF_NS << (attempts.min(BACKOFF_DOUBLINGS) + longer)

@@ -1,4 +1,5 @@
-//! The read and write set of a transaction: one item for each record, in one reusable arena.
+//! The read and write sets of a transaction. They have one item for each record, and an arena for
+//! keys and values, which one transaction after the other reuses.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ pub struct Slot {
     run: Run,
 }
 
-/// Tells the attempts of transactions apart. Attempts of one client have different runs until 2^32
-/// attempts later. Attempts of two clients have the same run as rarely as chance has it.
+/// A number that tells attempts of transactions apart. Within 2^32 attempts of one client, no two
+/// have the same run. Attempts of two clients have the same run only by chance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run(NonZeroU32);
 
@@ -64,15 +65,15 @@ impl Span {
 pub(crate) enum Fetch {
     /// A bucket of the index is to be read, and searched from this slot on.
     Probe(BucketRef, usize),
-    /// The record is to be read. If it is another key's: from the cache, so look it up; or else
-    /// search on in this bucket.
+    /// The record is to be read. If it turns out to be another key's, the source of the location
+    /// says what follows: a look-up in the index, or a search on in this bucket.
     Record(LocationSource),
     /// The primary's CPU is to be asked where the key is, and for its record.
     Ask,
     /// The primary's CPU is to be asked where the key is, for its record, and for its place in the
-    /// index. The key is to be deleted, or inserted.
+    /// index, because the key is to be deleted or inserted.
     Place(Intent),
-    /// The record was read: version and value are there.
+    /// The record was read: the item has its version and its value.
     Here,
     /// The index does not have the key.
     Absent,
@@ -80,23 +81,23 @@ pub(crate) enum Fetch {
     Grow(BucketRef),
 }
 
-/// What a transaction names a record for.
+/// The purpose for which a transaction names a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intent {
-    /// To be looked at, and changed if it is there.
+    /// The record is read, and may be changed if its key is present.
     Read,
-    /// To be changed, if it is there. Protocols that lock in execution lock it then; for other
-    /// protocols this is the same as `Read`.
+    /// The record is changed, if its key is present. Protocols that lock in execution lock the
+    /// record then. For other protocols this is the same as `Read`.
     Update,
-    /// To be inserted, if it is not there.
+    /// The record is inserted, if its key is absent.
     Insert,
-    /// To be deleted, if it is there.
+    /// The record is deleted, if its key is present.
     Delete,
 }
 
 impl Intent {
-    /// Whether a record that was named for the other intent has to be named for this one now, which
-    /// is more.
+    /// Returns whether this intent needs more than the other one. Then a record that was named for
+    /// the other intent has to be named again for this one.
     #[inline]
     fn exceeds(self, other: Intent) -> bool {
         match (other, self) {
@@ -126,43 +127,44 @@ impl Change {
     }
 }
 
-/// Where a key stands in its shard's index.
+/// The place of a key in its shard's index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    /// Offset of its pair.
+    /// Offset of the key's pair.
     pub(crate) bucket_slot: u64,
     /// The pair's first word.
     pub(crate) entry: u64,
-    /// The links of its chain, two words each, in the arena.
+    /// The links of the key's chain, two words each, in the arena.
     pub(crate) links: Span,
 }
 
-/// A bucket in which a key was looked for in vain, in the arena: the one before it + 1, shard,
-/// bucket, then its words.
+/// Words in the arena for a bucket in which a key was not found. They are the place of the bucket
+/// before it in the arena + 1, the shard, the bucket's number, and then the bucket's words.
 pub(crate) const CHAIN_WORDS: usize = 3 + BUCKET_BYTES / 8;
 
-/// Where a location comes from.
+/// The source of a location: the location cache, or a bucket that was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LocationSource {
     Cached,
     Probed(BucketRef, usize),
 }
 
-/// Whether a record's lock is this transaction's.
+/// The state of a record's lock, as this transaction knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lock {
     No,
-    /// The CAS was sent, its answer has not come; or it never will, because the future of its round
-    /// was dropped or the round has failed ([`Tx::forget_unheard`](crate::Tx)).
+    /// The CAS was sent, and its answer has not come. The answer never comes if the future of the
+    /// round was dropped, or if the round has failed (`Tx::forget_unheard`).
     Maybe,
-    /// The lock is this transaction's, which has seen nothing of the record since.
+    /// This transaction has the lock, but has not read the record since it took the lock.
     Unseen,
     Held,
-    /// The client's shared lock was asked for, and may have been given.
+    /// This transaction has asked for the client's shared lock, and may have it.
     MaybeShared,
     /// The transaction relies on the client's shared lock.
     Shared,
-    /// The CAS that makes that lock the transaction's own was sent, and its answer has not come.
+    /// The CAS that makes the shared lock an exclusive one of the transaction was sent, and its
+    /// answer has not come.
     Upgrading,
 }
 
@@ -171,9 +173,10 @@ pub(crate) struct Item {
     pub(crate) table: TableId,
     /// The strongest intent that the record was named for.
     pub(crate) intent: Intent,
-    /// Whether it was named for more after it had been fetched, and has not been fetched since.
+    /// Whether the record was named for a stronger intent after it had been fetched, and has not
+    /// been fetched since.
     pub(crate) renamed: bool,
-    /// Whether it is a structural record of an index, which has no key.
+    /// Whether the item is a structural record of an index, which has no key.
     pub(crate) structural: bool,
     pub(crate) hash: KeyHash,
     key: Span,
@@ -183,29 +186,30 @@ pub(crate) struct Item {
     /// Address of the slot at its primary.
     pub(crate) address: Address,
     pub(crate) version: Version,
-    /// Whether it has been read, or looked for in vain, in this transaction.
+    /// Whether this transaction has read the record, or has found its key absent.
     pub(crate) seen: bool,
     /// Where records are installed in place: whether the READ under way is at the primary.
     pub(crate) at_primary: bool,
-    /// Whether no other transaction had it locked when it was read there, so that it was current
-    /// then.
+    /// Whether the record was read at the primary while no other transaction had it locked, so that
+    /// it was current then.
     pub(crate) current: bool,
     /// Whether a version cache says that the record is still current.
     pub(crate) vouched: bool,
-    /// Whether the key was there when it was read.
+    /// Whether the key was present when the record was read.
     pub(crate) existed: bool,
-    /// Whether it is there as this transaction sees it.
+    /// Whether the key is present as this transaction sees it, with its own writes.
     pub(crate) present: bool,
     value: Span,
     value_bytes: u32,
     pub(crate) change: Change,
     pub(crate) place: Option<Place>,
-    /// Whether the slot at the location may have been linked for a key without being its record
-    /// yet: to be taken back if the transaction does not insert it.
+    /// Whether the slot at the location may have been linked for a key without being the key's
+    /// record yet. Then the transaction takes the slot back if it does not insert the key.
     pub(crate) prepared: bool,
-    /// The last bucket in which the key was looked for in vain: its place in the arena + 1.
+    /// Place in the arena, + 1, of the last bucket that was searched for the key without finding
+    /// it.
     pub(crate) chain: u32,
-    /// Whether the index has another key of the same hash. Then its buckets can be the same again
+    /// Whether the index has another key of the same hash. Then the buckets can look the same again
     /// although they have changed in between. So the primary's CPU, which compares whole keys, is
     /// asked whether the key is absent.
     pub(crate) collided: bool,
@@ -215,21 +219,22 @@ pub(crate) struct Item {
     /// on.
     before: Span,
     pub(crate) lock: Lock,
-    /// The CAS that the lock is asked for by: from the word that was found last. `None` if the word
-    /// is only to be read.
+    /// The CAS that asks for the lock, from the word that was found last. `None` if the word is
+    /// only to be read.
     pub(crate) asks: Option<Swap>,
-    /// The verbs of the round that is under way.
+    /// The READ of this item in the round that is under way.
     pub(crate) read: ReadHandle,
     pub(crate) swap: SwapHandle,
     pub(crate) call: CallHandle,
     pub(crate) lookups: u32,
     pub(crate) hops: u32,
-    /// Whether the round that is under way reads it.
+    /// Whether the round that is under way asks for this item.
     pub(crate) asked: bool,
-    /// Whether a slot may have been linked for its key by a call whose answer this transaction has
-    /// not heard.
+    /// Whether a call may have linked a slot for the key, and this transaction has not heard the
+    /// answer.
     pub(crate) loose: bool,
-    /// Where its table grows: the number of the key's item in the larger table, + 1. Otherwise 0.
+    /// If the item's table grows: the number of the key's item in the larger table, + 1. Otherwise
+    /// 0.
     twin: u32,
     /// If the transaction moves the record to a larger table: the number of its item there, + 1.
     /// Otherwise 0.
@@ -285,31 +290,32 @@ impl Item {
         self.key.of(arena)
     }
 
-    /// Whether it is known whether the key is there.
+    /// Returns whether the transaction knows whether the key is present.
     #[inline]
     fn was_fetched(&self) -> bool {
         self.seen || matches!(self.fetch, Fetch::Here | Fetch::Absent)
     }
 
-    /// Whether the key was there when the transaction saw it, if it has.
+    /// Returns whether the key was present when the transaction saw it, or `None` if it has not
+    /// seen it.
     #[inline]
     pub(crate) fn fetched_before(&self) -> Option<bool> {
         self.seen.then_some(self.existed)
     }
 
-    /// Why it can be neither inserted nor deleted now.
+    /// Returns the mistake because of which the record can be neither inserted nor deleted now.
     #[cold]
     fn unprepared(&self) -> Misuse {
         let is_under_way = self.renamed || !matches!(self.fetch, Fetch::Here | Fetch::Absent);
         if is_under_way { Misuse::NotFetched } else { Misuse::NotNamed }
     }
 
-    /// Whether the pair at this offset of the index is its key's.
+    /// Returns whether the pair at this offset of the index is the one of the item's key.
     pub(crate) fn is_place(&self, at: u64) -> bool {
         self.place.is_some_and(|place| place.bucket_slot == at)
     }
 
-    /// Whether the commit writes it.
+    /// Returns whether the commit writes the record.
     #[inline]
     pub(crate) fn is_written(&self) -> bool {
         self.change != Change::No
@@ -331,7 +337,7 @@ impl Item {
         }
     }
 
-    /// Keeps what its slot holds, to be put back if its transaction is undone.
+    /// Keeps what the record's slot holds, for the undo entry.
     #[inline]
     pub(crate) fn keep_before(&mut self, arena: &mut Vec<u64>, record: &StableRecord<'_>) {
         let at = arena.len() as u32;
@@ -345,13 +351,13 @@ impl Item {
     }
 }
 
-/// A table that a session knows.
+/// Returns a table that the session knows.
 #[inline]
 pub(crate) fn registered(tables: &[Option<Arc<Table>>], id: TableId) -> &Table {
     tables[usize::from(id.0)].as_ref().expect("items are made for registered tables only")
 }
 
-/// Which side changes the lock of a record: its table's discipline says so.
+/// Returns the side that changes the lock of a record, as the discipline of its table says.
 #[inline]
 pub(crate) fn locks(tables: &[Option<Arc<Table>>], item: &Item) -> Primitive {
     registered(tables, item.table).entry().spec.discipline.into()
@@ -364,43 +370,43 @@ pub(crate) fn shape<'t>(tables: &'t [Option<Arc<Table>>], item: &Item) -> &'t Re
     if item.structural { table.structural() } else { table.shape() }
 }
 
-/// Up to this many items, a key's item is found by looking at all of them. So there is nothing to
-/// set up for a transaction that names few records.
+/// Up to this many items, the sets find a key's item by a look at all of them. So a transaction
+/// that names few records needs no index.
 const LINEAR_MAX: usize = 16;
 
-/// The slots of an index in which a key's item is looked for, one after the other.
+/// Returns the slots of the index in which a key's item may be, in the order of the search.
 #[inline]
 fn index_slots(index: &[u32], table: TableId, hash: KeyHash) -> impl Iterator<Item = usize> + use<> {
-    let mask = index.len() - 1; // of a power of two
-    // The same key in several tables is common.
+    let mask = index.len() - 1; // the length is a power of two
+    // One key in several tables is common, so the table's id moves the search apart.
     let home = (hash.scatter ^ u64::from(table.0) << 4) as usize & mask;
     (home..).map(move |slot| slot & mask)
 }
 
-/// See the [module](self).
+/// The read and write sets of one transaction after the other. The head of this module says more.
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
     pub(crate) tables: Vec<Option<Arc<Table>>>,
     pub(crate) items: Vec<Item>,
-    /// Beyond [`LINEAR_MAX`] items: hash table of them, open addressing with linear probing. An
-    /// item's number + 1; 0 = free.
+    /// Hash table of the items, once there are more than [`LINEAR_MAX`]: open addressing with
+    /// linear probing. It has an item's number + 1, or 0 in a free slot.
     index: Vec<u32>,
     /// Keys and values.
     pub(crate) arena: Vec<u64>,
     /// What is to be installed, once it has been encoded.
     images: Vec<u64>,
-    /// Ranges that were looked at: table, first key, end.
+    /// Ranges that the transaction has looked at: table, first key, end.
     pub(crate) scans: Vec<(TableId, Vec<u8>, Vec<u8>)>,
-    /// Items beside another one of the same key, in a larger table.
+    /// Number of items whose key has another item, in a larger table.
     twins: usize,
-    /// Items before this one need no fetching.
+    /// Number of the first item that may need fetching.
     pub(crate) fetched: usize,
     pub(crate) written: usize,
-    /// Tells the attempt under way from others: its slots have it.
+    /// The run of the current attempt, which all its slots have.
     run: Run,
-    /// The record that was in the way last, and how.
+    /// The number of the record that was last in the way, and the stop that it caused.
     noted: Option<(usize, Stop)>,
-    /// A table that has little room left, as an insert has found since this was last looked at.
+    /// A table that has little room left, if an insert has found one since this was last taken.
     pub(crate) crowded: Option<TableId>,
 }
 
@@ -440,15 +446,15 @@ impl Sets {
         self.tables.get(usize::from(id.0)).is_some_and(Option::is_some)
     }
 
-    /// Whether this table is registered, and not another one that had its id before.
+    /// Returns whether this table is registered, and not an earlier table with the same id.
     #[inline]
     pub(crate) fn knows_this(&self, table: &Table) -> bool {
         let known = self.tables.get(usize::from(table.id().0)).and_then(Option::as_ref);
         known.is_some_and(|known| known.born() == table.born())
     }
 
-    /// The id of the registered table that a handle is of, which may be of a table that this one
-    /// has grown from.
+    /// Returns the id of the registered table that a handle stands for. The handle may be the one
+    /// of a table from which the registered table has grown.
     #[inline]
     pub(crate) fn known(&self, handle: &Table) -> Option<TableId> {
         let id = handle.newest_id();
@@ -456,8 +462,8 @@ impl Sets {
         known.filter(|known| known.origin() == handle.origin()).map(|_| id)
     }
 
-    /// Replaces each registered table by what it is `now`, and forgets it if that is nothing. Only
-    /// while nothing is named.
+    /// Replaces each registered table by the one that `now` returns for it, and forgets the table
+    /// if that is `None`. Call it only while no record is named.
     pub(crate) fn replace(&mut self, now: impl Fn(&Table) -> Option<Arc<Table>>) {
         self.clear();
         for index in 0..self.tables.len() {
@@ -471,7 +477,7 @@ impl Sets {
         registered(&self.tables, id)
     }
 
-    /// The number of a key's item, if it has one.
+    /// Returns the number of a key's item, if the key has one.
     #[inline]
     fn find(&self, table: TableId, key: &Key, hash: KeyHash) -> Option<usize> {
         let matches =
@@ -479,13 +485,13 @@ impl Sets {
         if self.items.len() <= LINEAR_MAX {
             return self.items.iter().position(matches);
         }
-        // A free slot ends the search, and at least half of them are.
+        // A free slot ends the search, and at least half of the slots are free.
         let taken = index_slots(&self.index, table, hash).map_while(|slot| self.index[slot].checked_sub(1));
         taken.map(|number| number as usize).find(|number| matches(&self.items[*number]))
     }
 
-    /// Adds the newest item to the index, which is made anew for the first of them, and when half
-    /// of it is taken.
+    /// Adds the newest item to the index. Makes the index anew for its first item, and whenever
+    /// half of its slots are taken.
     fn add_to_index(&mut self) {
         let count = self.items.len();
         let mut first = count - 1;
@@ -502,8 +508,8 @@ impl Sets {
         }
     }
 
-    /// The item of a key, made if there is none yet. Where the table grows, there is another one in
-    /// the larger table.
+    /// Returns the slot of a key's item, and makes the item if there is none yet. If the table
+    /// grows, the key gets another item in the larger table.
     #[inline]
     pub(crate) fn want(&mut self, table: TableId, key: &Key, intent: Intent, execute: FirstRead) -> Result<Slot, Stop> {
         match self.tables.get(usize::from(table.0)).and_then(Option::as_ref).and_then(|table| table.growth()) {
@@ -527,32 +533,33 @@ impl Sets {
         intent: Intent,
         execute: FirstRead,
     ) -> Result<Slot, Stop> {
-        // What is there can be deleted, or changed.
+        // In the other table, a record of the key can be deleted or changed.
         let elsewhere = if intent == Intent::Insert { Intent::Delete } else { intent };
         let [in_smaller, in_larger] = match stage {
             Stage::Announced => [intent, elsewhere],
             Stage::Filling => [elsewhere, intent],
         };
         let slot = self.want_here(smaller, key, in_smaller, execute)?;
-        // A record in two tables counts once.
+        // A key with items in two tables counts once against the limit.
         self.twins += usize::from(self.items[slot.index as usize].twin == 0);
         let twin = self.want(larger, key, in_larger, execute)?;
         self.items[slot.index as usize].twin = twin.index + 1;
         Ok(slot)
     }
 
-    /// The item of a key's next larger table, if the item's own table grows.
+    /// Returns the number of the key's item in the next larger table, if the item's own table
+    /// grows.
     #[inline]
     fn twin(&self, number: usize) -> Option<usize> {
         self.items[number].twin.checked_sub(1).map(|twin| twin as usize)
     }
 
-    /// Whether keys are inserted into the larger table, where the table of an item grows.
+    /// Returns whether keys are inserted into the larger table, for an item whose table grows.
     fn is_filling(&self, number: usize) -> bool {
         self.table(self.items[number].table).stage() != Some(Stage::Announced)
     }
 
-    /// The number of the item that has a slot's record, or will have it.
+    /// Returns the number of the item that has a slot's record, or will have it.
     #[inline]
     fn holder(&self, slot: Slot) -> Result<usize, Stop> {
         let number = self.number(slot)?;
@@ -569,8 +576,8 @@ impl Sets {
         has_key.or_else(is_unknown).unwrap_or(if self.is_filling(number) { larger } else { number })
     }
 
-    /// Moves a record to the table that its own table grows into. It was named to be inserted, and
-    /// fetched. Returns false if there is nothing to move.
+    /// Moves a record to the table that its own table grows into. The record must have been named
+    /// to be inserted, and fetched. Returns false if there is nothing to move.
     pub(crate) fn relocate(&mut self, slot: Slot) -> Result<bool, Stop> {
         let (mut to, from) = (self.number(slot)?, self.holder(slot)?);
         while let Some(larger) = self.twin(to).filter(|_| self.is_filling(to)) {
@@ -588,7 +595,8 @@ impl Sets {
         Ok(true)
     }
 
-    /// The item of a key in this very table, made if there is none yet.
+    /// Returns the slot of a key's item in this table alone, and makes the item if there is none
+    /// yet.
     #[inline]
     pub(crate) fn want_here(
         &mut self,
@@ -609,8 +617,8 @@ impl Sets {
         if let Some(index) = self.find(table, key, hash) {
             let item = &mut self.items[index];
             if in_place {
-                // Whatever is there is locked at the latest before the commit; a vacant slot has to
-                // be found before.
+                // A record that is there is locked before the commit at the latest. For an absent
+                // key, a vacant slot has to be found first.
                 if intent == Intent::Insert && matches!(item.fetch, Fetch::Absent | Fetch::Record(_) | Fetch::Probe(..))
                 {
                     item.fetch = Fetch::Probe(item.home, 0);
@@ -643,7 +651,7 @@ impl Sets {
         }
         let home = opened.home(hash);
         let by_cpu = !in_place && matches!(intent, Intent::Insert | Intent::Delete);
-        // An insert looks into the index.
+        // An insert always looks into the index.
         let by_index = by_cpu || in_place && intent == Intent::Insert;
         let uncached = by_index || matches!(execute, FirstRead::OneSided { cached: false } | FirstRead::Call);
         let cached = if uncached { None } else { opened.cached(home, hash) };
@@ -670,7 +678,8 @@ impl Sets {
         Slot { index: index as u32, run: self.run }
     }
 
-    /// The number of a slot's item, if the slot is of this attempt.
+    /// Returns the number of a slot's item. Fails with [`Misuse::OtherRun`] if another attempt made
+    /// the slot.
     #[inline]
     pub(crate) fn number(&self, slot: Slot) -> Result<usize, Stop> {
         let index = slot.index as usize;
@@ -683,18 +692,18 @@ impl Sets {
         self.noted = Some((index, stop));
     }
 
-    /// Says that the record which was noted with one stop is the reason of another one.
+    /// Replaces the stop with which a record was noted by another one.
     pub(crate) fn restate(&mut self, stop: Stop) {
         self.noted.iter_mut().for_each(|(_, noted)| *noted = stop);
     }
 
-    /// The table and key of the record that was the reason of a stop, as far as that was noted.
+    /// Returns the table and the key of the record that was the reason of a stop, if it was noted.
     pub(crate) fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
         self.name(index)
     }
 
-    /// The table and key of an item.
+    /// Returns the table and the key of an item.
     pub(crate) fn name(&self, index: usize) -> Option<(&Table, Key)> {
         let item = self.items.get(index)?;
         let table = self.table(item.table);
@@ -730,7 +739,7 @@ impl Sets {
         shape(&self.tables, item)
     }
 
-    /// The value of a structural record that was read, as this transaction will leave it.
+    /// Returns the value of a structural record that was read, as this transaction will leave it.
     pub(crate) fn structural_value(&self, item: &Item) -> u64 {
         if item.present { item.value.of(&self.arena).first().copied().unwrap_or(0) } else { 0 }
     }
@@ -768,7 +777,7 @@ impl Sets {
         Ok(Some(&mut words.as_mut_bytes()[..item.value_bytes as usize]))
     }
 
-    /// The values of several records, to be changed in place.
+    /// Returns the values of several records, to be changed in place.
     pub(crate) fn values_mut<const N: usize>(&mut self, slots: [Slot; N]) -> Result<[Option<&mut [u8]>; N], Stop> {
         let mut bytes = [None; N];
         let mut words = [const { 0..0 }; N];
@@ -778,7 +787,7 @@ impl Sets {
             }
             bytes[at] = self.value_mut(slot)?.map(|value| value.len());
             let Span { at: begin, words: count } = self.items[self.holder(slot)?].value;
-            // Records that are not there have no words, and disturb no others.
+            // Absent records have no words, so they overlap with no other record.
             words[at] = if bytes[at].is_some() { begin as usize..(begin + count) as usize } else { 0..0 };
         }
         let words = self.arena.get_disjoint_mut(words).expect("each record's value has words of its own");
@@ -786,7 +795,7 @@ impl Sets {
         Ok(words.map(|words| bytes.next().flatten().map(|length| &mut words.as_mut_bytes()[..length])))
     }
 
-    /// Replaces the value of a record that is there.
+    /// Replaces the value of a record whose key is present.
     pub(crate) fn write(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
         if self.value(slot)?.is_none() {
             return Err(Stop::Absent);
@@ -797,13 +806,13 @@ impl Sets {
         Ok(())
     }
 
-    /// The bytes of an item's value.
+    /// Returns the bytes of an item's value.
     fn value_of(&mut self, index: usize) -> &mut [u8] {
         let Item { value, value_bytes, .. } = self.items[index];
         &mut self.arena[value.at as usize..][..value.words as usize].as_mut_bytes()[..value_bytes as usize]
     }
 
-    /// Gives an item's value this many bytes, which are to be written. Notes an update.
+    /// Gives an item's value this many bytes, which the caller then writes. Notes an update.
     fn resize_value(&mut self, index: usize, length: usize) -> Result<(), Stop> {
         let item = &self.items[index];
         let max = self.table(item.table).shape().value_max();
@@ -824,7 +833,8 @@ impl Sets {
         Ok(())
     }
 
-    /// Notes what is done to a record beside what was done to it before.
+    /// Notes a change of a record, and combines it with the changes that this transaction has made
+    /// before.
     fn change(&mut self, index: usize, change: Change) {
         let item = &mut self.items[index];
         let before = item.change;
@@ -839,8 +849,8 @@ impl Sets {
         self.written = self.written + usize::from(item.change != Change::No) - usize::from(before != Change::No);
     }
 
-    /// Inserts a record whose key is not there; it was named to be inserted, and fetched. Returns
-    /// the bytes of its value, to be written.
+    /// Inserts a record whose key is absent. The record must have been named to be inserted, and
+    /// fetched. Returns the bytes of its value, which the caller then writes.
     pub(crate) fn insert(&mut self, slot: Slot, length: usize) -> Result<&mut [u8], Stop> {
         self.insert_here(self.holder(slot)?, length)
     }
@@ -850,7 +860,7 @@ impl Sets {
         if item.present {
             return Err(Stop::Exists);
         }
-        // A slot has been found for it, or is its own from before a delete.
+        // A slot has been found for the record, or the record has kept its own slot after a delete.
         let in_place = self.table(item.table).fstore().is_some();
         if !item.existed && if in_place { item.lock != Lock::Held } else { item.place.is_none() } {
             return Err(item.unprepared().into());
@@ -861,14 +871,16 @@ impl Sets {
         );
         self.resize_value(index, length)?;
         let item = &mut self.items[index];
-        // That has noted an update; what it means depends on what was there.
+        // `resize_value` has noted an update. Whether it is an insert depends on whether the key
+        // was present.
         if !item.existed {
             item.change = Change::Insert;
         }
         Ok(self.value_of(index))
     }
 
-    /// Deletes a record whose key is there; it was named to be deleted, and fetched.
+    /// Deletes a record whose key is present. The record must have been named to be deleted, and
+    /// fetched.
     pub(crate) fn delete(&mut self, slot: Slot) -> Result<(), Stop> {
         self.delete_here(self.holder(slot)?)
     }
@@ -887,25 +899,25 @@ impl Sets {
         Ok(())
     }
 
-    /// Whether this transaction has the lock of every record that it writes.
+    /// Returns whether this transaction has the lock of every record that it writes.
     pub(crate) fn write_set_is_locked(&self) -> bool {
         let is_locked = |item: &Item| matches!(item.lock, Lock::Held | Lock::Unseen);
         self.items.iter().filter(|item| item.is_written()).all(is_locked)
     }
 
-    /// Which side changes the lock of a record.
+    /// Returns the side that changes the lock of a record.
     #[inline]
     pub(crate) fn locks(&self, item: &Item) -> Primitive {
         locks(&self.tables, item)
     }
 
-    /// The memory node of a key's primary.
+    /// Returns the memory node of the primary of a key's shard.
     #[inline]
     pub(crate) fn primary_node(&self, item: &Item) -> NodeId {
         self.table(item.table).shard_replicas(item.home.shard)[0].node
     }
 
-    /// Encodes what is to be installed; returns the words of all images.
+    /// Encodes the images that are to be installed. Returns the number of words of all images.
     #[inline]
     pub(crate) fn encode_images(&mut self) -> usize {
         self.images.clear();
@@ -925,8 +937,8 @@ impl Sets {
                 item.patches = Span::default();
                 continue;
             };
-            // A link is set once and for all, so saying it again does no harm. The transaction that
-            // linked it first may have aborted.
+            // A link is set once and never changes, so a second patch with it does no harm. It is
+            // needed because the transaction for which it was set may have aborted.
             for link in place.links.of(arena).chunks_exact(2).filter(|_| item.change == Change::Insert) {
                 images.extend([link[0], link[1], 0]);
             }
@@ -937,14 +949,15 @@ impl Sets {
         images.len()
     }
 
-    /// What changes in the index when a written item is installed, [`PATCH_WORDS`] each.
+    /// Returns the changes of the index when a written item is installed, [`PATCH_WORDS`] words
+    /// each.
     #[inline]
     pub(crate) fn patches(&self, item: &Item) -> &[u64] {
         debug_assert!((item.patches.words as usize).is_multiple_of(PATCH_WORDS));
         item.patches.of(&self.images)
     }
 
-    /// What is to be installed for a written item, from
+    /// Returns the words that are to be installed for a written item, from
     /// [`RecordShape::image_at`] on.
     #[inline]
     pub(crate) fn image(&self, item: &Item) -> &[u64] {
@@ -964,7 +977,8 @@ impl Sets {
             let here = matches!(item.fetch, Fetch::Here) && item.existed;
             let installed = |item: &Item| item.change.kind().map(|kind| (kind, item.version.committed_over()));
             let written = match item.moved_to.checked_sub(1) {
-                // To a program, a record that moves is one that gets another version.
+                // For an observer, a record that moves to a larger table is updated: it gets
+                // another version.
                 Some(to) => installed(&self.items[to as usize]).map(|(_, version)| (WriteKind::Update, version)),
                 None => installed(item),
             };
@@ -977,8 +991,8 @@ impl Sets {
         })
     }
 
-    /// Of keys that were named in several tables, because their table grows: the numbers of the
-    /// items that do not have the record.
+    /// Returns the numbers of the items that observers do not see. If a table grows, a key has
+    /// items in several tables, and only one of them has the record.
     fn others(&self) -> Vec<usize> {
         let mut others = Vec::new();
         for number in (0..self.items.len()).filter(|number| self.items[*number].twin > 0) {

@@ -10,15 +10,15 @@
 //!    bit has it until a transaction of this client takes it out.
 //! 2. **The bit is taken out by FETCH_ADD**, which needs no answer and cannot fail, and only if it
 //!    is known to be set. A CAS behind it frees the word if no other client holds it.
-//! 3. **A transaction that joins another one's bit reads the word.** It holds the lock only if that
-//!    word has the bit.
+//! 3. **A transaction that relies on a bit which another one has set reads the word.** It holds the
+//!    lock only if that word has the bit.
 //! 4. **A CAS whose answer is lost leaves an orphan**: a bit that may be set without a transaction
 //!    that relies on it. The client reads the word, and takes the bit out if it is there
-//!    ([`settle`]). A word is an orphan no more once the bit is known to have gone, by a verb that
-//!    was posted behind that CAS. A READ or CAS that was posted ahead of it proves nothing.
+//!    ([`settle`]). A word stops being an orphan once a verb that was posted after that CAS shows
+//!    that the bit is gone. A READ or CAS that was posted before it proves nothing.
 //!
-//! Rule 2 is asserted. The others depend on the order in which verbs take effect: the tests below
-//! and the litmus tests of `no-wait-2pl` check them.
+//! The code asserts rule 2. Rules 1, 3 and 4 depend on the order in which verbs take effect: the
+//! tests below and the litmus tests of `no-wait-2pl` check them.
 //!
 //! [`settle`]: SharedLocks::settle
 
@@ -34,9 +34,9 @@ use remora_record::{LockWord, SharedLock, Swap};
 use crate::error::Limit;
 use crate::swap::swap_lock;
 
-/// Lock words that a client can share at a time before its list of them grows.
+/// Number of lock words that a client can share at a time before its list of them grows.
 const WORDS: usize = 1024;
-/// Words that it can have to settle at a time before that list grows.
+/// Number of orphaned words that a client can have at a time before its list of them grows.
 const ORPHANS: usize = 64;
 
 /// The shared locks of one client incarnation, for all of its sessions.
@@ -48,19 +48,19 @@ struct Registry {
     /// The client's slot at the memory nodes.
     slot: u64,
     epoch: u64,
-    // Fixed keys: the simulator must do the same again from the same seed.
+    // The hasher has fixed keys, because the simulator must do the same again from the same seed.
     words: HashMap<Address, Word, BuildHasherDefault<DefaultHasher>>,
-    /// Words that may have the bit although no transaction relies on it.
+    /// Lock words that may have the client's bit although no transaction relies on it.
     orphans: Vec<Orphan>,
-    /// How often a word became an orphan, or one again.
+    /// How often a word became an orphan, or became one again.
     doubts: u64,
 }
 
-/// A word that may have the bit although no transaction relies on it.
+/// A lock word that may have the client's bit although no transaction relies on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Orphan {
     at: Address,
-    /// Tells it from the same word when that became an orphan before.
+    /// A number that is different each time the word becomes an orphan.
     doubt: u64,
 }
 
@@ -68,7 +68,7 @@ struct Orphan {
 #[derive(Debug)]
 struct Word {
     transactions: u32,
-    /// Whether one of them has found the bit to be set, and none has taken it out.
+    /// Whether one of these transactions has found the bit set, and none has taken it out.
     is_set: bool,
     /// The word as it was last seen or set.
     last: LockWord,
@@ -77,17 +77,17 @@ struct Word {
 /// What a transaction must do next to have a shared lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// It has it.
+    /// Nothing: the transaction has the lock.
     Held,
-    /// Set the bit.
+    /// Send this CAS, which sets the bit.
     Swap(Swap),
-    /// Abort: a transaction has the record exclusively. The one that has asked does not rely on the
-    /// lock any more.
+    /// Abort, because another transaction has the record exclusively. The transaction that has
+    /// asked does not rely on the lock any more.
     Conflict,
 }
 
 impl SharedLocks {
-    /// The shared locks of a client that has just registered: none.
+    /// Makes the list of the shared locks of a client that has just registered. The list is empty.
     #[must_use]
     pub fn new(client: &Registration, epoch: u64) -> SharedLocks {
         SharedLocks::of_slot(client.slot(), epoch)
@@ -98,14 +98,14 @@ impl SharedLocks {
         SharedLocks(Rc::new(RefCell::new(Registry { slot, epoch, words, orphans, doubts: 0 })))
     }
 
-    /// A transaction asks for a lock that it has not asked for. Returns the CAS that sets the bit,
-    /// or `None` if another transaction of this client has set it, or is about to: then the word is
-    /// to be read.
+    /// Notes that a transaction asks for a shared lock for the first time. Returns the CAS that
+    /// sets the bit. Returns `None` if another transaction of this client has set the bit, or is
+    /// about to: then the caller has to read the word.
     pub(crate) fn join(&self, at: Address) -> Result<Option<Swap>, Limit> {
         let mut registry = self.0.borrow_mut();
         let bit = registry.bit()?;
         if registry.words.capacity() == 0 {
-            // Once, for clients that take shared locks: nothing is allocated from then on.
+            // A client that takes shared locks allocates once, and nothing from then on.
             registry.words.reserve(WORDS);
             registry.orphans.reserve(ORPHANS);
         }
@@ -115,13 +115,14 @@ impl SharedLocks {
         Ok((word.transactions == 1).then_some(Swap::lock(to)))
     }
 
-    /// A transaction that has asked for a lock has found the word to be this: what it must do next.
+    /// Takes the word that a transaction has found when it asked for a lock. Returns what the
+    /// transaction must do next.
     pub(crate) fn found(&self, at: Address, found: LockWord) -> Result<Next, Limit> {
         if found.is_exclusive() {
             let mut registry = self.0.borrow_mut();
             let is_set = registry.words.get(&at).is_some_and(|word| word.is_set);
-            // Another transaction of this client may have set the bit since, and left it to this
-            // one.
+            // Another transaction of this client may have set the bit since, and ended, and so left
+            // the bit to this one.
             if registry.leave(at) && is_set {
                 registry.doubt(at);
             }
@@ -139,7 +140,7 @@ impl SharedLocks {
         Ok(Next::Swap(Swap { from: found, to }))
     }
 
-    /// A word that a transaction relies on has the bit, and is this.
+    /// Notes that a word on which a transaction relies has the bit, and what the word is.
     pub(crate) fn set(&self, at: Address, to: LockWord) {
         let mut registry = self.0.borrow_mut();
         if let Some(word) = registry.words.get_mut(&at) {
@@ -147,8 +148,8 @@ impl SharedLocks {
         }
     }
 
-    /// The CAS that makes the shared lock of a transaction its exclusive one, if no other
-    /// transaction has it.
+    /// Returns the CAS that makes the shared lock of a transaction its exclusive one. Returns
+    /// `None` if another transaction has the lock, too.
     pub(crate) fn upgrade(&self, at: Address, me: LockWord) -> Option<Swap> {
         let registry = self.0.borrow();
         let word = registry.words.get(&at)?;
@@ -156,15 +157,15 @@ impl SharedLocks {
         (is_alone || mutant!(WriteOverShared)).then_some(Swap { from: word.last, to: me })
     }
 
-    /// The CAS that takes a record exclusively whose lock was found to be this, if no transaction
-    /// has it.
+    /// Returns the CAS that takes a record exclusively, from the lock word that was found. Returns
+    /// `None` if a transaction has the lock.
     pub(crate) fn take(&self, at: Address, found: LockWord, me: LockWord) -> Option<Swap> {
         let registry = self.0.borrow();
         let is_vacant = found.shared().is_some_and(|shared| shared.is_vacant(registry.epoch));
         if found.is_free() || is_vacant || mutant!(WriteOverShared) && !found.is_exclusive() {
             return Some(Swap { from: found, to: me });
         }
-        // The bit may be on its way out: that is ahead of the next CAS.
+        // The verb that takes the bit out may be under way. It takes effect before the next CAS.
         let is_left = registry.is_alone(found) && !registry.words.contains_key(&at) && !registry.is_orphan(at);
         is_left.then_some(Swap::lock(me))
     }
@@ -174,8 +175,8 @@ impl SharedLocks {
         self.0.borrow().words.get(&at).map_or(LockWord::FREE, |word| word.last)
     }
 
-    /// A word does not have the bit any more: a transaction has made its shared lock exclusive, and
-    /// does not rely on the bit. Others that have joined since will find that.
+    /// Notes that a transaction has made its shared lock exclusive. The word does not have the bit
+    /// any more. Transactions of this client that have asked for the lock since will find that.
     pub(crate) fn upgraded(&self, at: Address) {
         let mut registry = self.0.borrow_mut();
         debug_assert!(
@@ -189,8 +190,8 @@ impl SharedLocks {
         registry.settled(at);
     }
 
-    /// A transaction does not rely any more on a lock that it has. If it was the last one, the
-    /// round takes the bit out.
+    /// Notes that a transaction does not rely on its lock any more. If it was the last one, adds to
+    /// the round the verbs that take the bit out.
     pub(crate) fn leave(&self, at: Address, round: &mut Round<'_>) {
         let mut registry = self.0.borrow_mut();
         debug_assert!(
@@ -205,8 +206,8 @@ impl SharedLocks {
         }
     }
 
-    /// A transaction does not rely any more on a lock that it has asked for: whether the answer to
-    /// a CAS of the word has not been heard.
+    /// Notes that a transaction does not rely any more on a lock that it has asked for. `in_doubt`
+    /// says whether it has sent a CAS of the word and not heard the answer.
     pub(crate) fn give_up(&self, at: Address, in_doubt: bool) {
         let is_last = self.0.borrow_mut().leave(at);
         if in_doubt || is_last {
@@ -214,12 +215,12 @@ impl SharedLocks {
         }
     }
 
-    /// The answer to a CAS that may have set the bit is lost.
+    /// Notes that the answer to a CAS is lost which may have set the bit.
     pub(crate) fn doubt(&self, at: Address) {
         self.0.borrow_mut().doubt(at);
     }
 
-    /// Whether there is a word to be settled now.
+    /// Returns whether there is an orphan that can be settled now.
     #[inline]
     pub(crate) fn has_orphans(&self) -> bool {
         let registry = self.0.borrow();
@@ -250,7 +251,8 @@ impl SharedLocks {
     }
 }
 
-/// Adds to a round what takes the bits of clients out of a lock word that has them: two verbs.
+/// Adds to a round the two verbs that take the bits of clients out of a lock word and free the word
+/// if no bit is left. The word must have these bits.
 pub(crate) fn leave_in(round: &mut Round<'_>, at: Address, bits: u64, epoch: u64) {
     round.fetch_add(at, bits.wrapping_neg());
     swap_lock(round, at, Swap::unlock(SharedLock::of_epoch(epoch).with(0)));
@@ -261,7 +263,7 @@ impl Registry {
         SharedLock::bit(self.slot).ok_or(Limit::SharedLocks { slot: self.slot })
     }
 
-    /// An orphan that no transaction relies on.
+    /// Returns an orphan that no transaction relies on.
     fn next_orphan(&self) -> Option<Orphan> {
         self.orphans.iter().copied().find(|orphan| !self.words.contains_key(&orphan.at))
     }
@@ -276,10 +278,11 @@ impl Registry {
         self.orphans.push(Orphan { at, doubt: self.doubts });
     }
 
-    /// A READ of an orphan's word has found this: the word is settled, unless other transactions of
-    /// this client have gone on meanwhile. Returns whether the bit is to be taken out.
+    /// Takes the word that a READ of an orphan has found. The word is settled, unless other
+    /// transactions of this client have asked for the lock meanwhile. Returns whether the bit is to
+    /// be taken out.
     fn look_settles(&mut self, orphan: Orphan, found: LockWord) -> bool {
-        // If the word became an orphan again, it was by a CAS that was posted behind the READ.
+        // If the word became an orphan again, the cause is a CAS that was posted after the READ.
         if self.words.contains_key(&orphan.at) || !self.orphans.contains(&orphan) {
             return false;
         }
@@ -287,12 +290,13 @@ impl Registry {
         self.has_bit(found)
     }
 
-    /// What may have set the bit of a word is followed by what takes it out, or by a look at it.
+    /// Notes that a word is no orphan any more: a verb that takes the bit out, or a READ of the
+    /// word, has followed the CAS that may have set the bit.
     fn settled(&mut self, at: Address) {
         self.orphans.retain(|orphan| orphan.at != at);
     }
 
-    /// One transaction less relies on a lock. Returns whether it was the last.
+    /// Notes that one transaction less relies on a lock. Returns whether it was the last one.
     fn leave(&mut self, at: Address) -> bool {
         let Some(word) = self.words.get_mut(&at) else { return false };
         word.transactions -= 1;
@@ -303,13 +307,13 @@ impl Registry {
         is_last
     }
 
-    /// Whether a word is a shared lock of this epoch that names this client.
+    /// Returns whether a word is a shared lock of this epoch that names this client.
     fn has_bit(&self, word: LockWord) -> bool {
         let shared = word.shared().filter(|shared| !shared.is_void(self.epoch));
         shared.is_some_and(|shared| self.bit().is_ok_and(|bit| shared.holders() & bit != 0))
     }
 
-    /// Whether it names this client alone.
+    /// Returns whether a word is a shared lock of this epoch that names only this client.
     fn is_alone(&self, word: LockWord) -> bool {
         self.has_bit(word) && self.bit().is_ok_and(|bit| word.shared().is_some_and(|all| all.holders() == bit))
     }
@@ -344,7 +348,8 @@ mod tests {
         assert_eq!(locks.found(AT, shared(1, 8)), Ok(Next::Held));
         assert!(!leave(&locks));
         assert!(leave(&locks));
-        // The FETCH_ADD is ahead of the CAS of this one, which may find the word free.
+        // The FETCH_ADD takes effect before the CAS of this transaction, which may find the word
+        // free.
         assert_eq!(locks.join(AT), Ok(Some(Swap::lock(shared(1, 8)))));
     }
 
@@ -353,7 +358,7 @@ mod tests {
         let locks = SharedLocks::of_slot(0, 1);
         let _first = locks.join(AT);
         assert_eq!(locks.found(AT, shared(1, 2)), Ok(swap(shared(1, 2), shared(1, 3))));
-        // The other one has left, and its word is not free yet.
+        // The other client has taken its bit out, and has not freed the word yet.
         assert_eq!(locks.found(AT, shared(1, 0)), Ok(swap(shared(1, 0), shared(1, 1))));
         assert_eq!(locks.found(AT, shared(1, 5)), Ok(Next::Held));
     }
@@ -367,7 +372,8 @@ mod tests {
         assert_eq!(locks.take(AT, shared(1, 1), LockWord::from_bits(7)), None);
         let _second = locks.join(AT);
         assert!(!locks.has_orphans());
-        // Its CAS may have been ahead of the first one's: that it has found none proves nothing.
+        // The second CAS may have taken effect before the first one. So it proves nothing that it
+        // has found no bit.
         assert_eq!(locks.found(AT, LockWord::from_bits(7)), Ok(Next::Conflict));
         assert!(locks.has_orphans());
     }
@@ -393,10 +399,11 @@ mod tests {
         let (locks, other) = (SharedLocks::of_slot(0, 1), LockWord::from_bits(77));
         let _first = locks.join(AT);
         assert_eq!(locks.join(AT), Ok(None));
-        // The second one has found the word free, has set the bit, and leaves it to the first one.
+        // The second transaction has found the word free, has set the bit, and leaves it to the
+        // first one.
         locks.set(AT, shared(1, 1));
         assert!(!leave(&locks));
-        // That one's CAS was ahead of all this.
+        // The CAS of the first transaction took effect before all this.
         assert_eq!(locks.found(AT, other), Ok(Next::Conflict));
         assert!(locks.has_orphans());
     }

@@ -1,5 +1,5 @@
-//! What a session keeps from one attempt of a transaction to the next: sets, rings, the client's
-//! lease, and what is not settled yet.
+//! The state that a session keeps from one attempt of a transaction to the next: its sets, its
+//! rings, the client's lease, and the transactions that are not settled yet.
 
 use std::cell::Cell;
 use std::fmt;
@@ -23,16 +23,17 @@ use crate::sets::Sets;
 use crate::shared::SharedLocks;
 use crate::vcache::VersionCache;
 
-/// What a session needs beside its lane.
+/// The parts that a session needs beside its lane.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// The protocol.
+    /// The protocol that runs the transactions.
     pub protocol: Protocol,
     /// Epoch of the configuration.
     pub epoch: u64,
     /// The next sequence number, shared by the sessions of one client incarnation.
     pub sequence: Rc<Cell<u64>>,
-    /// The one version cache of the tables, if the protocol validates locally.
+    /// The version cache of this process, if the protocol validates locally. All writers of the
+    /// tables share it.
     pub vcache: Option<Arc<VersionCache>>,
     /// The shared locks of the client incarnation, for all of its sessions.
     pub shared: SharedLocks,
@@ -57,7 +58,7 @@ impl Lease {
         self.over.set(true);
     }
 
-    /// Whether the client was taken for dead.
+    /// Returns whether the client was taken for dead.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -70,8 +71,8 @@ impl Lease {
         self.until.set(until);
     }
 
-    /// Whether the lease has expired, so that what was read may be stale: a memory node that the
-    /// cluster goes on without answers all the same.
+    /// Returns whether the lease has expired. Then what was read may be stale, because a memory
+    /// node that the cluster has removed may still answer this client.
     #[inline]
     fn has_run_out(&self, lane: &Lane) -> bool {
         self.until.get() != Nanos::MAX && (self.over.get() || lane.now() >= self.until.get())
@@ -81,71 +82,74 @@ impl Lease {
 /// How often and for how long a transaction was tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tried {
-    /// Attempts.
+    /// Number of attempts.
     pub attempts: u32,
     /// Time from the transaction's first abort until it was given up.
     pub elapsed: Nanos,
-    /// Why the last attempt that aborted has aborted.
+    /// Why the last aborted attempt has aborted.
     pub last: Option<Abort>,
 }
 
-/// What one attempt after the other reuses.
+/// The state of a session that one attempt after the other reuses.
 pub(crate) struct State {
     pub(crate) protocol: Protocol,
-    /// What the protocol says of itself.
+    /// The specification of the protocol.
     pub(crate) spec: ProtocolSpec,
     pub(crate) epoch: u64,
     pub(crate) sets: Sets,
-    /// This lane's redo ring at every node, by its number; nodes that are not live get no writes.
+    /// This lane's ring at every node, by the node's number. Nodes that are not live get no writes.
     pub(crate) rings: Vec<RingWriter>,
     /// Memory nodes that are live.
     pub(crate) nodes: NodeSet,
     pub(crate) reservations: Vec<(NodeId, Reservation)>,
-    /// What the validation round under way looks at.
+    /// The checks of the validation round that is under way.
     pub(crate) checks: Vec<Check>,
-    /// What the cluster's version cache is told and asked: items, or none, with records and
-    /// versions.
+    /// What is published in the cluster's version cache, and what the cache is asked. An entry
+    /// without an item is published; an entry with the number of an item is asked.
     pub(crate) asked: Vec<(Option<usize>, (Pointer, Version))>,
-    /// Keys that a dropped transaction had a slot prepared for, without having heard which.
+    /// Keys for which a dropped transaction may have had a slot prepared, without having heard
+    /// which slot.
     pub(crate) loose: Vec<(TableId, Key)>,
-    /// Whether the rings hold a transaction whose outcome or installation is unknown: nothing of
-    /// them is settled any more.
+    /// Whether the rings hold a transaction whose outcome or installation is unknown. Then nothing
+    /// in the rings may be overwritten any more.
     in_doubt: bool,
     pub(crate) observer: Option<Box<dyn Observer>>,
-    /// Whether the observer is also told of what is about to commit.
+    /// Whether the session calls [`Observer::committing`](crate::Observer::committing).
     pub(crate) tell_committing: bool,
     /// Whether this attempt notes the ends of its phases.
     pub(crate) sample_phases: bool,
-    /// The last transaction whose locks are freed in the background, some time after its answer.
+    /// The last transaction whose locks are freed in the background, after the program has its
+    /// outcome.
     pub(crate) released: Released,
-    /// Where undo entries are put in the rings.
+    /// Where in the rings the next undo entries go.
     pub(crate) undo: UndoWindow,
-    /// The cache by which it validates, if its protocol does so locally.
+    /// The version cache of this process, if the protocol validates locally.
     pub(crate) vcache: Option<Arc<VersionCache>>,
-    /// The client's shared locks, if its protocol takes any.
+    /// The client's shared locks, if the protocol takes any.
     pub(crate) shared: SharedLocks,
-    /// What has been sent to each node: by it the replica to read from is chosen.
+    /// Bytes that have been sent to each node, by the node's number. They decide from which replica
+    /// a record is read.
     pub(crate) load: Vec<u64>,
     owner: u32,
     sequence: Rc<Cell<u64>>,
-    /// Tells which clients are recovered, if the session watches for them: their locks mean nothing
-    /// any more.
+    /// Tells which clients are recovered, if the session watches for them. The locks of these
+    /// clients mean nothing any more.
     pub(crate) departed: Option<Rc<dyn Departed>>,
     /// The lease of this client.
     pub(crate) lease: Rc<Lease>,
-    /// Transactions of this session whose outcome the program was not told.
+    /// Transactions of this session whose outcome the program does not know.
     pub(crate) unsure: Vec<TransactionId>,
-    /// How often and for how long the last transaction that was given up had been tried.
+    /// How often and for how long the session had tried the last transaction that it gave up.
     pub(crate) tried: Tried,
-    /// Why the last closure or attempt that has stopped did so.
+    /// The reason for which the last closure or attempt stopped.
     pub(crate) stopped: Stop,
 }
 
-/// Transactions that are remembered as unsure: the last ones.
+/// Largest number of transactions that a session remembers as unsure. It forgets the oldest ones.
 const UNSURE_MAX: usize = 64;
 
-/// The ends of phases are noted for one attempt in this number: reading the clock four times costs
-/// more than a verb.
+/// The session notes the ends of phases for one in this number of attempts, because four looks at
+/// the clock cost more than a verb.
 const PHASE_SAMPLES: u64 = 16;
 
 impl State {
@@ -196,7 +200,8 @@ impl State {
 }
 
 impl State {
-    /// Whether what was read may be no longer so: see [`Lease`].
+    /// Returns whether what was read may be stale, because the client's lease has expired
+    /// ([`Lease`]).
     #[inline]
     pub(crate) fn reads_are_late(&self, lane: &Lane) -> bool {
         self.lease.has_run_out(lane)
@@ -208,8 +213,8 @@ impl State {
         self.nodes.iter().next_back().unwrap_or_default()
     }
 
-    /// Counts a verb of `bytes` bytes that goes to a node. A verb costs a node about as much as
-    /// this many bytes more.
+    /// Counts a verb of `bytes` bytes that goes to a node. In addition to its bytes, a verb costs a
+    /// node about as much as `VERB_BYTES` bytes.
     #[inline]
     pub(crate) fn count(&mut self, node: NodeId, bytes: usize) {
         const VERB_BYTES: u64 = 64;
@@ -218,20 +223,20 @@ impl State {
         }
     }
 
-    /// Replaces each registered table by what it is `now`. Forgets it, and what was prepared in it,
-    /// if that is nothing.
+    /// Replaces each registered table by the one that `now` returns for it. If that is `None`,
+    /// forgets the table, and what was prepared in it.
     pub(crate) fn replace_tables(&mut self, now: impl Fn(&Table) -> Option<Arc<Table>>) {
         self.sets.replace(now);
         let State { sets, loose, .. } = self;
         loose.retain(|(table, _)| sets.knows(*table));
     }
 
-    /// The outcome of a transaction is unknown: its log entry stays.
+    /// Notes that the outcome of a transaction is unknown, so that its log entry stays.
     pub(crate) fn doubt(&mut self) {
         self.in_doubt = true;
     }
 
-    /// Notes that the program was not told what became of a transaction.
+    /// Notes that the program does not know the outcome of a transaction.
     #[cold]
     pub(crate) fn note_unsure(&mut self, id: TransactionId) {
         if self.unsure.len() == UNSURE_MAX {
@@ -240,20 +245,21 @@ impl State {
         self.unsure.push(id);
     }
 
-    /// Whether the rings hold what must stay. Also a background round that failed may have been an
-    /// install.
+    /// Returns whether the rings hold an entry that must stay. This is also so if a background
+    /// round has failed, because it may have been an installation.
     pub(crate) fn is_in_doubt(&self, lane: &Lane) -> bool {
         self.in_doubt || lane.background_failures() > 0
     }
 
-    /// Whether an undo entry of `words` words has a place: always, unless others are still needed.
+    /// Returns whether there is a place for an undo entry of `words` words. There is always one,
+    /// unless earlier entries are still needed.
     #[inline]
     pub(crate) fn has_room_for_undo(&mut self, lane: &Lane, words: usize) -> bool {
         let bytes = (words * WORD_BYTES) as u64;
         let UndoWindow { base, at, lap, kept, .. } = &mut self.undo;
         if *at + bytes > *base + UNDO_WINDOW {
             *kept &= lane.background() > 0;
-            // A background round that has failed may have been the one that was to free an entry.
+            // If a background round has failed, it may have been the one that was to free an entry.
             if !*kept && lane.background_failures() == 0 {
                 (*at, *lap) = (*base, *lap + 1);
             }
@@ -261,7 +267,8 @@ impl State {
         *at + bytes <= RING_BYTES
     }
 
-    /// The place of the undo entry that was written last is taken.
+    /// Notes that the undo entry of the current transaction was written, and how long its place is
+    /// needed.
     #[inline]
     pub(crate) fn undo_written(&mut self, words: usize, needed: Needed) {
         self.undo.reach = self.undo.reach_with(words);
@@ -274,8 +281,8 @@ impl State {
         }
     }
 
-    /// Lets the rings overwrite what is installed: everything, if nothing is under way and nothing
-    /// in doubt.
+    /// Lets the rings overwrite the entries that are installed. These are all entries, if no
+    /// background round is under way and no transaction is in doubt.
     pub(crate) fn settle(&mut self, lane: &Lane) {
         if lane.background() == 0 && !self.is_in_doubt(lane) {
             self.rings.iter_mut().for_each(RingWriter::settle);
@@ -283,73 +290,79 @@ impl State {
     }
 }
 
-/// Where a lane's undo entries are put: see `remora_node::ring`.
+/// The window of its rings into which a lane writes undo entries, one after the other.
+/// `remora_node::ring` has the layout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UndoWindow {
-    /// What lies before is needed for ever.
+    /// Offset in the rings before which entries must never be overwritten.
     base: u64,
-    /// Where the next entry begins, in bytes.
+    /// Offset at which the next entry begins, in bytes.
     pub(crate) at: u64,
-    /// Where the entry ends that reaches furthest.
+    /// Largest offset at which any entry has ended.
     reach: u64,
     /// How often the lane has begun again at the base.
     pub(crate) lap: u32,
-    /// An entry may still be needed although another transaction has begun.
+    /// Whether an entry may still be needed although another transaction has begun.
     kept: bool,
 }
 
 impl UndoWindow {
-    /// How far entries reach when the next one, of `words` words, is written.
+    /// Returns the largest offset at which an entry ends once the next entry, of `words` words, is
+    /// written.
     #[inline]
     pub(crate) fn reach_with(&self, words: usize) -> u64 {
         self.reach.max(self.at + (words * WORD_BYTES) as u64)
     }
 }
 
-/// The last transaction of a lane that has committed, and whose locks are freed behind its answer.
+/// The last committed transaction of a lane whose locks are freed in the background, after the
+/// program has its outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Released {
-    /// Whose locks they are.
+    /// The transaction that has the locks, as a lock word names it.
     pub(crate) holder: LockWord,
-    /// The round that frees them, if it was to wait for another one.
+    /// The round that frees the locks, if it was to wait for another round.
     unlock: Option<Ticket>,
-    /// Background rounds of the lane that had failed before.
+    /// Number of the lane's background rounds that had failed before this transaction's release.
     failures: u32,
-    /// Where the locks are.
+    /// The addresses of the locks.
     locks: Vec<Address>,
 }
 
 impl Released {
-    /// A transaction has committed: its locks are freed by a round, which may wait for others.
+    /// Notes that a transaction has committed, and that a background round will free its locks.
     pub(crate) fn begin(&mut self, lane: &Lane, holder: LockWord, locks: impl Iterator<Item = Address>) {
         (self.holder, self.unlock, self.failures) = (holder, None, lane.background_failures());
         self.locks.clear();
         self.locks.extend(locks);
     }
 
-    /// Which round frees the locks.
+    /// Notes which round frees the locks.
     pub(crate) fn by(&mut self, unlock: Option<Ticket>) {
         self.unlock = unlock;
     }
 
-    /// Whether the round that frees the locks has not been posted yet.
+    /// Returns whether the round that frees the locks has not been posted yet.
     pub(crate) fn is_held_back(&self, lane: &Lane) -> bool {
         self.unlock.is_some_and(|unlock| lane.is_held_back(unlock))
     }
 
-    /// Waits until the round that frees the locks has been posted, or never will be.
+    /// Waits until the round that frees the locks has been posted, or until it is known that it
+    /// never will be.
     pub(crate) async fn until_freed(&self, lane: &Lane) {
         if let Some(unlock) = self.unlock {
             lane.until_posted(unlock).await;
         }
     }
 
-    /// Whether it never will be: a round before it has failed.
+    /// Returns whether a background round has failed since, so that the round that frees the locks
+    /// may never be posted.
     pub(crate) fn has_failed(&self, lane: &Lane) -> bool {
         lane.background_failures() != self.failures
     }
 
-    /// Whether this lock is one of them, and held back.
+    /// Returns whether this lock is one of them, and the round that frees it has not been posted
+    /// yet.
     #[inline]
     pub(crate) fn holds_back(&self, lane: &Lane, lock: Address) -> bool {
         self.locks.contains(&lock) && self.is_held_back(lane)
@@ -367,11 +380,12 @@ impl Released {
 /// How long the undo entry of a transaction is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Needed {
-    /// What frees it has been posted, ahead of everything that the lane will post.
+    /// Not any more: the round that frees the entry has been posted, before everything that the
+    /// lane will post.
     No,
     /// Until the lane's background rounds are done.
     Meanwhile,
-    /// The transaction's outcome is unknown.
+    /// As long as the rings exist, because the transaction's outcome is unknown.
     Ever,
 }
 
@@ -381,7 +395,7 @@ impl fmt::Debug for State {
     }
 }
 
-/// A lane's rings by the numbers of their nodes.
+/// Returns a lane's rings, by the numbers of their nodes.
 fn rings(client: &Registration, ring: usize) -> Vec<RingWriter> {
     let end = client.nodes().iter().next_back().map_or(0, |last| last.0 + 1);
     let at = |node| if client.nodes().has(node) { client.ring(node, ring) } else { RingWriter::new(node, 0) };

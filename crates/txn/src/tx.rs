@@ -1,4 +1,5 @@
-//! One attempt of a transaction: the handle that a closure works on.
+//! One attempt of a transaction. `Tx` is the handle that a closure works on: it names, fetches,
+//! reads and changes records.
 
 use std::sync::Arc;
 
@@ -18,16 +19,17 @@ use crate::sets::{Intent, Item, Lock, Sets, Slot, locks, registered};
 use crate::state::State;
 use crate::swap::swap_lock;
 
-/// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also
-/// commits it, or by [`Session::begin`](crate::Session::begin).
+/// One attempt of a transaction, while it runs. [`Session::transact`](crate::Session::transact)
+/// makes it and also commits it. [`Session::begin`](crate::Session::begin) makes one that the
+/// caller commits.
 ///
 /// Name the records with [`Tx::want`] and bring them with [`Tx::fetch`], which takes one round trip
 /// for all of them when their locations are cached. Look at them with [`Tx::value`], and change
 /// them with [`Tx::value_mut`] or [`Tx::write`].
 ///
-/// Dropping it ends the transaction. Before its log has been sent, the transaction aborts, and
-/// every lock that it may have is released. After that, the installation is posted when the log has
-/// been acknowledged.
+/// Dropping a `Tx` ends the transaction. If its log has not been sent, the transaction aborts, and
+/// every lock that it may have is released in the background. If its log has been sent, the
+/// installation follows in the background when the log has been acknowledged.
 #[derive(Debug)]
 pub struct Tx<'s> {
     pub(crate) lane: &'s Lane,
@@ -37,34 +39,34 @@ pub struct Tx<'s> {
     pub(crate) logging: Option<Execute<'s>>,
     /// Further rounds of a commit that did not fit one, to be sent one after the other.
     pub(crate) unsent: Vec<Round<'s>>,
-    /// Words of its undo entry, once it has one.
+    /// Words of the transaction's undo entry, once it has one.
     pub(crate) undo_words: usize,
     pub(crate) phases: Phases,
     pub(crate) cost_before: Cost,
     pub(crate) began: Nanos,
     pub(crate) attempt: Attempt,
     pub(crate) finished: bool,
-    /// Whether it may hold a lock that only this transaction will release.
+    /// Whether the transaction may hold a lock that only it will release.
     pub(crate) locking: bool,
-    /// Whether it may have had a slot linked that only this transaction will take back.
+    /// Whether the transaction may have had a slot linked that only it will take back.
     pub(crate) preparing: bool,
-    /// Whether it has taken a lock over from the lane's last transaction, whose release may be
-    /// under way.
+    /// Whether the transaction has taken a lock over from the lane's last transaction, whose
+    /// release may be under way.
     pub(crate) heir: bool,
-    /// Whether a round of a fetch was posted whose answer this transaction has not heard: it is
-    /// under way, or its future was dropped, or it has failed. What it did is unknown then, and its
-    /// handles name nothing.
+    /// Whether a round of a fetch was posted whose answer this transaction has not heard. The round
+    /// is under way, or its future was dropped, or it has failed. Then its effects are unknown, and
+    /// its handles are invalid.
     pub(crate) unheard: bool,
-    /// Whether no observer is told of its end: the session runs it for itself, and not for a
-    /// program.
+    /// Whether observers get no event of this transaction, because the session runs it for itself
+    /// and not for a program.
     pub(crate) silent: bool,
 }
 
-/// Which attempt of which transaction it is.
+/// The attempt that this is, of a transaction of this type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
     pub(crate) label: u16,
-    /// 1 for the first.
+    /// The number of the attempt: 1 for the first one.
     pub(crate) number: u32,
     /// When the first attempt began; 0 in the first attempt until it has begun.
     pub(crate) first_began: Nanos,
@@ -74,15 +76,16 @@ pub(crate) struct Attempt {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Decision {
-    /// To commit.
+    /// The closure wants to commit.
     Commit,
-    /// To give the transaction up, if what it has read belongs together.
+    /// The closure wants to give the transaction up, once its reads have been validated.
     GiveUp,
-    /// Nothing: the transaction has stopped the closure. Made by [`Tx::stop`].
+    /// The closure has no wish, because the transaction has stopped it. [`Tx::stop`] makes this
+    /// decision.
     Stop,
 }
 
-/// Waiting for records that cannot be used now.
+/// How often, and since when, a fetch has waited for records that could not be used.
 #[derive(Default)]
 pub(crate) struct Waiting {
     times: u32,
@@ -124,7 +127,8 @@ impl<'s> Tx<'s> {
         self.id
     }
 
-    /// Returns the lane that the transaction runs on: time, random numbers, pauses.
+    /// Returns the lane that the transaction runs on. A closure takes the time, random numbers and
+    /// pauses from it.
     #[must_use]
     pub fn lane(&self) -> &'s Lane {
         self.lane
@@ -137,14 +141,15 @@ impl<'s> Tx<'s> {
     }
 
     /// Returns the id by which transactions of this session name a table, if the table was
-    /// registered with it: the id of the table that it has grown into, if it has.
+    /// registered with the session. If the table has grown, this is the id of the table that it has
+    /// grown into.
     #[inline]
     #[must_use]
     pub fn known(&self, table: &Table) -> Option<TableId> {
         self.state.sets.known(table)
     }
 
-    /// Makes a table known to the session, if it is not yet.
+    /// Makes a table known to the session, if the session does not know it yet.
     #[inline]
     pub fn register(&mut self, table: &Arc<Table>) {
         if !self.state.sets.knows_this(table) {
@@ -152,33 +157,35 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Replaces each table that was registered with the session by what it is `now`, and forgets it
-    /// if that is nothing. Only before the transaction names a record.
+    /// Replaces each table that was registered with the session by the one that `now` returns for
+    /// it. If `now` returns `None`, the session forgets the table. Call it only before the
+    /// transaction names a record.
     pub fn replace_tables(&mut self, now: impl Fn(&Table) -> Option<Arc<Table>>) {
         debug_assert!(self.state.sets.items.is_empty(), "a transaction replaces tables before it names records");
         self.state.replace_tables(now);
     }
 
-    /// Names a record, to be brought by the next [`Tx::fetch`]. Naming it again gives the same
-    /// slot.
+    /// Names a record, which the next [`Tx::fetch`] brings. To name a record again returns the same
+    /// slot. Fails if the key does not have the table's width, or if the transaction names too many
+    /// records.
     #[inline]
     pub fn want(&mut self, table: TableId, key: &Key) -> Result<Slot, Stop> {
         self.want_for(table, key, Intent::Read)
     }
 
-    /// Names a record, as [`Tx::want`] does, and says what it is wanted for. To insert or delete
-    /// it, the next [`Tx::fetch`] asks the CPU of the record's primary, which takes one round trip.
-    /// For an insert, that CPU links a slot for the key, which no other transaction sees before the
-    /// commit.
+    /// Names a record, as [`Tx::want`] does, and says what it is wanted for. For an insert or a
+    /// delete in a table whose index the memory nodes maintain, the next [`Tx::fetch`] asks the CPU
+    /// of the record's primary, which takes one round trip. For an insert, that CPU links a slot
+    /// for the key, which no other transaction sees before the commit.
     #[inline]
     pub fn want_for(&mut self, table: TableId, key: &Key, intent: Intent) -> Result<Slot, Stop> {
         self.state.sets.want(table, key, intent, self.state.spec.execute)
     }
 
-    /// Brings every record that was named and is not here yet.
+    /// Brings every record that was named and has not been fetched yet.
     ///
-    /// The caller may drop the future at any time, and the transaction goes on. If an answer has
-    /// not been heard, the next fetch, or the commit, asks again.
+    /// The caller may drop the future at any time, and the transaction goes on. The next fetch, or
+    /// the commit, then asks again for every record whose answer was not heard.
     #[inline(never)]
     pub fn fetch(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
         outline(self.state.protocol.execute(self))
@@ -190,71 +197,72 @@ impl<'s> Tx<'s> {
         self.state.sets.name(self.state.sets.number(slot).ok()?)
     }
 
-    /// Returns the table and key of the record that was the reason of a stop, if there is one and
-    /// it is known.
+    /// Returns the table and the key of the record that was the reason of a stop. Returns `None` if
+    /// no record was the reason, or if it is not known.
     #[must_use]
     pub fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         self.state.sets.culprit(stop)
     }
 
-    /// Returns the record's value, if its key is there. Only after [`Tx::fetch`]. The transaction
-    /// sees its own writes.
+    /// Returns the record's value, or `None` if its key is absent. The record must have been
+    /// fetched ([`Tx::fetch`]). The transaction sees its own writes.
     #[inline]
     pub fn value(&self, slot: Slot) -> Result<Option<&[u8]>, Stop> {
         self.state.sets.value(slot)
     }
 
-    /// Returns the record's value to be changed in place, if its key is there. The commit then
-    /// writes the record.
+    /// Returns the record's value to be changed in place, or `None` if its key is absent. The
+    /// commit then writes the record.
     #[inline]
     pub fn value_mut(&mut self, slot: Slot) -> Result<Option<&mut [u8]>, Stop> {
         self.state.sets.value_mut(slot)
     }
 
-    /// Returns the values of several records to be changed in place, each `None` if its key is not
-    /// there. The commit then writes the records. Fails if two slots name the same record.
+    /// Returns the values of several records to be changed in place, each `None` if its key is
+    /// absent. The commit then writes the records. Fails if two slots name the same record.
     pub fn values_mut<const N: usize>(&mut self, slots: [Slot; N]) -> Result<[Option<&mut [u8]>; N], Stop> {
         self.state.sets.values_mut(slots)
     }
 
-    /// Inserts a record of this many bytes, as [`Tx::insert`] does, and returns its value's bytes,
-    /// which the caller writes.
+    /// Inserts a record with a value of `length` bytes, as [`Tx::insert`] does. Returns the bytes
+    /// of the value, which the caller then writes.
     pub fn insert_sized(&mut self, slot: Slot, length: usize) -> Result<&mut [u8], Stop> {
         self.state.sets.insert(slot, length)
     }
 
-    /// Inserts a record. It must have been named for that and fetched, and its key must not be
-    /// there.
+    /// Inserts a record. The record must have been named for that and fetched, and its key must be
+    /// absent.
     pub fn insert(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
         self.insert_sized(slot, value.len())?.copy_from_slice(value);
         Ok(())
     }
 
-    /// Moves a record to the larger table that its own table grows into. It must have been named to
-    /// be inserted, and fetched. Returns false if there is nothing to move.
+    /// Moves a record to the larger table that its own table grows into. The record must have been
+    /// named to be inserted, and fetched. Returns false if there is nothing to move.
     pub fn relocate(&mut self, slot: Slot) -> Result<bool, Stop> {
         self.state.sets.relocate(slot)
     }
 
-    /// Deletes a record. It must have been named for that and fetched, and its key must be there.
+    /// Deletes a record. The record must have been named for that and fetched, and its key must be
+    /// present.
     pub fn delete(&mut self, slot: Slot) -> Result<(), Stop> {
         self.state.sets.delete(slot)
     }
 
-    /// Replaces the record's value. The record must have been fetched, and be there.
+    /// Replaces the record's value. The record must have been fetched, and its key must be present.
     pub fn write(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
         self.state.sets.write(slot, value)
     }
 
     /// Notes a scan for the observer. The transaction has looked for all keys of a table from
-    /// `from` on and before `to`, and has fetched the records that are there.
+    /// `from` on and before `to`, and has fetched the records of the keys that are present.
     pub fn note_scan(&mut self, table: TableId, from: &[u8], to: Vec<u8>) {
         if self.state.observer.is_some() {
             self.state.sets.scans.push((table, from.to_vec(), to));
         }
     }
 
-    /// Keeps why the transaction has stopped its closure, for
+    /// Notes why the transaction has stopped its closure, for
     /// [`Trial::settle`](crate::Trial::settle).
     #[cold]
     pub fn stop(&mut self, stop: Stop) -> Decision {
@@ -269,9 +277,10 @@ impl<'s> Tx<'s> {
         self.state.stopped
     }
 
-    /// Commits the transaction. The outcome is decided when this returns: committed, or
-    /// [`Stop::Unknown`], or no trace of it is left. A transaction that aborts is not tried again;
-    /// see [`Session::transact`](crate::Session::transact) for that.
+    /// Commits the transaction. If this returns `Ok`, the transaction has committed. If it returns
+    /// [`Stop::Unknown`], the transaction may or may not have committed. With every other error it
+    /// has left no trace. A transaction that aborts is not tried again;
+    /// [`Session::transact`](crate::Session::transact) does that.
     #[inline(never)]
     pub fn commit(mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
         outline(async move {
@@ -281,8 +290,8 @@ impl<'s> Tx<'s> {
         })
     }
 
-    /// Gives the transaction up, and returns when its locks are gone. Dropping it does the same in
-    /// the background.
+    /// Gives the transaction up, and returns when its locks are gone. Dropping the `Tx` does the
+    /// same in the background.
     #[inline(never)]
     pub fn abort(mut self) -> Outlined<impl Future<Output = ()>> {
         outline(async move {
@@ -295,7 +304,7 @@ impl<'s> Tx<'s> {
         self.state.protocol.execute(self).await?;
         self.mark(|phases, now| phases.executed = now);
         self.state.protocol.commit(self).await?;
-        // What is written was acknowledged by all participants.
+        // A transaction that writes is not late: all participants have acknowledged what it wrote.
         let writes = |sets: &Sets| sets.items.iter().any(Item::is_written);
         if self.state.reads_are_late(self.lane) && !writes(&self.state.sets) {
             return Err(Abort::Late.into());
@@ -303,8 +312,8 @@ impl<'s> Tx<'s> {
         Ok(())
     }
 
-    /// Validates the reads of a transaction that writes nothing after all: they must belong
-    /// together.
+    /// Validates that all reads belong together, for a transaction that gives up what it meant to
+    /// write.
     pub(crate) async fn validate_only(&mut self) -> Result<(), Stop> {
         self.state.protocol.execute(self).await?;
         self.mark(|phases, now| phases.executed = now);
@@ -312,7 +321,7 @@ impl<'s> Tx<'s> {
         if self.state.reads_are_late(self.lane) { Err(Abort::Late.into()) } else { Ok(()) }
     }
 
-    /// Notes the time for the report, if there is an observer.
+    /// Notes the end of a phase, if there is an observer and this attempt notes phases.
     #[inline]
     pub(crate) fn mark(&mut self, note: impl FnOnce(&mut Phases, Nanos)) {
         if self.state.observer.is_some() && self.state.sample_phases {
@@ -320,8 +329,8 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Behind a round: waits a little if something that it brought cannot be used now, and gives up
-    /// after a few times.
+    /// Waits a little after a round, if something that it brought cannot be used now. The
+    /// [`READ_ATTEMPTS`]th time in a row, aborts instead.
     pub(crate) async fn wait(&mut self, unstable: Option<Abort>, waiting: &mut Waiting) -> Result<(), Stop> {
         let Some(why) = unstable else {
             if let Some(since) = waiting.since.take() {
@@ -372,7 +381,8 @@ impl<'s> Tx<'s> {
                 Lock::No | Lock::Maybe | Lock::Unseen | Lock::Held => {}
             }
             if locking && item.lock == Lock::Unseen {
-                // Another's insert may have been prepared there, as in `lock_and_validate`.
+                // The slot may be prepared for another transaction's insert, as in
+                // `lock_and_validate`.
                 (item.prepared, preparing) = (true, true);
             }
             if preparing && item.prepared {
@@ -405,11 +415,11 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Takes back the slots that were linked for inserts that will not be. It does so under the
-    /// record's lock, because another transaction may have found the slot and be inserting the same
-    /// key. If that transaction has the lock, the slot is its own to fill or take back, and nothing
-    /// here does anything. That holds for every holder of the lock, also for one that took it for
-    /// another record, which lay there before.
+    /// Takes back the slots that were linked for inserts which will not happen. It does so under
+    /// the record's lock, because another transaction may have found the slot and be inserting the
+    /// same key. If another transaction has the lock, these verbs do nothing: that transaction
+    /// fills the slot or takes it back. This holds for every holder of the lock, even if it took
+    /// the lock for another record, which lay there before.
     fn undo_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
         let me = self.id.lock();
         let sets = &mut self.state.sets;
@@ -427,8 +437,8 @@ impl<'s> Tx<'s> {
     }
 
     /// Posts a round that frees locks which this transaction has or may have, in the background. A
-    /// lock that it has taken over is not free before its former holder's release is done. If that
-    /// release has failed, the lock stays.
+    /// lock that the transaction has taken over is not freed before its former holder's release is
+    /// done. If that release has failed, the lock stays.
     pub(crate) fn post_release(&self, round: Round<'s>) {
         if !self.heir || mutant!(HeirFreesEarly) {
             self.lane.post(round);
@@ -437,8 +447,8 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Waits until the release of the lane's last transaction is done as far as its unlocks, if
-    /// this one has taken a lock over.
+    /// If this transaction has taken a lock over, waits until the release of the lane's last
+    /// transaction has posted its unlocks.
     pub(crate) async fn inherit(&mut self) -> Result<(), Stop> {
         if self.heir {
             self.state.released.until_freed(self.lane).await;
@@ -480,7 +490,7 @@ impl<'s> Tx<'s> {
 impl Tx<'_> {
     /// Releases what is still locked, and tells the outcome.
     pub(crate) fn end(&mut self, outcome: Outcome) {
-        // Before it is told, so that the cost is whole.
+        // The release comes before the event, so that the event has the whole cost.
         self.release();
         self.tell(outcome);
     }
@@ -497,13 +507,14 @@ impl Tx<'_> {
         }
     }
 
-    /// Goes on after a fetch whose future was dropped, or whose round has failed: what that round
-    /// asked for is asked again.
+    /// Goes on after a fetch whose future was dropped, or whose round has failed. Everything that
+    /// the round asked for is asked again.
     ///
-    /// Locks are given back first, because the answers that say which of them were taken are lost.
-    /// Atomics of one endpoint at one node are ordered (contract of a round, rule 1): this CAS
-    /// comes behind the one that may have locked, and ahead of the one that will. A lock that
-    /// another item of this transaction holds is none of those: the CAS has failed there.
+    /// Locks are given back first, because the answers are lost that say which of them were taken.
+    /// Atomics of one endpoint at one node are ordered (contract of a round, rule 1). So the CAS
+    /// that unlocks comes after the CAS that may have locked, and before the CAS that will lock
+    /// again. A lock that another item of this transaction holds needs none of this, because the
+    /// CAS has failed there.
     #[cold]
     pub(crate) async fn forget_unheard(&mut self) -> Result<(), Stop> {
         self.inherit().await?;
@@ -516,7 +527,7 @@ impl Tx<'_> {
                 && items[index].lock == Lock::MaybeShared
                 && items[index].asks.is_some()
             {
-                // It is asked for again.
+                // The record is asked for again.
                 self.state.shared.doubt(items[index].address);
             }
             if items[index].lock != Lock::Maybe {
@@ -542,7 +553,7 @@ impl Tx<'_> {
 
     /// Notes that a record which this transaction needs is locked by another. If the holder's
     /// client is dead, and everything that it had logged is decided, the lock means nothing. Then
-    /// this frees it in the background, and the next try can have the record.
+    /// this frees the lock in the background, and the next attempt can have the record.
     #[cold]
     pub(crate) fn met(&mut self, index: usize, lock: LockWord) {
         self.state.sets.note(index, Abort::Locked(lock).into());
@@ -558,7 +569,7 @@ impl Tx<'_> {
     }
 
     /// Tells the observer, if it wants to know, that the next round can make the transaction
-    /// commit. So it knows of the transaction even if the client dies.
+    /// commit. So the observer knows of the transaction even if the client dies.
     #[inline]
     pub(crate) fn committing(&mut self) {
         if self.state.tell_committing {
@@ -566,7 +577,7 @@ impl Tx<'_> {
         }
     }
 
-    /// The one place where an attempt's end is told.
+    /// Emits the event of an attempt's end. No other function does.
     fn tell(&mut self, outcome: Outcome) {
         self.finished = true;
         if matches!(outcome, Outcome::Unknown | Outcome::Aborted(Abort::Dropped)) && !self.silent {
@@ -598,7 +609,8 @@ impl Drop for Tx<'_> {
     fn drop(&mut self) {
         let mut outcome = Outcome::Aborted(Abort::Dropped);
         if let Some(log) = self.logging.take() {
-            // The log decides, and the program does not await its answer any more.
+            // The log decides the outcome, and the program does not await the log's answer any
+            // more.
             self.state.protocol.leave(self, log);
             outcome = Outcome::Unknown;
         }

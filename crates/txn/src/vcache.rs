@@ -1,6 +1,6 @@
-//! The version cache (*Vcache*; FORD, TOS 2023, section 4.7): what the transactions of one compute
-//! node, or of all, have published. By it each transaction can tell in the compute pool whether
-//! what it only read is still current.
+//! The version cache (*Vcache*; FORD, TOS 2023, section 4.7). It has the versions that the
+//! transactions of one process, or of all clients, have published. By it a transaction can tell,
+//! without a memory node, whether the records that it only read are still current.
 //!
 //! ```text
 //! writer   locks B (remote)                       reader   READs A
@@ -11,50 +11,53 @@
 //! ```
 //!
 //! The text keeps the version that each hot record *has*. There, a transaction that does not find a
-//! record fetches it and puts it in, and a transaction that finds another version than it read
-//! aborts. Here the cache keeps a bound of each record: what has been **published** of it at most.
-//! A record is current if the version that was read is not below its bound. A reader never puts
-//! anything in, and no bound ever falls:
+//! record fetches it and puts it into the cache, and a transaction that finds another version than
+//! it has read aborts. Here the cache keeps a bound of each record, which is at least the highest
+//! version that was **published** of it. A record is current if the version that was read is not
+//! below its bound. A reader never puts anything into the cache, and no bound ever falls:
 //!
 //! - A record that the cache does not know is current: no transaction has published it. So there
 //!   are no misses of cold records, and no insert of something old over something new (trap T19 of
 //!   FORD's text).
 //! - A bound may be too high. A transaction that meets a bound above the version that it read looks
-//!   at the primary, as if there were no cache. So it loses a round trip and nothing else.
+//!   at the primary, as if there were no cache. This costs a round trip, and nothing else.
 //!
 //! # Why that is enough
 //!
-//! **Invariant.** Between a transaction's last lock and its look at what it only read, and so
-//! between its last READ and that look, the following holds. If a transaction is about to install a
-//! version of a record, the one cache that the record's table has knows that version. And no bound
-//! is ever below what was published. It takes three rules.
+//! **Invariant.** Take the time between a transaction's last lock and its look-up of the records
+//! that it only read. This is also the time between its last READ and that look-up. If, in this
+//! time, any transaction is about to install a version of such a record, then the one cache of the
+//! record's table knows that version. No bound is ever below what was published. Three rules keep
+//! this invariant:
 //!
 //! 1. *Publish, then check, then commit.* A transaction publishes the version of every record that
-//!    it will write, under the record's lock. It does so before it looks at what it only read, and
-//!    before its commit round is posted. The text looks first: then two transactions that each
-//!    write what the other read may both look, and then both publish (T2).
-//! 2. *Every writer publishes in the same cache* while any transaction is under way that reads the
-//!    table. See below.
+//!    it will write, under the record's lock. It does so before it looks up the records that it
+//!    only read, and before its commit round is posted. In the text, a transaction looks first.
+//!    Then two transactions that each write what the other has read may both look, and then both
+//!    publish (T2).
+//! 2. *Every writer of a table publishes in the same cache* while any transaction that reads the
+//!    table is under way. "One cache for a table" below says how.
 //! 3. *A bound is never below what was published* since the oldest transaction under way began.
 //!
-//! Rules 1 and 3 are asserted where a transaction publishes. Rule 2 is about several processes: the
-//! tests in `crates/remora/tests/local.rs` check it.
+//! The code asserts rules 1 and 3 where a transaction publishes. Rule 2 is about several processes:
+//! the tests in `crates/remora/tests/local.rs` check it.
 //!
-//! Then every transaction has a point between the last thing that it published and the first that
-//! it checked. The order of these points explains everything. Say T reads A, and W writes a later
-//! version of A. If T's check passes, W had not published by then (3), so its point is still to
-//! come: T is before W, as it must be. If T saw what W wrote, W had posted its commit before, so
-//! its point was over. Two writers of a record exclude each other by its lock.
+//! By these rules, every transaction has a point in time after its last publication and before its
+//! first check. Transactions are serializable in the order of these points. Say T reads A, and W
+//! writes a later version of A. If T's check passes, W had not published by then (3), so the point
+//! of W comes later: T is before W, as it must be. If T saw what W wrote, W had posted its commit
+//! before, so the point of W was over. Two writers of a record exclude each other by the record's
+//! lock.
 //!
 //! A transaction may look at a record's primary instead, because the bound is too high or the table
-//! has no cache. That fits in: the record must be unlocked there, and any later writer of it locks
-//! first and has its point then. So tables with a cache, with another, and without mix in one
-//! transaction.
+//! has no cache. This is consistent with the order above: the record must be unlocked at the
+//! primary, and any later writer of it locks first and has its point after that. So one transaction
+//! may use tables with this cache, with another cache, and without one.
 //!
-//! So a lock that another transaction holds is no reason to fail here. Invariant 2 of
-//! `protocol/ford/mod.rs` says that it is: there the holder may have validated already. Here such a
-//! holder would have published. A holder that has not published has not checked either, and comes
-//! later.
+//! With a cache, a lock that another transaction holds is no reason to fail. Without one it is
+//! (invariant 2 of `protocol/ford/mod.rs`), because the holder may have validated already. With a
+//! cache, a holder that has validated has also published. A holder that has not published has not
+//! checked either, and comes later.
 //!
 //! # One cache for a table
 //!
@@ -65,35 +68,38 @@
 //!   cache. The membership keeps out clients of another process (`Membership::claim` in
 //!   `remora_membership`) until all clients of this process have left or are recovered. A table
 //!   that all processes write is a table of `ford`, which is validated at its primary.
-//! - *Global* (`ford-global`): the cluster has one cache, which clients ask by calls. It lies in
-//!   the process of the last memory node that is live; a compute node or a switch would do as well.
-//!   One call publishes and then checks.
+//! - *Global* (`ford-global`): the cluster has one cache, which clients ask by calls. The cache
+//!   lies in the process of the live memory node with the highest number; a compute node or a
+//!   switch would do as well. One call publishes and then checks.
 //!
 //! # What aborts, crashes, recovery and epochs leave
 //!
-//! - *An abort* behind its publication leaves a bound that no record has. The bound stays until the
+//! - *An abort* after a publication leaves a bound that no record has. The bound stays until the
 //!   next writer of the record publishes the same version and commits. Meanwhile readers look at
-//!   the primary. (The text's rule, abort at any other version, would refuse them for ever: T6.)
-//!   The bound cannot be taken back, for it may be another record's as well.
+//!   the primary. By the text's rule, which aborts at any other version, these readers would never
+//!   succeed (T6). The bound cannot be taken back, because another record may share it.
 //! - *A client that dies* has published what it may have begun to write. Recovery changes only
 //!   records that an undo entry names. So of each of them, at least the version was published that
 //!   the dead client meant to install. Records that are rolled forward have that version. Records
 //!   that are rolled back get the version above it. A transaction that read the old version finds
 //!   the bound higher; one that reads the new version finds it lower. Recovery need not publish,
-//!   and nothing is cleared. All of this is true of fail-over, too, which is recovery.
+//!   and nothing is cleared. All of this holds for fail-over, too, because fail-over decides
+//!   transactions by the same rules.
 //! - *A client that is wrongly taken for dead*, or that has not heard that its epoch is over, may
-//!   publish versions that it will never write. They do what an abort's do. What it has found
-//!   current was current. It read all of it before its access was revoked, when no client had a
-//!   later cache yet. A node that is lost revokes no client; there it read before its lease expired
-//!   (rule 1 of `recovery::fail_over`).
+//!   publish versions that it will never write. These versions do no more than those of an abort.
+//!   The records that the client has found current were current: it read all of them before its
+//!   access was revoked, when no client had a later cache yet. A lost node revokes no client; there
+//!   the client read before its lease expired (rule 1 of `recovery::fail_over`).
 //! - *A new epoch* begins when every incarnation of the former one has ended, and all that they had
 //!   begun is decided. So no transaction is under way, and any cache is right for the new
-//!   incarnations, an empty one too. A process keeps its own cache, whose bounds are good enough.
-//!   If the host of the cluster's cache was lost, another node is the last one, and makes a cache.
-//! - *The process that dies* takes its cache along. The next process that has its tables begins
-//!   with an empty cache, after all clients of the first are recovered. If another process goes on
-//!   with the memory of the cluster's host, transactions are still under way. Then [`HostedCache`]
-//!   vouches for nothing, and all records are validated at their primaries, until the next epoch.
+//!   incarnations, even an empty one. A process keeps its own cache, whose bounds may be too high
+//!   but never too low. If the host of the cluster's cache was lost, another node has the highest
+//!   number, and makes a new cache.
+//! - *A process that dies* loses its cache. The next process that claims its tables begins with an
+//!   empty cache, after all clients of the dead process are recovered. If another process goes on
+//!   with the memory of the node that had the cluster's cache, transactions may be under way. So
+//!   [`HostedCache`] vouches for nothing until the next epoch, and all records are validated at
+//!   their primaries.
 
 mod bounds;
 
@@ -106,18 +112,18 @@ use remora_record::Version;
 use bounds::{Bounds, Bucket, CacheWord};
 
 /// The version cache of localized validation (FORD, TOS 2023, section 4.7). It has a bound of each
-/// record, which is never below what was published. All threads of a process share it, or all
-/// clients of a cluster.
+/// record, which is never below a version that was published of the record. All threads of a
+/// process share one cache, or all clients of a cluster do.
 pub struct VersionCache {
     bounds: Bounds<AtomicU64>,
 }
 
 impl VersionCache {
-    /// Default size in bytes: enough for 900,000 records that are written.
+    /// Default size in bytes: enough for 900,000 written records.
     pub const BYTES: usize = 8 << 20;
 
-    /// Makes an empty cache of about `bytes` bytes, at least one line: it knows of nothing that was
-    /// published before.
+    /// Makes an empty cache of about `bytes` bytes, and at least one line. It does not know of
+    /// anything that was published before.
     #[must_use]
     pub fn new(bytes: usize) -> VersionCache {
         let buckets = (bytes / size_of::<Bucket<AtomicU64>>()).max(1);
@@ -138,7 +144,7 @@ impl VersionCache {
     }
 
     /// Publishes the versions of records that the calling transaction may install. The transaction
-    /// holds their locks, and has not looked yet at what it only read.
+    /// must hold their locks, and must not have looked up yet what it only read.
     #[inline]
     pub fn publish(&self, records: impl Iterator<Item = (Pointer, Version)>) {
         for (record, version) in records {
@@ -150,12 +156,13 @@ impl VersionCache {
                 "vcache 3: a bound never falls, and is never below what was published"
             );
         }
-        // Of two transactions that each publish what the other looks at, one sees it.
+        // If two transactions each publish what the other looks up, at least one of them sees the
+        // other's publication.
         <AtomicU64 as CacheWord>::fence();
     }
 
-    /// Whether the cache rules out that a later version of a record than `version`, which was read,
-    /// was published. If it returns false, there may be no later version all the same.
+    /// Returns true if no version of the record above `version` was published. If it returns false,
+    /// there may or may not be a later version.
     #[inline]
     #[must_use]
     pub fn is_current(&self, record: Pointer, version: Version) -> bool {
@@ -163,15 +170,17 @@ impl VersionCache {
     }
 }
 
-/// Pairs of a record and a version in one question to the host of the cluster's cache.
+/// Largest number of pairs of a record and a version in one question to the host of the cluster's
+/// cache.
 pub(crate) const PAIRS_MAX: usize = 128;
 
-/// The cluster's cache, at the node that has it: made when it is first asked.
+/// The cluster's version cache, at the memory node that has it. The node makes the cache when a
+/// client first asks for it.
 ///
-/// The cache is in the node's process, not in its memory. Another process may go on with the
-/// memory, as with a file. Then the cache is gone, and with it what transactions under way have
-/// published. So the new cache vouches for nothing until all of them have ended. That is when a
-/// client asks whose epoch is later than the epoch in which the cache was lost.
+/// The cache is in the node's process, not in its registered memory. Another process may go on with
+/// the memory, for example with a file. Then the cache is lost, and with it what transactions under
+/// way have published. So the new process vouches for nothing until all of these have ended. They
+/// have ended when a client of a later epoch asks than the epoch in which the cache was lost.
 #[derive(Debug)]
 pub(crate) struct HostedCache {
     lost_in: Option<u64>,
@@ -185,7 +194,9 @@ impl HostedCache {
         HostedCache { lost_in, vcache }
     }
 
-    /// Publishes the first pairs, and then replies which of the others are current.
+    /// Publishes the first `publishes` pairs, and then replies which of the other pairs are
+    /// current, one bit for each pair. Replies zeros if it vouches for nothing. Returns `None` if
+    /// the request makes no sense.
     pub(crate) fn consult(&mut self, publishes: usize, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
         let (epoch, words) = arguments.split_first()?;
         let (pairs, rest) = words.as_chunks::<2>();
@@ -270,7 +281,7 @@ mod tests {
             publish(&cache, version, 2 * version);
         }
         assert!(is_current(&cache, 0, 1_100) && !is_current(&cache, 0, 1_099));
-        // Six have entries; the floor is the largest of the others.
+        // Six records have entries, and the floor is the largest version of the others.
         for number in 95..=100 {
             assert!(is_current(&cache, number, 2 * number) && !is_current(&cache, number, 2 * number - 2));
         }

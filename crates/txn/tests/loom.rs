@@ -1,7 +1,7 @@
-//! The argument of `src/vcache/bounds.rs`, checked over all interleavings and all values that the
-//! memory model lets a load return. Buckets are cut to one or two entries.
+//! Checks the claims of `src/vcache/bounds.rs` over all interleavings, and all values that the
+//! memory model lets a load return. Buckets have only one or two entries here.
 
-/// No published error here.
+/// In this test no published error is put back.
 macro_rules! mutant {
     ($name:ident) => {
         false
@@ -44,13 +44,14 @@ fn buckets<const N: usize>(count: usize) -> Arc<Bounds<ModelWord, N>> {
     Arc::new(Bounds::of((0..count).map(|_| Bucket::default()).collect()))
 }
 
-/// Records, of different tags; of two buckets the first two are in different ones.
+/// Three records with different tags. If there are two buckets, the first two records are in
+/// different ones.
 const A: u64 = 64;
 const B: u64 = 320;
 const C: u64 = 128;
 
-/// Two transactions, each of which writes what the other only reads. Whether both find that
-/// current, in some order.
+/// Runs two transactions, each of which writes what the other only reads. Returns whether in some
+/// interleaving both find what they read current.
 fn both_pass<const N: usize>(count: usize, order: fn(&Bounds<ModelWord, N>, u64, u64) -> bool) -> bool {
     catch_unwind(|| {
         loom::model(move || {
@@ -64,7 +65,7 @@ fn both_pass<const N: usize>(count: usize, order: fn(&Bounds<ModelWord, N>, u64,
     .is_err()
 }
 
-/// Publishes what it writes, and then looks at what it reads.
+/// Publishes the record that a transaction writes, and then looks up the one that it reads.
 fn publish_then_check<const N: usize>(bounds: &Bounds<ModelWord, N>, writes: u64, reads: u64) -> bool {
     bounds.raise(writes, 4);
     ModelWord::fence();
@@ -74,7 +75,7 @@ fn publish_then_check<const N: usize>(bounds: &Bounds<ModelWord, N>, writes: u64
 #[test]
 fn of_two_that_write_what_the_other_reads_one_is_stopped() {
     assert!(!both_pass::<2>(2, publish_then_check));
-    // They drop each other's entries.
+    // With one entry in the bucket, the two transactions drop each other's entries.
     assert!(!both_pass::<1>(1, publish_then_check));
 }
 
@@ -98,7 +99,8 @@ fn the_model_finds_publishing_without_a_fence() {
     assert!(both_pass(2, unfenced), "this test cannot fail");
 }
 
-/// What was published before a reader looks is seen, while others fill the bucket; and in the end.
+/// A reader sees what was published before it looks, while others fill the bucket, and also at the
+/// end.
 #[test]
 fn what_was_published_is_never_lost() {
     loom::model(|| {

@@ -1,19 +1,21 @@
-//! From a key to its record: what the steps of a look-up ask, and what their answers mean.
+//! The way from a key to its record: what each step of a look-up asks a memory node, and what the
+//! answers mean.
 //!
-//! Every item is somewhere on its way from its key to its record ([`Fetch`]). A protocol's
-//! execution asks for the next step of all items in one round. So an item whose location is cached,
-//! or which is asked of its primary's CPU, takes one round trip.
+//! Every item of a transaction's sets notes how far it has come from its key to its record
+//! ([`Fetch`]). A protocol's execution asks for the next step of all items in one round. So an item
+//! takes one round trip if its location is cached, or if the client asks the primary's CPU.
 //!
-//! These are the steps in tables whose index the memory nodes maintain. `ford/chain.rs` has those
-//! in tables whose index clients change by themselves.
+//! This file has the steps for tables whose index the memory nodes maintain. `ford/chain.rs` has
+//! the steps for tables whose index the clients change by themselves.
 //!
 //! # Absent keys
 //!
-//! That a key is absent is never concluded from the location cache, nor from a tombstone that a
-//! stale location led to: only from the index itself. The item keeps what is needed to see later
-//! that the key is still absent: the buckets that were read, or, where the primary's CPU has said
-//! so, that it has to be asked again. A key that an inserter has had linked and not committed is an
-//! absent record with a version, and is validated like any other record.
+//! A client concludes that a key is absent only from the index itself, and never from the location
+//! cache, nor from a deleted record that a stale location led to. The item keeps what is needed to
+//! check later that the key is still absent: the buckets that were read or, if the primary's CPU
+//! has said so, that the CPU has to be asked again. If an insert has had a slot linked for the key
+//! and has not committed, the record is absent and has a version. It is validated like any other
+//! record.
 
 use remora_fabric::{Completed, Round};
 use remora_index::{BucketRef, Location, Probe};
@@ -26,21 +28,22 @@ use crate::rpc::{self, CROWDED, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORD
 use crate::sets::{Fetch, Intent, LocationSource, Place, Sets, Span, registered};
 use crate::tx::Tx;
 
-/// What a record's words turned out to be.
+/// The result of a look at the words of a record.
 pub(crate) enum Examined {
-    /// The record of the key that was looked for, kept.
+    /// The words are the record of the key that was looked for, and the item has kept them.
     Kept,
-    /// Another key's, or no longer linked.
+    /// The record is another key's, or is no longer linked.
     Another,
-    /// Not to be used now.
+    /// The words cannot be used now.
     Unstable(Abort),
 }
 
-/// Takes the answer of every item that has asked for something in a round, by `arrived`. Returns
-/// why some of the answers cannot be used now, if any cannot.
+/// Calls `arrived` for every item that has asked for something in a round. Returns the reason if
+/// some of the answers cannot be used now.
 ///
-/// If an answer stops the transaction, the others are taken all the same: they say which locks have
-/// been taken, and which slots have been prepared, that are to be given back.
+/// If an answer stops the transaction, `arrived` is called for the other items all the same. Their
+/// answers say which locks have been taken, and which slots have been prepared, so that the
+/// transaction can give them back.
 #[inline]
 pub(super) fn hear(
     tx: &mut Tx<'_>,
@@ -74,7 +77,7 @@ pub(super) fn hear(
 }
 
 impl Tx<'_> {
-    /// Nothing needs to be asked for the items that begin the set.
+    /// Notes that the items at the beginning of the set which have been fetched need nothing more.
     pub(crate) fn skip_what_is_here(&mut self) {
         let Sets { items, fetched, .. } = &mut self.state.sets;
         while let Some(item) = items.get_mut(*fetched)
@@ -85,7 +88,7 @@ impl Tx<'_> {
         }
     }
 
-    /// A bucket of the index has arrived.
+    /// Takes a bucket of the index that has arrived, and searches it for the item's key.
     pub(super) fn found_bucket(
         &mut self,
         index: usize,
@@ -96,7 +99,7 @@ impl Tx<'_> {
         let sets = &mut self.state.sets;
         let item = sets.items[index];
         let table = registered(&sets.tables, item.table);
-        // Kept, should the key turn out not to be there.
+        // The bucket is kept for validation, in case the key turns out to be absent.
         let chain = sets.arena.len() as u32 + 1;
         sets.arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket]);
         sets.arena.extend_from_slice(words);
@@ -115,11 +118,12 @@ impl Tx<'_> {
         (item.fetch, item.location, item.address, item.chain) = (fetch, location, address, chain);
         item.seen |= matches!(fetch, Fetch::Absent);
         item.hops += 1;
-        // Longer than any chain: the index is damaged.
+        // No chain is this long, so the index is damaged.
         if item.hops > HOPS_MAX { Err(Abort::Changed.into()) } else { Ok(()) }
     }
 
-    /// A record has arrived: keeps it, if it is whole, may be used, and is its key's.
+    /// Takes a record that has arrived. Keeps it if it is whole, may be used, and is the record of
+    /// the item's key.
     #[inline]
     pub(crate) fn examine(&mut self, index: usize, words: &[u64]) -> Examined {
         let unchecked = self.state.spec.reads_unchecked || mutant!(AcceptTorn);
@@ -136,7 +140,8 @@ impl Tx<'_> {
         };
         let record = match checked {
             Ok(record) if record.lock().is_exclusive() && !is_mine && !unchecked && !mutant!(AcceptLocked) => {
-                // Whole, but its holder may have committed what it has not written back yet.
+                // The record is whole, but the holder of its lock may have committed a value that
+                // it has not written back yet.
                 return Examined::Unstable(Abort::Locked(record.lock()));
             }
             Ok(record) => record,
@@ -151,8 +156,8 @@ impl Tx<'_> {
         Examined::Kept
     }
 
-    /// The record at the location that the index or the cache gave is another's: searches on in the
-    /// index.
+    /// Searches on in the index, because the record at the location that the index or the cache
+    /// gave is another key's.
     #[cold]
     pub(super) fn look_up_again(&mut self, index: usize, found: LocationSource) -> Result<(), Stop> {
         let sets = &mut self.state.sets;
@@ -177,7 +182,8 @@ impl Tx<'_> {
         if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(()) }
     }
 
-    /// The primary's CPU has answered what [`ask_host`] has asked for an item.
+    /// Takes the answer of the primary's CPU to the question that [`ask_host`] has asked for an
+    /// item.
     #[inline]
     pub(super) fn host_answered(&mut self, index: usize, reply: &[u64]) -> Result<Examined, Stop> {
         match self.state.sets.items[index].fetch {
@@ -187,7 +193,7 @@ impl Tx<'_> {
         }
     }
 
-    /// The primary's CPU has said where the key is, or that it is nowhere.
+    /// Takes the answer of the primary's CPU that says where the key is, or that the key is absent.
     fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Examined, Stop> {
         let sets = &mut self.state.sets;
         let item = &sets.items[index];
@@ -198,10 +204,11 @@ impl Tx<'_> {
             return Err(Abort::Changed.into());
         };
         let seen = self.kept_from_call(index, location, record)?;
-        // A record that is not there keeps no place: its slot may be another key's by the time this
-        // transaction inserts, which therefore asks again. Nor does a record that another
-        // transaction has locked: it may be deleted when this one asks again.
-        // (Where it is locked before it is read, what is there is known then.)
+        // The item keeps its place in the index only if its key is present and no other transaction
+        // has the record locked. If the key is absent, the slot may belong to another key by the
+        // time this transaction inserts. So the transaction asks again. If the record is locked, it
+        // may be deleted by the time this transaction asks again. A protocol that locks records
+        // before it reads them knows what the record holds, and keeps the place.
         let item = &mut self.state.sets.items[index];
         let is_known = item.existed || self.state.spec.locks_reads;
         let keeps_place = matches!(seen, Examined::Kept) && is_known || mutant!(KeepPlace);
@@ -211,7 +218,8 @@ impl Tx<'_> {
         Ok(seen)
     }
 
-    /// The primary's CPU has linked a slot for the key, or found it in the index.
+    /// Takes the answer of the primary's CPU that it has linked a slot for the key, or found the
+    /// key in the index.
     fn found_prepared(&mut self, index: usize, reply: &[u64]) -> Result<Examined, Stop> {
         let sets = &mut self.state.sets;
         let item = &mut sets.items[index];
@@ -237,9 +245,10 @@ impl Tx<'_> {
             let seen = self.kept_from_call(index, location, record);
             let Sets { tables, items, .. } = &mut self.state.sets;
             let item = &mut items[index];
-            // Linked by another inserter, or by an earlier attempt of this client: the client that
-            // locks it fills it or takes it back. Also if the transaction stops here, because it
-            // has read the key when the key was there: the slot may be its own.
+            // Another insert has linked the slot, or an earlier attempt of this client has. The
+            // transaction that locks the slot fills it or takes it back. This also holds if the
+            // transaction stops here because it has seen the key present before: the slot may be
+            // its own.
             item.prepared = match seen {
                 Ok(Examined::Kept) => !item.existed,
                 Ok(_) => false,
@@ -266,7 +275,8 @@ impl Tx<'_> {
         Ok(Examined::Kept)
     }
 
-    /// A record that a call has brought: if it was here already, it must be the same.
+    /// Takes a record that a call has brought. If the item had the record already, both must be the
+    /// same.
     fn kept_from_call(&mut self, index: usize, location: Location, record: &[u64]) -> Result<Examined, Stop> {
         let sets = &mut self.state.sets;
         let item = &mut sets.items[index];
@@ -276,8 +286,8 @@ impl Tx<'_> {
         item.location = location;
         item.address = table.primary(location.pointer);
         if before.fetched_before() == Some(true) {
-            // Named before, to be read: what was read then must hold still, and values changed
-            // since are kept.
+            // The record was named before, to be read. What was read then must still be so, and the
+            // item keeps what the transaction has written since.
             let header = table.shape().validated(record);
             if header.is_none_or(|header| header.version != before.version) || before.location != location {
                 return Err(Abort::Changed.into());
@@ -288,7 +298,7 @@ impl Tx<'_> {
         }
         match self.examine(index, record) {
             Examined::Another => {
-                // Unlinked in between.
+                // The record was unlinked between the look into the index and the read.
                 let item = &mut self.state.sets.items[index];
                 item.fetch = before.fetch;
                 item.lookups += 1;
@@ -301,7 +311,8 @@ impl Tx<'_> {
                 Err(Abort::Changed.into())
             }
             Examined::Unstable(why) => {
-                // Where it is, is known now, and its holder is about to let go.
+                // The location is known now, and the holder is about to release the lock. So the
+                // next step is a READ.
                 let hybrid = self.state.spec.execute == FirstRead::Hybrid;
                 if let (Fetch::Ask, true) = (before.fetch, hybrid) {
                     self.state.sets.items[index].fetch = Fetch::Record(LocationSource::Cached);
@@ -324,7 +335,7 @@ impl Tx<'_> {
     }
 }
 
-/// Asks the primary's CPU about an item's key.
+/// Adds to a round the call that asks the primary's CPU about an item's key.
 pub(super) fn ask_host(sets: &mut Sets, index: usize, round: &mut Round<'_>) {
     let item = sets.items[index];
     let table = registered(&sets.tables, item.table);
@@ -343,7 +354,7 @@ pub(super) fn ask_host(sets: &mut Sets, index: usize, round: &mut Round<'_>) {
     }
 }
 
-/// The head of a reply and the rest; nothing of a shorter one.
+/// Splits a reply into its first `head` words and the rest. Both are empty if the reply is shorter.
 fn split_reply(reply: &[u64], head: usize) -> (&[u64], &[u64]) {
     reply.split_at_checked(head).unwrap_or((&[], &[]))
 }

@@ -1,8 +1,9 @@
-//! The protocols: one folder each, its rounds in order, and one entry each in the list below.
+//! The protocols. Each has a folder, which has its rounds in order, and an entry in the list in
+//! this file.
 //!
 //! A folder implements [`Steps`] for the type of its parameters. One value of that type is one
-//! protocol: the presets of a family differ in parameters alone. Everything else takes what it must
-//! know of a protocol from its [`ProtocolSpec`], and the list of all protocols from
+//! protocol, so the presets of a family differ only in parameters. The rest of Remora reads what it
+//! must know of a protocol from its [`ProtocolSpec`], and the list of all protocols from
 //! [`Protocol::ALL`]. `docs/how-to/add-a-protocol.md` says how to add one.
 
 pub(crate) mod lookup;
@@ -26,39 +27,40 @@ use crate::tx::Tx;
 
 /// The steps of a protocol. A transaction takes them in this order:
 ///
-/// 1. `execute`, each time its program awaits the records that it has named, and once before its
-///    end.
-/// 2. `commit`, if its program wants what it wrote; or `validate`, if it only gives up what it
-///    meant to write, and its reads must belong together.
-/// 3. `leave`, in place of what follows the log, if the program drops the transaction while the
-///    answer to its log round is under way ([`Tx::logging`]).
+/// 1. `execute`, each time the program awaits the records that it has named, and once before the
+///    transaction ends.
+/// 2. `commit`, if the program commits. Or `validate`, if the program gives up what it meant to
+///    write, and its reads must still belong together.
+/// 3. `leave`, in place of the steps that follow the log, if the program drops the transaction
+///    while it awaits the answer to its log round ([`Tx::logging`]).
 ///
-/// A step that fails returns why. The caller then releases every lock that the sets say the
-/// transaction has or may have ([`Tx::release`]). The futures of steps may be dropped at every
-/// await, so before each of them the sets must tell what has been asked for.
+/// A step that fails returns why. The caller then releases every lock that the transaction has or
+/// may have, as its sets say ([`Tx::release`]). The future of a step may be dropped at every await,
+/// so before each await the sets must tell what has been asked for.
 pub(crate) trait Steps: Copy + 'static {
-    /// Named members of the family that only measurements use.
+    /// Members of the family that have a name, and that only measurements use.
     const STUDIES: &'static [Self] = &[];
 
     /// Returns what the rest of Remora must know of this protocol.
     fn spec(self) -> ProtocolSpec;
 
-    /// Brings every record that was named and is not here yet.
+    /// Brings every record that was named and has not been fetched yet.
     async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop>;
 
     /// Commits the write set, or validates the reads of a transaction that has none.
     async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop>;
 
-    /// Validates that all reads belong together, for a transaction that writes nothing after all.
+    /// Validates that all reads belong together, for a transaction that gives up what it meant to
+    /// write.
     async fn validate(self, tx: &mut Tx<'_>) -> Result<(), Stop>;
 
-    /// Leaves what must follow the log round to the background.
+    /// Leaves the steps that must follow the log round to the background.
     fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>);
 }
 
-/// Makes [`Protocol`] from the list of families: `folder: Variant(parameters) [presets]`. Presets
-/// are the protocols that users choose by name. Each preset is a constant of [`Protocol`], which
-/// its folder defines.
+/// Makes [`Protocol`] from the list of families. An entry is `folder: Variant(parameters)
+/// [presets]`. Presets are the protocols that users choose by name. Each preset is a constant of
+/// [`Protocol`], which the folder defines.
 macro_rules! protocols {
     ($dollar:tt $(
         $(#[$doc:meta])+
@@ -71,9 +73,9 @@ macro_rules! protocols {
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Protocol { $($(#[$doc])+ $Family($Parameters),)+ }
 
-        /// Calls a macro with the constants of [`Protocol`] for all protocols that promise
-        /// transactions: `each_protocol!(then a b)` is `then! { [FARM FASST ..] a b }`. It lets
-        /// tests declare one function for each protocol.
+        /// Calls a macro with the names of the constants of [`Protocol`], for all protocols that
+        /// promise transactions: `each_protocol!(then a b)` is `then! { [FARM FASST ..] a b }`.
+        /// With it, tests declare one function for each protocol.
         #[macro_export]
         macro_rules! each_protocol {
             ($dollar then:ident $dollar($dollar with:tt)*) => {
@@ -86,8 +88,8 @@ macro_rules! protocols {
             pub const ALL: [Protocol; [$($(stringify!($PRESET),)* $($(stringify!($BARE),)*)?)+].len()] =
                 [$($(Protocol::$PRESET,)* $($(Protocol::$BARE,)*)?)+];
 
-            /// Every protocol with a name that only measurements use: baselines of published
-            /// comparisons, as they were there.
+            /// Every protocol with a name that only measurements use. These are the baselines of
+            /// published comparisons, as they were in the publications.
             pub const STUDIES: [Protocol; 0 $(+ <$Parameters as Steps>::STUDIES.len())+] = {
                 let mut all = [Protocol::DRTM_R; _];
                 let mut count = 0;
@@ -131,17 +133,18 @@ protocols! {
     /// Optimistic concurrency control with primary-backup replication: `farm`, `fasst`, `drtm-r`,
     /// `drtm-h`.
     occ: Occ(Primitives) [FARM, FASST, DRTM_R, DRTM_H],
-    /// One-sided, every replica updated in place, commit in two round trips: `ford` and its
-    /// variants.
+    /// FORD: one-sided transactions that update every replica in place and commit in two round
+    /// trips: `ford` and its variants.
     ford: Ford(Ford) [FORD, FORD_LEAN, FORD_LOCAL, FORD_GLOBAL],
-    /// Two-phase locking, shared and exclusive, that aborts where it would have to wait.
+    /// Two-phase locking with shared and exclusive locks, which aborts where it would have to wait.
     no_wait: NoWait(NoWait) [NO_WAIT],
-    /// Bare rounds, **no transactions**: the bound that the protocols are measured against.
+    /// Bare rounds, which are **no transactions**. They are the bound that the protocols are
+    /// measured against.
     unsynchronized: Unsynchronized(Unsynchronized) [] without_transactions [UNSYNCHRONIZED],
 }
 
 impl Default for Protocol {
-    /// DrTM+R.
+    /// Returns [`Protocol::DRTM_R`].
     fn default() -> Protocol {
         Protocol::DRTM_R
     }
@@ -160,19 +163,19 @@ impl Protocol {
         self.spec().name
     }
 
-    /// Returns the protocol of a name.
+    /// Returns the protocol with this name on the command line, if there is one.
     #[must_use]
     pub fn named(name: &str) -> Option<Protocol> {
         Protocol::ALL.into_iter().chain(Protocol::STUDIES).find(|protocol| protocol.name() == name)
     }
 
-    /// Returns the discipline of the tables that it creates.
+    /// Returns the discipline of the tables that this protocol creates.
     #[must_use]
     pub fn discipline(self) -> Discipline {
         self.spec().discipline
     }
 
-    /// Returns the index of the tables that it creates.
+    /// Returns the kind of index of the tables that this protocol creates.
     #[must_use]
     pub fn index(self) -> IndexKind {
         self.spec().index
@@ -184,20 +187,20 @@ impl Protocol {
         self.spec().validation
     }
 
-    /// Whether it needs
+    /// Returns whether this protocol needs
     /// [`Capabilities::atomic_writes`](remora_fabric::Capabilities::atomic_writes).
     #[must_use]
     pub fn needs_atomic_writes(self) -> bool {
         self.spec().needs_atomic_writes
     }
 
-    /// Whether its transactions are strictly serializable.
+    /// Returns whether the transactions of this protocol are strictly serializable.
     #[must_use]
     pub fn is_serializable(self) -> bool {
         self.spec().is_serializable
     }
 
-    /// Whether it may run on tables of a discipline.
+    /// Returns whether this protocol may run on tables of a discipline.
     #[must_use]
     pub fn accepts(self, discipline: Discipline) -> bool {
         let spec = self.spec();
@@ -205,20 +208,21 @@ impl Protocol {
     }
 }
 
-/// How the validation round under way looks again at something that was read.
+/// How the current validation round looks again at something that was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Check {
     /// By a READ of a record's lock and version.
     Read { item: usize, read: ReadHandle },
     /// By a call that returns a record's lock and version.
     Call { item: usize, call: CallHandle },
-    /// By a READ of a bucket in which a key was not found, and whose words then lie in the arena.
+    /// By a READ of a bucket in which a key was not found. The arena has the bucket's words as they
+    /// were then.
     Bucket { item: usize, chain: usize, read: ReadHandle },
     /// By a call that looks for a key that the primary's CPU did not find.
     Find { call: CallHandle },
 }
 
-/// The nodes of a set of bits.
+/// Returns the nodes of a set that has one bit for each node.
 fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
     std::iter::from_fn(move || {
         let node = (set != 0).then(|| NodeId(set.trailing_zeros() as u16));
@@ -227,8 +231,8 @@ fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
     })
 }
 
-/// A transaction that has committed and waits for the acknowledgement of what comes after. If it is
-/// dropped meanwhile, its outcome is told as committed.
+/// A transaction that has committed, and waits for the acknowledgement of the rounds after the
+/// commit. If it is dropped meanwhile, observers learn that it has committed.
 struct Acknowledged<'t, 's> {
     tx: &'t mut Tx<'s>,
     awaited: bool,

@@ -1,8 +1,9 @@
-//! Redo: the write set goes to the log ring of every participant, and then to its place.
+//! The redo log: a commit sends the write set to the log ring of every participant, and then
+//! installs it.
 //!
-//! Protocols that log new values share these steps. The transaction is committed when every
-//! participant has acknowledged its log entry; appliers bring it to the backups, the client to the
-//! primaries.
+//! Protocols that log new values share these steps. The transaction has committed when every
+//! participant has acknowledged its log entry. Appliers then bring the write set to the backups,
+//! and the client brings it to the primaries.
 
 use remora_fabric::{Execute, FabricError, Fault, NodeId, Round, WORD_BYTES, probes};
 use remora_index::cluster_hash::unlinked;
@@ -27,7 +28,9 @@ pub(super) struct LogEntry {
     words: usize,
 }
 
-/// Encodes what will be installed, and reserves its room in every ring (invariant 3).
+/// Encodes the records that will be installed, and reserves room for their log entry in every
+/// participant's ring (invariant 3). Waits while a ring is full. Fails if the entry exceeds a
+/// limit, or if a node does not apply its ring in time ([`LOG_PATIENCE_NS`]).
 pub(super) async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
     debug_assert!(!tx.locking || tx.state.spec.locks_reads, "occ 3: ring space is reserved before any lock is taken");
     let state = &mut *tx.state;
@@ -50,7 +53,8 @@ pub(super) async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
         if tx.lane.background() == 0 && tx.state.is_in_doubt(tx.lane) {
             return Err(Limit::LogInDoubt.into());
         }
-        // The first time it is asked at once: it may have gone on since we last looked.
+        // The first question comes without a pause: the node may have applied more of its ring
+        // since it was last asked.
         let now = tx.lane.now();
         if now - *waiting_since.get_or_insert(now) > LOG_PATIENCE_NS {
             return Err(Stop::Unavailable(FabricError { node: full, fault: Fault::Behind }));
@@ -67,7 +71,7 @@ pub(super) async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
     Ok(LogEntry { participants, words })
 }
 
-/// Room in every participant's ring, or the first one that has none.
+/// Reserves room in every participant's ring. Fails with the first node whose ring has none.
 #[inline]
 fn reserve(tx: &mut Tx<'_>, participants: u64, words: usize) -> Result<(), NodeId> {
     let state = &mut *tx.state;
@@ -86,8 +90,8 @@ fn reserve(tx: &mut Tx<'_>, participants: u64, words: usize) -> Result<(), NodeI
 }
 
 /// Sends the entry to every participant's ring and waits for all of them (invariant 4). From here
-/// on the transaction is not aborted any more: if the answer is lost, its outcome is unknown, and
-/// its locks stay for recovery.
+/// on the transaction does not abort. If the answer is lost, its outcome is unknown, and its locks
+/// stay for recovery.
 pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, flush: bool) -> Result<(), Stop> {
     debug_assert!(tx.state.sets.write_set_is_locked(), "occ 1: all written records are locked before the log is sent");
     debug_assert!(
@@ -127,7 +131,7 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
             }
         }
         if ring.half_full() {
-            // Costs no round trip here, and saves one later.
+            // This READ costs no round trip here, and saves one later.
             asked[asked_count] = (node, round.read(ring.applied_at(), 8));
             asked_count += 1;
         }
@@ -136,18 +140,19 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
         tx.lane.post(round);
         return Ok(());
     }
-    // It is executed where it is kept: no copy of it is made, which would wait for its parts to be
-    // stored.
+    // The round is executed in the place where it is kept. A copy would have to wait until its
+    // parts have been stored.
     tx.logging = Some(tx.lane.execute(round));
     if let Some(log) = tx.logging.take_if(|log| !log.was_sent()) {
-        // Nothing of it will ever be anywhere: it has aborted, and its locks are released.
+        // No memory node will ever have any of the entry. So the transaction has aborted, and
+        // releases its locks.
         let state = &mut *tx.state;
         for (node, reservation) in state.reservations.drain(..) {
             state.rings[usize::from(node.0)].give_back(reservation);
         }
         return log.await.map(|_| ()).map_err(Stop::from);
     }
-    // The locks are the log's now: neither an error nor a drop may release them.
+    // From here on, neither an error nor a drop may release the locks.
     tx.locking = false;
     tx.state.sets.items.iter_mut().filter(|item| item.is_written()).for_each(|item| item.prepared = false);
     let done = match &mut tx.logging {
@@ -166,17 +171,17 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
     Ok(())
 }
 
-/// Whether every ring has acknowledged the log, or this client leaves the rounds that follow to be
-/// posted behind that.
+/// Returns whether every ring has acknowledged the log, or whether the rounds that follow are left
+/// to be posted after the acknowledgement.
 pub(super) fn is_logged(tx: &Tx<'_>) -> bool {
     // Without a participant there is no log to send.
     let was_sent = !tx.locking || mutant!(LogAtBackupsOnly);
     was_sent && tx.logging.is_none() || mutant!(CommitBeforeLog)
 }
 
-/// The rounds that install the write set at the primaries, and then free the locks: WRITE before
-/// CAS is an ordered pair, and a call does one after the other. The slots of deleted records go
-/// back to their shards last.
+/// Sends the rounds that install the write set at the primaries, and then free the locks. WRITE
+/// then CAS is an ordered pair, and a call does one after the other. The slots of deleted records
+/// go back to their shards last.
 pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
     debug_assert!(is_logged(tx), "occ 4: every ring has acknowledged the log before anything is installed");
     let me = tx.id.lock();
@@ -211,7 +216,7 @@ pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
         }
         round.write_words(item.address.plus(sets.shape(&item).image_at()), image);
         if let (Change::Delete, Some(place)) = (item.change, item.place) {
-            // An inserted key's pair is there already.
+            // The index has the pair of an inserted key already.
             let pair = sets.table(item.table).primary_at(item.location.pointer, place.bucket_slot);
             round.write_words(pair, &[unlinked(place.entry)]);
             deleted = true;
@@ -229,15 +234,15 @@ pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
     }
 }
 
-/// Gives the slots of deleted records back, once their locks are free.
+/// Sends the rounds that give the slots of deleted records back, after their locks have been freed.
 #[cold]
 fn free_rounds<'s>(tx: &Tx<'s>, mut send: impl FnMut(Round<'s>)) {
     for item in tx.state.sets.items.iter().filter(|item| item.change == Change::Delete) {
         if tx.state.sets.locks(item) == Primitive::OneSided {
             let free = [Code::Free.word(0), item.location.pointer.to_bits(), item.version.committed_over().to_bits()];
             let mut round = tx.lane.round();
-            // Behind the unlock, which is of an earlier round: this READ is ordered behind it, the
-            // call behind the READ.
+            // The call must come after the unlock, which is in an earlier round. This READ is
+            // ordered after the unlock, and the call after the READ.
             round.read(item.address, 8);
             round.after_completion();
             round.call(item.address.node, &free, None, 0);
@@ -246,7 +251,8 @@ fn free_rounds<'s>(tx: &Tx<'s>, mut send: impl FnMut(Round<'s>)) {
     }
 }
 
-/// Leaves the installation to be posted when the log round has been acknowledged.
+/// Leaves the installation to the background: it is posted when the log round has been
+/// acknowledged.
 pub(super) fn leave<'s>(tx: &mut Tx<'s>, log: Execute<'s>) {
     let mut rounds = std::mem::take(&mut tx.unsent);
     install_rounds(tx, |round| rounds.push(round));

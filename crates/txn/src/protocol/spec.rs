@@ -1,38 +1,39 @@
-//! What a protocol says of itself: its name, its tables, and by what means it reads, locks and
-//! validates.
+//! The specification of a protocol: its name, the tables that it creates, and how it reads, locks
+//! and validates. The rest of Remora knows a protocol only by this.
 
 use remora_node::{Discipline, IndexKind};
 
-/// What the rest of Remora must know of a protocol.
+/// The facts that the rest of Remora must know of a protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProtocolSpec {
     /// The protocol's name on the command line.
     pub name: &'static str,
-    /// The discipline of the tables that it creates. It decides how records are locked, logged and
-    /// recovered.
+    /// The discipline of the tables that the protocol creates. It decides how records are locked,
+    /// logged and recovered.
     pub discipline: Discipline,
-    /// Other disciplines on whose tables it may run.
+    /// Other disciplines on whose tables the protocol may run.
     pub accepts: &'static [Discipline],
-    /// The index of the tables that it creates.
+    /// The kind of index of the tables that the protocol creates.
     pub index: IndexKind,
-    /// How a record that was named is looked for first.
+    /// How the protocol first looks for a record that was named.
     pub execute: FirstRead,
     /// What validates records that a transaction only reads.
     pub validation: Validation,
-    /// Whether it needs
+    /// Whether the protocol needs
     /// [`Capabilities::atomic_writes`](remora_fabric::Capabilities::atomic_writes).
     pub needs_atomic_writes: bool,
-    /// Whether its transactions are strictly serializable.
+    /// Whether the protocol's transactions are strictly serializable.
     pub is_serializable: bool,
-    /// Whether it takes what it reads as it comes, torn or locked.
+    /// Whether the protocol accepts records as they come, even torn or locked.
     pub reads_unchecked: bool,
-    /// Whether it reads records only under locks of its own.
+    /// Whether a transaction of the protocol reads records only under its own locks.
     pub locks_reads: bool,
 }
 
 impl ProtocolSpec {
-    /// A protocol that only says its name and its discipline: one-sided reads with cached
-    /// locations, an index of buckets that memory nodes maintain, and nothing special.
+    /// Returns the specification of a protocol with this name and this discipline. Everything else
+    /// has a default: one-sided reads with cached locations, an index of buckets that memory nodes
+    /// maintain, and validation at the primaries.
     pub const fn new(name: &'static str, discipline: Discipline) -> ProtocolSpec {
         ProtocolSpec {
             name,
@@ -52,18 +53,19 @@ impl ProtocolSpec {
 /// How a record is read the first time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FirstRead {
-    /// READs of index buckets and of the record; of the record alone if its location is cached.
+    /// By READs of index buckets and of the record. If the location is cached, by a READ of the
+    /// record alone.
     OneSided {
-        /// Whether locations are.
+        /// Whether locations are cached.
         cached: bool,
     },
-    /// A call.
+    /// By a call of the primary's CPU.
     Call,
-    /// A READ if its location is cached, else a call.
+    /// By a READ if the record's location is cached, and otherwise by a call.
     Hybrid,
 }
 
-/// What does the work of a phase.
+/// The side that does the work of a phase: the client or the memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Primitive {
     /// The client, by verbs that the memory node's CPU does not notice.
@@ -73,18 +75,19 @@ pub enum Primitive {
 }
 
 impl From<Discipline> for Primitive {
-    /// Locks and unlocks are tied together and to the table: a word that NICs CAS, no CPU may.
+    /// Returns the side that locks and unlocks the records of a table with this discipline. All
+    /// clients must agree on it, because no CPU may change a word that NICs change by CAS.
     fn from(discipline: Discipline) -> Primitive {
         if discipline.atomics == Discipline::OCC_CALLS.atomics { Primitive::Call } else { Primitive::OneSided }
     }
 }
 
-/// How what is only read is validated.
+/// How records that are only read are validated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Validation {
-    /// By a look at its primary.
+    /// By a look at the record's primary.
     Remote,
-    /// By the version cache of this process, which all writers of the table share.
+    /// By the version cache of this process. All writers of the table share this cache.
     Local,
     /// By the version cache of the cluster. The CPU of one memory node has the cache, and answers
     /// calls for it.

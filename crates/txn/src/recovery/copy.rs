@@ -1,10 +1,11 @@
-//! Re-replication: gives a joining replica of a shard what was there before it, while transactions
-//! go on.
+//! Re-replication: the copier gives a joining replica of a shard the records that were written
+//! before it joined, while transactions go on.
 //!
-//! The joining replica has received every write since the epoch began in which it joined. It gets
-//! entries of redo logs or, where replicas are written in place, the writes themselves. It lacks
-//! only what no transaction has written since. The copier is a client like any other: the next
-//! epoch ends it, and other clients find out if it dies. Then the whole copy is done again.
+//! The joining replica has received every write since the beginning of the epoch in which it
+//! joined. It gets entries of redo logs or, where replicas are written in place, the writes
+//! themselves. It lacks only the records that no transaction has written since. The copier is a
+//! client like any other: the next epoch ends it, and other clients find out if it dies. Then
+//! another copier makes the whole copy again.
 //!
 //! ```text
 //! redo logs   READ records, buckets, at a copy
@@ -16,23 +17,23 @@
 //! ```
 //!
 //! 1. *One writer, newest wins.* Where there are redo logs, the joining node's applier stays the
-//!    only writer of the replica. What is copied arrives as an entry, before or behind an entry of
-//!    a transaction.
+//!    only writer of the replica. A copied record arrives as a log entry, before or after an entry
+//!    of a transaction, and the newer version wins.
 //! 2. *Nothing that is not committed.* The copier looks at a prepared slot again until it is no
 //!    longer prepared. A bucket of the index counts if two things hold. The slots that it links are
 //!    there, each in the incarnation that it is linked in. And the bucket is the same before and
 //!    after the copier has looked at these slots: an entry that was taken back and linked again,
 //!    for another key, has the same incarnation. A link counts when the bucket behind it has had a
 //!    committed entry: an insert that was taken back leaves a link that its primary alone has.
-//! 3. *Under the lock*, where clients write in place: no commit of the record is between its first
-//!    replica and its last.
+//! 3. *Under the lock*, where clients write in place. So while the copier copies a record, no
+//!    commit has written some of its replicas and not yet the others.
 //! 4. *Equal once*. The comparison ends when each pair of the index, with both words, each link,
 //!    and each record has been equal once. A record may also be newer and whole. Later writes reach
 //!    the joining replica like any other. The header is not compared, for the next epoch brings it
 //!    (`copy_header`).
 //!
-//! Rule 3 is asserted. The others are about what transactions write meanwhile: the campaigns in
-//! `crates/lab/tests/fail_over.rs` check them.
+//! The copier asserts rule 3. Rules 1, 2 and 4 are about what transactions write meanwhile: the
+//! campaigns in `crates/lab/tests/fail_over.rs` check them.
 
 use std::collections::VecDeque;
 
@@ -51,13 +52,15 @@ use super::{Departed, Shard};
 use crate::log::{self, LoggedRecord, PATCH_WORDS, RECORD_WORDS};
 use crate::swap::swap_lock;
 
-/// Pause before the copier looks again at what was not ready.
+/// Pause before the copier looks again at a record or bucket that was not ready, in nanoseconds.
 const AGAIN_PAUSE: Nanos = 20_000;
-/// How long, and how often, the copier looks at a difference again before it gives up: at least.
+/// Shortest time for which the copier looks at a difference again before it gives up, in
+/// nanoseconds. It also looks at least [`COMPARISONS`] times.
 const COMPARED_FOR: Nanos = 2_000_000_000;
 const COMPARISONS: usize = 1_000;
 
-/// Buckets in a round. They have seven pairs each, and one round looks at the slots of all of them.
+/// Number of buckets in a round. They have seven pairs each, and one round looks at the slots of
+/// all of them.
 const BUCKETS: usize = ROUND_VERBS_MAX / BUCKET_SLOTS;
 
 /// Returns the version of a record that was read, and version 0 if there are too few words.
@@ -80,14 +83,14 @@ impl Looks {
         Looks { since: lane.now(), count: 0 }
     }
 
-    /// Counts one more look, and returns whether that was enough.
+    /// Counts one more look, and returns whether the copier is to give up.
     fn enough(&mut self, lane: &Lane) -> bool {
         self.count += 1;
         self.count > COMPARISONS && lane.now() - self.since > COMPARED_FOR
     }
 }
 
-/// The client that copies.
+/// The client that copies joining replicas, and what it needs for that.
 pub struct Copier<'c> {
     /// A lane of the copier, which is registered at all nodes.
     pub lane: &'c Lane,
@@ -101,7 +104,8 @@ pub struct Copier<'c> {
     pub rate: Option<u64>,
 }
 
-/// Gives the joining replica of a shard at a node all that it lacks, and compares it with a copy.
+/// Gives the joining replica of a shard at a node all records that it lacks, and then compares it
+/// with another copy of the shard.
 pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: NodeId) -> Result<(), MemoryError> {
     let Some(shard) = Shard::of(metadata, id) else { return Ok(()) };
     let Some(joining) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
@@ -111,7 +115,7 @@ pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: 
         copier.copy_in_place(&shard, &places, joining).await?;
         return copier.compare(&shard, id, shard.primary(), joining, &places).await;
     }
-    // The last copy, to spare the primary.
+    // The copier reads the last copy, to spare the primary.
     let from = shard.placement.copies().last().unwrap_or(shard.primary());
     let used = copier.words(shard.primary(), 0, LINE_BYTES).await?;
     let slots = used[HEADER_SLOTS_WORD].min(shard.geometry.slots);
@@ -130,7 +134,7 @@ pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: 
 pub(super) async fn copy_header(lane: &Lane, metadata: &Metadata, id: ShardId, to: NodeId) -> Result<(), MemoryError> {
     let Some(shard) = Shard::of(metadata, id) else { return Ok(()) };
     let Some(joined) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
-    // In FStore, what was loaded; the rest are records.
+    // In FStore, this part of the header has what was loaded; the rest of it are records.
     let part = if shard.fstore.is_some() { LINE_BYTES as u64 } else { 0 };
     let mut round = lane.round();
     let read = round.read(shard.at_primary(part), LINE_BYTES);
@@ -146,7 +150,7 @@ impl Shard<'_> {
         &self.placement.replicas[0]
     }
 
-    /// The shape of what is at an offset: of a record, or of a part of the index.
+    /// Returns the shape of the record at an offset, which may be a structural record of the index.
     fn shape_at(&self, offset: u64) -> RecordShape {
         let is_structural = self.fstore.as_ref().is_some_and(|fstore| fstore.is_structural(offset));
         if is_structural { remora_record::structural(self.scheme) } else { self.shape }
@@ -271,7 +275,8 @@ impl Copier<'_> {
         joining: &Replica,
         buckets: u64,
     ) -> Result<(), MemoryError> {
-        // Each bucket, and which of its pairs, and its link, have not been equal yet.
+        // The buckets that are left. A flag is true for each pair, or link, of a bucket that has
+        // not been equal yet.
         let mut left: VecDeque<(u64, [bool; BUCKET_WORDS / 2])> =
             (0..buckets).map(|number| (number, [true; BUCKET_WORDS / 2])).collect();
         let mut looks = Looks::begin(self.lane);
@@ -362,7 +367,7 @@ impl Copier<'_> {
         Ok(settled.map(|((bucket, after), there)| (there && bucket == after).then_some(bucket)).collect())
     }
 
-    /// Sends a log entry of records to the joining node.
+    /// Sends a log entry with these records to the joining node.
     async fn log(&mut self, records: &[LoggedRecord<'_>]) -> Result<(), MemoryError> {
         let Some(id) = (self.ids)().filter(|_| !records.is_empty()) else { return Ok(()) };
         let id = id.to_bits();
@@ -389,8 +394,8 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Asks how far the joining node has applied the ring. Returns whether it has applied anything
-    /// since it was last asked.
+    /// Asks how far the joining node has applied the ring. Returns whether the node has applied
+    /// anything since the copier last asked.
     async fn learn(&mut self) -> Result<bool, MemoryError> {
         let mut round = self.lane.round();
         let read = round.read(self.ring.applied_at(), WORD_BYTES);
@@ -479,9 +484,9 @@ impl Copier<'_> {
         Ok(others.into_iter().map(|(at, _)| at).collect())
     }
 
-    /// Compares every record of both replicas until they agree: they are equal, or the joining
-    /// replica has a record that is being written to. Such a record must be whole, and not older
-    /// than what the copy had before.
+    /// Compares every record of both replicas until the two agree. They agree if they are equal.
+    /// They also agree if a transaction is writing the record and the joining replica has it whole,
+    /// and not older than the copy had it before.
     async fn compare(
         &mut self,
         shard: &Shard<'_>,

@@ -1,4 +1,5 @@
-//! The rule for transactions that install in place and log old values: `protocol/ford/mod.rs`.
+//! Recovery for transactions that install in place and log old values (`protocol/ford/mod.rs`): it
+//! decides each transaction of a dead client, and rolls it forward or back.
 //!
 //! ```text
 //! read        undo entries of the dead client at all nodes; union by transaction
@@ -31,20 +32,21 @@
 //! 4. *Log before data binds recovery too*. The recoverer writes at replicas which the dead client
 //!    may not have reached, and whose nodes then have no entry. If the recoverer died and the other
 //!    nodes were lost, nothing would name what it has half written.
-//! 5. *Free before unlock, unlock last.* A successor that found the entry after the unlock would
-//!    undo it again, over what the next writer has installed. Until the unlock, the dead client has
-//!    every record named locked. So a successor may do all of this again, with the same result.
-//! 6. *Free entries still tell.* The ring says how the last transactions of a lane ended. A
-//!    transaction that has no entry, and is not older than these, was never logged.
-//! 7. *A rollback installs a version of its own,* one above what the commit would have installed. A
-//!    reader whose READ spans the half-written record and the rollback sees three versions, and not
-//!    the same one twice.
+//! 5. *Free before unlock, unlock last.* If a successor found the entry after the unlock, it would
+//!    undo the transaction again, over what the next writer has installed. Until the unlock, the
+//!    dead client holds the lock of every record that the entry names. So a successor may do all of
+//!    this again, with the same result.
+//! 6. *Free entries still tell the outcome.* The ring says how the last transactions of a lane
+//!    ended. A transaction that has no entry, and is not older than these, was never logged.
+//! 7. *A rollback installs a version of its own,* one above what the commit would have installed.
+//!    So a reader whose READ spans the half-written record and the rollback never sees one version
+//!    with two values.
 //! 8. *An entry is freed only if it is still the transaction's.* The entry of a later transaction
-//!    may go to the same place. On each connection it goes behind the WRITE that frees the former
+//!    may go to the same place. On each connection it follows the WRITE that frees the former
 //!    entry. So one node may have the new entry while another still has the old one. If a recoverer
-//!    freed by place alone, a successor would miss the new entry.
+//!    freed whatever entry is at the place, a successor would miss the new entry.
 //!
-//! The recoverer asserts rules 2 and 4 to 8. The dead client had to keep the others, and litmus
+//! The recoverer asserts rules 2 and 4 to 8. The dead client had to keep rules 1 and 3, and litmus
 //! tests check them: rule 1 `ford-forward-by-any`, `ford-forward-by-header` and `ford-cut-line`,
 //! rule 3 `ford-data-before-log` and `ford-torn-entry`.
 
@@ -70,7 +72,7 @@ struct Undo {
     entry: Vec<u64>,
 }
 
-/// What becomes of a transaction.
+/// The outcome that recovery has decided for a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Decision {
     Ended,
@@ -78,20 +80,21 @@ enum Decision {
     Undo,
 }
 
-/// What a client's rings say of its last transactions.
+/// The undo entries in a client's rings, and what they say of its last transactions.
 #[derive(Default)]
 pub(super) struct Entries {
     pub(super) committed: Vec<u64>,
     pub(super) undone: Vec<u64>,
-    /// A transaction whose id is not below this was never logged, unless it is committed, undone or
-    /// open.
+    /// A transaction with this id or a higher one was never logged, unless it is committed, undone
+    /// or open.
     pub(super) from: u64,
     /// Transactions that have not ended.
     open: BTreeMap<u64, Undo>,
 }
 
 impl Entries {
-    /// What became of a transaction of a client that may still run.
+    /// Returns the outcome of a transaction of a client that may still run. `ended` says whether
+    /// the transaction is known to have ended.
     pub(super) fn verdict(&self, id: u64, ended: bool) -> Verdict {
         if self.committed.contains(&id) {
             Verdict::Committed
@@ -110,7 +113,7 @@ impl Entries {
 }
 
 /// Ends every transaction of a dead client that has an undo entry. The client's access has been
-/// revoked everywhere. Calls `told` for each record that is put back, before it is.
+/// revoked everywhere. Calls `told` for each record that is put back, before the record is written.
 pub(super) async fn repair(
     lane: &Lane,
     metadata: &Metadata,
@@ -158,11 +161,11 @@ pub(super) async fn repair(
     Ok(entries)
 }
 
-/// Reads the union of all nodes' entries.
+/// Reads the entries of all nodes, and unites them.
 pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Entries, MemoryError> {
     let mut entries = Entries::default();
-    // The last transaction of each place of each lane: where nodes differ, the others have had no
-    // later one there.
+    // The last transaction of each place of each lane. If nodes differ, the later transaction
+    // counts: the other nodes have not had its entry.
     let mut last = BTreeMap::<(usize, u64), Last>::new();
     for Ring { node: at, lane: number, base, copy } in rings {
         for UndoEntry { place, id, ended, entry } in copy.undo_entries(lane).await? {
@@ -195,16 +198,16 @@ pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Entries, Mem
     Ok(entries)
 }
 
-/// The last transaction that had an entry at some place.
+/// The last transaction that had an entry at a place of the rings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Last {
     id: u64,
     lap: u32,
 }
 
-/// Returns the id from which on a lane's transactions are known: of the first that has not been
-/// overwritten. The transactions of the lane's last lap are known, and from the lap before it those
-/// behind the newest.
+/// Returns the id from which on a lane's transactions are known. It is the id of the oldest
+/// transaction whose entry has not been overwritten. The entries of the lane's last lap are known.
+/// From the lap before, the entries are known that lie at places after the newest entry.
 fn known_from(last: &BTreeMap<(usize, u64), Last>, lane: usize) -> u64 {
     let all = || last.range((lane, 0)..(lane + 1, 0)).map(|((_, place), last)| (*place, *last));
     let Some((newest_at, newest)) = all().max_by_key(|(_, last)| last.id).filter(|(_, newest)| newest.lap > 0) else {
@@ -214,7 +217,8 @@ fn known_from(last: &BTreeMap<(usize, u64), Last>, lane: usize) -> u64 {
     all().filter(|(place, last)| is_known(*place, last.lap)).map(|(_, last)| last.id).min().unwrap_or(0)
 }
 
-/// The ring of every participant, and where the entry of a transaction is there, or would be.
+/// Returns the ring of every participant, and the address at which the transaction's entry is
+/// there, or would be.
 fn places<'r>(undo: &Undo, rings: &'r [Ring]) -> impl Iterator<Item = (&'r Ring, Address)> {
     let (lane, place) = (undo.lane, undo.place);
     let participants = undo.entry.get(1).copied().unwrap_or(0);
@@ -229,11 +233,11 @@ struct Record<'e> {
     offset: u64,
     is_header: bool,
     shape: RecordShape,
-    /// What the commit installs.
+    /// The version that the commit installs.
     version: Version,
     /// Checksum of the image that the commit installs.
     checksum: u32,
-    /// What was there before.
+    /// What the slot held before, from the version on.
     before: &'e [u64],
 }
 
@@ -243,7 +247,8 @@ impl Record<'_> {
         replica.address(self.offset + self.shape.image_at())
     }
 
-    /// Reports what is about to be put back, if it was a row that is there.
+    /// Calls `told` for the record that is about to be put back, if it is a row that was present
+    /// before.
     fn tell(&self, told: &dyn Fn(&Rollback<'_>)) {
         let words: Vec<u64> = std::iter::once(LockWord::FREE.to_bits()).chain(self.before.iter().copied()).collect();
         let before = FetchedRecord::new(&words, &self.shape).check_in_place();
@@ -256,9 +261,9 @@ impl Record<'_> {
     }
 }
 
-/// The records of an entry; `None` if one of them cannot be one of its table. Records of tables
-/// that were dropped since are left out: the entry's transaction had ended before their space was
-/// freed.
+/// Returns the records of an entry, or `None` if one of them cannot be a record of its table.
+/// Leaves out records of tables that were dropped since. The entry's transaction had ended before
+/// their space was freed.
 fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e>>> {
     let record = |logged: UndoRecord<'e>| {
         let placement = metadata.shards.get(usize::from(logged.pointer.shard().0))?;
@@ -293,8 +298,9 @@ async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Deci
             image[0] = found.to_bits();
             let whole = log::image_checksum(&image) == record.checksum || mutant!(ForwardByHeader);
             let is_new = found == record.version && whole;
-            // Where entries are not freed, the next writer may be at work, and its first line be
-            // read before it came: a second look at the version, which it writes first, tells.
+            // After a lean release, entries are not freed, and the next writer may be writing the
+            // record now. The READ may have seen the first line before that writer wrote it. A
+            // second look at the version, which a writer writes first, shows this.
             let now =
                 if is_new || !lean || mutant!(LookOnce) { found } else { version_of(lane, record, replica).await? };
             if now.max(found) > record.version.rolled_back() && !mutant!(KeepEntries) {
@@ -319,8 +325,8 @@ async fn version_of(lane: &Lane, record: &Record<'_>, replica: &Replica) -> Resu
     Ok(Version::from_bits(lane.execute(round).await?.words(read)[0]).0)
 }
 
-/// Whether the transaction of a lean entry has committed. Its client is not dead. A transaction
-/// that has ended has committed.
+/// Returns whether the transaction of a lean entry has committed. The transaction's client is not
+/// dead. A transaction that has ended has committed.
 pub(super) async fn has_committed(
     lane: &Lane,
     metadata: &Metadata,
@@ -332,8 +338,8 @@ pub(super) async fn has_committed(
     Ok(decide(lane, undo, &records).await? != Decision::Undo)
 }
 
-/// Puts the old values back on every replica, invisible, behind a copy of the entry at every
-/// participant.
+/// Puts the old values back on every replica, invisible, after it has written a copy of the entry
+/// at every participant.
 async fn put_back(
     lane: &Lane,
     id: u64,
@@ -394,7 +400,8 @@ async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ri
     for (_, at) in places(undo, rings) {
         let mut round = lane.round();
         if decision == Decision::Undo {
-            // It is its own entry everywhere: a copy was put there.
+            // Every participant has this transaction's entry at the place, because a copy was
+            // written there.
             round.write_words(at.plus(WORD_BYTES as u64), &[ring::undone(undo.entry.len() + FRAME_OVERHEAD_WORDS)]);
         }
         // A later transaction's entry may lie there already (8). No other client writes the word:

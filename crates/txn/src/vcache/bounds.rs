@@ -1,30 +1,31 @@
-//! The words of a version cache: for each record, a bound of what was published.
+//! The words of a version cache. They give a bound for each record, which is never below a version
+//! that was published of it.
 //!
-//! A bucket is a line: a *floor*, and 7 entries of a tag and a version. A record's bound is the
-//! largest of the floor and the entries that have its tag. A full bucket drops its entry with the
-//! smallest version, after it has raised the floor to that version. So records that are written
-//! often keep their own bounds, and all others share one bound. Records with one tag share an
-//! entry. Both make bounds too high, never too low.
+//! A bucket is a line of 64 bytes: a *floor*, and 7 entries of a tag and a version. A record's
+//! bound is the maximum of the floor and the entries that have the record's tag. A full bucket
+//! drops its entry with the smallest version, after it has raised the floor to that version. So
+//! records that are written often keep their own bounds, and all others share one bound. Records
+//! with one tag share an entry. Both make bounds too high, never too low.
 //!
-//! Words only grow, except where an entry is dropped, and the floor has had its version before. A
-//! reader of a bucket reads the entries first and the floor last, so it cannot miss both. A bucket
-//! may have two entries of one tag, made side by side. The larger counts, and if it is dropped the
-//! floor has it. No thread ever waits.
+//! Words only grow, except when an entry is dropped, and then the floor has had the entry's version
+//! before. A reader of a bucket reads the entries first and the floor last, so it cannot miss both.
+//! A bucket may have two entries of one tag, if two threads make them at once. The larger one
+//! counts, and if it is dropped, the floor has its version. No thread ever waits.
 //!
-//! The atomics come through a trait so that `tests/loom.rs`, which includes this file, can check
-//! just that.
+//! The atomics come through a trait, so that `tests/loom.rs`, which includes this file, can check
+//! these claims.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// An atomic word of the cache.
 pub(crate) trait CacheWord {
-    /// Loads with Acquire.
+    /// Loads the word, with Acquire.
     fn load(&self) -> u64;
-    /// Stores `new` with Release if the word is `current`, and returns whether it was.
+    /// Stores `new`, with Release, if the word is `current`. Returns whether it was.
     fn replace(&self, current: u64, new: u64) -> bool;
     /// Raises the word to at least `to`, with Release.
     fn raise(&self, to: u64);
-    /// A sequentially consistent fence.
+    /// Makes a sequentially consistent fence.
     fn fence();
 }
 
@@ -50,7 +51,7 @@ impl CacheWord for AtomicU64 {
     }
 }
 
-/// Entries of a bucket: it is a line.
+/// Entries of a bucket, which with its floor is one line.
 const ENTRIES: usize = 7;
 /// An entry is `tag : 16 | version : 48`; 0 is none.
 const VERSION_BITS: u32 = 48;
@@ -59,7 +60,7 @@ pub(crate) const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Bucket<W, const N: usize = ENTRIES> {
-    /// A bound of every record that has no entry here.
+    /// A bound of every record of this bucket.
     floor: W,
     entries: [W; N],
 }
@@ -72,25 +73,26 @@ impl<W: Default, const N: usize> Default for Bucket<W, N> {
 
 const _: () = assert!(size_of::<Bucket<AtomicU64>>() == 64);
 
-/// What has been published, over any kind of words.
+/// The bounds of all records, over any kind of words.
 pub(crate) struct Bounds<W, const N: usize = ENTRIES> {
     buckets: Vec<Bucket<W, N>>,
 }
 
 impl<W: CacheWord, const N: usize> Bounds<W, N> {
-    /// Makes bounds of these buckets, at least one.
+    /// Makes bounds of these buckets, of which there must be at least one.
     pub(crate) fn of(buckets: Vec<Bucket<W, N>>) -> Bounds<W, N> {
         Bounds { buckets }
     }
 
-    /// Spreads the bits of a pointer.
+    /// Returns a hash of a pointer, whose bits are well mixed.
     fn hash(record: u64) -> u64 {
         let mixed = (record ^ record >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31
     }
 
-    /// The bucket of a record, by the upper bits, and its tag, of the lower ones.
+    /// Returns the bucket of a record, by the upper bits of its hash, and its tag, from the lower
+    /// ones.
     #[inline]
     fn place(&self, record: u64) -> (&Bucket<W, N>, u64) {
         let hash = Self::hash(record);
@@ -111,7 +113,8 @@ impl<W: CacheWord, const N: usize> Bounds<W, N> {
     pub(crate) fn raise(&self, record: u64, version: u64) {
         let (Bucket { floor, entries }, tag) = self.place(record);
         if version > VERSION_MASK {
-            // Beyond what an entry holds: nothing of this bucket is ever found current again.
+            // The version is too large for an entry. From now on no record of this bucket is found
+            // current.
             return floor.raise(u64::MAX);
         }
         loop {
@@ -129,7 +132,8 @@ impl<W: CacheWord, const N: usize> Bounds<W, N> {
             }
             let before = found & VERSION_MASK;
             if before >= version {
-                // Its own entry says as much already; or those of all others say more.
+                // Either the record's own entry has this version or a higher one, or all entries
+                // do.
                 if !own && !mutant!(ForgetEvicted) {
                     floor.raise(version);
                 }
@@ -144,13 +148,13 @@ impl<W: CacheWord, const N: usize> Bounds<W, N> {
         }
     }
 
-    /// A digest of all words.
+    /// Returns a digest of all words.
     pub(crate) fn digest(&self) -> u64 {
         let words = self.buckets.iter().flat_map(|bucket| std::iter::once(&bucket.floor).chain(&bucket.entries));
         words.fold(0, |digest, word| Self::hash(digest ^ Self::hash(word.load())))
     }
 
-    /// Bytes of all buckets.
+    /// Returns the bytes of all buckets.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.buckets)
     }

@@ -14,8 +14,9 @@ use crate::limits::HOPS_MAX;
 use crate::sets::{Fetch, Intent, Item, LocationSource, Sets, registered};
 use crate::tx::Tx;
 
-/// A bucket of a chain that was read, in the arena: place of the one before + 1, shard, bucket,
-/// version word of its header; then version word of each slot, and whether it is vacant.
+/// Layout in the arena of a bucket of a chain that was read. The head has 4 words: the place of the
+/// bucket before it in the arena + 1, the shard, the bucket's number, the version word of its
+/// header. Then each slot has 2 words: its version word, and whether it is vacant (1 or 0).
 pub(super) mod link {
     pub(in super::super) const HEAD_WORDS: usize = 4;
     pub(in super::super) const SLOT_WORDS: usize = 2;
@@ -24,12 +25,12 @@ pub(super) mod link {
 /// A bucket of the chain of a key, as it was read.
 pub(super) struct ChainLink<'a> {
     pub(super) bucket: BucketRef,
-    /// Version word of its header.
+    /// Version word of the bucket's header.
     pub(super) header: u64,
     pub(super) slots: &'a [u64],
 }
 
-/// The chain that was read for an item, last bucket first.
+/// Returns the buckets of the chain that was read for an item, the last bucket first.
 pub(super) fn chain_of<'a>(
     tables: &[Option<Arc<Table>>],
     arena: &'a [u64],
@@ -45,7 +46,8 @@ pub(super) fn chain_of<'a>(
     })
 }
 
-/// Takes a bucket that has arrived: the key's record is in it, or further on, or nowhere.
+/// Takes a bucket that has arrived. The key's record is in this bucket, or in a later one of the
+/// chain, or nowhere.
 pub(super) fn bucket_arrived(
     tx: &mut Tx<'_>,
     index: usize,
@@ -114,7 +116,7 @@ fn search_bucket(
         let record = match check(fetched) {
             Ok(record) => record,
             Err(why) => {
-                // It may be the key's own.
+                // This record may be the one of the key.
                 unreadable = Some(why);
                 continue;
             }
@@ -139,7 +141,8 @@ fn search_bucket(
                 table.learn(item.home, item.hash, item.location);
             }
             if ford.hitchhike && matches!(item.intent, Intent::Update | Intent::Delete) {
-                // The CAS could not name it: the record is read once more, under its lock.
+                // The record's place was not known when the round's locks were taken. So the record
+                // is locked now, and read once more under its lock.
                 item.fetch = Fetch::Record(LocationSource::Probed(bucket, slot as usize));
             } else {
                 item.keep(arena, &record);
@@ -186,7 +189,8 @@ fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
         for (slot, words) in link.slots.chunks_exact(link::SLOT_WORDS).enumerate() {
             let pointer = Pointer::new(shard, fstore.slot_at(link.bucket.bucket, slot as u64));
             if words[1] == 1 && !taken(pointer) {
-                // Overwritten by those of buckets further ahead.
+                // A vacant slot of an earlier bucket of the chain replaces this one, because the
+                // loop goes from the last bucket to the first.
                 vacant = Some(pointer);
                 break;
             }
@@ -194,7 +198,7 @@ fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
     }
     let header_of = |bucket: BucketRef| Pointer::new(shard, fstore.buckets.at(bucket.bucket));
     let mut last = last;
-    // Buckets that this transaction has added to the chain for other keys: it can fill them.
+    // This transaction may have added buckets to the chain for other keys. The key can go there.
     while vacant.is_none()
         && let Some(header) =
             sets.items.iter().find(|item| item.location.pointer == header_of(last) && item.is_written())
@@ -223,8 +227,8 @@ fn place(address: Address, pointer: Pointer, item: &mut Item) {
     item.address = address;
 }
 
-/// Has a structural record locked and read, unless it has been: its item, and whether it has been
-/// read.
+/// Makes sure that a structural record is locked and read in a later round, if it is not yet.
+/// Returns its item, and whether it has been read.
 fn read_structural(sets: &mut Sets, table: TableId, shard: u16, offset: u64) -> (usize, bool) {
     let record = sets.structural(table, shard, offset);
     let is_read = !sets.items[record].before(&sets.arena).is_empty();
@@ -235,9 +239,9 @@ fn read_structural(sets: &mut Sets, table: TableId, shard: u16, offset: u64) -> 
     (record, is_read)
 }
 
-/// Grows the chains whose last header, and the record of a part of the reserved space, have been
-/// locked and read: the new bucket is linked by this transaction's commit, like any change of a
-/// record.
+/// Grows the chains for which two records have been locked and read: the last header of the chain,
+/// and the record of a part of the reserved space. The commit of this transaction links the new
+/// bucket, like any change of a record.
 pub(super) fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
     for index in tx.state.sets.fetched..tx.state.sets.items.len() {
         let item = tx.state.sets.items[index];
@@ -249,7 +253,7 @@ pub(super) fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
             continue;
         }
         if sets.items[header].is_written() {
-            // Grown meanwhile, for another key of this transaction.
+            // The chain has grown meanwhile, for another key of this transaction.
             choose_slot(tx, index, last);
             continue;
         }
@@ -282,11 +286,11 @@ pub(super) fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The vacant slot for a key to be inserted has arrived, locked.
+/// Takes the vacant slot for a key to be inserted, which has arrived locked.
 pub(super) fn slot_arrived(item: &mut Item, floor: Version, life: Option<Life>) -> Result<Outcome, Stop> {
     let incarnation = match life {
         None => 1,
-        // Never used, but for an insert that recovery has undone.
+        // The slot was never used, except by an insert that recovery has undone.
         Some(Life::Deleted { incarnation } | Life::Prepared { incarnation }) => incarnation.wrapping_add(1),
         Some(Life::Present { .. }) => return Err(Abort::Changed.into()),
     };

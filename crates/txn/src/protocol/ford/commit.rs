@@ -1,4 +1,5 @@
-//! Commit: the undo entry and the write set go to every replica, in one chain for each node.
+//! The commit of FORD: the undo entry and the write set go to every replica, in one chain of verbs
+//! for each node.
 
 use remora_fabric::{Address, NodeId, Round, WORD_BYTES};
 use remora_node::Pointer;
@@ -16,8 +17,8 @@ use crate::state::Needed;
 use crate::tx::Tx;
 
 /// Changes the version of the first header of every chain that gets an insert. So a transaction
-/// that has found the key absent sees the insert in any case: its READ of the header may come after
-/// this transaction's unlock, and its READs of the slots before this commit.
+/// that has found the key absent sees the insert in any case, even if it reads the slots before
+/// this commit and the header after this transaction's unlock.
 pub(super) fn touch_chains(tx: &mut Tx<'_>) {
     for index in 0..tx.state.sets.items.len() {
         let sets = &mut tx.state.sets;
@@ -61,8 +62,8 @@ pub(super) fn prepare_entry(tx: &mut Tx<'_>) -> Result<UndoEntry, Stop> {
     Ok(UndoEntry { participants, backups, words })
 }
 
-/// Whether this transaction has kept what every written slot held under its lock. The commit
-/// installs a higher version than that.
+/// Returns whether this transaction has kept, for every written slot, what the slot held under its
+/// lock, and whether the commit installs a higher version than that.
 fn undo_is_whole(tx: &Tx<'_>) -> bool {
     let sets = &tx.state.sets;
     sets.items.iter().filter(|item| item.is_written()).all(|item| {
@@ -73,7 +74,7 @@ fn undo_is_whole(tx: &Tx<'_>) -> bool {
     })
 }
 
-/// Whether the main header of each chain that gets an insert is locked and written, too.
+/// Returns whether the main header of each chain that gets an insert is locked and written, too.
 fn inserts_change_headers(sets: &Sets) -> bool {
     sets.items.iter().filter(|item| item.change == Change::Insert).all(|item| {
         let table = sets.table(item.table);
@@ -85,30 +86,30 @@ fn inserts_change_headers(sets: &Sets) -> bool {
         || mutant!(InsertBesideLocked)
 }
 
-/// Whether a record is in the undo entry: if it is written.
+/// Returns whether a record belongs in the undo entry, which has all records that are written.
 fn is_logged(item: &Item) -> bool {
     item.is_written() && !(mutant!(InsertsNotLogged) && item.change == Change::Insert)
 }
 
-/// Words of the frame of an undo entry of some records.
+/// Returns the length of the frame of an undo entry of some records, in words.
 fn entry_words(sets: &Sets, logged: impl Fn(&Item) -> bool) -> usize {
     let logged = sets.items.iter().filter(|item| logged(item));
     let records: usize = logged.map(|item| log::RECORD_WORDS + sets.shape(item).image_words()).sum();
     FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + records
 }
 
-/// The ring of this lane at a node.
+/// Returns this lane's ring at a node.
 fn ring_of<'t>(tx: &'t Tx<'_>, node: NodeId) -> &'t RingWriter {
     &tx.state.rings[usize::from(node.0)]
 }
 
-/// Where the undo entry of this lane lies there.
+/// Returns the address of this lane's next undo entry at a node.
 pub(super) fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
     ring_of(tx, node).undo_at(tx.state.undo.at)
 }
 
-/// Installs the write set on every replica, invisible, each node's undo entry before it (invariants
-/// 3 and 4).
+/// Installs the write set on every replica, invisible. At each node, the undo entry comes first
+/// (invariants 3 and 4).
 pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: Ford) -> Result<(), Stop> {
     debug_assert!(tx.unsent.is_empty());
     debug_assert!(tx.state.sets.write_set_is_locked(), "ford 1: a written record is locked by its writer");
@@ -129,11 +130,13 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
     }
     let posted = tx.lane.execute(first);
     if !posted.was_sent() {
-        // Nothing of it will ever be anywhere: it has aborted, and its locks are released.
+        // No memory node will ever have any of the commit. So the transaction has aborted, and
+        // releases its locks.
         tx.unsent.clear();
         return posted.await.map(|_| ()).map_err(Stop::from);
     }
-    // From here on only recovery may undo it: neither an error nor a drop releases its locks.
+    // From here on only recovery may undo the transaction: neither an error nor a drop releases its
+    // locks.
     tx.locking = false;
     tx.logging = Some(posted);
     while let Some(posted) = &mut tx.logging {
@@ -154,8 +157,8 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
     Ok(())
 }
 
-/// The rounds of the commit: the first one, and, where they do not fit one round, the others in
-/// [`Tx::unsent`], to be sent one after the other.
+/// Returns the first round of the commit. If the commit does not fit one round, the other rounds go
+/// to [`Tx::unsent`], to be sent one after the other.
 fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
     let lane = tx.lane;
     let mut round = lane.round();
@@ -166,7 +169,8 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
         write_entry(tx, &mut round, entry, ford.lean);
     }
     let mut rounds: Vec<Round<'s>> = Vec::new();
-    // Which replicas, by their number, are written together: all, or backups before primaries.
+    // The replicas that are written together, by their number: all of them, or backups before
+    // primaries.
     let kinds: &[fn(usize) -> bool] =
         if ford.coalesce { &[|_| true] } else { &[|number| number > 0, |number| number == 0] };
     for kind in kinds {
@@ -273,8 +277,8 @@ fn write_entry_of(
     }
 }
 
-/// One flush behind the last WRITE to each backup. A primary's memory is rebuilt from a backup if
-/// it fails.
+/// Adds one flush after the last WRITE to each backup. A primary needs none: if it fails, a backup
+/// has its content.
 fn flush_backups(round: &mut Round<'_>, entry: &UndoEntry, ford: Ford) {
     if ford.selective_flush {
         nodes(entry.backups).for_each(|node| round.flush(node));

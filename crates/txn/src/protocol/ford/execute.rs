@@ -1,4 +1,5 @@
-//! Execution: records are read, and those to be written locked, in one round trip.
+//! The execution of FORD: one round trip reads the records that a transaction has named, and locks
+//! the ones that it will write.
 
 use remora_fabric::{Address, Completed, Round, probes};
 use remora_index::{BucketRef, Location};
@@ -14,8 +15,8 @@ use crate::sets::{Fetch, Intent, Lock, Sets, registered, shape};
 use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
 
-/// Brings every record that was named and is not here yet, and locks the records that were named
-/// to be written.
+/// Brings every record that was named and has not been fetched yet, and locks the records that were
+/// named to be written.
 pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     if tx.unheard {
         Box::pin(tx.forget_unheard()).await?;
@@ -54,10 +55,10 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Adds the next step of every item to the round: as much as fits.
+/// Adds the next step of every item to the round, as far as the round has room.
 fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
     let mut index = tx.state.sets.fetched;
-    // Structural records are added behind as they are needed.
+    // The loop adds structural records at the end of the items when they are needed.
     while index < tx.state.sets.items.len() {
         let item = tx.state.sets.items[index];
         let asked = match item.fetch {
@@ -85,7 +86,7 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
         let known = tx.state.sets.items.len();
         let header = tx.state.sets.structural(item.table, bucket.shard, offset);
         if header == known {
-            // Only its lock is needed, until the chain has to grow.
+            // Only the header's lock is needed, until the chain has to grow.
             tx.state.sets.items[header].fetch = Fetch::Here;
         }
         lock(tx, round, header);
@@ -102,7 +103,7 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
     true
 }
 
-/// A record whose location is known; with its lock, if it is to be written.
+/// Asks for a record whose location is known, and for its lock if the record is to be written.
 fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) -> bool {
     let sets = &tx.state.sets;
     let item = sets.items[index];
@@ -116,11 +117,13 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
     if writes {
         lock(tx, round, index);
     } else if ford.backup_reads && sets.items.len() > 1 {
-        // Alone it would have to be validated there, and need not be here.
+        // If this is the transaction's only record, a read at the primary needs no validation. A
+        // read at a backup would need one.
         let replicas = sets.table(item.table).replicas(item.location.pointer);
         from = replicas[lightest(&tx.state.load, replicas)].address(item.location.pointer.offset());
     }
-    // Behind the CAS, which is an ordered pair: what it brings is the record under the lock.
+    // The READ follows the CAS, and CAS then READ is an ordered pair. So it brings the record as it
+    // is under the lock.
     tx.state.sets.items[index].read = round.read(from, bytes);
     tx.state.sets.items[index].at_primary = from == item.address;
     tx.state.count(from.node, bytes);
@@ -145,32 +148,32 @@ fn lock(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
     }
 }
 
-/// The replica that this client has sent least to. Which that is follows the load, because what it
-/// sends is counted.
+/// Returns the replica to which this client has sent the fewest bytes. The choice follows the load,
+/// because the client counts what it sends.
 fn lightest(load: &[u64], replicas: &[Replica]) -> usize {
     let of = |replica: &Replica| load.get(usize::from(replica.node.0)).copied().unwrap_or(0);
     let copies = (0..replicas.len()).filter(|replica| !replicas[*replica].joining);
     copies.min_by_key(|replica| of(&replicas[*replica])).unwrap_or(0)
 }
 
-/// What became of the locks that a round has asked for.
+/// The outcome of the locks that a round has asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Locks {
     Held,
-    /// One was to be taken over from the lane's last transaction, and had been freed: everything is
-    /// asked again.
+    /// A lock was to be taken over from the lane's last transaction, but had been freed already.
+    /// The transaction asks for everything again.
     Again,
 }
 
-/// Sees which of the locks asked for have been taken. One is another's: the transaction aborts, and
-/// releases its own.
+/// Sees which of the locks that the round asked for have been taken. If another transaction has one
+/// of them, this transaction aborts, and releases its own locks.
 fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
     let me = tx.id;
     let (mut conflict, mut again) = (None, false);
     for (index, item) in tx.state.sets.items.iter_mut().enumerate().filter(|(_, item)| item.lock == Lock::Maybe) {
         let previous = LockWord::from_bits(done.previous(item.swap));
-        // A stale location can lead two items to one slot, which is one's own then, under the name
-        // of the other.
+        // A stale location can lead two items to one slot. Then the second CAS finds this
+        // transaction's own lock, which the first item has.
         item.lock = if done.swapped(item.swap) { Lock::Held } else { Lock::No };
         if item.lock == Lock::No && previous.is_free() {
             again = true;
@@ -183,7 +186,8 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
     Err(Abort::Locked(holder).into())
 }
 
-/// A record has arrived: keeps it, if it is whole, visible, and its key's.
+/// Takes a record that has arrived. Keeps it if it is whole, visible, and the record of the item's
+/// key.
 fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcome, Stop> {
     let released = tx.state.released.holder;
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
@@ -194,8 +198,8 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
     };
     if let Fetch::Place(_) = item.fetch {
         let chain = chain_of(tables, arena, item).flat_map(|link| link.slots.iter().step_by(link::SLOT_WORDS));
-        // Above every version of the chain: the key's former life ended with one of them (`fstore`,
-        // rule 3).
+        // The new version must be above every version of the chain, because the key's former life
+        // ended with one of them (`fstore`, rule 3).
         let lowest = registered(tables, item.table).version_floor().max(record.version());
         let floor = chain.map(|word| Version::from_bits(*word).0).fold(lowest, Version::max);
         item.keep_before(arena, &record);
@@ -219,8 +223,8 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
     Ok(Outcome::Done)
 }
 
-/// The record at the location that the cache gave is another's, or gone: looks into the index. A
-/// lock that was taken for nothing goes back at once.
+/// Looks up a key in the index, because the record at the location that the cache gave is another
+/// key's, or deleted. If the transaction has locked that record, it releases the lock at once.
 #[cold]
 fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
     let item = tx.state.sets.items[index];
@@ -239,8 +243,8 @@ fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
     if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Outcome::Done) }
 }
 
-/// Locks what is written and was only named to be read, and sees in the same round trip whether it
-/// is still what was read.
+/// Locks the records that are written although they were only named to be read. Sees in the same
+/// round trip whether each of them is still as it was read.
 pub(super) async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let mut next = 0;
     while next < tx.state.sets.items.len() {
@@ -260,7 +264,7 @@ pub(super) async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
         }
         let done = tx.lane.execute(round).await?;
         if locked(tx, &done)? == Locks::Again {
-            return Err(Abort::Changed.into()); // nothing is taken over here
+            return Err(Abort::Changed.into()); // no lock is taken over here
         }
         let Sets { tables, items, arena, .. } = &mut tx.state.sets;
         for item in &mut items[first..next] {

@@ -1,5 +1,5 @@
 //! FORD: one-sided transactions that update every replica in place (Zhang et al., TOS 2023, section
-//! 4), corrected.
+//! 4). This is the text's protocol with corrections, which this page lists.
 //!
 //! ```text
 //!            coordinator -> primaries                 -> all replicas of     round trips
@@ -28,22 +28,24 @@
 //! - 1 if it reads one record,
 //! - 2 if it reads several.
 //!
-//! A record whose location is unknown costs the READ of its bucket before. A record that was named
-//! to be read, and is then written, is locked by a round of its own. No CPU of a memory node takes
-//! part in anything.
+//! A record whose location is unknown costs one more round trip before, for the READ of its bucket.
+//! A record that was named to be read, and is then written, is locked by a round of its own. No CPU
+//! of a memory node takes part.
 //!
-//! # Where this is not the text's protocol
+//! # Where this differs from the text
 //!
 //! - The text puts the invisible bit into the lock word and sets it by a CAS before the data. Here
-//!   the bit is in the version word and **rides in the WRITE of the data**: mark and data land
+//!   the bit is in the version word and **is part of the WRITE of the data**: mark and data land
 //!   together. So a commit needs no atomics, nothing depends on a NIC's order of WRITE after CAS,
-//!   and the lock word is only ever CASed.
+//!   and only CAS changes the lock word.
 //! - The undo entry goes out **in the commit's own chain**, before the data on each connection, and
-//!   not in a round during execution. So two round trips are two also for short logic, and an abort
-//!   has no log to neutralize.
-//! - Validation looks **at the primary, and at the lock** as well as the version.
-//! - Replicas are made visible, and logs freed, **and acknowledged, before any lock is freed**.
-//! - A rollback, which only recovery does, installs a new odd version, and never the old one again.
+//!   not in a round during execution. So a transaction takes two round trips even if its logic is
+//!   short, and an abort has no log entry to free.
+//! - Validation looks **at the primary**, and **at the lock** as well as the version.
+//! - The client makes replicas visible and frees log entries first. It frees locks only **after the
+//!   memory nodes have acknowledged both**.
+//! - Only recovery rolls back. A rollback installs a new odd version, and never the old version
+//!   again.
 //!
 //! # The lean release
 //!
@@ -54,65 +56,66 @@
 //! ```
 //!
 //! The lean release takes one round instead of two ([`Ford::lean`]). The next writer of the record
-//! may overtake it, and it must not show what that writer has half written. So it is a CAS from
-//! this transaction's version, which the next writer's WRITE has replaced. WRITE and CAS of the
-//! version word must therefore be atomic to each other. Undo entries are not freed: recovery tells
-//! by the versions that a transaction has ended, and makes replicas visible by CAS as well.
+//! may overtake the release. The release must not make visible what that writer has half written.
+//! So a backup is made visible by a CAS from this transaction's version, which the next writer's
+//! WRITE has replaced. WRITE and CAS of the version word must therefore be atomic to each other.
+//! Undo entries are not freed. Recovery sees by the versions that a transaction has ended, and
+//! makes replicas visible by CAS as well.
 //!
 //! # Hand-over
 //!
 //! The unlocks of a release wait for the answer to its first round, and the lane's next transaction
-//! may want the same record at once. It **takes the lock over**, by CAS(former -> me) in place of
-//! CAS(free -> me), which saves it a round trip and an attempt. What it reads comes behind the
-//! former transaction's WRITE of the version, on the same connection.
+//! (the heir) may want the same record at once. The heir **takes the lock over**, by CAS(former ->
+//! me) in place of CAS(free -> me), which saves it a round trip and an attempt. Its READ follows
+//! the former transaction's WRITE of the version on the same connection.
 //!
-//! But the former's release may still be on its way to other replicas. Until that release is
-//! acknowledged, the heir neither writes anything nor frees the lock. Its commit waits, and its own
-//! release is posted behind the former's unlocks (invariant 5 holds for both). If the former's
-//! release fails, the heir fails too, and the lock stays for recovery, as the former's would. After
-//! a crash, no log names the heir's lock. The former's transaction is complete on every replica,
-//! and is rolled forward.
+//! But the release of the former transaction may still be on its way to other replicas. Until that
+//! release is acknowledged, the heir neither writes anything nor frees the lock. The commit of the
+//! heir waits, and its release is posted after the former transaction's unlocks (invariant 5 holds
+//! for both). If the former transaction's release fails, the heir fails too, and the lock stays for
+//! recovery. After a crash, no log names the heir's lock. The former transaction is complete on
+//! every replica, and is rolled forward.
 //!
 //! # Localized validation
 //!
 //! All clients that write a table may publish in one version cache ([`Ford::validation`]). Then a
-//! transaction looks up there what it only read. That is one round trip less if the cache is in
-//! this process (preset `ford-local`), and a shorter one if it is near (`ford-global`).
-//! [`vcache`](crate::vcache) has the argument. Between its last lock and that look, a transaction
-//! publishes what it is about to write. What the cache does not vouch for is validated at the
-//! primary as above.
+//! transaction looks up in the cache whether the records that it only read are current. That saves
+//! a round trip if the cache is in this process (preset `ford-local`), and makes it shorter if the
+//! cache is near (`ford-global`). [`vcache`](crate::vcache) has the argument. Between its last lock
+//! and that look, a transaction publishes the versions that it is about to write. Records that the
+//! cache does not vouch for are validated at the primary, as above.
 //!
 //! # Invariants
 //!
-//! 1. **A written record is locked by its writer**, at its primary, from before it was last read
-//!    until every replica is visible again. Locks are taken by CAS(free -> me), or by CAS(former ->
-//!    me) from the lane's last transaction, which has committed. They are released by CAS(me ->
-//!    free), only if they may have been taken.
-//! 2. **Validation after the last lock, before the commit round, at the primary, and it fails on
-//!    the lock of another**, also in a transaction that only reads. Otherwise there is write skew
-//!    between transactions that write. For one that only reads: the holder of the lock may have
-//!    validated what it only read, before a third transaction overwrote that. Then the holder comes
-//!    before the third. If the third has been answered since, a reader that began after the answer
+//! 1. **A written record is locked by its writer**, at its primary, from before the record was last
+//!    read until every replica is visible again. Locks are taken by CAS(free -> me), or by
+//!    CAS(former -> me) from the lane's last transaction, which has committed. They are released by
+//!    CAS(me -> free), and only if they may have been taken.
+//! 2. **Validation comes after the last lock and before the commit round. It looks at the primary,
+//!    and fails if another transaction has the lock**, also in a transaction that only reads.
+//!    Otherwise there is write skew between transactions that write. A transaction that only reads
+//!    needs this, too. The holder of the lock may have validated a record that it only read, before
+//!    a third transaction overwrote that record. Then the holder comes before the third
+//!    transaction. If the third one has been answered since, a reader that began after the answer
 //!    comes after both, and must not miss what the holder writes (litmus `ford-read-behind-lock`).
 //!    The text validates versions only, and the model that this protocol was first checked with had
-//!    no such three transactions. Locally: **published before that**, and validation fails if
-//!    another transaction has published.
-//! 3. **Undo entry before data, on every node**, on one connection; the entry is the whole write
-//!    set. From the moment that the commit round is posted, this client never undoes; only recovery
-//!    may.
+//!    no such three transactions. With localized validation, a transaction **publishes before it
+//!    validates**, and validation fails if another transaction has published.
+//! 3. **Undo entry before data, on every node**, on one connection; the entry has the whole write
+//!    set. Once the commit round has been posted, only recovery may undo the transaction, and not
+//!    this client.
 //! 4. **Acknowledged means complete on every replica.** So no read of any replica that began later
 //!    sees an older version.
-//! 5. **Visible before log free** on each node, **all of that before unlock**. (Lean: a replica is
-//!    made visible from this transaction's version only.)
-//! 6. **A record is read only while visible and whole**; a lock alone does not make it unreadable.
-//!    A record needs no validation only if it is the transaction's only one, was read at the
-//!    primary, and was not locked there (as in 2). Backups have no locks: whatever is read there is
-//!    validated.
+//! 5. **Visible before log free** on each node, **all of that before unlock**. With the lean
+//!    release, a replica is made visible only if it still has this transaction's version.
+//! 6. **A record is read only while it is visible and whole**; a lock alone does not make it
+//!    unreadable. A record needs no validation only if it is the transaction's only one, was read
+//!    at the primary, and was not locked there (as in 2). Backups have no locks, so every record
+//!    that was read there is validated.
 //!
 //! The client asserts rules 1 to 4 where it acts. The others depend on when verbs land at the
 //! replicas, and litmus tests check them: rule 5 `ford-visible-after-free`, `ford-late-release` and
-//! `ford-lean-late-release`, rule 6 `ford-visible-at-once` and
-//! `ford-read-only-without-validation`.
+//! `ford-lean-late-release`, rule 6 `ford-visible-at-once` and `ford-read-only-without-validation`.
 
 mod chain;
 mod commit;
@@ -138,49 +141,52 @@ use crate::state::Needed;
 use crate::tx::Tx;
 
 impl Protocol {
-    /// FORD with every mechanism, but not the lean release or localized validation.
+    /// FORD with every mechanism except the lean release and localized validation (`ford`).
     pub const FORD: Protocol = Protocol::Ford(Ford::WHOLE);
-    /// FORD with its lean release.
+    /// FORD with the lean release (`ford-lean`).
     pub const FORD_LEAN: Protocol = Protocol::Ford(Ford::LEAN);
-    /// FORD with localized validation, by a cache of each compute node. It is for tables that only
-    /// this compute node writes.
+    /// FORD with localized validation, by a version cache in each process (`ford-local`). It is for
+    /// tables that only this process writes.
     pub const FORD_LOCAL: Protocol = Protocol::Ford(Ford::LOCAL);
-    /// FORD with localized validation, by one cache that all compute nodes ask.
+    /// FORD with localized validation, by one version cache that all clients of the cluster ask
+    /// (`ford-global`).
     pub const FORD_GLOBAL: Protocol = Protocol::Ford(Ford::GLOBAL);
 }
 
-/// The mechanisms of FORD. All but the lean release and localized validation are on by default; an
-/// ablation turns one off.
+/// The mechanisms of FORD, each of which can be on or off. By default ([`Ford::WHOLE`]) all are on
+/// except the lean release and localized validation. An ablation turns one off ([`Ford::disable`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ford {
-    /// Locks are taken by the round that reads the record. Without: by a round of their own before
-    /// the commit.
+    /// Whether the round that reads a record also takes its lock. If not, a round of its own takes
+    /// the locks before the commit.
     pub hitchhike: bool,
-    /// Locations are cached.
+    /// Whether the client caches the locations of records.
     pub address_cache: bool,
-    /// Undo entry, backups and primaries in one round. Without: in three, one after the other.
+    /// Whether one round writes the undo entry, the backups and the primaries. If not, three rounds
+    /// do, one after the other.
     pub coalesce: bool,
-    /// The client does not wait for the release.
+    /// Whether the release is in the background, so that the client does not wait for it.
     pub background_release: bool,
-    /// What is only read may be read from a backup. Without: from primaries.
+    /// Whether a record that is only read may be read from a backup. If not, all records are read
+    /// from primaries.
     pub backup_reads: bool,
-    /// One flush for each backup, behind its last WRITE. Without: one behind every WRITE, at every
-    /// replica.
+    /// Whether there is one flush for each backup, after its last WRITE. If not, there is one after
+    /// every WRITE, at every replica.
     pub selective_flush: bool,
-    /// The release is one round in the background instead of two, and undo entries are not freed.
-    /// For fabrics on which WRITE and CAS of one word are atomic to each other.
+    /// Whether the release is one round in the background instead of two, and undo entries are not
+    /// freed. It is for fabrics on which WRITE and CAS of one word are atomic to each other.
     pub lean: bool,
-    /// How what is only read is validated.
+    /// How records that are only read are validated.
     pub validation: Validation,
-    /// The commit and release of this page. Without: **no transactions**, but the verbs of the
-    /// text's, for measurements of what its corrections cost. An atomic before the data on every
-    /// replica makes it invisible, and one WRITE on each makes it visible and unlocks it, with no
-    /// barrier.
+    /// Whether the commit and the release are the corrected ones of this module. If not, these are
+    /// **no transactions**, but the verbs of the text's protocol, to measure what the corrections
+    /// cost. An atomic before the data makes each replica invisible. One WRITE makes the replica
+    /// visible and unlocks it, with no barrier.
     pub corrections: bool,
 }
 
 impl Ford {
-    /// Every mechanism, but not the lean release or localized validation.
+    /// FORD with every mechanism except the lean release and localized validation.
     pub const WHOLE: Ford = Ford {
         hitchhike: true,
         address_cache: true,
@@ -198,7 +204,7 @@ impl Ford {
     pub const LOCAL: Ford = Ford { validation: Validation::Local, ..Ford::WHOLE };
     /// FORD with localized validation, by the version cache of the cluster.
     pub const GLOBAL: Ford = Ford { validation: Validation::Global, ..Ford::WHOLE };
-    /// The mechanisms that can be turned off, by name.
+    /// The names of the mechanisms that [`Ford::disable`] can turn off.
     pub const MECHANISMS: [&'static str; 7] = [
         "hitchhike",
         "address-cache",
@@ -209,7 +215,7 @@ impl Ford {
         "corrections",
     ];
 
-    /// Turns a mechanism off; false if there is none of that name.
+    /// Turns the mechanism with this name off. Returns false if there is none of that name.
     #[must_use]
     pub fn disable(&mut self, mechanism: &str) -> bool {
         let known = Ford::MECHANISMS.iter().position(|name| *name == mechanism);
@@ -236,7 +242,7 @@ impl Steps for Ford {
             (Validation::Remote, false) => ("ford", Discipline::IN_PLACE),
         };
         ProtocolSpec {
-            // What no version cache vouches for is validated at its primary.
+            // Records that no version cache vouches for are validated at their primaries.
             accepts: &[Discipline::IN_PLACE],
             index: IndexKind::FStore,
             execute: FirstRead::OneSided { cached: self.address_cache },

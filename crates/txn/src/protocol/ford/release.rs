@@ -1,4 +1,5 @@
-//! Release: replicas become visible, log entries free, and then locks.
+//! The release of FORD: the client makes the replicas visible, frees the log entries, and then
+//! frees the locks.
 
 use remora_fabric::{Execute, Round};
 use remora_node::ring::{self};
@@ -12,11 +13,12 @@ use crate::state::Needed;
 use crate::swap::swap_lock;
 use crate::tx::Tx;
 
-/// Makes the write set of a committed transaction visible, and frees its logs and then its locks.
+/// Makes the write set of a committed transaction visible, then frees its log entries, and then its
+/// locks.
 pub(super) async fn release(tx: &mut Tx<'_>, ford: Ford) {
     let lane = tx.lane;
     let release = Release::of(tx, ford);
-    // Of a release of many rounds, the one that frees the entry may come behind the next commit.
+    // If a release has many rounds, the round that frees the entry may come after the next commit.
     let needed = if release.full.is_empty() { Needed::No } else { Needed::Meanwhile };
     tx.state.undo_written(tx.undo_words, needed);
     let locks = tx.state.sets.items.iter().filter(|item| item.lock == Lock::Held).map(|item| item.address);
@@ -64,11 +66,11 @@ impl<'s, I: Iterator<Item = Round<'s>>> Drop for Awaited<'s, I> {
 /// The unlocks are a round of their own rather than the end of a fenced one: a fence holds up what
 /// the endpoint's other lanes post behind it, for a round trip.
 pub(super) struct Release<'s> {
-    /// What did not fit the next one: almost never any.
+    /// Full rounds before `shown`, for verbs that had no room in it. There is almost never one.
     full: Vec<Round<'s>>,
-    /// Versions, visible, and at the end the undo entry, free.
+    /// The round that makes the versions visible, and at its end frees the undo entry.
     shown: Round<'s>,
-    /// What did not fit the last one.
+    /// Full rounds before `unlocks`, for unlocks that had no room in it.
     full_unlocks: Vec<Round<'s>>,
     unlocks: Round<'s>,
 }
@@ -147,7 +149,8 @@ impl<'s> Release<'s> {
         Release { full, shown, full_unlocks, unlocks }
     }
 
-    /// Unlocks in the round that makes the replicas visible: at each primary behind it.
+    /// Makes the lean release: the round that makes the replicas visible also frees the locks. At
+    /// each primary the unlock comes after the record has become visible.
     fn lean(tx: &Tx<'s>, mut full: Vec<Round<'s>>, mut shown: Round<'s>) -> Release<'s> {
         for item in tx.state.sets.items.iter().filter(|item| item.lock == Lock::Held) {
             if !shown.has_room(1, 16) {

@@ -1,4 +1,5 @@
-//! Validation: what was only read is looked at again, at its primary or in a version cache.
+//! The validation of FORD: the client checks that the records which it only read are current, at
+//! their primaries or in a version cache.
 
 use remora_fabric::{Completed, Round};
 use remora_index::fstore::BUCKET_HEADER_BYTES;
@@ -17,8 +18,8 @@ use crate::sets::{Fetch, Item, Lock, Sets};
 use crate::tx::Tx;
 use crate::vcache;
 
-/// Validates a transaction that writes nothing. A single record may be known to have been current
-/// when it was read. Several records must be looked at again together.
+/// Validates a transaction that writes nothing. A single record needs no second look if it is known
+/// to have been current when it was read. Several records must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     let accept_locked = mutant!(ValidateReadOnlyVersionOnly);
     let current = |item: &Item| matches!(item.fetch, Fetch::Here) && (item.current || accept_locked);
@@ -31,8 +32,8 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<()
     Ok(())
 }
 
-/// Says in the version cache what this transaction is about to install, and *then* has it vouch for
-/// what was only read.
+/// Publishes in the version cache what this transaction is about to install, and *then* asks the
+/// cache to vouch for the records that it only read.
 pub(super) async fn consult(tx: &mut Tx<'_>, by: Validation, publish: bool, look: bool) -> Result<(), Stop> {
     debug_assert!(
         !publish || tx.locking && tx.state.sets.write_set_is_locked() || mutant!(PublishBehindCommit),
@@ -58,7 +59,8 @@ pub(super) async fn consult(tx: &mut Tx<'_>, by: Validation, publish: bool, look
     }
 }
 
-/// Publishes in the cluster's cache, and *then* asks it, by calls: almost always one.
+/// Publishes in the cluster's version cache, and *then* asks the cache, by calls. One call is
+/// almost always enough.
 async fn consult_host(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), Stop> {
     let host = tx.state.cache_host();
     let mut pairs = std::mem::take(&mut tx.state.asked);
@@ -94,26 +96,27 @@ async fn consult_host(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), 
     Ok(())
 }
 
-/// The versions that this transaction is about to install.
+/// Returns the versions that this transaction is about to install, of records whose tables have a
+/// version cache.
 fn published(sets: &Sets) -> impl Iterator<Item = (Pointer, Version)> {
     let written = sets.items.iter().filter(|item| item.is_written() && has_cache(sets, item));
     written.map(|item| (item.location.pointer, item.version.committed_over()))
 }
 
-/// Whether what is published of a record's table is in the version cache.
+/// Returns whether the table of a record has a version cache.
 fn has_cache(sets: &Sets, item: &Item) -> bool {
     sets.table(item.table).entry().spec.discipline.has_version_cache()
 }
 
-/// The versions by which the version cache can tell whether what was only read is still so, or
-/// whether a key is still absent; none if it cannot.
+/// Returns the versions by which the version cache can tell whether a record that was only read is
+/// current, or whether a key is still absent. Returns none if the cache cannot tell.
 fn seen<'s>(sets: &'s Sets, item: &'s Item) -> impl Iterator<Item = (Pointer, Version)> + 's {
     let table = sets.table(item.table);
     let is_asked = item.lock != Lock::Held && !item.structural && has_cache(sets, item);
     let is_absent = matches!(item.fetch, Fetch::Absent);
     let record = (is_asked && !is_absent).then_some((item.location.pointer, item.version));
-    // An insert of the key publishes the slot that it fills; if that is in a bucket behind these,
-    // then the last header too.
+    // An insert of the key publishes the slot that it fills. If that slot is in a later bucket than
+    // these, the insert also publishes the last header of these.
     let fstore = table.fstore().filter(|_| is_asked && is_absent);
     let chain = fstore.into_iter().flat_map(move |fstore| {
         chain_of(&sets.tables, &sets.arena, item).flat_map(move |link| {
@@ -127,8 +130,8 @@ fn seen<'s>(sets: &'s Sets, item: &'s Item) -> impl Iterator<Item = (Pointer, Ve
     record.into_iter().chain(chain)
 }
 
-/// Looks again, at the primaries, at what was read and is not locked (invariant 2); but for what
-/// the version cache vouches for.
+/// Looks again, at the primaries, at the records that were read and are not locked (invariant 2).
+/// Leaves out the records that the version cache vouches for.
 pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
     debug_assert!(
         !writes || tx.state.sets.write_set_is_locked() || mutant!(ValidateWithLocks),
@@ -178,8 +181,8 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
     Ok(())
 }
 
-/// Adds the buckets of an absent key's chain. A chain that no round has room for is read as far as
-/// it fits, and refused.
+/// Adds the buckets of an absent key's chain. If no round has room for the whole chain, the chain
+/// is read as far as it fits, and the validation fails.
 fn look_for(sets: &Sets, item: usize, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
     if mutant!(AbsentWithoutValidation) {
         return true;
@@ -202,7 +205,8 @@ fn look_for(sets: &Sets, item: usize, round: &mut Round<'_>, checks: &mut Vec<Ch
     true
 }
 
-/// Whether what was looked at again is still what was read, and no other transaction has it locked.
+/// Checks that what was looked at again is still what was read, and that no other transaction has
+/// it locked.
 fn passes(
     sets: &Sets,
     done: &Completed<'_>,
@@ -221,7 +225,7 @@ fn passes(
             let table = sets.table(item.table);
             (item, table.structural().validated(words), bucket_is_same(table, &sets.arena[chain..], words))
         }
-        Check::Call { .. } | Check::Find { .. } => return Err(Abort::Changed.into()), // never asked for here
+        Check::Call { .. } | Check::Find { .. } => return Err(Abort::Changed.into()), // FORD never asks by calls
     };
     debug_assert!(!item.structural);
     let Some(RecordHeader { lock, .. }) = now else { return Err(Abort::Changed.into()) };
@@ -233,12 +237,12 @@ fn passes(
     if same { Ok(()) } else { Err(Abort::Changed.into()) }
 }
 
-/// Whether a record has the version that was seen, and is visible.
+/// Returns whether a record has the version that was seen, and is visible.
 fn is_same(now: Option<RecordHeader>, seen: Version) -> bool {
     now.is_some_and(|now| now.still_shows(seen))
 }
 
-/// Whether no version of a bucket has changed since it was put into the arena.
+/// Returns whether no version of a bucket has changed since the bucket was put into the arena.
 fn bucket_is_same(table: &Table, before: &[u64], now: &[u64]) -> bool {
     let Some(fstore) = table.fstore() else { return false };
     let slots = before[link::HEAD_WORDS..].chunks_exact(link::SLOT_WORDS);

@@ -1,11 +1,11 @@
-//! What the words of a record say that was read: whether they can be used, and whether another
+//! Judges the words of a record that was read: whether they can be used, and whether another
 //! transaction may be changing them.
 
 use remora_record::{FetchedRecord, LockWord, StableRecord, Unstable};
 
 use crate::error::Abort;
 
-/// What a record's words turned out to be.
+/// The result of a look at the words of a record.
 pub(super) enum Outcome {
     /// The step that asked for these words is done.
     Done,
@@ -20,9 +20,9 @@ pub(super) fn unstable(why: Unstable) -> Outcome {
     })
 }
 
-/// Whether a lock says nothing of what its record holds: it is free, or held by the lane's last
-/// transaction, which has committed, and whose data is on every replica. No other transaction can
-/// have locked the record since.
+/// Returns whether a lock does not make its record uncertain. Such a lock is free, or held by the
+/// lane's last transaction, which has committed, and whose data is on every replica. In both cases
+/// no other transaction can be changing the record.
 #[inline]
 pub(super) fn is_nobodys(lock: LockWord, released: LockWord) -> bool {
     lock.is_free() || lock == released

@@ -1,4 +1,5 @@
-//! Execution: every record is locked, and read under its lock in the same round trip.
+//! The execution of two-phase locking: each record is locked, and read under its lock in the same
+//! round trip.
 
 use remora_fabric::{Completed, Round, probes};
 use remora_index::cluster_hash::BUCKET_BYTES;
@@ -12,7 +13,7 @@ use crate::shared::Next;
 use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
 
-/// Locks and brings every record that was named and is not here yet.
+/// Locks and brings every record that was named and has not been fetched yet.
 pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
     if tx.state.shared.has_orphans() {
         let shared = tx.state.shared.clone();
@@ -41,10 +42,11 @@ pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Rounds of one execution: longer than any way to a record is, where others leave it alone.
+/// Largest number of rounds of one execution. It is more than the way to any record takes while no
+/// other transaction changes the record.
 const ROUNDS_MAX: u32 = 4 * READ_ATTEMPTS;
 
-/// Adds the next step of every item to the round: as much as fits.
+/// Adds the next step of every item to the round, as far as the round has room.
 fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) -> Result<(), Stop> {
     for index in tx.state.sets.fetched..tx.state.sets.items.len() {
         let item = &mut tx.state.sets.items[index];
@@ -66,8 +68,8 @@ fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Asks for a record: for its lock, unless the transaction has it, and for what it holds under that
-/// lock. CAS then READ is an ordered pair.
+/// Asks for the lock of a record, unless the transaction has it, and for what the record holds
+/// under that lock. CAS then READ is an ordered pair.
 fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> Result<(), Stop> {
     let me = tx.id.lock();
     let item = tx.state.sets.items[index];
@@ -97,7 +99,7 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> Result<()
     Ok(())
 }
 
-/// What an item has asked for has arrived.
+/// Takes the answer to what an item has asked for.
 fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examined, Stop> {
     let item = tx.state.sets.items[index];
     match item.fetch {
@@ -114,13 +116,15 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
     }
 }
 
-/// What has become of the lock that an item has asked for.
+/// The outcome of the lock that an item has asked for.
 enum Locked {
-    /// The transaction has it.
+    /// The transaction has the lock.
     Held,
-    /// It has it for another of its items, whose location or this one's is stale.
+    /// The transaction has the lock for another of its items. The location of one of the two items
+    /// is stale.
     ByAnotherItem,
-    /// The word was not what the CAS expected, and can be taken from what it was.
+    /// The lock word was not what the CAS expected, but the lock can be taken by a CAS from the
+    /// word that was found.
     Again,
 }
 
@@ -173,14 +177,15 @@ fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked,
     }
 }
 
-/// A record has arrived that is locked for this item.
+/// Takes a record that has arrived, and that is locked for this item.
 fn record_arrived(tx: &mut Tx<'_>, index: usize, found: LocationSource, words: &[u64]) -> Result<Examined, Stop> {
     let before = tx.state.sets.items[index];
     let header = tx.state.sets.shape(&before).validated(words);
     let is_prepared = header.is_some_and(|header| header.version.is_rolled_back());
     let seen = tx.examine(index, words);
     if is_prepared && !matches!(seen, Examined::Unstable(_)) {
-        // Its inserter cannot take it back while it is locked (invariant 6).
+        // The transaction that had the slot prepared cannot take it back while the slot is locked
+        // (invariant 6).
         tx.state.sets.items[index].prepared = true;
         tx.preparing = true;
     }
@@ -212,8 +217,8 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, found: LocationSource, words: &
     }
 }
 
-/// A record has arrived that this transaction has locked for another item: it is not both, and one
-/// of the two has to look elsewhere.
+/// Takes a record that has arrived, and that this transaction has locked for another item. It
+/// cannot be the record of both items, so one of the two has to look elsewhere.
 fn beside_another(tx: &mut Tx<'_>, index: usize, found: LocationSource, words: &[u64]) -> Result<Examined, Stop> {
     let before = tx.state.sets.items[index];
     match tx.examine(index, words) {
@@ -225,8 +230,8 @@ fn beside_another(tx: &mut Tx<'_>, index: usize, found: LocationSource, words: &
     }
 }
 
-/// The record at an item's location is another's: searches on in the index, or asks the primary's
-/// CPU again, if that has named the location.
+/// Searches on in the index, because the record at an item's location is another key's. If the
+/// primary's CPU had named the location, asks the CPU again.
 fn look_elsewhere(tx: &mut Tx<'_>, index: usize, found: LocationSource) -> Result<Examined, Stop> {
     tx.look_up_again(index, found)?;
     let item = &mut tx.state.sets.items[index];
@@ -236,14 +241,14 @@ fn look_elsewhere(tx: &mut Tx<'_>, index: usize, found: LocationSource) -> Resul
     Ok(Examined::Another)
 }
 
-/// The primary's CPU has found the key's place, or linked one. The record is locked next, and what
-/// holds is what is read under that lock.
+/// Takes the answer of the primary's CPU that has found the key's place in the index, or linked
+/// one. The record is locked next. Only what is read under that lock counts.
 fn place_arrived(tx: &mut Tx<'_>, index: usize, reply: &[u64]) -> Result<Examined, Stop> {
     let before = tx.state.sets.items[index];
     let seen = tx.host_answered(index, reply)?;
     let item = &mut tx.state.sets.items[index];
     if before.lock != Lock::No && item.address != before.address {
-        // It is another record than the one that is locked.
+        // The CPU has named another record than the one that is locked.
         item.address = before.address;
         return Err(Abort::Changed.into());
     }
@@ -256,7 +261,7 @@ fn place_arrived(tx: &mut Tx<'_>, index: usize, reply: &[u64]) -> Result<Examine
     Ok(seen)
 }
 
-/// Releases the lock of an item whose record is another's.
+/// Releases the lock that an item has taken, because the record is another key's.
 fn release(tx: &mut Tx<'_>, index: usize) {
     let me = tx.id.lock();
     let item = &mut tx.state.sets.items[index];

@@ -1,4 +1,5 @@
-//! Two-phase locking that never waits: the textbook baseline of the protocols here.
+//! Two-phase locking that never waits for a lock. It is the textbook baseline for the other
+//! protocols.
 //!
 //! ```text
 //!          coordinator                         primaries          all rings    round trips
@@ -15,40 +16,43 @@
 //!
 //! With locations cached and records named for what is done to them, a transaction that writes
 //! takes 2 round trips, whatever it reads, and one that only reads takes 1. A record that was named
-//! to be read and is then written costs one more. Inserts and deletes cost a call, and then the
-//! lock. A CAS of a shared lock has to know the other holders: it is sent again, from the word that
-//! it has found, where they have come or gone.
+//! to be read and is then written costs one round trip more. Inserts and deletes cost a call, and
+//! then the lock. A CAS of a shared lock has to name the other holders. If one of them has come or
+//! gone, the client sends the CAS again, from the word that it has found.
 //!
-//! A transaction that meets a lock which excludes its own aborts at once, releases what it has, and
-//! is tried again. So no transaction ever waits for another one, and there is no deadlock.
+//! A transaction that meets a lock which excludes its own aborts at once, releases the locks that
+//! it has, and is tried again. So no transaction ever waits for another one, and there is no
+//! deadlock.
 //!
 //! Logs, installation, recovery and backups are those of optimistic concurrency control
-//! (`protocol/redo.rs`, `recovery.rs`). What differs is what keeps other transactions out.
+//! (`protocol/redo.rs`, `recovery.rs`). Only the way in which a transaction keeps others out is
+//! different.
 //!
 //! # Invariants
 //!
 //! 1. **A record is read under a lock**, which the transaction keeps until its lock point: the
-//!    moment when it has all its locks and has seen that absent keys are absent still. So what it
-//!    has read holds at the lock point, and transactions are serializable in the order of their
-//!    lock points.
+//!    moment when it has all its locks and has seen that absent keys are still absent. So what it
+//!    has read is current at the lock point, and transactions are serializable in the order of
+//!    their lock points.
 //! 2. **An exclusive lock is taken from a word that no client holds**, or from a shared one that
 //!    this transaction alone holds. It is released by CAS(me -> free), and only if it may have been
 //!    taken.
 //! 3. **A shared lock names its holders** ([`SharedLock`](remora_record::SharedLock)), so that
 //!    recovery can take out the ones that have died. `shared.rs` counts the transactions of a
 //!    client that rely on its bit.
-//! 4. **Locks are released behind the log's answer**; exclusive ones behind the record that they
-//!    protect (invariants 4 and 5 of `occ`). While the log's answer is awaited, the locks of the
-//!    write set are the log's: neither an error nor a drop releases them. All others are this
-//!    transaction's to release, however it ends.
+//! 4. **Locks are released after the log's answer**, and exclusive locks also after the record that
+//!    they protect has been written (invariants 4 and 5 of `occ`). While the client awaits the
+//!    log's answer, neither an error nor a drop releases the locks of the write set. The
+//!    transaction releases all its other locks, however it ends.
 //! 5. **An absent key is validated**, since there is no record to lock: its buckets are read again
 //!    after all locks are held, as in `occ`. Ordered tables have no such gaps, because the leaf
 //!    that would have the key is a record.
 //! 6. **A slot that is prepared for an insert is taken back by the transaction that has locked
-//!    it**, shared or not, unless that one inserts: its inserter finds it locked, and cannot.
+//!    it**, with a shared lock or an exclusive one, unless that transaction inserts the key. The
+//!    transaction that had the slot prepared finds it locked, and cannot take it back.
 //!
-//! The client asserts rules 1, 2, 4 and 5 where it acts. The others are about several clients:
-//! the litmus test `no-wait-orphan-lock` checks rule 3, and
+//! The client asserts rules 1, 2, 4 and 5 in the code that acts by them. Rules 3 and 6 are about
+//! several clients: the litmus test `no-wait-orphan-lock` checks rule 3, and
 //! `an_insert_given_up_anywhere_leaves_no_trace` (`crates/remora/tests/inserts.rs`) checks rule 6.
 
 mod execute;
@@ -73,7 +77,7 @@ use upgrade::lock_written;
 pub struct NoWait;
 
 impl Protocol {
-    /// Two-phase locking that aborts where it would have to wait.
+    /// Two-phase locking that aborts where it would have to wait (`no-wait-2pl`).
     pub const NO_WAIT: Protocol = Protocol::NoWait(NoWait);
 }
 
@@ -129,17 +133,17 @@ impl Steps for NoWait {
     }
 }
 
-/// Whether the transaction has a lock of every record that it has read.
+/// Returns whether the transaction has a lock of every record that it has read.
 fn has_all_locks(sets: &Sets) -> bool {
     let is_locked = |item: &Item| matches!(item.lock, Lock::Shared | Lock::Held);
     sets.items.iter().all(|item| matches!(item.fetch, Fetch::Absent) || is_locked(item)) || mutant!(UnlockReadsEarly)
 }
 
-/// The locks of the write set are the log's, or on their way to be free. Those of other records are
-/// this transaction's still, which releases them when it ends (invariant 4).
+/// Keeps the locks of records that are only read, for the transaction to release when it ends
+/// (invariant 4). The locks of the write set are the log's by now, or are being released.
 fn keep_others(tx: &mut Tx<'_>) {
     if tx.locking {
-        return; // the log was never sent, so all of them are
+        return; // the log was never sent, so the transaction still has all its locks
     }
     for item in &mut tx.state.sets.items {
         if item.is_written() {

@@ -55,7 +55,7 @@ async fn upgrade(tx: &mut Tx<'_>) -> Result<(), Stop> {
             item.lock = Lock::Held;
             tx.state.shared.upgraded(item.address);
         } else {
-            // Others have come or gone: the bit is there still.
+            // Other holders have come or gone, but this client's bit is still set.
             item.lock = Lock::Shared;
             tx.state.shared.set(item.address, LockWord::from_bits(done.previous(item.swap)));
         }

@@ -1,4 +1,5 @@
-//! Execution: the records that a transaction has named are brought, by READs or by calls.
+//! The execution of optimistic concurrency control: READs or calls bring the records that a
+//! transaction has named.
 
 use remora_fabric::{Completed, Round};
 use remora_index::cluster_hash::BUCKET_BYTES;
@@ -8,10 +9,10 @@ use crate::protocol::lookup::{Examined, ask_host, hear};
 use crate::sets::{Fetch, Intent};
 use crate::tx::{Tx, Waiting};
 
-/// Brings every record that was named and is not here yet.
+/// Brings every record that was named and has not been fetched yet.
 ///
-/// The caller may drop the future at any time: the next call asks again for what has not been
-/// heard.
+/// The caller may drop the future at any time. The next call then asks again for every record whose
+/// answer was not heard.
 pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
     if tx.unheard {
         Box::pin(tx.forget_unheard()).await?;
@@ -31,7 +32,7 @@ pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// What an item has asked for has arrived.
+/// Takes the answer to what an item has asked for.
 #[inline]
 fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examined, Stop> {
     let item = tx.state.sets.items[index];
@@ -48,7 +49,7 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
     }
 }
 
-/// Adds the next step of every item to the round: as much as fits.
+/// Adds the next step of every item to the round, as far as the round has room.
 #[inline]
 fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
     let sets = &mut tx.state.sets;

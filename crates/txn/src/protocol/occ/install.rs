@@ -1,4 +1,5 @@
-//! Installation: the write set goes to the primaries, and frees their locks.
+//! The installation of optimistic concurrency control: the client writes the write set to the
+//! primaries, and frees the locks there.
 
 use remora_fabric::Round;
 
@@ -9,9 +10,9 @@ use crate::protocol::spec::Primitive;
 use crate::sets::Change;
 use crate::tx::Tx;
 
-/// Installs the write set of a committed transaction at the primaries and frees their locks.
-/// Nothing is awaited between the log's answer and posting this (invariants 4 and 5). With passive
-/// ACK, nothing is awaited after it.
+/// Installs the write set of a committed transaction at the primaries and frees their locks. The
+/// client awaits nothing between the log's answer and posting the installation (invariants 4 and
+/// 5). With passive ACK, it awaits nothing afterwards either.
 pub(super) async fn install(tx: &mut Tx<'_>, primitives: Primitives) {
     let lane = tx.lane;
     let by_writes = primitives.locks == Locks::Cpu { install: Primitive::OneSided }
@@ -36,8 +37,8 @@ pub(super) async fn install(tx: &mut Tx<'_>, primitives: Primitives) {
     waiting.done();
 }
 
-/// The rounds that install updates of records whose locks the primary's CPU has taken: see
-/// [`Locks::Cpu`].
+/// Sends the rounds that install, by WRITEs, updates of records whose locks the primary's CPU has
+/// taken ([`Locks::Cpu`]).
 fn install_by_writes<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
     debug_assert!(is_logged(tx), "occ 4: every ring has acknowledged the log before anything is installed");
     let free = tx.id.lock().freed().to_bits();

@@ -28,47 +28,49 @@
 //! | `drtm-r` | READ record; uncached: as `farm` | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
 //! | `drtm-h` | READ record; uncached: call      | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
 //!
-//! A call does at the primary's CPU what the verbs beside it do (`rpc.rs`), with the same words. So
-//! presets that agree on what changes lock words (the table's discipline) run together. `drtm-h`
-//! locks and commits by calls on tables whose locks are the CPU's. The presets differ in round
-//! trips only in execution: `farm` takes one more, `fasst` and `drtm-h` one also for a location
-//! that is not cached. All have outstanding requests (one round for everything that does not depend
-//! on an answer), one doorbell a node, coroutines, and commit by passive ACK.
+//! A call has the primary's CPU do what the verbs of the other presets do (`rpc.rs`), on the same
+//! words. So presets can run together on a table if they agree on what changes lock words, which
+//! the table's discipline says. `drtm-h` locks and commits by calls on tables whose locks the CPU
+//! changes. The presets differ in round trips only in execution: `farm` takes one more, and `fasst`
+//! and `drtm-h` take one even for a location that is not cached. All presets have outstanding
+//! requests (one round for everything that does not depend on an answer), one doorbell for each
+//! node, coroutines, and commit by passive ACK.
 //!
-//! [`Primitives`](super::Primitives) is this table as a type; any other combination can be had for
-//! a measurement. Two combinations that FORD was compared with have names (section 6 of that text),
-//! and wait for every phase. `drtm-h-one-sided` takes four round trips. `farm-one-sided` takes
+//! [`Primitives`](super::Primitives) is this table as a type, and measurements can use any other
+//! combination. Two combinations have names because FORD was compared with them (FORD, section 6).
+//! They wait for every phase. `drtm-h-one-sided` takes four round trips. `farm-one-sided` takes
 //! five, because it validates what it writes in a round trip of its own. Both flush their logs.
 //!
-//! A key that is inserted has a slot linked for it in execution (`protocol/lookup.rs`). The slot is
-//! then locked, validated, logged and installed like any record; the log entry carries what changed
-//! in the index. An absent key is validated by looking into the same buckets again. An inserter
-//! links before it locks, so a reader that validates before that link comes before the inserter.
+//! For a key that is inserted, execution has a slot linked (`protocol/lookup.rs`). The slot is then
+//! locked, validated, logged and installed like any record. The log entry also has what changed in
+//! the index. An absent key is validated by another look into the same buckets. An insert has its
+//! slot linked before it locks the slot, so a reader that validates before the link comes before
+//! the insert.
 //!
 //! # Invariants
 //!
 //! 1. **Validation is under the locks.** A record that is only read is validated after every lock
 //!    of the write set is held, and fails if it has changed *or is locked* by another (else: write
 //!    skew). A record that is written is validated by the READ that rides behind its CAS.
-//! 2. **A lock is released by the transaction that took it**: by CAS(me -> free), and only if it
-//!    may have been taken.
+//! 2. **A lock is released by the transaction that took it**, by CAS(me -> free), and only if the
+//!    lock may have been taken.
 //! 3. **Ring space before locks**: no transaction waits for the appliers while others wait for its
 //!    locks.
-//! 4. **Log before answer and install.** The entry goes out after validation and is never
-//!    withdrawn; committed means that *every* participant has acknowledged it. Only then is
-//!    anything installed. The primary is a participant too, though it will have the record itself:
-//!    of f + 1 copies the log must be in f + 1 places. Otherwise a client that dies before it has
-//!    installed, and f backups that die with it, take an answer with them. The texts log at the
-//!    backups alone.
+//! 4. **Log before answer and install.** The client sends the entry after validation and never
+//!    withdraws it. A transaction has committed when *every* participant has acknowledged the
+//!    entry. Only then does the client install anything. The primary is a participant too, although
+//!    it will get the record itself: with f + 1 copies, the log must be in f + 1 places. Otherwise
+//!    a transaction that was reported is lost if its client dies before it has installed, together
+//!    with f backups. The texts log only at the backups.
 //! 5. **Data before unlock**, in one chain to the primary: WRITE then CAS is an ordered pair.
 //! 6. **A lock held can mean a commit not yet written back**. So a read that is not validated later
-//!    accepts a record only when it is free. A read-only transaction's validation fails on a lock
-//!    as well: the holder may have committed, been reported, and been followed by a transaction
-//!    that this one has seen.
+//!    accepts a record only when its lock is free. The validation of a read-only transaction fails
+//!    on a lock as well: the holder may have committed and been reported, and this transaction may
+//!    have seen a transaction that came after the holder.
 //!
-//! The client asserts rules 1, 3 and 4 where it acts. The others need the words of a memory node,
-//! and litmus tests check them: rule 2 `complicit-abort`, rule 5 `unlock-before-data`, rule 6
-//! `stale-read` and `reported-before`.
+//! The client asserts rules 1, 3 and 4 in the code that acts by them. Rules 2, 5 and 6 need the
+//! words of a memory node, and litmus tests check them: rule 2 `complicit-abort`, rule 5
+//! `unlock-before-data`, rule 6 `stale-read` and `reported-before`.
 
 mod execute;
 mod install;
@@ -91,62 +93,64 @@ use crate::protocol::{Protocol, Steps};
 use crate::tx::Tx;
 
 impl Protocol {
-    /// FaRM, as the thesis emulates it: one-sided reads without location cache, locks and commit by
-    /// calls.
+    /// FaRM (`farm`), as Wei's thesis emulates it: one-sided reads without a location cache, locks
+    /// and commit by calls.
     pub const FARM: Protocol = Protocol::Occ(Primitives::FARM);
-    /// FaSST's OCC: every phase by calls.
+    /// The OCC of FaSST (`fasst`): every phase by calls.
     pub const FASST: Protocol = Protocol::Occ(Primitives::FASST);
-    /// DrTM+R: every phase by one-sided verbs, locations cached.
+    /// DrTM+R (`drtm-r`): every phase by one-sided verbs, with cached locations.
     pub const DRTM_R: Protocol = Protocol::Occ(Primitives::DRTM_R);
-    /// DrTM+H: the better primitive for each phase. Reads are one-sided where the location is
-    /// cached, else a call brings record and location at once; logs are one-sided; locks as the
-    /// table's discipline says.
+    /// DrTM+H (`drtm-h`): the better primitive for each phase. Reads are one-sided if the location
+    /// is cached; otherwise a call brings record and location at once. Logs are one-sided. Locks
+    /// are taken as the table's discipline says.
     pub const DRTM_H: Protocol = Protocol::Occ(Primitives::DRTM_H);
 }
 
-/// Which primitive does each phase of optimistic concurrency control. The presets are constants of
-/// it.
+/// The primitive that does each phase of optimistic concurrency control. The presets are constants
+/// of this type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Primitives {
     /// How a record is read the first time.
     pub execute: FirstRead,
     /// What takes and frees the locks of the records to be written, on tables that the protocol
-    /// creates. On other tables, their discipline says it.
+    /// creates. On other tables, the discipline of the table decides.
     pub locks: Locks,
-    /// How what was only read is looked at again.
+    /// How validation looks again at the records that were only read.
     pub validate: Primitive,
-    /// How log entries get to the rings of the backups.
+    /// How log entries get to the rings of the participants.
     pub log: Primitive,
-    /// Passive ACK: the client does not wait for the acknowledgement of a commit, which is then off
-    /// the critical path.
+    /// Passive ACK: whether the client does not wait for the acknowledgement of the installation,
+    /// which is then off the critical path.
     pub passive: bool,
-    /// Whether what is written is validated in the round trip that locks it, behind each lock.
-    /// Otherwise it is validated in the next one, with what is only read.
+    /// Whether a record that is written is validated in the round trip that locks it, after its
+    /// lock. Otherwise it is validated in the next round trip, with the records that are only read.
     pub merged: bool,
-    /// Whether one-sided log entries are flushed, so that they are durable where what NICs have
-    /// acknowledged is not.
+    /// Whether one-sided log entries are flushed. This makes them durable on machines where a NIC
+    /// acknowledges writes before they are durable.
     pub flush: bool,
 }
 
-/// What changes lock words. Where NICs do, no CPU may. So the way of locking decides how a commit
-/// is installed. A lock that the CPU takes can be freed in two ways.
+/// The device that changes lock words: NICs, or the CPUs of the primaries. Where NICs change them,
+/// no CPU may. So the way of locking decides how a commit is installed. A lock that the CPU takes
+/// can be freed in two ways ([`Locks::Cpu`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Locks {
-    /// NICs: by CAS. The record is written and its lock freed by verbs.
+    /// NICs change lock words, by CAS. The client writes the record and frees its lock by verbs.
     Nic,
-    /// The CPU of the record's primary, at calls.
+    /// The CPU of the record's primary changes lock words, when a client calls it.
     Cpu {
-        /// How records are installed and their locks freed. [`Primitive::OneSided`]: by WRITEs of
-        /// the record and then of the lock word, which only its holder does, and only when it knows
-        /// that it is the holder. A CPU's CAS is atomic against a store that comes over PCIe, as a
-        /// NIC's CAS is not against a CPU's. The contract of a round does not promise that much
-        /// (rule 3), so no preset does it; what inserts or deletes is installed by calls.
+        /// How records are installed and their locks freed. With [`Primitive::OneSided`], the
+        /// client WRITEs the record and then the lock word. Only the holder of a lock does so, and
+        /// only when it knows that it is the holder. A CPU's CAS is atomic against a store that
+        /// comes over PCIe, while a NIC's CAS is not atomic against a CPU's. The contract of a
+        /// round does not promise that much (rule 3), so no preset does it. Inserts and deletes are
+        /// installed by calls in any case.
         install: Primitive,
     },
 }
 
 impl Primitives {
-    /// [`Protocol::FARM`].
+    /// The primitives of [`Protocol::FARM`].
     pub const FARM: Primitives = Primitives {
         execute: FirstRead::OneSided { cached: false },
         locks: Locks::Cpu { install: Primitive::Call },
@@ -156,7 +160,7 @@ impl Primitives {
         merged: true,
         flush: false,
     };
-    /// [`Protocol::FASST`].
+    /// The primitives of [`Protocol::FASST`].
     pub const FASST: Primitives = Primitives {
         execute: FirstRead::Call,
         locks: Locks::Cpu { install: Primitive::Call },
@@ -166,7 +170,7 @@ impl Primitives {
         merged: true,
         flush: false,
     };
-    /// [`Protocol::DRTM_R`].
+    /// The primitives of [`Protocol::DRTM_R`].
     pub const DRTM_R: Primitives = Primitives {
         execute: FirstRead::OneSided { cached: true },
         locks: Locks::Nic,
@@ -176,7 +180,7 @@ impl Primitives {
         merged: true,
         flush: false,
     };
-    /// [`Protocol::DRTM_H`].
+    /// The primitives of [`Protocol::DRTM_H`].
     pub const DRTM_H: Primitives = Primitives { execute: FirstRead::Hybrid, ..Primitives::DRTM_R };
     /// DrTM+H by one-sided verbs alone, as FORD is compared with it (FORD, section 6): four round
     /// trips, each awaited.
@@ -193,7 +197,7 @@ impl Primitives {
 }
 
 impl fmt::Display for Primitives {
-    /// As in `e=read,v=cas,l=write,c=write,pa`.
+    /// Writes the primitives in the form `e=read,v=cas,l=write,c=write,pa`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let execute = match self.execute {
             FirstRead::OneSided { cached: true } => "read",
@@ -239,7 +243,7 @@ impl Steps for Primitives {
             Locks::Nic => Discipline::OCC_ONE_SIDED,
             Locks::Cpu { .. } => Discipline::OCC_CALLS,
         };
-        // What its locks do, the table decides.
+        // DrTM+H runs on both disciplines: the table decides what changes lock words.
         let accepts: &[_] = if self == Primitives::DRTM_H { &[Discipline::OCC_CALLS] } else { &[] };
         ProtocolSpec { accepts, execute: self.execute, ..ProtocolSpec::new(name, discipline) }
     }

@@ -1,4 +1,4 @@
-//! Locking and validation: phases 2 and 3 of the commit.
+//! Locking and validation of optimistic concurrency control: the two phases before the log.
 
 use remora_fabric::{Completed, Round, probes};
 use remora_index::BucketRef;
@@ -14,8 +14,9 @@ use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks, shape};
 use crate::swap::swap_lock;
 use crate::tx::Tx;
 
-/// Validates a transaction that writes nothing. A single record was accepted free and whole, so it
-/// was current when it was read. Several records must be looked at again together.
+/// Validates a transaction that writes nothing. A single record needs no second look: it was
+/// accepted only while it was free and whole, so it was current when it was read. Several records
+/// must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
     if tx.state.sets.items.len() > 1 {
         validate(tx, primitives, false).await?;
@@ -24,12 +25,12 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) 
     Ok(())
 }
 
-/// Takes the lock of every record to be written, and sees in the same round trip whether it is
-/// still what was read.
+/// Takes the lock of every record to be written, and sees in the same round trip whether the record
+/// is still as it was read.
 ///
-/// CAS then READ is an ordered pair, so the READ is of the locked record if the CAS has won; a call
-/// looks after it has locked. Where the two are not [`merged`](Primitives::merged), `validate`
-/// looks.
+/// CAS then READ is an ordered pair. So if the CAS has won, the READ shows the locked record. A
+/// call reads after it has locked. If locking and validation are not
+/// [`merged`](Primitives::merged), `validate` looks at the record instead.
 pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
     let me = tx.id.lock();
     let Primitives { merged, .. } = primitives;
@@ -66,7 +67,7 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
             let shape = shape(tables, item);
             let (previous, header) = if locks(tables, item) == Primitive::Call {
                 let Some(header) = shape.validated(done.reply(item.call)) else {
-                    conflict = conflict.or(Some(Abort::Changed)); // refused: no such record there, and no lock taken
+                    conflict = conflict.or(Some(Abort::Changed)); // refused: there is no such record, and no lock was taken
                     continue;
                 };
                 (header.lock, Some(header))
@@ -87,8 +88,8 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
             let is_unchanged = header.is_some_and(|header| header.still_shows(item.version));
             if !is_unchanged && !mutant!(LockWithoutValidation) {
                 conflict = conflict.or(Some(Abort::Changed));
-                // Another's insert may have been prepared there, and be given up while the slot is
-                // locked by this one.
+                // The slot may be prepared for another transaction's insert, which may be given up
+                // while this transaction has the slot locked.
                 let is_prepared = header.is_some_and(|header| header.version.is_rolled_back());
                 item.prepared |= is_prepared && !mutant!(LeavePrepared);
                 tx.preparing |= item.prepared;
@@ -105,8 +106,9 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
     Ok(())
 }
 
-/// Looks again at what was only read (invariants 1 and 6), and at what is written if its lock has
-/// not: all of it, if the transaction `writes` nothing, or gives up what it meant to write.
+/// Looks again at the records that were only read (invariants 1 and 6), and at the written records
+/// whose locks did not validate them. If the transaction `writes` nothing, or gives up what it
+/// meant to write, looks again at all records.
 pub(super) async fn validate(tx: &mut Tx<'_>, primitives: Primitives, writes: bool) -> Result<(), Stop> {
     debug_assert!(
         !writes || tx.state.sets.write_set_is_locked() || mutant!(ValidateWithLocks),
@@ -116,7 +118,7 @@ pub(super) async fn validate(tx: &mut Tx<'_>, primitives: Primitives, writes: bo
     validate_those(tx, primitive, writes, |item| !(writes && merged && item.is_written())).await
 }
 
-/// Looks again for the keys that were absent, by READs of the buckets that would have them.
+/// Checks that the keys that were absent still are, by READs of the buckets that would have them.
 pub(in crate::protocol) async fn validate_absent(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let is_absent = |item: &Item| matches!(item.fetch, Fetch::Absent);
     if !tx.state.sets.items.iter().any(is_absent) {
@@ -162,8 +164,8 @@ async fn validate_those(
     Ok(())
 }
 
-/// Adds to a validation round what is to be looked at for an item. False if it does not fit any
-/// more.
+/// Adds to a validation round the verbs that look again at an item. Returns false if the round has
+/// no room for them.
 #[inline]
 fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
     let one = &sets.items[item];
@@ -192,7 +194,7 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
         checks.push(Check::Find { call: round.call(sets.primary_node(one), &request[..words], None, 1) });
         return true;
     }
-    // Each piece names the one before it.
+    // Each bucket in the arena names the bucket before it.
     let before = |at: &usize| (sets.arena[*at] as usize).checked_sub(1);
     let chain = std::iter::successors((one.chain as usize).checked_sub(1), before);
     let buckets = chain.clone().count();
@@ -206,8 +208,8 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
     true
 }
 
-/// Whether what was looked at again is still what was read, and no other transaction's lock says
-/// that it is about to change.
+/// Checks that what was looked at again is still what was read, and that no other transaction has
+/// it locked.
 #[inline]
 fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: TransactionId, ignore_locks: bool) -> Result<(), Abort> {
     let (item, words) = match check {

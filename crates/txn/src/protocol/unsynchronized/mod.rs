@@ -1,7 +1,8 @@
-//! No protocol: what a workload's reads and writes cost as bare rounds.
+//! Not a protocol but a bound: it shows what a workload's reads and writes cost as bare rounds.
 //!
-//! One round brings the records, unchecked; one writes the changed ones to all their replicas.
-//! Neither atomic nor isolated: concurrent runs lose updates. It is here to be measured against.
+//! One round brings the records, unchecked. One round writes the changed records to all their
+//! replicas. Runs are neither atomic nor isolated, so concurrent runs lose updates. The protocols
+//! are measured against it.
 
 use remora_fabric::Execute;
 use remora_node::Discipline;
@@ -13,7 +14,8 @@ use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Protocol, Steps, occ};
 use crate::tx::Tx;
 
-/// No protocol: the workload's reads and writes as bare rounds, without locks, validation or logs.
+/// The workload's reads and writes as bare rounds, without locks, validation or logs. These are
+/// **no transactions**.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Unsynchronized;
 
@@ -71,7 +73,7 @@ async fn write(tx: &mut Tx<'_>) -> Result<(), Stop> {
                 for replica in replicas {
                     round.write_staged(replica.address(image_at), staged);
                     for &(at, pair, link) in &patches {
-                        // The pair of a key has two words, a link one.
+                        // The pair of a key has two words, and a link has one.
                         let staged = if item.is_place(at) { pair } else { link };
                         round.write_staged(replica.address(at), staged);
                     }
