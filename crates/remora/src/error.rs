@@ -1,4 +1,5 @@
-//! What can go wrong: with a transaction ([`Error`]), or before there is one ([`OpenError`]).
+//! The errors of this library. [`Error`] is about a transaction. [`ConnectError`] and [`OpenError`]
+//! are about what comes before: clusters, tables and workers.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -19,25 +20,25 @@ pub use crate::open_error::{OpenError, OpenErrorKind};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// A memory node cannot be had.
+    /// A memory node cannot be used.
     #[error("memory node {name} {fault}")]
     Node {
         /// The node's address or path.
         name: String,
-        /// Why.
+        /// Why the node cannot be used.
         fault: Fault,
     },
     /// A file of a memory node cannot be used.
     #[error(transparent)]
     File(#[from] file::OpenError),
-    /// What the nodes hold cannot be used.
+    /// The content of the memory nodes cannot be used, or an option does not fit them.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The configuration cannot be used.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    /// No configuration was named, and a memory node has something that the others have gone on
-    /// without.
+    /// A memory node has missed an epoch: the cluster has gone on without it. No configuration was
+    /// named that would say so.
     #[error(
         "memory node {name} has missed an epoch: its cluster has gone on without it; name the cluster's configuration \
          (--configuration), which says so, or start this node again, empty"
@@ -46,8 +47,8 @@ pub enum ConnectError {
         /// The node's address or path.
         name: String,
     },
-    /// Clients are at work that go by another configuration than the one that was named, which is
-    /// new. It would take them for dead, and free their locks.
+    /// The configuration that was named is new, and clients are connected that use another one. A
+    /// client of the new configuration would take them for dead, and free their locks.
     #[error(
         "{configuration} is a new configuration, and clients are connected to these memory nodes that go by another one: {}; \
          name their configuration, or, if that is lost, end these clients first",
@@ -56,7 +57,7 @@ pub enum ConnectError {
     OtherConfiguration {
         /// The place of the configuration that was named.
         configuration: String,
-        /// Clients that are connected and that this configuration does not know.
+        /// The clients that are connected, and that this configuration does not know.
         clients: Vec<u32>,
     },
     /// The configuration is that of another cluster.
@@ -72,12 +73,12 @@ pub enum ConnectError {
     CannotAdd {
         /// The node's address.
         name: String,
-        /// Why.
+        /// Why the node cannot be added.
         why: String,
     },
 }
 
-/// Numbers for a reader.
+/// Writes numbers as a list that a person can read.
 pub(crate) fn numbers(clients: &[u32]) -> String {
     let numbers: Vec<_> = clients.iter().map(u32::to_string).collect();
     numbers.join(", ")
@@ -94,7 +95,7 @@ pub enum SimulatedError {
     Open(#[from] OpenError),
 }
 
-/// The record that an error is about: its table and its key, if they are known.
+/// The record that an error is about: its table and its key, as far as they are known.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Named(Option<Box<(String, Vec<u8>)>>);
 
@@ -107,13 +108,13 @@ impl Named {
         name.map_or(Named::default(), |(table, key)| Named::new(table.name(), key.bytes()))
     }
 
-    /// The table's name.
+    /// Returns the table's name, if it is known.
     #[must_use]
     pub fn table(&self) -> Option<&str> {
         self.0.as_ref().map(|name| name.0.as_str())
     }
 
-    /// The key, encoded as [`Key`](crate::Key) says.
+    /// Returns the key, if it is known, in the encoding of [`Key`](crate::Key).
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         self.0.as_ref().map(|name| name.1.as_slice()).filter(|key| !key.is_empty())
@@ -136,8 +137,8 @@ impl fmt::Debug for Named {
     }
 }
 
-/// The bytes of a key for a reader: as text if they are, and otherwise in hex; as a number, too, if
-/// they can be one.
+/// Writes the bytes of a key for a person: as text if they are text, and otherwise in hex. If the
+/// bytes can be a number, writes the number, too.
 pub(crate) struct Printed<'k>(pub(crate) &'k [u8]);
 
 impl fmt::Display for Printed<'_> {
@@ -155,12 +156,12 @@ impl fmt::Display for Printed<'_> {
     }
 }
 
-/// What ended a transaction, the record that it is about, and how often and for how long the
-/// transaction was tried.
+/// The cause that ended a transaction, the record that the cause is about, and how often and for
+/// how long the transaction was tried.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Reason<T> {
-    /// The cause; of an abort, that of the last attempt.
+    /// The cause. If the transaction aborted several times, it is the cause of the last abort.
     pub cause: T,
     details: Option<Box<Details>>,
 }
@@ -188,7 +189,7 @@ impl<T> Reason<T> {
         Reason { cause: self.cause, details: Some(Box::new(Details { record: known.unwrap_or(record), tried })) }
     }
 
-    /// The record that it is about, if it is about one and that is known.
+    /// Returns the record that the cause is about, if it is about one that is known.
     #[must_use]
     pub fn record(&self) -> Option<&Named> {
         self.details.as_ref().map(|details| &details.record).filter(|record| record.table().is_some())
@@ -198,13 +199,14 @@ impl<T> Reason<T> {
         self.details.as_ref().map(|details| details.tried).unwrap_or_default()
     }
 
-    /// How often the transaction was tried; 0 within its closure, where that is not decided yet.
+    /// Returns how often the transaction was tried. It is 0 in an error that the transaction's
+    /// closure gets, because the transaction has not ended yet.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.tried().attempts
     }
 
-    /// How long it was tried, from its first abort on.
+    /// Returns for how long the transaction was tried, counted from its first abort.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.tried().elapsed)
@@ -217,138 +219,147 @@ impl<T> From<T> for Reason<T> {
     }
 }
 
-/// The mistake of a program that uses a handle as it must not. A transaction that meets one is not
+/// A mistake of the program: it uses a handle in a way that is not allowed. The transaction has not
 /// committed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misuse {
-    /// A table cannot be used by this session: it is of another cluster, or of a protocol that
-    /// cannot run together with the session's.
+    /// This session cannot use a table. The table belongs to another cluster, or to a protocol that
+    /// cannot run together with the session's protocol.
     #[error(transparent)]
     Table(Box<OpenError>),
-    /// A table was dropped, by this client or another one.
+    /// A table was dropped, by this client or by another one.
     #[error(
         "table {table:?} was dropped, and its rows are gone: create it again, or open the table that has its name now"
     )]
     Dropped {
-        /// The table.
+        /// The name that the table had.
         table: String,
     },
-    /// A slot of another transaction, or of an earlier run of the same closure.
+    /// The program uses a slot of another transaction, or of an earlier run of the same closure.
     #[error(
         "a slot of another transaction, or of an earlier run of this closure, is used: name the record again by `want` in \
          each run"
     )]
     OtherRun,
-    /// A record is looked at or changed before it was fetched.
+    /// The program reads or changes a record before it was fetched.
     #[error("{0} was named, and not fetched since: await `fetch` between `want` and the use of its slot")]
     NotFetched(Named),
-    /// A record is inserted or deleted that was not named for that.
+    /// The program inserts or deletes a record that was not named for that
+    /// ([`Intent`](crate::Intent)).
     #[error(
         "{0} is to be inserted or deleted, and was not named for that: name it by `want_for` with `Intent::Insert` or \
          `Intent::Delete`, and fetch it then"
     )]
     NotNamed(Named),
-    /// One record is to be changed in two places at once: see
-    /// [`Transaction::get_many_mut`](crate::Transaction::get_many_mut).
+    /// The program asks for one record twice, to change it in both places at once
+    /// ([`Transaction::get_many_mut`](crate::Transaction::get_many_mut)).
     #[error("a record is named twice, to be changed in both places at once: name it once")]
     Twice,
-    /// A value is to be changed in place that is not kept in one piece.
+    /// The program asks to change a value in place, but the table does not keep its values in one
+    /// piece.
     #[error(
         "values of table {table:?} have different lengths, or are too long to be changed in place: `update` replaces them"
     )]
     NotInPlace {
-        /// The table.
+        /// The table's name.
         table: String,
     },
-    /// A large value is linked or discarded by a table that has not stored it.
+    /// The program links or discards a large value by a table that has not stored it.
     #[error("a large value that was uploaded to another table is used with table {table:?}: upload it to this one")]
     OtherLargeTable {
-        /// The table that it is used with.
+        /// The name of the table by which the value is used.
         table: String,
     },
-    /// Every coroutine of a pool waits for a transaction of the same pool, so that none is left to
-    /// run this one.
+    /// Every coroutine of a pool waits for a transaction of the same pool. So no coroutine is left
+    /// to run this transaction.
     #[error(
         "all {coroutines} coroutines of the pool wait for transactions that were sent to the same pool from within others, \
          so that none is left to run this one: make it part of the transaction that waits for it, or give the pool more \
          threads or coroutines"
     )]
     PoolWaitsForItself {
-        /// Coroutines of the pool, over all its threads.
+        /// Number of coroutines of the pool, over all its threads.
         coroutines: usize,
     },
-    /// A thread of a pool is blocked by a call of the same pool.
+    /// A thread of a pool makes a blocking call of the same pool.
     #[error("a call that blocks was made on a thread of its own pool: await the form that does not block")]
     PoolThreadBlocked,
 }
 
-/// Why a transaction has no result.
+/// Why a transaction has no result. Each variant says whether the transaction may have committed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// It met other transactions, again and again, until its attempts or its patience were over.
-    /// The cause is that of the last attempt. It has left no trace.
+    /// The transaction aborted again and again, mostly because of other transactions, until its
+    /// attempts or its patience were over. It has not committed, and has left no trace. The cause
+    /// is that of the last attempt.
     Aborted(Reason<Abort>),
-    /// It may or may not have committed: the answer was lost. Never retried;
-    /// [`Session::resolve`](crate::Session::resolve) finds out.
+    /// The transaction may or may not have committed, because the answer was lost. The library does
+    /// not try it again. [`Session::resolve`](crate::Session::resolve) finds out whether it has
+    /// committed.
     Unknown(TransactionId),
-    /// A memory node that it needs is out of reach, and no epoch without it has begun in time; or
-    /// there is nobody who would begin one, and then a worker does not connect again to a node that
-    /// it has lost: make a new one. It has not committed.
+    /// A memory node that the transaction needs is unreachable, and no epoch without this node has
+    /// begun in time. The transaction has not committed. If the cluster has no controller, no such
+    /// epoch begins. Then a worker does not connect again to a node that it has lost: make a new
+    /// worker.
     Unavailable(FabricError),
-    /// This client was taken for dead, and what it had begun was ended by another. The transaction
-    /// has not committed. From [`Session::transact`](crate::Session::transact): the worker is of no
-    /// use any more; make a new one, which is a new client. From a [`Begun`](crate::Begun)
-    /// transaction: the next `transact` of the session waits until the client has connected again.
+    /// The cluster has taken this client for dead, and another client has ended what it had begun.
+    /// The transaction has not committed. If [`Session::transact`](crate::Session::transact)
+    /// returns this, the worker cannot be used any more: make a new worker, which is a new client.
+    /// If a [`Begun`](crate::Begun) transaction returns it, the next `transact` of the session
+    /// waits until the client has connected again.
     Fenced,
-    /// It exceeds a limit. It has not committed.
+    /// The transaction exceeds a limit. It has not committed.
     Limit(Reason<Limit>),
-    /// A handle was used where it does not belong, or too early: a mistake of the program. It has
-    /// not committed.
+    /// The program has made a mistake: it has used a handle where the handle does not belong, or
+    /// too early. The transaction has not committed.
     Misuse(Misuse),
-    /// A record that it wants to have or to write is not there. Validated like an error of the
-    /// application.
+    /// A record that the transaction requires or writes is absent. The transaction has not
+    /// committed. The absence was validated, as for an error of the application ([`Error::User`]).
     NotFound(Named),
-    /// A record that it inserts is there already. Validated like an error of the application.
+    /// A record that the transaction inserts is present already. The transaction has not committed.
+    /// The presence was validated, as for an error of the application ([`Error::User`]).
     Exists(Named),
-    /// A large value that it links was uploaded by another client: see
-    /// [`Large::put`](crate::Large::put).
+    /// The transaction links a large value that another client has uploaded
+    /// ([`Large::put`](crate::Large::put)). It has not committed.
     Foreign {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The client that has uploaded it.
+        /// The client that has uploaded the value.
         by: u32,
-        /// The client that was to link it.
+        /// The client whose transaction links the value.
         client: u32,
     },
-    /// A thread of the pool has died: what it ran has panicked where no panic can be handed to the
-    /// caller, in a destructor, say. The other threads of the pool go on.
+    /// A thread of the pool has died. Its work has panicked in a place from which the panic cannot
+    /// be passed to the caller, for example in a destructor. The other threads of the pool go on.
     WorkerDied {
-        /// Whether the transaction may have committed. Otherwise it has not: no thread is left that
-        /// could have begun it.
+        /// Whether the transaction may have committed. If this is false, it has not committed,
+        /// because no thread of the pool was left to begin it.
         may_have_committed: bool,
     },
-    /// A node of an ordered table, or a record of a table of bytes, makes no sense: the memory that
-    /// it is in was damaged, or two keys of a table of bytes have one digest of 120 bits.
+    /// A node of an ordered table, or a record of a table of bytes, has content that makes no
+    /// sense. Either memory was damaged, or two keys of a table of bytes have the same digest of
+    /// 120 bits. The transaction has not committed.
     Damaged {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// What makes no sense.
+        /// The part of the content that makes no sense.
         what: Damaged,
     },
-    /// The application's own error; what made it give up was validated.
+    /// The application's own error, which its closure has returned. The transaction has not
+    /// committed. The reads that made the closure give up were validated.
     User(Box<dyn StdError + Send + Sync>),
 }
 
 impl Error {
-    /// An error of the application, to be returned by a transaction's closure: the transaction
-    /// writes nothing.
+    /// Makes an error of the application, for a transaction's closure to return. The transaction
+    /// then writes nothing.
     pub fn user(error: impl StdError + Send + Sync + 'static) -> Error {
         Error::User(Box::new(error))
     }
 
-    /// The application's own error, if it is one of this type.
+    /// Returns the application's own error, if this is one and it has the type `E`.
     #[must_use]
     pub fn downcast_user<E: StdError + 'static>(&self) -> Option<&E> {
         match self {
@@ -357,21 +368,22 @@ impl Error {
         }
     }
 
-    /// The cause, if another transaction was in the way.
+    /// Returns the cause of an [`Error::Aborted`], and `None` for other errors.
     #[must_use]
     pub fn abort(&self) -> Option<Abort> {
         if let Error::Aborted(reason) = self { Some(reason.cause) } else { None }
     }
 
-    /// The limit that was exceeded, if it is one.
+    /// Returns the limit of an [`Error::Limit`], and `None` for other errors.
     #[must_use]
     pub fn limit(&self) -> Option<Limit> {
         if let Error::Limit(reason) = self { Some(reason.cause) } else { None }
     }
 
-    /// What the protocol is to do about it: stop, or, for a decision of the application, validate
-    /// and give up. That another transaction was given up, which the closure has awaited, is no
-    /// reason to try this one again.
+    /// Returns the stop of a transaction whose closure has returned this error. Returns `None` if
+    /// the error is a decision of the application: then the transaction validates its reads and
+    /// gives up. If the closure has awaited another transaction that was given up, this transaction
+    /// is not tried again for that reason.
     pub(crate) fn stop(&self) -> Option<Stop> {
         match self {
             Error::Aborted(reason) if reason.attempts() > 0 => None,
@@ -390,8 +402,9 @@ impl Error {
         }
     }
 
-    /// What the protocol is to do when a closure has returned an error, or has named a record that
-    /// was refused: stop, or, for a decision of the application, validate and give up.
+    /// Decides what a transaction does after its closure has returned. If the closure has returned
+    /// an error, or has named a record that was refused, the transaction stops. If the error is a
+    /// decision of the application, it validates its reads and gives up.
     #[cold]
     pub(crate) fn decide<T>(tx: &mut Tx<'_>, returned: &mut Result<T, Error>, refused: Option<Error>) -> Decision {
         if let (Ok(_), Some(refused)) = (&returned, refused) {
@@ -403,7 +416,7 @@ impl Error {
         }
     }
 
-    /// Why the floor below has stopped, with the record that it is about.
+    /// Makes the error of a transaction that has stopped for this reason, about this record.
     pub(crate) fn of(stop: Stop, record: Named) -> Error {
         match stop {
             Stop::Abort(abort) => Error::Aborted(Reason::of(abort, record)),
@@ -420,8 +433,8 @@ impl Error {
         }
     }
 
-    /// Adds to the error of a transaction that was given up what was in its way, and how often and
-    /// for how long it was tried.
+    /// Adds to the error of a transaction that was given up the record that was in its way, and how
+    /// often and for how long it was tried.
     pub(crate) fn given_up(self, record: Named, tried: Tried) -> Error {
         match self {
             Error::Aborted(reason) => Error::Aborted(reason.with(record, tried)),
@@ -432,7 +445,7 @@ impl Error {
 }
 
 impl Misuse {
-    /// As the floor below counts it.
+    /// Returns the mistake in the terms of the crate below.
     fn kind(&self) -> remora_txn::Misuse {
         match self {
             Misuse::NotFetched(_) => remora_txn::Misuse::NotFetched,
@@ -473,8 +486,8 @@ impl From<Misuse> for Error {
     }
 }
 
-/// A table cannot be used. That memory nodes cannot be reached, or that the epoch is changing, is
-/// no mistake of the program.
+/// Makes an error of a table that cannot be used. This is a mistake of the program, except if a
+/// memory node is unreachable or the epoch is changing.
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Error {
         match error.memory() {
@@ -557,7 +570,7 @@ impl StdError for Error {
     }
 }
 
-/// An abort, with the record that it is about.
+/// Writes an abort and the record that it is about.
 struct Cause<'r>(Abort, Option<&'r Named>);
 
 impl fmt::Display for Cause<'_> {
@@ -574,7 +587,7 @@ impl fmt::Display for Cause<'_> {
     }
 }
 
-/// How often and for how long a transaction was tried.
+/// Writes how often and for how long a transaction was tried.
 struct Often(Tried);
 
 impl fmt::Display for Often {

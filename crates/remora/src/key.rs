@@ -1,8 +1,9 @@
-//! Keys: fixed-width encodings whose bytes compare as the keys do.
+//! The trait [`Key`]: keys of tables, which are encoded with a fixed width, so that their bytes
+//! compare as the keys do.
 
 pub use remora_derive::Key;
 
-/// A key of a table.
+/// A key of a table, with an encoding of a fixed width.
 ///
 /// Integers, byte arrays, and tuples of keys are keys. For a struct of your own, derive it:
 ///
@@ -16,11 +17,11 @@ pub use remora_derive::Key;
 /// assert_eq!(<CustomerKey as remora::Key>::BYTES, 12);
 /// ```
 ///
-/// An implementation guarantees: encodings compare byte by byte as the keys do, and every string of
-/// [`Key::BYTES`] bytes is the encoding of one key. Ranges of an [`Ordered`](crate::Ordered) table
-/// rest on both.
+/// An implementation guarantees two things. Encodings compare byte by byte as the keys do. Every
+/// string of [`Key::BYTES`] bytes is the encoding of exactly one key. Ranges of an
+/// [`Ordered`](crate::Ordered) table rely on both.
 pub trait Key: Ord + Copy + Send + Sync + 'static {
-    /// Number of bytes of the encoding: at most 64.
+    /// Number of bytes of the encoding, at most 64.
     const BYTES: usize;
 
     /// Writes the encoding to `bytes`, which has exactly [`Key::BYTES`] bytes.
@@ -30,7 +31,8 @@ pub trait Key: Ord + Copy + Send + Sync + 'static {
     fn decode(bytes: &[u8]) -> Self;
 }
 
-/// Integers are encoded big-endian. `flip` is the sign bit, so that negative numbers come first.
+/// Implements [`Key`] for integers, which are encoded big-endian. `flip` is the sign bit, so that
+/// negative numbers come first.
 macro_rules! integer_keys {
     ($($integer:ty, $flip:expr;)*) => {$(
         impl Key for $integer {

@@ -1,6 +1,6 @@
-//! Values of any length, kept out of line: a record has a slot of a fixed size, and one
-//! transaction's log entry holds about 32 KiB, so a longer value is written by several transactions
-//! before one of another kind makes it visible.
+//! Tables of large values, which are kept out of line. A record has a slot of a fixed size, and the
+//! log entry of a transaction holds about 32 KiB. So several transactions store the parts of a
+//! longer value, and then one more makes the value visible.
 //!
 //! ```text
 //! table NAME           key          -> head:  id u64, length u64
@@ -12,31 +12,31 @@
 //! discard   delete the chunks of the id that the key had before
 //! ```
 //!
-//! All of it is ordinary transactions over ordinary tables, so it is replicated, recovered and
-//! serializable as those are, under every protocol.
+//! All of this is done by ordinary transactions over ordinary tables. So it is replicated,
+//! recovered and serializable as they are, under every protocol.
 //!
 //! # Invariants
 //!
-//! 1. **Chunks never change**, and an id never comes again: it is that of the first transaction of
-//!    the upload. So a reader that sees a head and all of its chunks sees the value, and validates
-//!    the head.
+//! 1. **Chunks never change**, and an id never comes again: it is the id of the first transaction
+//!    of the upload. So a reader that sees a head and all of its chunks sees the value, and
+//!    validates the head.
 //! 2. **A reader that misses a chunk has an old head**: the value has been replaced and discarded
-//!    since. It aborts as [`Abort::Changed`], and is tried again.
-//! 3. **Only the client that has uploaded an id links it** ([`Error::Foreign`] otherwise), and only
+//!    since. The reader aborts as [`Abort::Changed`], and is tried again.
+//! 3. **Only the client that has uploaded an id links it** ([`Error::Foreign`] otherwise). Only
 //!    chunks of ids that are not linked are deleted.
 //!
 //! # Round trips
 //!
-//! With locations cached: [`Large::get`] takes one for the head, one for every 8 chunks (61 KB),
-//! and validates as one that reads several records does. [`Large::put`] costs what one insert does.
-//! [`Large::upload`] is one transaction of inserts for every 4 chunks, and [`Large::discard`] one
-//! of deletes. [`Large::collect`] reads 40 bytes of every chunk that the table has room for, 128 a
-//! round trip, and all heads.
+//! With locations cached, [`Large::get`] takes one round trip for the head and one for every 8
+//! chunks (61 KB), and validates like a transaction that reads several records. [`Large::put`]
+//! costs what one insert does. [`Large::upload`] is one transaction of inserts for every 4 chunks,
+//! and [`Large::discard`] one of deletes. [`Large::collect`] reads 40 bytes of every chunk that the
+//! table has room for, 128 a round trip, and all heads.
 //!
-//! # What nobody links
+//! # Chunks that no key links
 //!
-//! A client that dies, or a future that is dropped, between upload and commit or between commit and
-//! discard leaves chunks that no head has. [`Large::collect`] finds them, without any journal:
+//! If a client dies, or a future is dropped, between upload and commit or between commit and
+//! discard, chunks stay that no head has. [`Large::collect`] finds them, without any journal:
 //!
 //! ```text
 //! 1  read the keys of all chunks             -> ids
@@ -45,17 +45,20 @@
 //!                                               are deleted
 //! ```
 //!
-//! An id that step 3 does not find will never be linked again. Its client had come before step 1,
-//! since it had uploaded, and is never registered again once it has gone: who looked for clients
-//! before chunks would take a newcomer for dead. A client keeps its slot until each of its
-//! transactions is decided and installed, also if it has died, so that after step 2 all heads that
-//! it has linked are there. By rule 3 nobody else links the id: a head may lose it from then on,
-//! and none gets it. A head that is locked may hold the id still, and is read again until it is
-//! free.
+//! An id that step 3 does not find will never be linked again, for these reasons:
 //!
-//! What a client that lives has uploaded is never touched, linked or not: a program that drops such
-//! futures often ends its workers now and then. Where nobody recovers dead clients, nothing of
-//! theirs is collected.
+//! - Its client had registered before step 1, because it had uploaded, and a client incarnation is
+//!   never registered again once it has left. (If step 2 came before step 1, a client that
+//!   registers in between would be taken for dead.)
+//! - A client keeps its slot until each of its transactions is decided and installed, even if it
+//!   has died. So after step 2, all heads that it has linked are in the table.
+//! - By rule 3 no other client links the id. So from then on a head may lose the id, but no head
+//!   gets it.
+//! - A head that is locked may still hold the id. Step 3 reads it again until it is free.
+//!
+//! Chunks that a living client has uploaded are never collected, linked or not. So a program that
+//! often drops such futures should end its workers now and then. Chunks of a dead client are
+//! collected only after the client was recovered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -78,17 +81,17 @@ use crate::transaction::Transaction;
 use crate::worker::Session;
 use remora_fabric::setters;
 
-/// Bytes of a chunk: its slot is 121 lines, 40 of whose bytes are header and key.
+/// Bytes of a chunk. Its slot has 121 lines, of which 40 bytes are header and key.
 const CHUNK_BYTES: usize = SLOT_BYTES - HEADER_BYTES - ID_BYTES.next_multiple_of(8);
 const SLOT_BYTES: usize = 121 * 64;
 const HEADER_BYTES: usize = 24;
 const ID_BYTES: usize = 12;
 
-/// Chunks that one transaction inserts.
+/// Number of chunks that one transaction inserts.
 const BATCH: u32 = 4;
 
-// They fit a log entry also if the index has as many links to log as there can be; FORD's entry has
-// up to three structural records for each instead.
+// A batch of chunks fits a log entry even with the largest number of links of the index. With FORD,
+// the entry has up to three structural records for each chunk instead.
 const _: () = {
     let structural = 3 * (log::RECORD_WORDS + 3);
     let patches = (1 + LINKS_MAX) * log::PATCH_WORDS;
@@ -97,14 +100,15 @@ const _: () = {
     assert!(FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + BATCH as usize * record <= FRAME_BYTES_MAX / 8);
 };
 
-/// Chunks of the longest value: a transaction that reads it has room for 95 other records.
+/// Number of chunks of the longest value. A transaction that reads it has room for its head and 95
+/// other records.
 const CHUNKS_MAX: usize = SET_MAX - 96;
 
-/// Bytes of the longest value: 30.8 MB. It must be possible to read it in one transaction. (A
-/// session that has read one keeps as much memory for the next.)
+/// Bytes of the longest value of a table of large values: 30.8 MB. One transaction must be able to
+/// read it. A session that has read such a value keeps the memory for the next one.
 pub const LARGE_BYTES_MAX: usize = CHUNKS_MAX * CHUNK_BYTES;
 
-/// What a key has.
+/// The record of a key: the id and the length of its value.
 #[derive(Clone, Copy, Record)]
 #[record(schema = "head of a large value: id u64, length u64")]
 struct Head {
@@ -125,29 +129,32 @@ impl Chunk {
     }
 }
 
-/// A value that has been uploaded: to be linked by [`Large::put`], or discarded. Of a value that
-/// was replaced or removed, to be discarded once that has committed.
+/// A large value that is stored in chunks. After an upload it waits to be linked to a key
+/// ([`Large::put`]), or to be discarded. If it was replaced or removed, it waits to be discarded
+/// ([`Large::discard`]) once that transaction has committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "what is neither linked nor discarded takes room until it is collected"]
 pub struct Stored {
-    /// Id of the transaction that inserted the value's first chunk; 0 if the value has no chunks.
+    /// Id of the transaction that inserted the value's first chunk, or 0 if the value has no
+    /// chunks.
     id: u64,
     length: u64,
-    /// The table that has its chunks.
+    /// The cluster of the table that has the value's chunks.
     cluster: ClusterNumber,
     table: TableId,
-    /// Tells that table from a later one with its id.
+    /// A number that tells this table from a later one with the same id.
     born: u64,
 }
 
 impl Stored {
-    /// Bytes of the value.
+    /// Returns the number of bytes of the value.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// As many as a value of the greatest length has, if its length makes no sense.
+    /// Returns the number of chunks. If the length makes no sense, returns the number for the
+    /// longest value.
     fn chunks(&self) -> u32 {
         self.length.div_ceil(CHUNK_BYTES as u64).min(CHUNKS_MAX as u64) as u32
     }
@@ -157,7 +164,7 @@ impl Stored {
     }
 }
 
-/// The client that has uploaded an id.
+/// Returns the client that has uploaded an id.
 fn owner(id: u64) -> Option<u32> {
     TransactionId::from_bits(id).map(TransactionId::owner)
 }
@@ -166,25 +173,27 @@ fn owner(id: u64) -> Option<u32> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LargeOptions {
-    /// Keys that it has room for at first.
+    /// Number of keys for which the table has room at first.
     pub rows: u64,
-    /// Bytes of all values together that it has room for at first. It has an eighth more and some
-    /// chunks, so that values can be replaced.
+    /// Bytes of all values together for which the table has room at first. The table gets room for
+    /// an eighth more and some chunks, so that values can be replaced.
     pub bytes: u64,
-    /// Copies of each record; the cluster's default if `None`.
+    /// Number of copies of each record. If `None`, the cluster's default.
     pub replicas: Option<u8>,
-    /// Parts that it is spread over; one for each memory node that is not a spare if `None`.
+    /// Number of parts over which the table is spread. If `None`, one for each memory node that is
+    /// not a spare.
     pub shards: Option<u16>,
-    /// Whether the table grows before it is full: see
-    /// [`TableOptions::grows`](crate::TableOptions::grows).
+    /// Whether the table grows by itself before it is full
+    /// ([`TableOptions::grows`](crate::TableOptions::grows)).
     pub grows: bool,
 }
 
 setters!(LargeOptions { replicas: u8, shards: u16, grows: bool });
 
 impl LargeOptions {
-    /// A table of `rows` keys, whose values have `bytes` bytes together. It grows when it needs
-    /// more of either. Otherwise the cluster's defaults hold.
+    /// Returns the options for a table of `rows` keys, whose values have `bytes` bytes together.
+    /// The table grows when it needs more of either. For everything else it has the cluster's
+    /// defaults.
     #[must_use]
     pub fn for_values(rows: u64, bytes: u64) -> LargeOptions {
         LargeOptions { rows, bytes, replicas: None, shards: None, grows: true }
@@ -199,19 +208,19 @@ impl LargeOptions {
         let full = self.bytes / CHUNK_BYTES as u64;
         // The last chunk of a value is not full.
         let rows = full.saturating_add(full / 8).saturating_add(self.rows).saturating_add(BATCH.into());
-        // Line versions would take an eighth of the room; a chunk that is there has long been
-        // installed.
+        // The chunks have checksums, because line versions would take an eighth of the room.
+        // Readers do not wait for a chunk: it was installed long before its head.
         TableOptions { rows, read_scheme: Some(ReadScheme::Checksum), ..self.heads() }
     }
 }
 
-/// A table of values of any length, up to [`LARGE_BYTES_MAX`]. Made by [`Cluster::create_large`];
-/// clones are cheap.
+/// A table of values of any length, up to [`LARGE_BYTES_MAX`]. [`Cluster::create_large`] makes it.
+/// Clones are cheap.
 ///
-/// A value is stored in chunks of 7704 bytes, which no reader sees at first. It becomes the value
-/// of a key by a transaction of yours ([`Large::put`]), or by one of its own ([`Large::write`]). A
-/// reader sees all of one value, never parts of two. [`Large::collect`] finds what a client leaves
-/// behind that dies on the way.
+/// A value is stored in chunks of 7704 bytes, which no reader sees at first. Then a transaction of
+/// the program makes it the value of a key ([`Large::put`]), or a transaction of the library does
+/// ([`Large::write`]). A reader always sees the whole of one value, and never parts of two. If a
+/// client dies on the way, [`Large::collect`] finds the chunks that it has left.
 ///
 /// ```
 /// use remora::{Cluster, Error, LargeOptions, TableOptions};
@@ -249,43 +258,45 @@ pub struct Large<K> {
 }
 
 impl Cluster {
-    /// Creates a table of large values, empty: two tables, `name` and `name/chunks`.
+    /// Creates an empty table of large values. It consists of two tables, `name` and `name/chunks`.
+    /// Fails as [`create_table`](Cluster::create_table) does.
     pub fn create_large<K: Key>(&self, name: &str, options: LargeOptions) -> Result<Large<K>, OpenError> {
         if options.rows == 0 {
             return Err(MemoryError::empty("the number of rows of a table").of_table(name).into());
         }
         self.create_together(|cluster| {
-            // The one that may not fit comes first.
+            // The larger table comes first, because it is the one that may not fit.
             let chunks = cluster.create_table(&chunks_of(name), options.chunks())?;
             Ok(Large { heads: cluster.create_table(name, options.heads())?, chunks })
         })
     }
 
-    /// Opens a table of large values that exists.
+    /// Opens a table of large values that exists. Fails as [`open_table`](Cluster::open_table)
+    /// does.
     pub fn open_large<K: Key>(&self, name: &str) -> Result<Large<K>, OpenError> {
         Ok(Large { heads: self.open_table(name)?, chunks: self.open_table(&chunks_of(name))? })
     }
 
-    /// Opens a table of large values, or creates it, empty: see
-    /// [`open_or_create_table`](Cluster::open_or_create_table).
+    /// Opens a table of large values, or creates an empty one if none has this name. Otherwise it
+    /// works like [`open_or_create_table`](Cluster::open_or_create_table).
     pub fn open_or_create_large<K: Key>(&self, name: &str, options: LargeOptions) -> Result<Large<K>, OpenError> {
         self.open_or_create(|| self.open_large(name), || self.create_large(name, options))
     }
 
     /// Drops a table of large values, with all the tables that it consists of, in one change of the
-    /// catalog. Otherwise like [`drop_table`](Cluster::drop_table).
+    /// catalog. Otherwise it works like [`drop_table`](Cluster::drop_table).
     pub fn drop_large(&self, name: &str) -> Result<Freed, OpenError> {
         self.drop_together(&[name.to_owned(), chunks_of(name)])
     }
 
     /// Gives a table of large values another name, with all the tables that it consists of, in one
-    /// change of the catalog. Otherwise like [`rename_table`](Cluster::rename_table).
+    /// change of the catalog. Otherwise it works like [`rename_table`](Cluster::rename_table).
     pub fn rename_large(&self, from: &str, to: &str) -> Result<(), OpenError> {
         self.rename_together(from, to, vec![from.to_owned(), chunks_of(from)])
     }
 
-    /// Reads a whole table of large values while nothing runs: what there is of heads and of
-    /// chunks.
+    /// Reads a whole table of large values, while no transaction runs, and checks it. Returns the
+    /// findings about its heads and about its chunks.
     pub fn inspect_large<K: Key>(&self, large: &Large<K>) -> Result<[Inspection; 2], Error> {
         Ok([self.inspect(&large.heads, |_| ())?, self.inspect(&large.chunks, |_| ())?])
     }
@@ -306,7 +317,7 @@ impl<K: Key> Large<K> {
         }
     }
 
-    /// Fails if another table has stored a value: this one does not have its chunks.
+    /// Fails if another table has stored a value, because this one does not have its chunks.
     fn check(&self, stored: &Stored) -> Result<(), Misuse> {
         let own = &self.chunks.inner;
         let is_own = (stored.cluster, stored.table, stored.born) == (self.chunks.cluster, own.id(), own.born());
@@ -318,14 +329,16 @@ impl<K: Key> Large<K> {
         Error::Limit(Reason::of(limit, Named::new(self.heads.name(), &[])))
     }
 
-    /// Reads a value and writes nothing: [`Large::get`] in a transaction of its own.
+    /// Returns the value of a key, or `None` if the key is absent. It is [`Large::get`] in a
+    /// transaction of its own, and fails as [`Session::transact`](crate::Session::transact) does.
     pub async fn read(&self, session: &mut Session, key: K) -> Result<Option<Vec<u8>>, Error> {
         session.transact(async |tx| self.get(tx, key).await).await
     }
 
-    /// Inserts or replaces a value: upload, put and discard. After an [`Error::Unknown`] the key
-    /// has the new value or the old one, and the other's chunks stay until they are collected;
-    /// after any other error it has the old one.
+    /// Inserts or replaces the value of a key: uploads the value, links it, and discards the old
+    /// one. If it fails with [`Error::Unknown`], the key has the new value or the old one, and the
+    /// chunks of the other value stay until they are collected. With every other error, the key has
+    /// the old value.
     pub async fn write(&self, session: &mut Session, key: K, bytes: &[u8]) -> Result<(), Error> {
         loop {
             let stored = self.upload(session, bytes).await?;
@@ -338,7 +351,8 @@ impl<K: Key> Large<K> {
                     if !matches!(error, Error::Unknown(_)) {
                         self.try_discard(session, Some(stored)).await;
                     }
-                    // Its client lives on as another one since then: an epoch has begun.
+                    // An epoch has begun since the upload, so this client is another incarnation
+                    // now. It uploads the value again.
                     if !matches!(error, Error::Foreign { .. }) {
                         return Err(error);
                     }
@@ -347,18 +361,20 @@ impl<K: Key> Large<K> {
         }
     }
 
-    /// Deletes a value, and says whether there was one: remove and discard. After an
-    /// [`Error::Unknown`] it is there or not; after any other error it is there still.
+    /// Deletes a key and its value: removes the key, and discards the value. Returns whether the
+    /// key was present. If it fails with [`Error::Unknown`], the key may be present or absent. With
+    /// every other error, the key is as it was.
     pub async fn delete(&self, session: &mut Session, key: K) -> Result<bool, Error> {
         let removed = session.transact(async |tx| self.remove(tx, key).await).await?;
         self.try_discard(session, removed).await;
         Ok(removed.is_some())
     }
 
-    /// Stores a value that nobody sees yet, by as many transactions as it takes. A value that is
-    /// too long is refused before anything is stored. If this fails, or its future is dropped,
-    /// nothing of it can be linked; so it fails with [`Abort::Dropped`], and not with
-    /// [`Error::Unknown`], also where an answer is lost.
+    /// Stores a value that no transaction sees yet, by one transaction for every 4 chunks. A value
+    /// that is longer than [`LARGE_BYTES_MAX`] is refused before anything is stored
+    /// ([`Limit::Value`]). If the call fails, or its future is dropped, no part of the value can be
+    /// linked. So if an answer is lost, it fails with [`Abort::Dropped`], and not with
+    /// [`Error::Unknown`].
     pub async fn upload(&self, session: &mut Session, bytes: &[u8]) -> Result<Stored, Error> {
         if bytes.len() > LARGE_BYTES_MAX {
             return Err(self.too_long(bytes.len()));
@@ -368,8 +384,8 @@ impl<K: Key> Large<K> {
             match self.insert(session, &stored, part).await {
                 Ok(id) => stored = Stored { id, length: stored.length + part.len() as u64, ..stored },
                 Err(Error::Unknown(id)) => {
-                    // The caller would ask what became of this id, and take the answer for its own
-                    // transaction's.
+                    // With `Error::Unknown`, the caller would ask for the outcome of this id, and
+                    // take it for the outcome of its own transaction.
                     tracing::warn!(table = self.heads.name(), %id, "an upload has lost an answer, and is given up");
                     return Err(Abort::Dropped.into());
                 }
@@ -382,7 +398,7 @@ impl<K: Key> Large<K> {
         Ok(stored)
     }
 
-    /// Inserts the next chunks of a value; its id.
+    /// Inserts the next chunks of a value. Returns the value's id.
     async fn insert(&self, session: &mut Session, stored: &Stored, part: &[u8]) -> Result<u64, Error> {
         let insert = session.transact(async |tx| {
             let id = if stored.id == 0 { tx.id().to_bits() } else { stored.id };
@@ -399,13 +415,15 @@ impl<K: Key> Large<K> {
         insert.await
     }
 
-    /// Makes a stored value that of a key. Gives the one that it replaces, to be discarded when
-    /// this has committed.
+    /// Makes a stored value the value of a key, in this transaction. Returns the value that it
+    /// replaces, which the program discards when this transaction has committed
+    /// ([`Large::discard`]).
     ///
-    /// Only transactions of the client that has uploaded it may: others are refused
-    /// ([`Error::Foreign`]), because a client that has gone links nothing any more, which
-    /// [`Large::collect`] goes by. The sessions of a worker are one client (unless it was made with
-    /// several), those of a [`Db`](crate::Db) are several: see [`Db::run`](crate::Db::run).
+    /// Only transactions of the client that has uploaded the value may link it. Others fail with
+    /// [`Error::Foreign`]. [`Large::collect`] relies on this: it deletes the unlinked values of
+    /// clients that have left. The sessions of a worker are one client, unless it was made with
+    /// several. The sessions of a [`Db`](crate::Db) are several clients, so upload and link by one
+    /// call of [`Db::run`](crate::Db::run).
     pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: K, stored: &Stored) -> Result<Option<Stored>, Error> {
         self.check(stored)?;
         let client = tx.id().owner();
@@ -417,15 +435,16 @@ impl<K: Key> Large<K> {
         Ok(slot.put(tx, stored.head())?.map(|before| self.stored(before)))
     }
 
-    /// Deletes a key. Gives the value that it had, if it was there, to be discarded when this has
-    /// committed.
+    /// Deletes a key, in this transaction. Returns the value that the key had, or `None` if the key
+    /// was absent. The program discards the value when this transaction has committed
+    /// ([`Large::discard`]).
     pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<Option<Stored>, Error> {
         let slot = tx.want_for(&self.heads, key, Intent::Delete);
         tx.fetch().await?;
         Ok(slot.remove(tx)?.map(|before| self.stored(before)))
     }
 
-    /// The value of a key.
+    /// Returns the value of a key, or `None` if the key is absent.
     pub async fn get(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<Option<Vec<u8>>, Error> {
         let Some(stored) = self.find(tx, key).await? else { return Ok(None) };
         let length = usize::try_from(stored.length).unwrap_or(usize::MAX);
@@ -442,22 +461,26 @@ impl<K: Key> Large<K> {
         Ok(Some(bytes))
     }
 
-    /// What a key has, without its bytes: for its length.
+    /// Returns the stored value of a key without its bytes, for its length, or `None` if the key is
+    /// absent.
     pub async fn find(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<Option<Stored>, Error> {
         let slot = tx.want_for(&self.heads, key, Intent::Read);
         tx.fetch().await?;
         Ok(slot.value(tx)?.map(|head| self.stored(head)))
     }
 
-    /// Deletes the chunks of a value that no key has: one that was replaced or removed by a
-    /// transaction that has committed, or was uploaded for one that has not. What is gone is gone,
-    /// so it can be done again. A value that a key has must not be discarded: who reads it aborts.
+    /// Deletes the chunks of a value that no key has. Such a value was replaced or removed by a
+    /// transaction that has committed, or was uploaded for a transaction that has not committed.
+    /// The call is idempotent. A value that a key still has must not be discarded: transactions
+    /// that read it abort. Fails with [`Misuse::OtherLargeTable`] if another table has stored the
+    /// value.
     pub async fn discard(&self, session: &mut Session, stored: &Stored) -> Result<(), Error> {
         self.check(stored)?;
         self.delete_chunks(session, stored.id, stored.chunks()).await.map(|_| ())
     }
 
-    /// Discards what is not needed any more, and if that fails leaves it to [`Large::collect`].
+    /// Discards a value that is not needed any more. If that fails, leaves it to
+    /// [`Large::collect`].
     async fn try_discard(&self, session: &mut Session, stored: Option<Stored>) {
         let Some(stored) = stored else { return };
         if let Err(error) = self.discard(session, &stored).await {
@@ -465,7 +488,8 @@ impl<K: Key> Large<K> {
         }
     }
 
-    /// Deletes the first chunks of an id, as far as they are there; whether one was.
+    /// Deletes the first `count` chunks of an id, as far as they are present. Returns whether any
+    /// was.
     async fn delete_chunks(&self, session: &mut Session, id: u64, count: u32) -> Result<bool, Error> {
         let mut any = false;
         for first in (0..count).step_by(BATCH as usize) {
@@ -485,10 +509,12 @@ impl<K: Key> Large<K> {
         Ok(any)
     }
 
-    /// Deletes values that no key has and nobody can give one any more, because the clients that
-    /// uploaded them have gone; returns how many. Others may work meanwhile, and collect too. It
-    /// takes nothing that is needed (the first page of `large.rs` says why). [`Error::Aborted`] if
-    /// a head stays locked: of a client that has died and is not recovered yet, say.
+    /// Deletes stored values that no key has and that no client can link any more, because the
+    /// clients that uploaded them have left or were recovered. Returns the number of deleted
+    /// values. Other clients may use the table meanwhile, and may also collect. The call never
+    /// deletes a value that is needed (the head of `large.rs` says why). Fails with
+    /// [`Error::Aborted`] if a head stays locked, for example by a client that has died and is not
+    /// recovered yet.
     pub async fn collect(&self, session: &mut Session) -> Result<u64, Error> {
         let mut unlinked = self.uploaded(session).await?;
         let registered = connected(session.lane(), session.leader()).await.map_err(Stop::from)?;
@@ -502,13 +528,13 @@ impl<K: Key> Large<K> {
         }
         let mut collected = 0;
         for (id, count) in &unlinked {
-            // Some were seen while they were being deleted.
+            // Some values may have been seen while another client was deleting them.
             collected += u64::from(self.delete_chunks(session, *id, *count).await?);
         }
         Ok(collected)
     }
 
-    /// The ids of all chunks, and how many chunks each has, as far as one can see.
+    /// Returns the ids of all chunks that the scan has found, and how many chunks each of them has.
     async fn uploaded(&self, session: &mut Session) -> Result<BTreeMap<u64, u32>, Error> {
         let table = &*session.table(&self.chunks)?;
         let shape = table.shape();
@@ -528,7 +554,7 @@ impl<K: Key> Large<K> {
         Ok(found)
     }
 
-    /// Reads every head, while nobody has it locked.
+    /// Reads every head, at a moment when no transaction has it locked exclusively.
     async fn visit_heads(&self, session: &mut Session, mut visit: impl FnMut(Head)) -> Result<(), Error> {
         let table = &*session.table(&self.heads)?;
         let mut visit = |words: &[u64]| match FetchedRecord::new(words, table.shape()).check() {

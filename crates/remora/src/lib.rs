@@ -1,5 +1,18 @@
 //! Strictly serializable, replicated transactions over remote memory.
 //!
+//! Remora keeps tables in the memory of several machines, the *memory nodes*. A program that uses
+//! this library is a *client*. It reads and changes records at the memory nodes in transactions:
+//! over the network (TCP, or remote direct memory access), or in memory that it shares with them.
+//!
+//! - A transaction changes several records, of several tables, together or not at all. This holds
+//!   even if the program dies in the middle.
+//! - Transactions are *strictly serializable*: each seems to happen at one instant between its
+//!   beginning and its end.
+//! - Tables are *replicated*: every record has copies at several memory nodes, and the cluster goes
+//!   on without a memory node that dies.
+//!
+//! The first program moves money between two accounts:
+//!
 //! ```
 //! use remora::{Cluster, TableOptions};
 //!
@@ -28,6 +41,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! A program takes these steps:
+//!
+//! 1. It makes a cluster in its own process ([`Cluster::embedded`]), or connects to one
+//!    ([`Cluster::connect`]).
+//! 2. It creates or opens tables.
+//! 3. It makes a [`Worker`] for its thread, or a [`Db`] for any thread and any executor.
+//! 4. It runs closures as transactions. The library runs a closure again if another transaction was
+//!    in the way.
+//!
+//! # Clusters
+//!
+//! [`Cluster::embedded`] makes memory nodes in this process. They are for tests and first steps:
+//! the tables end with the program.
+//!
+//! Memory nodes can also be processes of their own, on this host or on others.
+//! [`MemoryNode`](node::MemoryNode) is one, and `remora memnode` runs it. [`Cluster::connect`]
+//! connects to them. Such a cluster goes on after the death of a memory node only if a
+//! [`Controller`](admin::Controller) runs (`remora controller`).
+//!
 //! # Tables
 //!
 //! | table | made by | for |
@@ -38,13 +70,13 @@
 //! | [`DynOrdered`] | [`Cluster::create_dyn_ordered`] | bytes by key, as above, and ranges of keys |
 //! | [`Large`] | [`Cluster::create_large`] | long values, up to 30 MB, with [verbs of its own](Large) |
 //!
-//! A key is an integer, a byte array, or a tuple of keys; a record also a float, a `bool`, or an
-//! array. For your own structs, derive [`Key`] and [`Record`].
+//! A key is an integer, a byte array, or a tuple of keys. A record can also be a float, a `bool`,
+//! or an array. For your own structs, derive [`Key`] and [`Record`].
 //!
 //! # What a transaction does
 //!
-//! The table comes first, then the transaction, then the key: `accounts.get(tx, 7).await?`. A verb
-//! means the same on every kind of table that has it, but for [`Large`]:
+//! In each call the table comes first, then the transaction, then the key: `accounts.get(tx,
+//! 7).await?`. A verb means the same on every kind of table that has it, except on [`Large`]:
 //!
 //! | verb | effect | if the key is there | if it is not there |
 //! | --- | --- | --- | --- |
@@ -58,13 +90,17 @@
 //! | `scan`, `scan_back` | reads a range, ascending or descending | | |
 //! | `first`, `last` | reads one end of a range | | |
 //!
-//! On a [`Table`] whose client knows where the record is, a verb takes one round trip, or none if
-//! the transaction has the record already. A commit takes two or three more. To bring several
-//! records in one round trip, use [`Transaction::get_many`] and [`Transaction::prefetch`], for keys
-//! of several tables of any kind, and [`Transaction::get_many_mut`], for keys of several
-//! [`Table`]s. [`Slot`]s do that with the least work for the processor: [`Transaction::want`] names
-//! a record, [`Transaction::fetch`] brings all that were named, and [`Slot::get_mut`] changes one
-//! in place, without a copy.
+//! On a [`Table`], a verb takes one round trip if the client knows where the record is. It takes
+//! none if the transaction has the record already. A commit takes two or three more. Several
+//! records can come in one round trip:
+//!
+//! - [`Transaction::get_many`] and [`Transaction::prefetch`] take keys of several tables of any
+//!   kind.
+//! - [`Transaction::get_many_mut`] takes keys of several [`Table`]s, whose values are then changed
+//!   in place.
+//! - [`Slot`]s cost the processor least: [`Transaction::want`] names a record,
+//!   [`Transaction::fetch`] brings all records that were named, and [`Slot::get_mut`] changes a
+//!   record in place, without a copy.
 //!
 //! ```
 //! # use remora::{Cluster, Error, OrderedOptions, TableOptions};
@@ -90,62 +126,55 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Looking after tables
+//! # What a closure must know
 //!
-//! | | [`Table`] | [`Ordered`] | [`DynTable`] | [`DynOrdered`] | [`Large`] |
-//! | --- | --- | --- | --- | --- | --- |
-//! | create | [`create_table`](Cluster::create_table) | [`create_ordered`](Cluster::create_ordered) | [`create_dyn_table`](Cluster::create_dyn_table) | [`create_dyn_ordered`](Cluster::create_dyn_ordered) | [`create_large`](Cluster::create_large) |
-//! | create it with rows | [`load`](Cluster::load), [`load_parts`](Cluster::load_parts) fill it | [`load_ordered`](Cluster::load_ordered) | - | - | - |
-//! | open | [`open_table`](Cluster::open_table) | [`open_ordered`](Cluster::open_ordered) | [`open_dyn_table`](Cluster::open_dyn_table) | [`open_dyn_ordered`](Cluster::open_dyn_ordered) | [`open_large`](Cluster::open_large) |
-//! | drop | [`drop_table`](Cluster::drop_table) | [`drop_ordered`](Cluster::drop_ordered) | [`drop_dyn_table`](Cluster::drop_dyn_table) | [`drop_ordered`](Cluster::drop_ordered) | [`drop_large`](Cluster::drop_large) |
-//! | rename | [`rename_table`](Cluster::rename_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_dyn_table`](Cluster::rename_dyn_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_large`](Cluster::rename_large) |
-//! | grows | yes | yes | yes | yes | yes |
+//! 1. A closure may run several times. So its effects outside of the transaction, if it has any,
+//!    must be harmless when they are repeated.
+//! 2. A closure may see a combination of records that no committed state has. So it must neither
+//!    panic nor loop on a combination that should be impossible. The transaction does not commit
+//!    then.
+//! 3. What a closure returns counts only once its reads have been validated. That holds for its own
+//!    errors too: [`Error::User`] means that the state which made the closure give up was real.
 //!
-//! `open_or_create_...` does what its name says. Sizes in options are first sizes of tables that
-//! grow: they grow [by themselves](TableOptions::grows), or by [`Cluster::grow_table`], while
-//! transactions go on. [`Cluster::list_tables`] says what there is, and how much room each table
-//! has; [`Cluster::count_rows`] counts. [`Cluster::create_together`] creates several tables, all or
-//! none.
+//! [`Session::transact`] tries a transaction again if it has certainly not committed and the cause
+//! may pass: an abort, a change of epoch, a full table that grows. Between attempts it makes
+//! growing random pauses. It gives up after twice the longest lease of any client, unless
+//! [`TransactionOptions`] says otherwise. A client that has died keeps its locks for about one
+//! lease, so this is long enough.
+//!
+//! Handles are checked in every build. It is an [`Error::Misuse`] to use a table of another cluster
+//! or protocol, or a [`Slot`] of another run or of a record that has not been fetched.
+//!
+//! # When a transaction fails
+//!
+//! | error | has it committed? | what it means |
+//! | --- | --- | --- |
+//! | [`Error::Aborted`] | no | other transactions were in the way until its attempts or its time were over |
+//! | [`Error::Unknown`] | perhaps | the answer was lost: [`Session::resolve`] finds out |
+//! | [`Error::Unavailable`] | no | a memory node is unreachable |
+//! | [`Error::Fenced`] | no | the cluster has taken this client for dead: make a new [`Worker`] |
+//! | [`Error::Limit`] | no | the transaction exceeds a limit, or its deadline has passed |
+//! | [`Error::Misuse`] | no | the program has made a mistake |
+//! | [`Error::NotFound`], [`Error::Exists`], [`Error::User`] | no | the closure gave up, for a reason that was validated |
+//!
+//! The library never tries a transaction again after [`Error::Unknown`]: it may have committed, and
+//! a second attempt would apply it twice.
 //!
 //! # Worker or pool
 //!
 //! - A [`Worker`] belongs to one thread and runs several coroutines. Its closures and futures need
 //!   not be `Send`, and it allocates nothing in steady state. It is for programs that are built
 //!   around it.
-//! - A [`Db`] is `Clone + Send + Sync`. It sends a closure to a pool of workers. The future that it
-//!   returns wakes under any executor, and there is a form that blocks. It is for programs that
-//!   have an executor of their own.
-//!
-//! # Clusters
-//!
-//! [`Cluster::embedded`] makes memory nodes in this process. Memory nodes can also be processes of
-//! their own, on this host or anywhere: [`MemoryNode`](node::MemoryNode) is one (`remora memnode`
-//! runs it), and [`Cluster::connect`] finds them.
-//!
-//! # What a closure must know
-//!
-//! 1. It may run several times. So it has no effect outside of the transaction that must not be
-//!    repeated.
-//! 2. It may see a combination of records that will not commit. So it neither panics nor loops on a
-//!    combination that should be impossible.
-//! 3. What it returns counts only once its reads have been validated. That holds for its own errors
-//!    too: [`Error::User`] means that the state which made the closure give up was real.
-//!
-//! [`Session::transact`] tries again whatever has certainly not committed and may pass: an abort, a
-//! change of epoch, a full table that grows. It makes growing random pauses, and gives up after
-//! twice the longest lease of any client, unless [`TransactionOptions`] says otherwise. So it
-//! outlasts the locks of a client that has died. It never retries [`Error::Unknown`]: the
-//! transaction may have committed, and a second attempt would apply it twice.
-//!
-//! Handles are checked in every build. A table of another cluster or protocol, and a [`Slot`] that
-//! was kept from another run or has not been fetched, are an [`Error::Misuse`].
+//! - A [`Db`] is `Clone + Send + Sync`. It sends a closure to a pool of workers, and returns a
+//!   future that any executor can run. There is also a form that blocks the thread. It is for
+//!   programs that have an executor of their own.
 //!
 //! # Values of any length
 //!
-//! A record has a fixed size, and one transaction writes about 32 KiB. A longer value is kept out
-//! of line. [`Large::upload`] stores it in chunks that no other transaction sees; then a
-//! transaction links it, together with whatever other records it writes. [`Large::write`] does
-//! both.
+//! A record has a fixed size, and one transaction writes at most about 32 KiB. A longer value is
+//! kept out of line. [`Large::upload`] stores it in chunks that no other transaction sees. Then a
+//! transaction links the value to a key, together with any other records that it writes.
+//! [`Large::write`] does both.
 //!
 //! ```
 //! # use remora::{Cluster, Error, LargeOptions};
@@ -159,12 +188,30 @@
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Looking after tables
+//!
+//! | | [`Table`] | [`Ordered`] | [`DynTable`] | [`DynOrdered`] | [`Large`] |
+//! | --- | --- | --- | --- | --- | --- |
+//! | create | [`create_table`](Cluster::create_table) | [`create_ordered`](Cluster::create_ordered) | [`create_dyn_table`](Cluster::create_dyn_table) | [`create_dyn_ordered`](Cluster::create_dyn_ordered) | [`create_large`](Cluster::create_large) |
+//! | create it with rows | [`load`](Cluster::load), [`load_parts`](Cluster::load_parts) fill it | [`load_ordered`](Cluster::load_ordered) | - | - | - |
+//! | open | [`open_table`](Cluster::open_table) | [`open_ordered`](Cluster::open_ordered) | [`open_dyn_table`](Cluster::open_dyn_table) | [`open_dyn_ordered`](Cluster::open_dyn_ordered) | [`open_large`](Cluster::open_large) |
+//! | drop | [`drop_table`](Cluster::drop_table) | [`drop_ordered`](Cluster::drop_ordered) | [`drop_dyn_table`](Cluster::drop_dyn_table) | [`drop_ordered`](Cluster::drop_ordered) | [`drop_large`](Cluster::drop_large) |
+//! | rename | [`rename_table`](Cluster::rename_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_dyn_table`](Cluster::rename_dyn_table) | [`rename_ordered`](Cluster::rename_ordered) | [`rename_large`](Cluster::rename_large) |
+//! | grows | yes | yes | yes | yes | yes |
+//!
+//! `open_or_create_...` opens a table, or creates it if there is none of this name. Sizes in
+//! options are first sizes: tables grow while transactions go on, either [by
+//! themselves](TableOptions::grows) or by [`Cluster::grow_table`]. [`Cluster::list_tables`] lists
+//! the tables, and how much room each has. [`Cluster::count_rows`] counts the rows of one.
+//! [`Cluster::create_together`] creates several tables, all or none.
 #![forbid(unsafe_code)]
 
-// What is derived names this crate, also within it.
+// Derived code names this crate `remora`, also within this crate.
 extern crate self as remora;
 
-/// Whether this published error has been put back. Always false without the feature `mutants`.
+/// Tells whether this published error has been put back into the code. It is always false without
+/// the feature `mutants`.
 #[cfg(feature = "mutants")]
 macro_rules! mutant {
     ($name:ident) => {
@@ -214,11 +261,12 @@ pub use rows::{Row, Rows, RowsMut};
 pub use table::Table;
 pub use transaction::{Begun, Slot, Transaction, ValueMut};
 pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
-/// For records that are looked at and changed in place: see [`Plain`].
+/// The crate zerocopy, whose traits a record needs so that transactions can read and change it in
+/// place: see [`Plain`].
 pub use zerocopy;
 
-/// Connecting to memory nodes that are processes of their own: where they are, which keys and
-/// certificates they ask for, and the configuration that the clients of a cluster share.
+/// Types for connecting to memory nodes that are processes of their own: their addresses, the keys
+/// and certificates that they ask for, and the configuration that the clients of a cluster share.
 pub mod connect {
     pub use crate::cluster::{ConnectOptions, Nodes, NotNodes};
     pub use crate::error::ConnectError;
@@ -230,7 +278,8 @@ pub mod connect {
     pub use remora_membership::{NotPlace, Place};
 }
 
-/// Looking after a cluster: controllers, its configuration, dropping tables, and inspecting them.
+/// Types for looking after a cluster: controllers, the configuration, dropping tables, and
+/// inspecting them.
 pub mod admin {
     pub use crate::cluster::{Freed, TableInfo};
     pub use crate::controller::Controller;
@@ -240,25 +289,25 @@ pub mod admin {
     pub use remora_txn::Inspection;
 }
 
-/// Observing transactions, what they cost, and what recovery does.
+/// Types for observing transactions, their costs, and what recovery does.
 pub mod observe {
     pub use remora_fabric::tcp::NodeStatus;
     pub use remora_fabric::{Cost, Nanos};
     pub use remora_txn::recovery::Rollback;
     pub use remora_txn::{Access, Observer, Outcome, Phases, TransactionEvent, WriteKind};
 
-    /// The target (`tracing`) of what the library says of its waits: once for each, at level
-    /// `WARN`. For programs that show these lines, and no other warnings.
+    /// The `tracing` target under which the library logs that it waits, once for each wait, at
+    /// level `WARN`. A program can show these lines and hide other warnings.
     pub const WAITS: &str = "remora::wait";
 }
 
-/// The protocols that transactions can run by, and what they can be varied in.
+/// The protocols by which transactions can run, and their parameters.
 pub mod protocol {
     pub use remora_node::ReadScheme;
     pub use remora_txn::{Ford, Protocol, Validation, VersionCache};
 }
 
-/// Memory nodes: processes that serve memory, and do nothing else.
+/// Memory nodes: they serve memory to clients, and do nothing else.
 pub mod node {
     pub use crate::server::{MemoryNode, NodeError};
     pub use remora_fabric::shm::file::PriorMemory;
@@ -267,12 +316,12 @@ pub mod node {
     pub use remora_fabric::{Pages, SystemError};
 }
 
-/// Clusters under a simulator or a hostile scheduler, for tests and experiments.
+/// Types for clusters under a simulator or a hostile scheduler, for tests and experiments.
 pub mod simulate {
     pub use crate::error::SimulatedError;
 }
 
-/// The floors below, for tools and tests that need them.
+/// The crates below this one, for tools and tests that need them.
 #[doc(hidden)]
 pub mod floors {
     pub use {

@@ -1,8 +1,8 @@
-//! Locks of this process, as opposed to locks of records.
+//! Mutexes of this process, as opposed to locks of records.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, also if a thread has panicked while it held the lock.
+/// Locks a mutex, even if a thread has panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,4 @@
-//! What can go wrong before there is a transaction: when a cluster, a table or a worker is made or
-//! opened.
+//! The error of making or opening a cluster, a table or a worker.
 
 use std::fmt;
 
@@ -9,7 +8,7 @@ use remora_node::MemoryError;
 
 /// Why a cluster, a table or a worker could not be made or opened.
 ///
-/// It says what is wrong, where, and what to do. A program decides by its
+/// The error's text says what is wrong, where, and what to do. A program decides by the error's
 /// [`kind`](OpenError::kind).
 #[derive(Clone, PartialEq, Eq)]
 pub struct OpenError {
@@ -20,52 +19,53 @@ pub struct OpenError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum OpenErrorKind {
-    /// There is no table of this name.
+    /// No table has this name.
     NoTable,
-    /// There is a table of this name already.
+    /// A table has this name already.
     TableExists,
     /// The table was dropped.
     Dropped,
     /// A client has begun to create the table and has not finished.
     Unfinished {
-        /// The client.
+        /// The client that creates the table.
         client: u32,
     },
     /// A client is loading rows into the table.
     Loading {
-        /// The client.
+        /// The client that loads the rows.
         client: u32,
     },
     /// The table was made with keys or records of other types.
     OtherTypes,
-    /// The table was made for protocols that this one cannot run together with.
+    /// The table was made for protocols with which this protocol cannot run together.
     OtherProtocol,
-    /// The table is of another cluster.
+    /// The table belongs to another cluster.
     OtherCluster,
-    /// The rows to load cannot be loaded: a key occurs twice, keys do not ascend, a row has the
-    /// wrong size, or the table has rows already.
+    /// The rows cannot be loaded: a key occurs twice, keys do not ascend, a row has the wrong size,
+    /// or the table has rows already.
     Rows,
-    /// The table, the memory nodes or the system have no room for it.
+    /// The table, the memory nodes or the system have no room for what was asked.
     Full,
     /// An argument is zero, too large, or not allowed.
     Argument,
     /// The fabric cannot do what the protocol or the table needs.
     Unsupported,
-    /// Memory nodes do not answer, or every copy of something is lost.
+    /// Memory nodes do not answer, or every copy of a part of a table is lost.
     Unavailable,
-    /// The cluster or its catalog is changing: try again.
+    /// The cluster or its catalog is changing. Try again.
     Changing,
-    /// The program has asked to end what it had begun.
+    /// The program has interrupted the call
+    /// ([`Cluster::with_interrupt`](crate::Cluster::with_interrupt)).
     Interrupted,
-    /// What the memory nodes hold cannot be used: it is damaged, another program's, or of another
-    /// version.
+    /// The content of the memory nodes cannot be used: it is damaged, belongs to another program,
+    /// or has another version.
     Unusable,
-    /// The configuration, or another client of the cluster, stands in the way.
+    /// The configuration, or another client of the cluster, prevents it.
     Configuration,
 }
 
 impl OpenError {
-    /// Returns what kind of error it is.
+    /// Returns the kind of the error, by which a program can decide.
     #[must_use]
     pub fn kind(&self) -> OpenErrorKind {
         match &self.cause {
@@ -80,21 +80,21 @@ impl OpenError {
         }
     }
 
-    /// The error of the floors below, for tools and tests.
+    /// Returns the error of the crates below, for tools and tests.
     #[doc(hidden)]
     #[must_use]
     pub fn cause(&self) -> &IndexError {
         &self.cause
     }
 
-    /// The error of the memory nodes' floor, if it is one.
+    /// Returns the error of the crate for memory nodes, if it is one.
     #[doc(hidden)]
     #[must_use]
     pub fn memory(&self) -> Option<&MemoryError> {
         if let IndexError::Memory(error) = &self.cause { Some(error) } else { None }
     }
 
-    /// The error of making this table: names the table, unless the error names one already.
+    /// Adds the name of the table that was to be made, unless the error names a table already.
     pub(crate) fn of_table(self, name: &str) -> OpenError {
         self.cause.of_table(name).into()
     }

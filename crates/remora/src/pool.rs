@@ -1,4 +1,5 @@
-//! The second door: a pool of workers behind a handle that any thread and any executor can use.
+//! Pools, the way to run transactions for a program that has its own threads or executor. [`Db`] is
+//! a handle to a pool of workers, and any thread and any executor can use it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -28,13 +29,15 @@ use crate::worker::{Session, TransactionOptions, WorkerOptions};
 
 type Job = Box<dyn for<'s> FnOnce(&'s mut Session) -> Pin<Box<dyn Future<Output = ()> + 's>> + Send>;
 
-/// A handle to a pool of workers. Clones share the pool; it ends when the last clone is gone and
-/// what was sent is done.
+/// A handle to a pool of workers, which any thread and any executor can use. [`Cluster::db`] makes
+/// it. Clones share the pool. The pool ends when the last clone is dropped and the work that was
+/// sent to it is done.
 ///
-/// A closure may await the same `Db`: its coroutine waits meanwhile, and the other transaction
-/// needs one of its own. When all coroutines of the pool wait like that, the next such call is
-/// refused ([`Misuse::PoolWaitsForItself`]), since none would ever be free again. What a closure
-/// awaits through other pools or other threads is not seen: give it a deadline.
+/// A closure may itself await a transaction of the same `Db`. Its coroutine waits meanwhile, and
+/// the other transaction needs another coroutine. If all other coroutines of the pool wait like
+/// this already, the next such call fails ([`Misuse::PoolWaitsForItself`]), because no coroutine
+/// would ever be free again. The pool does not notice if closures wait for each other through other
+/// pools or other threads. Give such calls a deadline.
 #[derive(Clone)]
 pub struct Db {
     pool: Arc<Pool>,
@@ -47,15 +50,18 @@ struct Pool {
     waits: Arc<Waits>,
 }
 
-/// How long a worker is waited for at least that is to look for what became of a transaction.
+/// Shortest time for which [`Db::resolve`] waits for a worker.
 const LOOK: Duration = Duration::from_secs(1);
-/// Alarms have no later times; 136 years.
+/// Latest time of an alarm: 136 years.
 const ALARM_MAX: Duration = Duration::from_secs(1 << 32);
-/// Transactions that wait for a worker, for each coroutine: more make their senders wait.
+/// Number of transactions that can wait in the queue, for each coroutine of the pool. If there are
+/// more, their callers wait.
 const QUEUED_PER_COROUTINE: usize = 4;
 
 impl Cluster {
-    /// A pool of `threads` workers behind one handle that is `Send` and `Sync`.
+    /// Makes a pool of `threads` workers, each on its own thread, and returns a handle to it that
+    /// is `Send` and `Sync`. Fails if `threads` or the options exceed a limit, and as
+    /// [`Cluster::worker`] does.
     pub fn db(&self, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
         Db::new(self, threads, options)
     }
@@ -66,7 +72,7 @@ impl Db {
         options.check()?;
         match threads {
             0 => return Err(MemoryError::empty("the number of threads").into()),
-            // Each of them is a client.
+            // Each thread is a client.
             _ if threads > CLIENTS_MAX => {
                 return Err(MemoryError::limit("threads", threads as u64, CLIENTS_MAX as u64).into());
             }
@@ -99,22 +105,27 @@ impl Db {
         Ok(Db { pool: Arc::new(pool), options: TransactionOptions::default() })
     }
 
-    /// A handle to this pool whose transactions give up after a time, counted from the call. The
-    /// deadline bounds the wait for a worker, all attempts, and the wait for the answer. Once it
-    /// has passed the transaction will not commit, unless its commit had begun: then the answer to
-    /// that is awaited. What [`Db::run`] runs is bounded until a worker begins it. A closure that
-    /// blocks its thread, which several coroutines share, holds up the answers of the others: no
-    /// deadline bounds that.
+    /// Returns a handle to this pool whose transactions give up after `patience`, counted from the
+    /// call. They then fail with [`Limit::Deadline`].
+    ///
+    /// The deadline bounds the wait for a worker, all attempts, and the wait for the answer. Once
+    /// it has passed, the transaction does not commit. There is one exception: if its commit had
+    /// begun, the call waits for the commit's answer. For [`Db::run`], the deadline bounds only the
+    /// wait for a worker. No deadline bounds the wait if a closure blocks its thread: several
+    /// coroutines share the thread, and the answers of the others come late.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Db {
         Db { pool: self.pool.clone(), options: TransactionOptions { deadline: Some(patience), ..self.options } }
     }
 
-    /// Runs a closure as a transaction on some worker, again while it aborts. See the crate's first
-    /// page for what it must know. A panic in it aborts the transaction and resumes here.
+    /// Runs a closure as a transaction on one of the workers, and tries it again while it aborts.
+    /// The [crate's documentation](crate) says what a closure must know, and what the errors mean.
+    /// In addition, the call fails with [`Error::WorkerDied`] if the worker's thread dies, and with
+    /// [`Misuse::PoolWaitsForItself`] if no coroutine of the pool could ever run the closure. A
+    /// panic in the closure aborts the transaction, and resumes in the caller.
     ///
-    /// Dropping the returned future before its first poll does nothing; later it does not stop the
-    /// transaction, whose outcome is then lost.
+    /// If the returned future is dropped before its first poll, the transaction does not run. If it
+    /// is dropped later, the transaction may run all the same, and its outcome is lost.
     pub async fn transact<T, F>(&self, mut body: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -144,11 +155,13 @@ impl Db {
         self.send(Some((gate, deadline)), work).await
     }
 
-    /// What became of a transaction of this cluster whose answer was lost: see
-    /// [`Session::resolve`]. The wait for a worker counts, but a second is given to it at least.
+    /// Returns the outcome of a transaction of this cluster whose answer was lost, as
+    /// [`Session::resolve`] does. The wait for a worker counts as a part of `patience`, but the
+    /// call waits for a worker for at least a second. Returns [`Verdict::Undecided`] if no worker
+    /// is free in that time.
     pub async fn resolve(&self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
         let (asked, gate) = (Instant::now(), Arc::new(Gate::default()));
-        // Without any patience there is still one look.
+        // Even without any patience, the call looks once.
         let until = patience.max(LOOK);
         let at_work = gate.clone();
         let work = async move |session: &mut Session| {
@@ -161,14 +174,17 @@ impl Db {
         }
     }
 
-    /// Finds out what became of a transaction, like [`resolve`](Db::resolve), but blocks the
-    /// calling thread. Do not call it on a thread that runs an executor.
+    /// Returns the outcome of a transaction, as [`resolve`](Db::resolve) does, but blocks the
+    /// calling thread. Do not call it on a thread that runs an executor. Fails with
+    /// [`Misuse::PoolThreadBlocked`] on a thread of the same pool.
     pub fn resolve_blocking(&self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
         self.block_on(self.resolve(id, patience))
     }
 
-    /// Runs something on some worker that takes several transactions, or more than transactions:
-    /// [`Large::write`], say. A panic in it resumes here.
+    /// Runs a closure on one of the workers with the worker's session. It is for work that takes
+    /// several transactions, or that is more than a transaction, such as [`Large::write`]. Fails
+    /// with the closure's error, and with [`Error::WorkerDied`] or [`Misuse::PoolWaitsForItself`]
+    /// as [`Db::transact`] does. A panic in the closure resumes in the caller.
     ///
     /// [`Large::write`]: crate::Large::write
     pub async fn run<T, F>(&self, work: F) -> Result<T, Error>
@@ -186,7 +202,8 @@ impl Db {
         self.send(Some((gate, deadline)), work).await
     }
 
-    /// Sends work to some worker and waits for its answer, but no longer than the gate stays open.
+    /// Sends work to one of the workers and waits for its answer, but no longer than the gate stays
+    /// open.
     async fn send<T, F>(&self, until: Option<(Arc<Gate>, Duration)>, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -198,7 +215,7 @@ impl Db {
         let job: Job = Box::new(move |session| {
             Box::pin(async move {
                 let outcome = catch_panic(work(session)).await;
-                // Its caller can go on from here, and is not one that waits any more when this
+                // The caller can go on from here. It must not count as waiting any more when this
                 // coroutine takes its next job.
                 is_awaited.iter().for_each(|wait| wait.end());
                 // The caller may have gone.
@@ -213,14 +230,14 @@ impl Db {
         let sent = before(&mut alarm, self.pool.jobs.send(job)).await;
         let Some(sent) = sent else { return Err(Limit::Deadline.into()) };
         if sent.is_err() {
-            return Err(Error::WorkerDied { may_have_committed: false }); // all of them have
+            return Err(Error::WorkerDied { may_have_committed: false }); // all threads have died
         }
         let mut answer = pin!(answer.recv());
         let answered = match before(&mut alarm, answer.as_mut()).await {
             Some(answered) => answered,
             None if gate.is_some_and(|gate| gate.close()) => return Err(Limit::Deadline.into()),
-            // It is committing: no longer than memory nodes are waited for, or than something else
-            // keeps the worker's thread from running.
+            // The transaction is committing. This takes no longer than the worker waits for memory
+            // nodes, unless something else keeps the worker's thread from running.
             None => answer.await,
         };
         match answered {
@@ -237,7 +254,9 @@ impl Db {
         pollster::block_on(call)
     }
 
-    /// [`Db::run`], blocking the calling thread. Not for a thread that runs an executor.
+    /// Runs a closure on one of the workers, as [`Db::run`] does, but blocks the calling thread. Do
+    /// not call it on a thread that runs an executor. Fails with [`Misuse::PoolThreadBlocked`] on a
+    /// thread of the same pool.
     pub fn run_blocking<T, F>(&self, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -246,7 +265,9 @@ impl Db {
         self.block_on(self.run(work))
     }
 
-    /// [`Db::transact`], blocking the calling thread. Not for a thread that runs an executor.
+    /// Runs a closure as a transaction, as [`Db::transact`] does, but blocks the calling thread. Do
+    /// not call it on a thread that runs an executor. Fails with [`Misuse::PoolThreadBlocked`] on a
+    /// thread of the same pool.
     pub fn transact_blocking<T, F>(&self, body: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -256,10 +277,10 @@ impl Db {
     }
 }
 
-/// Ends the queue with the pool's last thread. If that thread has died, no thread is left to answer
-/// what was sent. Then it is dropped, and its senders are told ([`Error::WorkerDied`]).
+/// Ends the queue with the pool's last thread. If that thread has died, no thread is left to run
+/// the work in the queue. So the work is dropped, and its callers get [`Error::WorkerDied`].
 struct Last {
-    /// Threads of the pool that run.
+    /// Number of threads of the pool that run.
     alive: Arc<AtomicUsize>,
     queue: Receiver<Job>,
 }
@@ -286,7 +307,7 @@ async fn serve(session: &mut Session, queue: &Receiver<Job>, coroutine: usize) {
     }
 }
 
-/// What a future returns, unless the alarm goes off first.
+/// Returns what a future returns, or `None` if the alarm goes off first.
 async fn before<T>(alarm: &mut Option<Delay>, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let first = poll_fn(|context| {
@@ -301,8 +322,9 @@ async fn before<T>(alarm: &mut Option<Delay>, future: impl Future<Output = T>) -
     first.await
 }
 
-/// What a caller and the worker that runs its work agree on: before the gate is passed, the caller
-/// can give the work up for good; after that it awaits the answer.
+/// The agreement between a caller and the worker that runs its work. Before the worker passes the
+/// gate, the caller can close it and give the work up for good. After that, the caller awaits the
+/// answer.
 #[derive(Default)]
 struct Gate(AtomicU8);
 
@@ -315,38 +337,39 @@ impl Gate {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// The commit is next.
+    /// Passes the gate, because the commit is next. Fails if the caller has given up.
     fn pass(&self) -> Result<(), Error> {
         if self.change(Gate::OPEN, Gate::PASSED) { Ok(()) } else { Err(Limit::Deadline.into()) }
     }
 
-    /// The next attempt begins: the commit of the last one, if there was one, has aborted.
+    /// Opens the gate again, because the next attempt begins: the commit of the last attempt, if
+    /// there was one, has aborted. Fails if the caller has given up.
     fn reopen(&self) -> Result<(), Error> {
         let is_closed = !self.change(Gate::PASSED, Gate::OPEN) && self.0.load(Ordering::Acquire) == Gate::CLOSED;
         if is_closed { Err(Limit::Deadline.into()) } else { Ok(()) }
     }
 
-    /// The caller gives up; false if it is too late for that.
+    /// Gives the work up for the caller. Returns false if it is too late for that.
     fn close(&self) -> bool {
         self.change(Gate::OPEN, Gate::CLOSED)
     }
 }
 
 thread_local! {
-    /// The calls within the pool whose worker runs on this thread.
+    /// The waits of the pool whose worker runs on this thread, if there is one.
     static OF_POOL: RefCell<Option<Arc<Waits>>> = const { RefCell::new(None) };
-    /// The coroutine of that pool that is being polled.
+    /// The number of the pool's coroutine that is being polled, if there is one.
     static COROUTINE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// Which coroutines of a pool wait for work that they have sent to the same pool.
 struct Waits {
-    /// Calls that each coroutine awaits.
+    /// Number of calls that each coroutine awaits.
     calls: Mutex<Vec<u32>>,
 }
 
 impl Waits {
-    /// Whether this is a thread of the pool.
+    /// Returns whether this is a thread of the pool.
     fn is_here(self: &Arc<Waits>) -> bool {
         OF_POOL.with_borrow(|pool| pool.as_ref().is_some_and(|pool| Arc::ptr_eq(pool, self)))
     }
@@ -360,8 +383,8 @@ struct Wait {
 }
 
 impl Wait {
-    /// Notes such a call. It is refused if every other coroutine waits already: then nothing that
-    /// the pool has begun can end.
+    /// Notes a call from a coroutine of the pool, if this is one. Refuses the call if every other
+    /// coroutine waits already, because then no work that the pool has begun could end.
     fn begin(waits: &Arc<Waits>) -> Result<Option<Arc<Wait>>, Misuse> {
         let Some(coroutine) = COROUTINE.get().filter(|_| waits.is_here()) else { return Ok(None) };
         let mut calls = lock(&waits.calls);
@@ -372,7 +395,7 @@ impl Wait {
         Ok(Some(Arc::new(Wait { waits: waits.clone(), coroutine, is_over: AtomicBool::new(false) })))
     }
 
-    /// The answer is there, or its future was dropped.
+    /// Notes that the call has ended: its answer has come, or its future was dropped.
     fn end(&self) {
         if !self.is_over.swap(true, Ordering::AcqRel) {
             let mut calls = lock(&self.waits.calls);
@@ -381,7 +404,7 @@ impl Wait {
     }
 }
 
-/// Ends a call also if its future is dropped.
+/// Ends a call even if its future is dropped.
 struct Waiting(Option<Arc<Wait>>);
 
 impl Drop for Waiting {
@@ -394,7 +417,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.jobs.close();
         for thread in self.threads.drain(..) {
-            // The last handle may be dropped on a worker, by a closure that held one.
+            // The last handle may be dropped on a thread of the pool, by a closure that held it. A
+            // thread cannot join itself.
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 tracing::error!("a worker of the pool panicked");
             }

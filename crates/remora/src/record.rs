@@ -1,9 +1,10 @@
-//! Records: fixed-width encodings of the values that tables hold.
+//! The traits [`Record`] and [`Plain`]: values of tables, which are encoded with a fixed width.
 
 pub use remora_derive::Record;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A value of a table: fixed width, without pointers, the same bytes on every machine of a cluster.
+/// A value of a table. Its encoding has a fixed width and no pointers, and is the same on every
+/// machine of a cluster.
 ///
 /// Integers, floats, `bool`, arrays and tuples of records are records. For a struct of your own,
 /// derive it:
@@ -18,11 +19,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// assert_eq!(<Account as remora::Record>::schema(), "Account { balance: i64, is_open: bool }");
 /// ```
 ///
-/// A record that also derives zerocopy's traits is a [`Plain`] record, which transactions can look
-/// at and change in place.
+/// A record that also derives zerocopy's traits is a [`Plain`] record, which transactions can read
+/// and change in place.
 ///
-/// An implementation guarantees that [`Record::decode`] returns a value for every string of
-/// [`Record::BYTES`] bytes, and for the encoding of a value that value.
+/// An implementation guarantees two things. [`Record::decode`] returns a value for every string of
+/// [`Record::BYTES`] bytes. For the encoding of a value, it returns that value.
 pub trait Record: Copy + 'static {
     /// Number of bytes of the encoding.
     const BYTES: usize;
@@ -30,8 +31,8 @@ pub trait Record: Copy + 'static {
     /// Returns the description of the record that is kept with its table. Programs whose
     /// descriptions differ cannot open the same table.
     ///
-    /// A derived record lists its fields and their types, unless `#[record(schema = "...")]` says
-    /// another text. Change that text when you change the type.
+    /// The description of a derived record lists its fields and their types, unless
+    /// `#[record(schema = "...")]` gives another text. Change that text when you change the type.
     fn schema() -> String;
 
     /// Writes the encoding to `bytes`, which has exactly [`Record::BYTES`] bytes.
@@ -40,7 +41,7 @@ pub trait Record: Copy + 'static {
     /// Returns the value that these [`Record::BYTES`] bytes encode.
     fn decode(bytes: &[u8]) -> Self;
 
-    /// Writes the encodings of an array's elements, one behind the other.
+    /// Writes the encodings of an array's elements to `bytes`, one after the other.
     #[doc(hidden)]
     #[inline]
     fn encode_array(array: &[Self], bytes: &mut [u8]) {
@@ -49,7 +50,7 @@ pub trait Record: Copy + 'static {
         }
     }
 
-    /// Returns the array whose elements are encoded one behind the other.
+    /// Returns the array whose elements `bytes` encodes, one after the other.
     #[doc(hidden)]
     #[inline]
     fn decode_array<const N: usize>(bytes: &[u8]) -> [Self; N] {
@@ -57,11 +58,11 @@ pub trait Record: Copy + 'static {
     }
 }
 
-/// A record whose encoding is its memory: a transaction looks at it and changes it in place,
+/// A record whose encoding equals its bytes in memory. A transaction reads and changes it in place,
 /// without a copy ([`Slot::get`](crate::Slot::get), [`Slot::get_mut`](crate::Slot::get_mut)).
 ///
-/// Every record is one that implements zerocopy's traits, which [`remora::zerocopy`](zerocopy)
-/// exports:
+/// Every record that implements zerocopy's traits is plain. [`remora::zerocopy`](zerocopy) exports
+/// the traits:
 ///
 /// ```
 /// use remora::zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -74,13 +75,13 @@ pub trait Record: Copy + 'static {
 /// }
 /// ```
 ///
-/// A derived record's encoding is its memory if these traits can be derived for it. If you
-/// implement [`Record`] yourself, see to it.
+/// If these traits can be derived for a record with a derived [`Record`], its encoding equals its
+/// memory. If you implement [`Record`] yourself, you have to make sure of that.
 pub trait Plain: Record + FromBytes + IntoBytes + Immutable + KnownLayout {}
 
 impl<V: Record + FromBytes + IntoBytes + Immutable + KnownLayout> Plain for V {}
 
-/// Numbers are encoded little-endian.
+/// Implements [`Record`] for numbers, which are encoded little-endian.
 macro_rules! number_records {
     ($($number:ty)*) => {$(
         impl Record for $number {
@@ -128,7 +129,7 @@ impl Record for u8 {
     }
 }
 
-/// One byte: 0 is false, every other one true.
+/// A `bool` is encoded as one byte: 0 is false, and every other byte is true.
 impl Record for bool {
     const BYTES: usize = 1;
     fn schema() -> String {
@@ -144,7 +145,7 @@ impl Record for bool {
     }
 }
 
-/// The value of a set of keys: a table of nothing but its keys.
+/// The value of a table that has only keys, and so is a set of keys. It has no bytes.
 impl Record for () {
     const BYTES: usize = 0;
     fn schema() -> String {
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Plain, so that its memory can be compared with its encoding.
+    /// A plain record, so that its memory can be compared with its encoding.
     #[derive(Clone, Copy, PartialEq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, crate::Record)]
     #[repr(C)]
     struct Row {
@@ -253,7 +254,7 @@ mod tests {
             assert_eq!(encoded(&row), row.as_bytes(), "a plain record's encoding is its memory");
             let mixed = Mixed { is_new, value: Money(number), place: (name[0], number.into()), nothing: () };
             assert_eq!(Mixed::decode(&encoded(&mixed)), mixed);
-            // Whatever a memory node holds is some value.
+            // Every string of bytes that a memory node may hold is some value.
             let _ = Mixed::<u16>::decode(&bytes[..Mixed::<u16>::BYTES]);
         }
     }

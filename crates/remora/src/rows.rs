@@ -1,4 +1,4 @@
-//! Several keys, of one table or of many, in one round trip.
+//! Operations on several keys, of one table or of many, in one round trip.
 
 use remora_txn::Intent;
 
@@ -15,17 +15,17 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// A key and its table: `(&accounts, 7)`, or `(&profiles, b"anna")` of a table of bytes.
+/// A key together with its table: `(&accounts, 7)`, or `(&profiles, b"anna")` for a table of bytes.
 pub trait Row: Sealed {
-    /// The table's values.
+    /// The type of the table's values.
     type Value;
 
     /// Names the key for the next round trip.
     #[doc(hidden)]
     fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) -> Result<(), Error>;
 
-    /// Names what the key's value has beyond the records of the first round trip. Returns whether
-    /// there is such.
+    /// Names the records of the key's value that the first round trip has not brought. Returns
+    /// whether there are any.
     #[doc(hidden)]
     fn name_rest(&self, _tx: &mut Transaction<'_, '_>) -> Result<bool, Error> {
         Ok(false)
@@ -36,17 +36,17 @@ pub trait Row: Sealed {
     fn get(&self, tx: &mut Transaction<'_, '_>) -> impl Future<Output = Result<Option<Self::Value>, Error>>;
 }
 
-/// Several [`Row`]s: an array of them, or a tuple of up to six, whose tables may differ.
+/// Several [`Row`]s: an array, or a tuple of up to six, whose tables may differ.
 pub trait Rows: Sealed {
-    /// The value of each row; `None` if its key is not there.
+    /// The values of the rows, each `None` if its key is absent.
     type Values;
 
     /// Names the keys for the next round trip.
     #[doc(hidden)]
     fn name(&self, tx: &mut Transaction<'_, '_>, intent: Intent) -> Result<(), Error>;
 
-    /// Names what values have beyond the records of the first round trip. Returns whether there is
-    /// such.
+    /// Names the records of the values that the first round trip has not brought. Returns whether
+    /// there are any.
     #[doc(hidden)]
     fn name_rest(&self, tx: &mut Transaction<'_, '_>) -> Result<bool, Error>;
 
@@ -55,9 +55,9 @@ pub trait Rows: Sealed {
     fn get(&self, tx: &mut Transaction<'_, '_>) -> impl Future<Output = Result<Self::Values, Error>>;
 }
 
-/// Several [`Row`]s of hash tables: an array of them, or a tuple of up to six.
+/// Several [`Row`]s of hash tables ([`Table`]): an array, or a tuple of up to six.
 pub trait RowsMut: Sealed {
-    /// The value of each row, to be changed in place.
+    /// The values of the rows, to be changed in place.
     type ValuesMut<'t>;
 
     /// Fetches the keys, and returns their values.
@@ -66,8 +66,8 @@ pub trait RowsMut: Sealed {
 }
 
 impl Transaction<'_, '_> {
-    /// Brings the records of several keys in one round trip, for what the transaction is about to
-    /// do with them. The operations on these keys then take no round trip.
+    /// Brings the records of several keys in one round trip. `intent` says what the transaction is
+    /// about to do with them. The operations on these keys then take no round trip.
     ///
     /// ```
     /// # use remora::{Cluster, Intent, TableOptions};
@@ -91,9 +91,9 @@ impl Transaction<'_, '_> {
         self.fetch().await
     }
 
-    /// Returns the values of several keys, which may be of different tables, in one round trip. If
-    /// some of them are values of a table of bytes that are longer than 132 bytes, it takes another
-    /// one for all of these together.
+    /// Returns the values of several keys, which may be of different tables, in one round trip.
+    /// Each value is `None` if its key is absent. If some values of a table of bytes are longer
+    /// than 132 bytes, this takes a second round trip for all of these together.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -119,8 +119,8 @@ impl Transaction<'_, '_> {
     }
 
     /// Returns the values of several keys of hash tables, in one round trip, to be changed in
-    /// place. Fails with [`Error::NotFound`] if one of the keys is not there, and with
-    /// [`Misuse::Twice`](crate::Misuse::Twice) if two are the same key of the same table.
+    /// place. Fails with [`Error::NotFound`] if one of the keys is absent, and with
+    /// [`Misuse::Twice`](crate::Misuse::Twice) if two of them are the same key of the same table.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -145,8 +145,8 @@ impl Transaction<'_, '_> {
 }
 
 impl<K: Key, V: Record> Table<K, V> {
-    /// Returns the values of several keys, in one round trip: see [`Transaction::get_many`], which
-    /// also takes keys of different tables.
+    /// Returns the values of several keys of this table in one round trip, each `None` if its key
+    /// is absent. [`Transaction::get_many`] also takes keys of different tables.
     pub async fn get_many<const N: usize>(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -155,8 +155,10 @@ impl<K: Key, V: Record> Table<K, V> {
         tx.get_many(keys.map(|key| (self, key))).await
     }
 
-    /// Returns the values of several keys, in one round trip, to be changed in place: see
-    /// [`Transaction::get_many_mut`], which also takes keys of different tables.
+    /// Returns the values of several keys of this table in one round trip, to be changed in place.
+    /// Fails with [`Error::NotFound`] if one of the keys is absent, and with
+    /// [`Misuse::Twice`](crate::Misuse::Twice) if a key occurs twice. [`Transaction::get_many_mut`]
+    /// also takes keys of different tables.
     pub async fn get_many_mut<'t, const N: usize>(
         &self,
         tx: &'t mut Transaction<'_, '_>,
@@ -196,7 +198,7 @@ impl<K: Key, V: Record> Row for (&Ordered<K, V>, K) {
     }
 }
 
-/// Rows of tables of bytes, whose keys are slices, arrays or vectors of bytes.
+/// Implements [`Row`] for tables of bytes, whose keys are slices, arrays or vectors of bytes.
 macro_rules! row_of_bytes {
     ($table:ident) => {
         impl<K: AsRef<[u8]>> Sealed for (&$table, K) {}

@@ -1,4 +1,4 @@
-//! A memory node of this process, for clients in others: what `remora memnode` runs.
+//! A memory node that this process serves to clients in other processes. `remora memnode` runs one.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use remora_fabric::{Host, LINE_BYTES, NodeId, Region, RegionError, ServiceHandle
 use remora_node::{MemoryError, node};
 use remora_txn::{Applier, RpcHandler};
 
-/// A memory node could not be started.
+/// Why a memory node could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -22,32 +22,35 @@ pub enum NodeError {
     /// The file cannot be served.
     #[error(transparent)]
     File(#[from] file::OpenError),
-    /// The system gives no such memory.
+    /// The system does not give the memory.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The memory is too small, or holds what this program does not know.
+    /// The memory is too small, or has content that this program does not know.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The system gives no thread.
+    /// The system does not give a thread.
     #[error("the system gives no thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// A memory node that is being served. Dropping it stops it.
+/// A memory node that this process serves, over TCP ([`MemoryNode::listen`]) or in a file
+/// ([`MemoryNode::map`]). Dropping it stops the node.
 #[derive(Debug)]
 pub struct MemoryNode {
     region: Arc<Region>,
     found: PriorMemory,
     address: Option<SocketAddr>,
-    // In the order in which they end.
+    // The fields are in the order in which they must be dropped.
     _applier: Option<ServiceHandle>,
     _files: Option<ShmFiles>,
     server: Option<(ServerHandle, Option<JoinHandle<()>>)>,
 }
 
 impl MemoryNode {
-    /// Serves new memory over TCP, gone when the node is stopped. All of it is taken at once: what
-    /// a node promises is there.
+    /// Serves `bytes` bytes of new memory over TCP, at `address` (`host:port`). The memory is lost
+    /// when the node is stopped. The call takes all of the memory from the system at once, so that
+    /// a node never promises more than it has. Fails if the address cannot be served, or if the
+    /// system does not give the memory.
     pub fn listen(address: &str, bytes: u64, options: ServerOptions) -> Result<MemoryNode, NodeError> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).checked_next_multiple_of(LINE_BYTES).unwrap_or(0);
         let memory = Arc::new(Memory::map(&[vec![bytes]])?);
@@ -64,18 +67,21 @@ impl MemoryNode {
         Ok(MemoryNode { region, found: PriorMemory::New, address, _applier: None, _files: None, server })
     }
 
-    /// Serves a file of this host, or a memory device, with what it holds; makes it if it is new.
-    /// Without a size, what is there is taken as it is.
+    /// Serves a file of this host, or a memory device, with its content. Makes the file, with
+    /// `bytes` bytes, if there is none. If `bytes` is `None`, the file must exist, and has the size
+    /// that it has. Fails if the file cannot be used, is too small, or has content that this
+    /// program does not know.
     pub fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, NodeError> {
         if let Some(bytes) = bytes.filter(|bytes| *bytes < node::BYTES_MIN) {
-            // Before there is a file of that size.
+            // The check comes before there is a file of that size.
             return Err(MemoryError::TooSmall { wanted: node::BYTES_MIN, bytes }.into());
         }
         let file = ShmNode::open(path, bytes)?;
         let (region, found) = (file.region().clone(), file.found());
         let mut line = [0; 8];
         remora_fabric::copy::read(region.words(), 0, &mut line);
-        // Killed before it was laid out: nobody has used it.
+        // If the first line is zeros, the process that made the file was killed before it laid the
+        // memory out. So no client has used it.
         if found == PriorMemory::New || line == [0; 8] {
             node::format(&region, node::Place::default())?;
         } else {
@@ -87,19 +93,19 @@ impl MemoryNode {
         Ok(MemoryNode { region, found, address: None, _applier: Some(applier), _files: Some(files), server: None })
     }
 
-    /// What its memory held when it was started.
+    /// Returns what the node's memory held when the node was started.
     #[must_use]
     pub fn found(&self) -> PriorMemory {
         self.found
     }
 
-    /// The address that it listens on.
+    /// Returns the address on which the node listens, or `None` if it serves a file.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// The memory of this node.
+    /// Returns the memory of this node.
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.region

@@ -1,4 +1,5 @@
-//! Handles of open tables.
+//! The handle of an open hash table, [`Table`], and what it has in common with handles of other
+//! kinds.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,10 +13,10 @@ use crate::error::{Error, Named};
 use crate::key::Key;
 use crate::record::Record;
 
-/// The schema of a table.
+/// The schema of a table: a text that says what its keys and values mean, and their sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct Schema {
-    /// What keys and values mean.
+    /// The text that says what keys and values mean.
     pub(crate) text: String,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) key_bytes: usize,
@@ -23,51 +24,51 @@ pub(crate) struct Schema {
 }
 
 impl Schema {
-    /// The schema of this description, with the sizes of these types.
+    /// Makes the schema with this text and the sizes of these types.
     pub(crate) fn of<K: Key, V: Record>(schema: &str) -> Schema {
         Schema::new(schema, K::BYTES, V::BYTES)
     }
 
-    /// The schema of this description, with these sizes.
+    /// Makes the schema with this text and these sizes.
     pub(crate) fn new(schema: &str, key_bytes: usize, value_bytes: usize) -> Schema {
         let fingerprint = Fingerprint::of(schema, key_bytes, value_bytes);
         Schema { text: schema.to_owned(), fingerprint, key_bytes, value_bytes }
     }
 
-    /// The schema, as an error names it.
+    /// Returns the schema as errors show it.
     pub(crate) fn shown(self) -> SchemaShown {
         let Schema { text, fingerprint, key_bytes, value_bytes } = self;
         SchemaShown { text, key_bytes, value_bytes, fingerprint: fingerprint.0 }
     }
 }
 
-/// Tells the clusters apart that a process knows.
+/// A number that tells clusters apart within a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ClusterNumber(u64);
 
 impl ClusterNumber {
-    /// A cluster whose memory nodes are in this process: no other handle finds it, and its memory
-    /// need not be asked.
+    /// Returns a new number, for a cluster whose memory nodes are in this process. No other handle
+    /// can be of the same cluster, so the number need not come from its memory.
     pub(crate) fn embedded() -> ClusterNumber {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         ClusterNumber(1 << 63 | NUMBERS.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A cluster whose memory nodes were founded with this id.
+    /// Returns the number of the cluster that was founded with this id.
     pub(crate) fn founded(cluster: u64) -> ClusterNumber {
         ClusterNumber(cluster)
     }
 }
 
-/// A handle of a table, without its types.
+/// A handle of a table without its types.
 #[derive(Clone, Copy)]
 pub(crate) struct Handle<'t> {
     pub(crate) inner: &'t Arc<remora_index::Table>,
-    /// The cluster that it is of.
+    /// The cluster of the table.
     pub(crate) cluster: ClusterNumber,
 }
 
-/// An open table without types.
+/// An open table without the types of its keys and values.
 #[derive(Clone)]
 pub(crate) struct RawTable {
     inner: Arc<remora_index::Table>,
@@ -88,14 +89,19 @@ impl RawTable {
     }
 }
 
-/// An open table. Clones are cheap and share the location cache.
+/// An open table: records by key, in a hash index. Clones are cheap, and share the cache of record
+/// locations.
 ///
-/// It can be used with the cluster that has opened it, with its clones, and with every other
-/// [`Cluster`](crate::Cluster) of the same memory nodes; any other refuses it, and so do sessions
-/// of a protocol that cannot run on it ([`Error::Misuse`](crate::Error::Misuse)).
+/// [`Cluster::create_table`](crate::Cluster::create_table) and
+/// [`Cluster::open_table`](crate::Cluster::open_table) make it. Its verbs, such as
+/// [`get`](Table::get) and [`insert`](Table::insert), work on one key in a transaction. The handle
+/// can be used with the cluster that has opened it, with the cluster's clones, and with every other
+/// [`Cluster`](crate::Cluster) of the same memory nodes. Sessions of any other cluster refuse it,
+/// and so do sessions of a protocol that cannot run on it
+/// ([`Error::Misuse`](crate::Error::Misuse)).
 pub struct Table<K, V> {
     pub(crate) inner: Arc<remora_index::Table>,
-    /// The cluster that it is of.
+    /// The cluster of the table.
     pub(crate) cluster: ClusterNumber,
     types: PhantomData<fn(K) -> V>,
 }
@@ -112,7 +118,7 @@ impl<K: Key, V: Record> Table<K, V> {
         Table { inner, cluster, types: PhantomData }
     }
 
-    /// The key as records hold it.
+    /// Returns the encoded key, as records hold it.
     #[inline]
     pub(crate) fn key(key: &K) -> remora_record::Key {
         let mut bytes = [0; KEY_BYTES_MAX];
@@ -121,7 +127,8 @@ impl<K: Key, V: Record> Table<K, V> {
         remora_record::Key::new(bytes).expect("FITS has been checked")
     }
 
-    /// The error of a transaction that needs a record of this table which is not there.
+    /// Returns the error of a transaction that needs a record of this table whose key is absent
+    /// ([`Error::NotFound`]).
     #[must_use]
     pub fn missing(&self, key: K) -> Error {
         Error::NotFound(Named::new(self.name(), Self::key(&key).bytes()))
@@ -133,13 +140,13 @@ impl<K, V> Table<K, V> {
         Handle { inner: &self.inner, cluster: self.cluster }
     }
 
-    /// The table's name.
+    /// Returns the table's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// The table as the floors below see it.
+    /// Returns the table as the crates below see it.
     #[must_use]
     pub fn untyped(&self) -> &Arc<remora_index::Table> {
         &self.inner

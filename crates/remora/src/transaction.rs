@@ -1,4 +1,5 @@
-//! The handle that a transaction's closure works on.
+//! The handle that a transaction's closure works on ([`Transaction`]), its slots ([`Slot`]), and
+//! transactions without a closure ([`Begun`]).
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -16,11 +17,13 @@ use crate::record::{Plain, Record};
 use crate::table::{ClusterNumber, Handle, RawTable, Table};
 use crate::usage::InUse;
 
-/// A record of a transaction: the way to records that costs the processor least.
+/// A record of a transaction, which was named by its key. Slots are the way to records that costs
+/// the processor least.
 ///
-/// [`Transaction::want`] names a record, [`Transaction::fetch`] brings all that were named, and a
-/// slot's methods read and change its record. A slot is good for the run of the closure that made
-/// it. Every other run and every other transaction refuses it ([`Misuse::OtherRun`]).
+/// [`Transaction::want`] names a record and returns its slot, [`Transaction::fetch`] brings all
+/// records that were named, and a slot's methods read and change its record. A slot is valid in the
+/// run of the closure that made it. Every other run and every other transaction refuses it
+/// ([`Misuse::OtherRun`]).
 ///
 /// ```
 /// # use remora::{Cluster, TableOptions};
@@ -51,7 +54,7 @@ impl<V> Clone for Slot<V> {
 impl<V> Copy for Slot<V> {}
 
 impl<V> Slot<V> {
-    /// The slot without its type; `None` if the record could not be named.
+    /// Returns the slot without its type, or `None` if the record could not be named.
     pub(crate) fn untyped(self) -> RawSlot {
         self.slot
     }
@@ -63,15 +66,15 @@ impl<V> std::fmt::Debug for Slot<V> {
     }
 }
 
-/// A transaction under way, as its closure sees it. Tables read and change records through it; see
-/// the crate's first page for what a closure must know.
+/// A transaction while it runs, as its closure sees it. Tables read and change records through it.
+/// The [crate's documentation](crate) says what a closure must know.
 #[derive(Debug)]
 pub struct Transaction<'t, 's> {
     tx: &'t mut Tx<'s>,
-    /// The first error of [`Transaction::want`], told by the next [`Transaction::fetch`], or else
-    /// by the commit.
+    /// The first error of [`Transaction::want`]. The next [`Transaction::fetch`] returns it, or
+    /// else the commit.
     refused: &'t mut Option<Error>,
-    /// The session's.
+    /// The number of the session's cluster.
     cluster: &'t Cluster,
     number: ClusterNumber,
 }
@@ -81,7 +84,8 @@ impl<'t, 's> Transaction<'t, 's> {
         Transaction { tx, refused, cluster, number: cluster.number() }
     }
 
-    /// Makes a table known to the session, if it is not yet. Returns the id that it has there.
+    /// Makes a table known to the session, if the session does not know it yet. Returns the id that
+    /// the table has in the session.
     #[inline]
     fn register(&mut self, table: Handle<'_>) -> Result<TableId, Error> {
         match self.tx.known(table.inner) {
@@ -100,44 +104,46 @@ impl<'t, 's> Transaction<'t, 's> {
         Ok(own.id())
     }
 
-    /// Why the floor below has stopped at a record.
+    /// Makes the error of a stop that is about a record.
     #[cold]
     fn stopped(&self, stop: Stop, slot: remora_txn::Slot) -> Error {
         Error::of(stop, Named::of(self.tx.name(slot)))
     }
 
-    /// The id of this attempt.
+    /// Returns the id of this attempt, which no other attempt of any client of the cluster has.
     #[must_use]
     pub fn id(&self) -> TransactionId {
         self.tx.id()
     }
 
-    /// The lane: time, random numbers, pauses. Others wait for what a transaction has locked while
-    /// it pauses.
+    /// Returns the transaction's lane, which has the time, random numbers and pauses. While a
+    /// transaction pauses, other transactions wait for the records that it has locked.
     #[must_use]
     pub fn lane(&self) -> &'s Lane {
         self.tx.lane()
     }
 
-    /// How many records it has named so far.
+    /// Returns how many records the transaction has named so far.
     pub(crate) fn named(&self) -> usize {
         self.tx.named()
     }
 
-    /// Names a record. The next [`Transaction::fetch`] brings it, together with all others that
-    /// were named: one round trip, if their locations are cached. Naming a record again gives the
-    /// same one.
+    /// Names a record, to be read or changed. The next [`Transaction::fetch`] brings it, together
+    /// with all others that were named. That takes one round trip if their locations are cached. To
+    /// name a record again returns an equal slot. An error of this call comes with the next
+    /// [`Transaction::fetch`], or else with the commit.
     #[inline]
     pub fn want<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Slot<V> {
         self.want_for(table, key, Intent::Read)
     }
 
-    /// Names a record, and says what it is wanted for: to be read, changed, inserted or deleted.
+    /// Names a record, as [`Transaction::want`] does, and says whether it is to be read, changed,
+    /// inserted or deleted.
     ///
     /// Protocols that lock early lock a record when they fetch it, if it is named to be changed.
     /// That saves a round trip. For an insert, the key's memory node finds a place that no other
-    /// transaction sees before the commit. Where clients work without memory nodes' CPUs, this
-    /// client finds it.
+    /// transaction sees before the commit. With protocols that do not use the CPUs of memory nodes,
+    /// the client finds the place.
     pub fn want_for<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, intent: Intent) -> Slot<V> {
         self.name(table, &key, intent)
     }
@@ -170,26 +176,26 @@ impl<'t, 's> Transaction<'t, 's> {
         self.tx.value(slot).map_err(|stop| self.stopped(stop, slot))
     }
 
-    /// The bytes of a record that has been fetched and is there, to be changed.
+    /// Returns the bytes of a record that has been fetched and is present, to be changed.
     pub(crate) fn raw_mut(&mut self, slot: RawSlot) -> Result<&mut [u8], Error> {
         Ok(self.tx.value_mut(named(slot)?)?.unwrap_or_default())
     }
 
-    /// Replaces the bytes of a record that has been fetched and is there, or inserts it.
+    /// Replaces the bytes of a record that has been fetched, or inserts the record if it is absent.
     pub(crate) fn put_raw(&mut self, slot: RawSlot, bytes: &[u8], is_there: bool) -> Result<(), Error> {
         let slot = named(slot)?;
         let put = if is_there { self.tx.write(slot, bytes) } else { self.tx.insert(slot, bytes) };
         put.map_err(|stop| self.stopped(stop, slot))
     }
 
-    /// Moves a record that has been fetched to the larger table that its own one grows into.
+    /// Moves a record that has been fetched to the larger table that its own table grows into.
     /// Returns false if there is nothing to move.
     pub(crate) fn relocate_raw(&mut self, slot: RawSlot) -> Result<bool, Error> {
         let slot = named(slot)?;
         self.tx.relocate(slot).map_err(|stop| self.stopped(stop, slot))
     }
 
-    /// Deletes a record that has been fetched and is there.
+    /// Deletes a record that has been fetched and is present.
     pub(crate) fn delete_raw(&mut self, slot: RawSlot) -> Result<(), Error> {
         let slot = named(slot)?;
         self.tx.delete(slot).map_err(|stop| self.stopped(stop, slot))
@@ -209,16 +215,19 @@ impl<'t, 's> Transaction<'t, 's> {
         Ok(self.tx.locate_in_tree(inner, leaves, key, parent, intent).await?)
     }
 
-    /// Notes that all keys of a table from one to another, and of none behind it, have been looked
-    /// for.
+    /// Notes, for observers, that the transaction has looked for all keys of a table from `first`
+    /// to `last`, both included, and for no keys after them.
     pub(crate) fn note_scan(&mut self, table: Handle<'_>, first: &[u8], last: &[u8]) -> Result<(), Error> {
-        // Nothing may have been found.
+        // The scan may have found no record, so the table may not be known to the session yet.
         let id = self.register(table)?;
         self.tx.note_scan(id, first, [last, &[0]].concat());
         Ok(())
     }
 
-    /// Brings every record that was named and is not here yet.
+    /// Brings every record that was named and has not been fetched yet, in one round trip if their
+    /// locations are cached. Fails with the first error of [`Transaction::want`], if there is one.
+    /// The future may be dropped at any time: the next fetch, or the commit, then brings what is
+    /// missing.
     #[inline]
     pub async fn fetch(&mut self) -> Result<(), Error> {
         if let Some(error) = self.refused.take() {
@@ -227,8 +236,8 @@ impl<'t, 's> Transaction<'t, 's> {
         let fetched = pin!(self.tx.fetch()).await;
         match fetched {
             Ok(()) => Ok(()),
-            // A transaction that is tried again asks only once for what was in its way: when it is
-            // given up.
+            // The record that was in the way is looked up only once, when the transaction is given
+            // up, and not for each attempt.
             Err(stop @ Stop::Abort(_)) => Err(stop.into()),
             Err(stop) => Err(Error::of(stop, Named::of(self.tx.culprit(stop)))),
         }
@@ -236,7 +245,7 @@ impl<'t, 's> Transaction<'t, 's> {
 }
 
 impl<V: Record> Slot<V> {
-    /// Returns a copy of the record, which has been fetched; `None` if its key is not there. The
+    /// Returns a copy of the record, which has been fetched, or `None` if its key is absent. The
     /// transaction sees its own writes.
     ///
     /// Fails with [`Misuse::NotFetched`] before [`Transaction::fetch`].
@@ -245,15 +254,15 @@ impl<V: Record> Slot<V> {
         Ok(tx.bytes(self)?.map(V::decode))
     }
 
-    /// Returns the record, to be changed in place. The commit then writes it. Fails with
-    /// [`Error::NotFound`] if its key is not there.
+    /// Returns the record, which has been fetched, to be changed in place. The commit then writes
+    /// it. Fails with [`Error::NotFound`] if its key is absent.
     #[inline]
     pub fn value_mut<'t>(self, tx: &'t mut Transaction<'_, '_>) -> Result<ValueMut<'t, V>, Error> {
         Ok(ValueMut::new(tx.bytes_mut(self)?))
     }
 
     /// Inserts the record, which was named with [`Intent::Insert`] and has been fetched. Fails with
-    /// [`Error::Exists`] if its key is there.
+    /// [`Error::Exists`] if its key is present.
     pub fn insert(self, tx: &mut Transaction<'_, '_>, value: V) -> Result<(), Error> {
         let slot = named(self.slot)?;
         match tx.tx.insert_sized(slot, V::BYTES) {
@@ -264,7 +273,7 @@ impl<V: Record> Slot<V> {
     }
 
     /// Inserts the record, which was named with [`Intent::Insert`] and has been fetched, or
-    /// replaces it. Returns the value that it had.
+    /// replaces it. Returns the value that the record had, or `None` if its key was absent.
     pub fn put(self, tx: &mut Transaction<'_, '_>, value: V) -> Result<Option<V>, Error> {
         let before = self.value(tx)?;
         match before {
@@ -275,7 +284,7 @@ impl<V: Record> Slot<V> {
     }
 
     /// Replaces the record, which has been fetched. Fails with [`Error::NotFound`] if its key is
-    /// not there.
+    /// absent.
     #[inline]
     pub fn update(self, tx: &mut Transaction<'_, '_>, value: V) -> Result<(), Error> {
         value.encode(tx.bytes_mut(self)?);
@@ -283,7 +292,7 @@ impl<V: Record> Slot<V> {
     }
 
     /// Deletes the record, which was named with [`Intent::Delete`] or [`Intent::Insert`] and has
-    /// been fetched. Returns the value that it had; `None` if its key was not there.
+    /// been fetched. Returns the value that the record had, or `None` if its key was absent.
     pub fn remove(self, tx: &mut Transaction<'_, '_>) -> Result<Option<V>, Error> {
         let before = self.value(tx)?;
         if before.is_some() {
@@ -295,7 +304,7 @@ impl<V: Record> Slot<V> {
 }
 
 impl<V: Plain> Slot<V> {
-    /// Returns the record, which has been fetched, without a copy; `None` if its key is not there.
+    /// Returns the record, which has been fetched, without a copy, or `None` if its key is absent.
     /// The transaction sees its own writes.
     ///
     /// Fails with [`Misuse::NotFetched`] before [`Transaction::fetch`].
@@ -306,14 +315,14 @@ impl<V: Plain> Slot<V> {
     }
 
     /// Returns the record, which has been fetched, without a copy. Fails with [`Error::NotFound`]
-    /// if its key is not there.
+    /// if its key is absent.
     #[inline]
     pub fn require<'t>(self, tx: &'t Transaction<'_, '_>) -> Result<&'t V, Error> {
         self.get(tx)?.ok_or_else(|| tx.absent(self))
     }
 
-    /// Returns the record, to be changed in place, without a copy. The commit then writes it. Fails
-    /// with [`Error::NotFound`] if its key is not there.
+    /// Returns the record, which has been fetched, to be changed in place without a copy. The
+    /// commit then writes it. Fails with [`Error::NotFound`] if its key is absent.
     #[inline]
     pub fn get_mut<'t>(self, tx: &'t mut Transaction<'_, '_>) -> Result<&'t mut V, Error> {
         let bytes = tx.bytes_mut(self)?;
@@ -332,7 +341,7 @@ impl Transaction<'_, '_> {
         }
     }
 
-    /// The bytes of a record that has been fetched, to be changed.
+    /// Returns the bytes of a record that has been fetched, to be changed.
     #[inline]
     fn bytes_mut<V: Record>(&mut self, slot: Slot<V>) -> Result<&mut [u8], Error> {
         if self.bytes(slot)?.is_none() {
@@ -341,7 +350,7 @@ impl Transaction<'_, '_> {
         Ok(self.tx.value_mut(named(slot.slot)?)?.unwrap_or_default())
     }
 
-    /// The bytes of several records that have been fetched, to be changed.
+    /// Returns the bytes of several records that have been fetched, to be changed.
     pub(crate) fn all_bytes_mut<const N: usize>(&mut self, slots: [RawSlot; N]) -> Result<[&mut [u8]; N], Error> {
         let mut there = [None; N];
         for (there, slot) in there.iter_mut().zip(slots) {
@@ -371,7 +380,7 @@ pub struct ValueMut<'t, V: Record> {
 }
 
 impl<'t, V: Record> ValueMut<'t, V> {
-    /// The value that these bytes, [`Record::BYTES`] of them, encode.
+    /// Makes the guard of the value that these [`Record::BYTES`] bytes encode.
     #[inline]
     pub(crate) fn new(bytes: &'t mut [u8]) -> ValueMut<'t, V> {
         ValueMut { value: V::decode(bytes), bytes }
@@ -401,19 +410,19 @@ impl<V: Record> Drop for ValueMut<'_, V> {
     }
 }
 
-/// A transaction without a closure: made by [`Session::begin`](crate::Session::begin), ended by
-/// [`Begun::commit`] or [`Begun::abort`]. For programs whose transactions span what no closure can.
-/// Dropping it gives it up.
+/// A transaction without a closure. [`Session::begin`](crate::Session::begin) begins it, and
+/// [`Begun::commit`] or [`Begun::abort`] ends it. It is for programs whose transactions cannot be
+/// written as one closure. Dropping it gives the transaction up.
 ///
-/// It is tried once. If its epoch ends, it fails with [`Error::Fenced`] or [`Error::Unavailable`],
-/// and has no effect. The session goes on in the next epoch as soon as that has begun, for which
-/// [`Session::transact`](crate::Session::transact) waits.
+/// The transaction is tried once. If its epoch ends, it fails with [`Error::Fenced`] or
+/// [`Error::Unavailable`], and has no effect. The session goes on as soon as the next epoch has
+/// begun. [`Session::transact`](crate::Session::transact) waits for that.
 #[derive(Debug)]
 pub struct Begun<'s> {
     tx: Tx<'s>,
     refused: Option<Error>,
     cluster: &'s Cluster,
-    /// Behind the transaction, which is dropped before.
+    /// This field comes after the transaction, which must be dropped first.
     _in_use: InUse,
 }
 
@@ -422,12 +431,14 @@ impl<'s> Begun<'s> {
         Begun { tx, refused: None, cluster, _in_use: in_use }
     }
 
-    /// What a closure would be given.
+    /// Returns the handle that a closure would get, for the verbs of tables.
     pub fn transaction(&mut self) -> Transaction<'_, 's> {
         Transaction::new(&mut self.tx, &mut self.refused, self.cluster)
     }
 
-    /// Commits. An [`Error::Aborted`] has left no trace; an [`Error::Unknown`] may have committed.
+    /// Commits the transaction. If it fails with [`Error::Unknown`], the transaction may or may not
+    /// have committed ([`Session::resolve`](crate::Session::resolve)). With every other error it
+    /// has not committed, and has left no trace. It is not tried again.
     pub async fn commit(self) -> Result<(), Error> {
         match self.refused {
             Some(refused) => {
@@ -438,16 +449,17 @@ impl<'s> Begun<'s> {
         }
     }
 
-    /// Gives it up; returns when its locks are gone.
+    /// Gives the transaction up, and returns when its locks are gone.
     pub async fn abort(self) {
         self.tx.abort().await;
     }
 }
 
-/// A record of a transaction, without a type; `None` if it could not be named.
+/// A record of a transaction without its type, or `None` if the record could not be named.
 pub(crate) type RawSlot = Option<remora_txn::Slot>;
 
-/// The slot of a record, if it could be named. If not, the next fetch says why.
+/// Returns the slot of a record, and fails if the record could not be named. The next fetch says
+/// why it could not.
 #[inline]
 fn named(slot: RawSlot) -> Result<remora_txn::Slot, Error> {
     slot.ok_or(Error::Misuse(Misuse::NotFetched(Named::default())))

@@ -1,4 +1,6 @@
-//! The first door: a worker of this thread.
+//! Workers, the way to run transactions for a program that gives its threads to the library.
+//! [`Worker`] runs coroutines on its thread, and each coroutine has a [`Session`] for its
+//! transactions.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -26,15 +28,17 @@ use remora_fabric::setters;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct WorkerOptions {
-    /// Number of coroutines that share the thread, each with a transaction in flight. 1 to 63.
+    /// Number of coroutines that share the thread, from 1 to 63. Each has at most one transaction
+    /// in flight.
     pub coroutines: usize,
-    /// Client incarnations, each with a connection of its own, that the coroutines are spread over.
-    /// One is right but for tests on one thread, because the rounds of one connection are ordered
-    /// and those of several are not.
+    /// Number of client incarnations over which the coroutines are spread, each with its own
+    /// connection. Use 1, except in tests on one thread: the rounds of one connection are ordered,
+    /// and the rounds of several connections are not.
     pub clients: usize,
     /// Seed of the coroutines' random streams.
     pub seed: u64,
-    /// Lets the other coroutines run after every round, also where it completes at once.
+    /// Whether a coroutine lets the others run after every round, even if the round completes at
+    /// once.
     pub yield_after_rounds: bool,
 }
 
@@ -47,8 +51,8 @@ impl Default for WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Whether a worker can have as many coroutines and clients: the lanes of a worker are limited,
-    /// and one lane of each client is for leaving.
+    /// Fails if a worker cannot have this number of coroutines and clients. The lanes of a worker
+    /// are limited, and each client needs one lane for its keeper.
     pub(crate) fn check(&self) -> Result<(), MemoryError> {
         let WorkerOptions { coroutines, clients, .. } = *self;
         if coroutines == 0 || clients == 0 {
@@ -63,20 +67,22 @@ impl WorkerOptions {
     }
 }
 
-/// Of one transaction.
+/// Settings of one transaction: how often and for how long it is tried.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TransactionOptions {
-    /// A number for its type, for observers.
+    /// A number for the transaction's type, for observers.
     pub label: u16,
-    /// How often it is tried at most while it aborts: as often as its patience allows, by default.
+    /// Largest number of attempts while the transaction aborts. By default it is tried as often as
+    /// its patience allows.
     pub attempts: u32,
-    /// How long it is tried while it aborts, counted from its first abort (through a
-    /// [`Db`](crate::Db): from the call). If `None`, until the deadline, or, without one, for twice
-    /// the longest lease of any client: a client that has died holds its locks for about one.
+    /// How long the transaction is tried while it aborts. The time counts from its first abort or,
+    /// through a [`Db`](crate::Db), from the call. If this is `None`, the transaction is tried
+    /// until the deadline. Without a deadline it is tried for twice the longest lease of any
+    /// client, because a client that has died holds its locks for about one lease.
     pub patience: Option<Duration>,
-    /// When to give up, counted from the beginning of the first attempt (through a
-    /// [`Db`](crate::Db): from the call).
+    /// When to give up. The time counts from the beginning of the first attempt or, through a
+    /// [`Db`](crate::Db), from the call.
     pub deadline: Option<Duration>,
 }
 
@@ -88,22 +94,29 @@ impl Default for TransactionOptions {
     }
 }
 
-/// Pause between two looks whether another epoch has begun.
+/// Pause between two checks whether another epoch has begun, in nanoseconds.
 const EPOCH_PAUSE_NS: Nanos = 50_000;
 
-/// Pause between two looks for what became of a transaction.
+/// Pause between two looks for the outcome of a transaction, in nanoseconds.
 const RESOLVE_PAUSE_NS: Nanos = 100_000;
 
-/// Pause between two looks whether a table that was full has grown.
+/// Pause between two checks whether a table that was full has grown, in nanoseconds.
 const GROWTH_PAUSE_NS: Nanos = 200_000;
 
-/// How long a coroutine that ends waits for what it has posted, if no lease says it.
+/// How long a coroutine that ends waits for the rounds that it has posted, in nanoseconds, if it
+/// has no lease. With a lease, it waits for the lease's length.
 const QUIET_NS: Nanos = 100_000_000;
-/// How long a worker that ends waits for the memory nodes to apply what it has logged.
+/// How long a worker that ends waits for the memory nodes to apply what it has logged, in
+/// nanoseconds.
 const DRAIN_NS: Nanos = 5_000_000_000;
 
-/// A thread's place to run transactions: one endpoint, several coroutines, each with a [`Session`].
-/// Not `Send`.
+/// A thread's place to run transactions. It has one connection to the memory nodes and several
+/// coroutines, each with a [`Session`]. While one coroutine waits for memory nodes, the others run.
+/// A worker is not `Send`: it runs on the thread that made it.
+///
+/// Dropping a worker waits up to 5 seconds until the memory nodes have applied its logs, and then
+/// gives its client slot back. If that fails, or if the thread panics, the slot stays, and another
+/// client recovers the worker's client as soon as its lease has expired.
 #[derive(Debug)]
 pub struct Worker {
     worker: remora_fabric::Worker,
@@ -112,12 +125,15 @@ pub struct Worker {
     _cluster: Cluster,
 }
 
-/// Transactions that a coroutine runs before the others have a turn, where a lease has to be kept.
-/// On shared memory a round completes at once, so that otherwise the coroutine might never wait.
+/// Number of transactions that a coroutine runs before the others have a turn, if the client has a
+/// lease. On shared memory a round completes at once. So without this limit the coroutine might
+/// never wait, and the lease would not be renewed.
 const TURN: u32 = 64;
 
 impl Cluster {
-    /// A worker of this thread.
+    /// Makes a worker of this thread, and connects it to the memory nodes. Fails if the options
+    /// exceed a limit, if the fabric cannot do what the protocol needs, or if the memory nodes or
+    /// the configuration cannot be reached.
     pub fn worker(&self, options: WorkerOptions) -> Result<Worker, OpenError> {
         Worker::new(self, options)
     }
@@ -176,8 +192,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the worker's client incarnations: the owners in the ids of its transactions.
-    /// They change when a memory node is lost.
+    /// Returns the worker's client incarnations. They are the owners in the ids of its
+    /// transactions, and change when a memory node is lost.
     pub fn incarnations(&self) -> impl Iterator<Item = u32> + '_ {
         self.clients.iter().map(|client| client.life().registration.incarnation)
     }
@@ -188,13 +204,13 @@ impl Worker {
         move || clients.iter().map(|client| client.life().registration.incarnation).collect()
     }
 
-    /// Returns the worker's sessions, to set observers.
+    /// Returns the worker's sessions, so that a program can set observers.
     pub fn sessions(&mut self) -> &mut [Session] {
         &mut self.sessions
     }
 
-    /// Runs a body on every coroutine, with the coroutine's number and session, until all have
-    /// returned.
+    /// Runs a body on every coroutine, with the coroutine's number and session, until all bodies
+    /// have returned. Returns what they have returned, by the coroutine's number.
     pub fn run<T>(&mut self, body: impl AsyncFn(usize, &mut Session) -> T) -> Vec<T> {
         self.start(&body).to_end()
     }
@@ -219,8 +235,8 @@ impl Worker {
         run
     }
 
-    /// Ends it as the death of its client does: nothing is waited for, and its slot, its locks and
-    /// its logs stay.
+    /// Ends the worker as a crash of its client would, for tests: it waits for nothing, and its
+    /// slot, its locks and its logs stay.
     pub fn abandon(mut self) {
         self.let_leases_run_out();
         self.clients.clear();
@@ -233,10 +249,11 @@ impl Worker {
         }
     }
 
-    /// Takes a client for dead and recovers it at once, instead of waiting until its lease has run
-    /// out; also where clients have no leases. Its access is revoked first: if it is alive, it is
-    /// told so ([`Error::Fenced`]) and can connect again. Does nothing with a client that has left,
-    /// or was recovered by another client.
+    /// Takes a client for dead and recovers it at once, instead of waiting until its lease has
+    /// expired. This also works for a client without a lease. The worker revokes the client's
+    /// access first. If the client is alive, its transactions fail with [`Error::Fenced`], and its
+    /// program can connect again. Does nothing if the client has left, or if another client has
+    /// recovered it. Fails if the recovery fails, for example because a memory node is unreachable.
     pub fn recover(&mut self, client: u32) -> Result<(), OpenError> {
         let Some(life) = self.clients.first().map(|client| client.life()) else { return Ok(()) };
         let Life { admin, keeper: Some(keeper), .. } = &*life else { return Ok(()) };
@@ -249,7 +266,8 @@ impl Worker {
         Ok(self.worker.run([(admin.id(), recovery)]).pop().unwrap_or(Ok(()))?)
     }
 
-    /// Runs one body on the first coroutine.
+    /// Runs one body on the first coroutine, blocks the thread until the body has returned, and
+    /// returns its result.
     pub fn block_on<T>(&mut self, body: impl AsyncFnOnce(&mut Session) -> T) -> T {
         let Worker { worker, sessions, clients, .. } = self;
         let Some(session) = sessions.first_mut() else { unreachable!("a worker has a coroutine") };
@@ -264,15 +282,17 @@ impl Worker {
         run.to_end().pop().expect("a task that has run has a result")
     }
 
-    /// Waits until everything that was logged has been applied at every memory node, and every
-    /// background round is done.
+    /// Waits until the memory nodes have applied everything that the worker has logged, and every
+    /// background round is done. Returns false if a memory node has not finished within 5 seconds,
+    /// or if the log holds a transaction whose outcome is unknown. Fails if a memory node is
+    /// unreachable and no epoch without it begins.
     pub fn drain(&mut self) -> Result<bool, Error> {
         let drained = self.run(async |_, session| {
             loop {
                 session.follow();
                 let _in_use = session.usage.begin();
                 match session.inner.drain(DRAIN_NS).await {
-                    // What it had logged is decided when its epoch ends.
+                    // The session's logged transactions are decided when its epoch ends.
                     Err(Stop::Fenced | Stop::Unavailable(_)) if session.next_epoch(None).await => {}
                     drained => return drained,
                 }
@@ -285,7 +305,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            return self.let_leases_run_out(); // a crash like any other: recovery will find what it left
+            return self.let_leases_run_out(); // a crash like any other: recovery will find what the worker has left
         }
         if self.clients.is_empty() {
             return; // abandoned
@@ -317,7 +337,7 @@ impl Drop for Worker {
     }
 }
 
-/// Has every client's keeper run beside the coroutines.
+/// Makes every client's keeper run beside the coroutines.
 fn attend<'w, T>(run: &mut remora_fabric::Run<'w, T>, clients: &'w [Rc<Client>]) {
     for client in clients {
         let life = client.life();
@@ -327,11 +347,11 @@ fn attend<'w, T>(run: &mut remora_fabric::Run<'w, T>, clients: &'w [Rc<Client>])
     }
 }
 
-/// One run of a worker: leases run from its begin until its last coroutine ends.
+/// One run of a worker. Leases run from its beginning until its last coroutine ends.
 struct Shift {
     clients: Vec<Rc<Client>>,
     running: Cell<usize>,
-    /// Something is still on its way, and may hold locks: the leases run on.
+    /// Whether a round is still under way, which may hold locks. Then the leases go on.
     restless: Cell<bool>,
 }
 
@@ -344,8 +364,9 @@ impl Shift {
         shift
     }
 
-    /// What waits for something else before it is sent, as an unlock behind a WRITE may, is sent by
-    /// who runs. Locks must not wait for the next run.
+    /// Ends a coroutine's part of the run. A round that waits for another one before it is sent,
+    /// such as an unlock after a WRITE, is sent only while the worker runs. Locks must not wait for
+    /// the next run, so this waits until all rounds are done.
     #[inline(never)]
     fn end_of(&self, session: &Session) -> Outlined<impl Future<Output = ()>> {
         outline(async move {
@@ -361,7 +382,7 @@ impl Shift {
             if self.running.get() == 0 {
                 for life in self.clients.iter().map(|client| client.life()) {
                     if let Some(keeper) = life.keeper.as_ref().filter(|keeper| keeper.is_leased()) {
-                        // The keeper is polled while the worker runs, and no longer.
+                        // The keeper is polled only while the worker runs.
                         keeper.finish_steps(lane).await;
                         if !self.restless.get() {
                             keeper.rest().await;
@@ -373,28 +394,29 @@ impl Shift {
     }
 }
 
-/// A coroutine's place to run transactions, one at a time.
+/// A coroutine's place to run transactions, one at a time. A [`Worker`] has one for each of its
+/// coroutines.
 #[derive(Debug)]
 pub struct Session {
     inner: remora_txn::Session,
     client: Rc<Client>,
-    /// The incarnation of it that this session is of.
+    /// The incarnation of the client by which this session runs.
     life: Rc<Life>,
     /// The session's place among the client's sessions.
     ring: usize,
-    /// What it runs, and which dropped tables it may know.
+    /// Tells whether the session runs something, and which dropped tables it may still know.
     usage: Rc<Usage>,
-    /// Transactions until the others have a turn.
+    /// Number of transactions until the other coroutines have a turn.
     until_turn: u32,
-    /// How long a transaction is tried that says nothing about it.
+    /// How long a transaction without own patience is tried, in nanoseconds.
     patience: Nanos,
-    /// How long the caller of the next transaction has waited for this session.
+    /// How long the caller of the next transaction has waited for this session, in nanoseconds.
     waited: Nanos,
 }
 
-/// Has an attempt that has named no record go by the catalog that its process follows by now, when
-/// what the session had posted before has completed. Fails if the attempt must not run, because its
-/// client has not heard whether tables were dropped while it rested.
+/// Makes an attempt that has named no record use the catalog that its process follows by now. Waits
+/// until the rounds that the session had posted before have completed. Fails if the attempt must
+/// not run, because its client has not heard yet whether tables were dropped while it rested.
 #[cold]
 #[inline(never)]
 fn catch_up(
@@ -416,26 +438,27 @@ fn catch_up(
     })
 }
 
-/// Whether a table that was full has grown.
+/// Tells whether a table that was full has grown.
 enum Grown {
     Yes,
     No,
     NodesFull,
 }
 
-/// How far a transaction has come, over the epochs in which it was tried.
+/// What is left of the attempts and the time of a transaction, over the epochs in which it is
+/// tried.
 struct Course {
-    /// For the attempts in this epoch.
+    /// The options for the attempts in this epoch.
     options: TransactOptions,
-    /// Attempts in all.
+    /// Largest number of attempts in all epochs together.
     attempts: u32,
-    /// Whether it is tried for as long as a session tries by default.
+    /// Whether the transaction is tried for as long as a session tries by default.
     is_default: bool,
     tried: Tried,
 }
 
-/// How long a transaction is tried that meets the locks of a client with a lease of this length:
-/// twice as long, at least.
+/// Returns how long a transaction is tried if clients have leases of this length. It is twice the
+/// lease, or twice the default lease if that is longer.
 fn patience_with(lease: Nanos) -> Nanos {
     lease.max(nanos(LEASE)).saturating_mul(2)
 }
@@ -445,8 +468,10 @@ fn nanos(time: Duration) -> Nanos {
 }
 
 impl Session {
-    /// Begins a transaction that the caller ends: see [`Begun`]. Most programs want
-    /// [`Session::transact`].
+    /// Begins a transaction that the caller ends ([`Begun`]). Most programs want
+    /// [`Session::transact`] instead. Fails with [`Error::Aborted`] if the client has rested and
+    /// has not heard yet whether tables were dropped meanwhile, and with [`Error::Limit`] if the
+    /// client has no transaction id left.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -479,8 +504,10 @@ impl Session {
         Ok(Begun::new(self.inner.begin(0)?, self.client.cluster(), in_use))
     }
 
-    /// Runs a closure as a transaction, again while it aborts. See the crate's first page for what
-    /// it must know.
+    /// Runs a closure as a transaction, and tries it again while it aborts. Returns what the
+    /// closure has returned, once the transaction has committed or the closure's error has been
+    /// validated. The [crate's documentation](crate) says what a closure must know, when a
+    /// transaction is tried again, and what the errors mean.
     ///
     /// A panic in the closure aborts the transaction, and resumes when its locks are gone.
     pub async fn transact<T>(
@@ -490,7 +517,8 @@ impl Session {
         self.transact_with(TransactionOptions::default(), body).await
     }
 
-    /// Runs a transaction as [`Session::transact`] does, with options.
+    /// Runs a closure as a transaction, as [`Session::transact`] does, with options for how often
+    /// and for how long it is tried.
     pub async fn transact_with<T>(
         &mut self,
         options: TransactionOptions,
@@ -502,7 +530,8 @@ impl Session {
         let _in_use = self.usage.begin();
         let mut course = self.begin_course(options);
         let mut outcome = None;
-        // This is compiled for every closure: what does not depend on the closure is outlined.
+        // The compiler makes a copy of this loop for every closure. So parts that do not depend on
+        // the closure are in functions of their own.
         loop {
             let stop = 'trial: {
                 if self.inner.has_loose()
@@ -551,8 +580,8 @@ impl Session {
         }
     }
 
-    /// Whether the worker's other coroutines, and with them its keeper, are to run before this one
-    /// goes on.
+    /// Returns whether the worker's other coroutines, and with them its keeper, are to run before
+    /// this one goes on.
     fn has_had_its_turn(&mut self) -> bool {
         if !self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
             return false;
@@ -586,8 +615,8 @@ impl Session {
         }
     }
 
-    /// A transaction has not committed. Fails if it is not to be tried again; otherwise waits for
-    /// what it takes.
+    /// Decides about a transaction that has stopped without a commit. Fails if the transaction is
+    /// not to be tried again. Otherwise waits until it can be.
     #[inline(never)]
     fn go_on(&mut self, course: &mut Course, stop: Stop) -> Outlined<impl Future<Output = Result<(), Stop>>> {
         outline(async move {
@@ -601,7 +630,8 @@ impl Session {
             match stop {
                 Stop::Fenced | Stop::Unavailable(_) => {
                     if !self.next_epoch(deadline).await {
-                        // Who was taken for dead is to come back, whatever else is out of reach.
+                        // A client that was taken for dead has to connect again, even if something
+                        // else is unreachable, too. So this error is the one to report.
                         let is_over = self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_over());
                         return Err(if is_over { Stop::Fenced } else { stop });
                     }
@@ -617,7 +647,7 @@ impl Session {
                     }
                 },
                 Stop::Abort(_) if course.is_default && course.tried.attempts < course.attempts => {
-                    // Others may have longer leases than this client.
+                    // Other clients may have longer leases than this client.
                     let longer = self.longest_patience().saturating_sub(course.tried.elapsed);
                     if longer == 0 {
                         return Err(stop);
@@ -632,8 +662,8 @@ impl Session {
         })
     }
 
-    /// A table is full that this transaction inserts into. Waits until it has grown so far that
-    /// clients insert into a larger one.
+    /// Waits until a full table has grown so far that clients insert into the larger one. The
+    /// transaction inserts into this table.
     #[cold]
     async fn until_larger(&mut self, stop: Stop, course: &Course) -> Grown {
         let full = self.inner.culprit(stop).map(|(table, _)| table.id()).and_then(|id| self.inner.table(id).cloned());
@@ -656,12 +686,13 @@ impl Session {
                 return Grown::No;
             }
             self.inner.lane().sleep(GROWTH_PAUSE_NS).await;
-            // Who makes the table larger waits until this client has heard of it.
+            // The client that makes the table larger waits until this client has heard of the
+            // change.
             self.follow();
         }
     }
 
-    /// How long a transaction is tried by default, by all leases that run now.
+    /// Returns how long a transaction is tried by default, by the longest lease of all clients now.
     #[cold]
     fn longest_patience(&self) -> Nanos {
         let configuration = self.client.cluster().configuration();
@@ -669,8 +700,8 @@ impl Session {
         patience_with(longest.unwrap_or(0)).max(self.patience)
     }
 
-    /// The error of a transaction that has stopped for good. `told` is the last one that its
-    /// closure has returned.
+    /// Returns the error of a transaction that is not tried again. `told` is the last error that
+    /// its closure has returned.
     #[cold]
     fn given_up(&self, stop: Stop, told: Option<Error>, tried: Tried) -> Error {
         let named = |stop| Named::of(self.inner.culprit(stop));
@@ -679,29 +710,29 @@ impl Session {
         error.given_up(named(met), tried)
     }
 
-    /// The caller of the next transaction has waited for this session: its deadline and patience
-    /// are counted from the call.
+    /// Notes when the caller of the next transaction has called. The deadline and the patience of
+    /// the transaction count from then.
     pub(crate) fn asked_at(&mut self, asked: Instant) {
         self.waited = nanos(asked.elapsed());
     }
 
-    /// The client incarnation that the session is of.
+    /// Returns the client incarnation by which the session runs.
     pub(crate) fn incarnation(&self) -> u32 {
         self.life.registration.incarnation
     }
 
-    /// The cluster that the session is of.
+    /// Returns the cluster of the session.
     pub(crate) fn cluster(&self) -> &Cluster {
         self.client.cluster()
     }
 
-    /// A table as this session's cluster has it now: for what is done with it outside of
-    /// transactions.
+    /// Returns a table as this session's cluster has it now, for work outside of transactions.
     pub(crate) fn table<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, Error> {
         Ok(self.client.cluster().own(table.handle())?)
     }
 
-    /// Goes on as its client's last incarnation.
+    /// Makes the session go on as the last incarnation of its client, with the tables as they are
+    /// now.
     pub(crate) fn follow(&mut self) {
         if !self.client.lives(&self.life) {
             self.life = self.client.adopt(&mut self.inner, self.ring);
@@ -723,7 +754,7 @@ impl Session {
         }
     }
 
-    /// Has a table grow before it is full.
+    /// Makes a table grow before it is full.
     #[cold]
     fn make_room(&self, crowded: TableId) {
         let cluster = self.client.cluster();
@@ -737,9 +768,10 @@ impl Session {
         self.life.is_awake()
     }
 
-    /// A memory node is out of reach, or this incarnation was ended. Waits until another epoch has
-    /// begun, if one is to begin, or until this client has connected again: the transaction, which
-    /// has not committed, is tried again then.
+    /// Waits after a memory node has become unreachable, or this incarnation was ended, until
+    /// another epoch has begun or this client has connected again. Returns true then, so that the
+    /// transaction, which has not committed, is tried again. Returns false if none of that happens
+    /// in time.
     #[cold]
     pub(crate) async fn next_epoch(&self, deadline: Option<Nanos>) -> bool {
         let (lane, Some(keeper)) = (self.inner.lane(), &self.life.keeper) else { return false };
@@ -758,8 +790,9 @@ impl Session {
         true
     }
 
-    /// This incarnation has no transaction id left. Waits until its client has connected as another
-    /// one, which its keeper began to do long ago.
+    /// Waits until the client has connected as another incarnation, because this one has no
+    /// transaction id left. The client's keeper began to connect long ago. Returns false if this
+    /// does not happen in time.
     #[cold]
     async fn next_incarnation(&self, deadline: Option<Nanos>) -> bool {
         let lane = self.inner.lane();
@@ -775,20 +808,24 @@ impl Session {
         true
     }
 
-    /// What became of a transaction whose answer was lost ([`Error::Unknown`]), of this client or
-    /// of any other client of this cluster.
+    /// Returns the outcome of a transaction whose answer was lost ([`Error::Unknown`]). The
+    /// transaction may be one of this client or of any other client of this cluster.
     ///
-    /// An id does not say which cluster it is of, and every cluster numbers its clients from 1. So
-    /// nothing refuses the id of another cluster: the answer is then [`Verdict::Forgotten`], or
-    /// about a transaction of this cluster that has the same number. Keep an id with the cluster
-    /// that it is of ([`Cluster::id`](crate::Cluster::id)).
+    /// [`Verdict::Committed`] and [`Verdict::Aborted`] are final. If the outcome is not decided
+    /// yet, the call waits for at most `patience`, and then returns [`Verdict::Undecided`]. The
+    /// outcome of a dead client's transaction is decided when the client is recovered. Fails if a
+    /// memory node is unreachable and no epoch without it begins in time.
     ///
-    /// Waits as long as nobody can know, but not longer than `patience`: until its client is
-    /// recovered, if that is dead. [`Verdict::Committed`] and [`Verdict::Aborted`] are final. The
-    /// answer can be had while the transaction's log entry is in the rings (the last 64 KiB that
-    /// its coroutine has logged at each memory node, and without limit after an answer was lost to
-    /// a failure), and of dead clients for the last transactions of each, until 256 more have died:
-    /// [`Verdict::Forgotten`] after that.
+    /// The outcome is known as long as the transaction's log entry is in the rings. These hold the
+    /// last 64 KiB that its coroutine has logged at each memory node, and keep an entry without
+    /// limit after its answer was lost to a failure. For dead clients, the outcomes of the last
+    /// transactions of each are known until 256 more clients have died. After that the verdict is
+    /// [`Verdict::Forgotten`].
+    ///
+    /// An id does not say to which cluster it belongs, and every cluster numbers its clients from
+    /// 1. So the call does not refuse the id of another cluster: it returns [`Verdict::Forgotten`],
+    /// or the outcome of a transaction of this cluster that has the same number. Keep an id
+    /// together with the id of its cluster ([`Cluster::id`](crate::Cluster::id)).
     #[inline(never)]
     pub fn resolve(
         &mut self,
@@ -805,7 +842,8 @@ impl Session {
                         Err(Stop::Fenced | Stop::Unavailable(_)) if self.next_epoch(Some(deadline)).await => continue,
                         found => found?,
                     };
-                    // A client that was recovered meanwhile has no rings any more.
+                    // A client that was recovered meanwhile has no rings any more. Then the
+                    // configuration has the verdict.
                     verdict =
                         if found == Verdict::Forgotten { self.recorded_now(id).await } else { None }.or(Some(found));
                 }
@@ -830,7 +868,7 @@ impl Session {
         self.recorded(id)
     }
 
-    /// What the configuration says of a transaction.
+    /// Returns the verdict that the configuration has of a transaction, if it has one.
     fn recorded(&self, id: TransactionId) -> Option<Verdict> {
         let verdict = self.life.keeper.as_ref()?.verdict(id);
         verdict.unwrap_or_else(|error| {
@@ -839,7 +877,8 @@ impl Session {
         })
     }
 
-    /// Sets the observer that is told of every attempt from now on, and returns the former one.
+    /// Sets the observer that receives an event for every attempt from now on, and returns the
+    /// former observer.
     pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.inner.observe(observer)
     }
@@ -853,7 +892,8 @@ impl Session {
         self.lane().sleep(time.as_nanos().try_into().unwrap_or(Nanos::MAX)).await;
     }
 
-    /// The lane: time, random numbers, pauses, and the cost of all rounds so far.
+    /// Returns the session's lane, which has the time, random numbers, pauses, and the cost of all
+    /// rounds so far.
     #[must_use]
     pub fn lane(&self) -> &Lane {
         self.inner.lane()
