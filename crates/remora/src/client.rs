@@ -1,14 +1,14 @@
-//! A client of a worker, through all of its incarnations.
+//! A client of a worker, through all of its incarnations at the memory nodes.
 //!
-//! An incarnation ends with its epoch: when a memory node is lost, everybody's access is taken
-//! away, and what they had begun is decided ([`remora_txn::recovery::fail_over`]). The client's
-//! keeper, which is the coroutine that notices, connects it again, as a new incarnation; each of
-//! its sessions moves there with its next transaction.
+//! An incarnation ends with its epoch. When a memory node is lost, all clients lose their access,
+//! and their transactions are decided ([`remora_txn::recovery::fail_over`]). The client's keeper,
+//! which is a coroutine, notices this and connects the client again, as a new incarnation. Each
+//! session moves to the new incarnation with its next transaction.
 //!
-//! An incarnation can also come to the end of its transaction ids. Long before, the keeper connects
-//! the client as another one, while transactions go on by the former one. When the new one is
-//! there, the former one begins no attempt any more, and ends like a client that has gone: with its
-//! lease, when what it had under way has long been done.
+//! An incarnation can also run out of transaction ids. Long before that, the keeper connects the
+//! client as another incarnation, while transactions go on by the former one. When the new
+//! incarnation is connected, the former one begins no attempt any more. Its lease then expires,
+//! when everything that it had under way has long been done.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -28,19 +28,19 @@ use crate::error::OpenError;
 use crate::keeper::Keeper;
 use crate::usage::Usage;
 
-/// One incarnation.
+/// One incarnation of a client: its connection, and what its sessions share.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) registration: Registration,
     pub(crate) endpoint: Rc<Endpoint>,
-    /// For what is not a transaction: the lease, recovery, leaving.
+    /// The lane for everything that is not a transaction: the lease, recovery, leaving.
     pub(crate) admin: Lane,
-    /// Where there is a configuration.
+    /// The keeper, if the cluster has a configuration.
     pub(crate) keeper: Option<Rc<Keeper>>,
     config: SessionConfig,
 }
 
-/// See the [module](self).
+/// A client, through all of its incarnations. The head of this module says more.
 pub(crate) struct Client {
     cluster: Cluster,
     worker: remora_fabric::Worker,
@@ -49,7 +49,8 @@ pub(crate) struct Client {
     life: RefCell<Rc<Life>>,
 }
 
-/// A lane of an endpoint: the client's sessions', and one more for its keeper.
+/// A function that makes the lanes of a client on an endpoint: those of its sessions, and the one
+/// of its keeper, which it returns.
 pub(crate) type Lanes<'l> = dyn FnMut(&Rc<Endpoint>) -> Lane + 'l;
 
 impl Client {
@@ -87,18 +88,18 @@ impl Client {
         Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines: 1, yields: false, life })
     }
 
-    /// The client's current incarnation.
+    /// Returns the client's current incarnation.
     pub(crate) fn life(&self) -> Rc<Life> {
         self.life.borrow().clone()
     }
 
-    /// Whether an incarnation is the last one so far.
+    /// Returns whether an incarnation is the client's current one.
     pub(crate) fn lives(&self, life: &Rc<Life>) -> bool {
         Rc::ptr_eq(&*self.life.borrow(), life)
     }
 
-    /// Has a session of a former incarnation go on as the last one, with all tables where they are
-    /// now; that one.
+    /// Makes a session of a former incarnation go on as the current one, with all tables as they
+    /// are placed now. Returns the current incarnation.
     pub(crate) fn adopt(&self, session: &mut remora_txn::Session, ring: usize) -> Rc<Life> {
         let life = self.life();
         session.reincarnate(&life.endpoint, &life.registration, ring, life.config.clone());
@@ -106,15 +107,17 @@ impl Client {
         life
     }
 
-    /// A session of an incarnation, on a lane that is numbered so among the client's.
+    /// Makes a session of an incarnation. `ring` is the number of its lane among the client's
+    /// lanes.
     pub(crate) fn session(&self, life: &Life, lane: Lane, ring: usize) -> remora_txn::Session {
         let mut session = remora_txn::Session::new(lane, &life.registration, ring, life.config.clone());
         self.settle(&mut session, life);
         session
     }
 
-    /// Tables that programs have opened in another epoch are elsewhere now: a session must know
-    /// before it is told of them.
+    /// Makes all open tables known to a session, as they are placed now. Tables that programs have
+    /// opened in another epoch may be elsewhere now, so the session must not learn of them from
+    /// these programs' handles.
     fn settle(&self, session: &mut remora_txn::Session, life: &Life) {
         let protocol = self.cluster.protocol();
         let tables = self.cluster.tables().into_iter();
@@ -123,18 +126,19 @@ impl Client {
         life.guard(session);
     }
 
-    /// The cluster that it is a client of.
+    /// Returns the cluster of this client.
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The memory node that says which clients there are.
+    /// Returns the memory node that has the list of all clients.
     pub(crate) fn leader(&self) -> NodeId {
         self.cluster.live_nodes().leader()
     }
 
-    /// Keeps the lease, watches over the others', and has it live on in the next epoch, or when its
-    /// transaction ids come to an end, for as long as it is polled.
+    /// Does the keeper's work for as long as the future is polled. It renews the lease, and watches
+    /// the leases of other clients. When the epoch ends, or when few transaction ids are left, it
+    /// connects the client as another incarnation.
     #[inline(never)]
     pub(crate) fn attend(&self) -> Outlined<impl Future<Output = ()>> {
         outline(async move {
@@ -152,7 +156,8 @@ impl Client {
                         }
                     });
                     ends.await;
-                    // The lease of the one that has few ids is kept until the next one is there.
+                    // The incarnation that has few ids keeps its lease until the next incarnation
+                    // is connected.
                     let mut coming = pin!(self.reincarnate(&life));
                     let succeeded = poll_fn(|context| {
                         let _ = attending.as_mut().poll(context);
@@ -211,7 +216,7 @@ impl Client {
     }
 }
 
-/// A client that is connected, and has nothing at the memory nodes yet.
+/// A client that is connected, and has not registered at the memory nodes yet.
 struct Arrived {
     announced: Announced,
     endpoint: Rc<Endpoint>,
@@ -232,13 +237,16 @@ impl Arrived {
         Ok(Arrived { announced, endpoint, admin })
     }
 
-    /// Registers the client, by its own connection: once it is revoked, it takes nothing any more.
+    /// Registers the client, by its own connection. So it takes nothing any more once its access is
+    /// revoked.
     async fn begin(self, cluster: &Cluster, coroutines: usize) -> Result<Life, OpenError> {
         let Arrived { announced: Announced { incarnation, epoch, nodes }, endpoint, admin } = self;
-        // They have been reached anew: one may have come back with nothing meanwhile.
+        // The nodes have been connected anew. One of them may have come back with empty memory
+        // meanwhile.
         identity::remembered(&admin, nodes).await?;
         let registration = Registration::connect_as(&admin, nodes, incarnation, coroutines).await?;
-        // A client that drops tables from now on sees the client's slot, and waits for it.
+        // Another client that drops tables from now on sees this client's slot, and waits for this
+        // client.
         cluster.follow_drops(&admin).await?;
         if let Some(configuration) = cluster.configuration() {
             let followed = cluster.followed();
@@ -263,29 +271,30 @@ impl Arrived {
 }
 
 impl Life {
-    /// Has its keeper look at what a session runs, before it acknowledges that tables were dropped.
+    /// Makes the keeper wait for a session before it acknowledges that tables were dropped.
     pub(crate) fn note_session(&self, usage: &Rc<Usage>) {
         self.keeper.iter().for_each(|keeper| keeper.note_session(usage));
     }
 
-    /// Whether it has heard which tables were dropped while it rested.
+    /// Returns whether the client has heard which tables were dropped while it rested.
     #[inline]
     pub(crate) fn is_awake(&self) -> bool {
         self.keeper.as_ref().is_none_or(|keeper| keeper.is_awake())
     }
 
-    /// Whether its transaction ids come to an end: less than an eighth of them is left.
+    /// Returns whether less than an eighth of the incarnation's transaction ids is left.
     fn has_few_ids(&self, cluster: &Cluster) -> bool {
         let left = TransactionId::SEQUENCE_MAX.saturating_sub(self.config.sequence.get());
         left < cluster.transaction_ids() / 8
     }
 
-    /// The epoch that it is of.
+    /// Returns the epoch of this incarnation.
     pub(crate) fn epoch(&self) -> u64 {
         self.config.epoch
     }
 
-    /// An id of its own, of no transaction.
+    /// Returns a transaction id of this incarnation, for locks that are taken outside of
+    /// transactions. Returns `None` if no id is left.
     pub(crate) fn next_id(&self) -> Option<TransactionId> {
         let sequence = self.config.sequence.get();
         self.config.sequence.set(sequence + 1);

@@ -1,4 +1,5 @@
-//! A cluster: its memory nodes, its epochs, its catalog, and its tables.
+//! The handle [`Cluster`]: its memory nodes, its epochs, its catalog, and its tables. Each file of
+//! the folder has one subject:
 //!
 //! | file | what it is for |
 //! | --- | --- |
@@ -18,9 +19,9 @@
 //! | `creation` | creating several tables, all or nothing |
 //! | `tables` | creating and opening one table |
 //!
-//! All of them but the first four are methods of [`Cluster`]. The files that run transactions
-//! (`client`, `worker` and others) stand above this folder, and add the methods that make what they
-//! define.
+//! All files except the first four add methods to [`Cluster`]. The files that run transactions
+//! (`client`, `worker` and others) are above this folder. They add the methods of [`Cluster`] that
+//! make their types.
 
 mod draft;
 mod nodes;

@@ -1,9 +1,9 @@
 //! The controller of a cluster. It finds memory nodes that are lost, leads the cluster into the
-//! next epoch without them, and has copies made of what they held.
+//! next epoch without them, and makes new copies of the shards that they had.
 //!
-//! A cluster has at least one controller. One of them conducts; when it dies, another takes over. A
-//! controller runs no transactions, so that epochs do not end it. It copies as a client like any
-//! other (`remora_txn::recovery::copy`).
+//! A cluster has at least one controller. One of them is the conductor, and when it dies, another
+//! takes over. A controller runs no transactions, so epochs do not end it. It makes copies as a
+//! client like any other (`remora_txn::recovery::copy`).
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -26,11 +26,12 @@ use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
 
 /// The controller of a cluster. It finds memory nodes that are lost, and leads the cluster into the
-/// next epoch without them. Not `Send`: it runs on the thread that made it.
+/// next epoch without them. [`Cluster::controller`] makes it, and [`Controller::run`] runs it. It
+/// is not `Send`: it runs on the thread that made it.
 ///
-/// A controller that cannot renew its lease is taken for dead, and an epoch ends one that repairs
-/// what a dead client left. It goes on as another client, as soon as it can: so a cluster keeps the
-/// number of controllers that it was given.
+/// A controller that cannot renew its lease is taken for dead. A new epoch also ends a controller
+/// that is recovering a dead client. In both cases it goes on as another incarnation, as soon as it
+/// can. So a cluster keeps the number of its controllers.
 pub struct Controller {
     cluster: Cluster,
     worker: remora_fabric::Worker,
@@ -46,15 +47,17 @@ struct Life {
 }
 
 impl Cluster {
-    /// A controller of this cluster, on this thread. A cluster needs at least one controller to go
-    /// on when a memory node dies.
+    /// Makes a controller of this cluster, on this thread. A cluster needs at least one controller
+    /// to go on when a memory node dies. Fails if the cluster has no configuration, or if the
+    /// memory nodes or the configuration cannot be reached.
     pub fn controller(&self) -> Result<Controller, OpenError> {
         Controller::new(self)
     }
 
-    /// Whether every shard is where it is to be: none has fewer copies than there could be, none is
-    /// to leave its node, or to go to one that is to have its share
-    /// ([`add_node`](Cluster::add_node)).
+    /// Returns whether all shards are arranged, so that no copy is left to make. Then no shard has
+    /// fewer copies than it could have. No shard has to leave its node, or to move to a node that
+    /// is to get its share ([`add_node`](Cluster::add_node)). Fails if the catalog or the
+    /// configuration cannot be read.
     pub fn is_arranged(&self) -> Result<bool, OpenError> {
         let Some(configuration) = self.configuration() else { return Ok(true) };
         let arranged = self.administer(async |lane: &Lane| Ok(arranged(lane, configuration, self.live_nodes()).await));
@@ -76,21 +79,24 @@ impl Controller {
         Ok(Controller { cluster: cluster.clone(), worker, lane, life, copy_rate: None })
     }
 
-    /// Limits copying to at most `copy_rate` bytes per second.
+    /// Returns the controller with a limit for copying, of at most `copy_rate` bytes per second.
+    /// `None` sets no limit.
     #[must_use]
     pub fn with_copy_rate(mut self, copy_rate: Option<u64>) -> Controller {
         self.copy_rate = copy_rate;
         self
     }
 
-    /// The controller's incarnation. Another one follows when it is taken for dead.
+    /// Returns the controller's current incarnation. It has another one after it was taken for
+    /// dead.
     #[must_use]
     pub fn incarnation(&self) -> u32 {
         self.life.client
     }
 
     /// Begins the controller's work, for a caller that drives it turn by turn, such as a simulator.
-    /// The work ends when `over` returns true. It calls `over` several times in a lease.
+    /// The work ends when `over` returns true. The controller calls `over` several times in a
+    /// lease.
     pub fn start<'c>(&'c mut self, over: impl Fn() -> bool + 'c) -> remora_fabric::Run<'c, ()> {
         let Controller { cluster, worker, lane, life, copy_rate } = self;
         let (worker, id) = (&*worker, lane.id());
@@ -128,7 +134,8 @@ impl Controller {
         worker.start([(id, work)])
     }
 
-    /// Works until `over` says that it is to end.
+    /// Does the controller's work until `over` returns true, and blocks the thread meanwhile. The
+    /// controller calls `over` several times in a lease.
     pub fn run(&mut self, over: impl Fn() -> bool) {
         self.start(over).to_end();
     }
@@ -142,7 +149,7 @@ impl Drop for Controller {
 
 impl Life {
     /// Begins an incarnation. `guest` is a lane of client id 0. The configuration knows the
-    /// incarnation before it connects.
+    /// incarnation before the incarnation connects.
     async fn begin(cluster: &Cluster, guest: &Lane) -> Result<Life, OpenError> {
         let none = || MemoryError::Configuration("there is no configuration, or no lease".to_owned());
         let configuration = cluster.configuration().ok_or_else(none)?;
@@ -155,12 +162,14 @@ impl Life {
         Ok(Life { client, keeper: Rc::new(keeper.watchful()) })
     }
 
-    /// Connects it. It leaves again if it cannot: one that never works must not lead the others.
+    /// Connects this incarnation. If it cannot connect, it leaves the configuration again, because
+    /// a controller that never works must not lead the others.
     fn connect(&self, cluster: &Cluster, worker: &remora_fabric::Worker) -> Result<Rc<Endpoint>, FabricError> {
         worker.connect(cluster.fabric(), ClientId(self.client)).inspect_err(|_| self.keeper.leave())
     }
 
-    /// Becomes another incarnation. The former one was taken for dead, and has nothing under way.
+    /// Makes the controller another incarnation. The former one was taken for dead, and has nothing
+    /// under way.
     async fn reincarnate(
         &mut self,
         cluster: &Cluster,
@@ -184,15 +193,15 @@ struct Watcher<'c> {
     keeper: &'c Keeper,
     me: u32,
     copy_rate: Option<u64>,
-    /// Nodes that its connection reaches, as long as they live.
+    /// Nodes that the controller's connection reaches, as long as they are alive.
     reached: Cell<NodeSet>,
-    /// The last epoch that it has seen.
+    /// The last epoch that the controller has seen.
     epoch: Cell<u64>,
-    /// It is to end.
+    /// Whether the controller is to end.
     shut: Cell<bool>,
 }
 
-/// Pauses of a keeper between two looks for lost nodes that have come back.
+/// Number of pauses of the keeper between two looks for lost nodes that have come back.
 const PAUSES_OF_ABSENCE: u32 = 8;
 
 impl Watcher<'_> {
@@ -201,8 +210,8 @@ impl Watcher<'_> {
         Ok(self.cluster.configuration().ok_or_else(none)?)
     }
 
-    /// Works until it is to end, or is taken for dead. Connects once more when memory nodes have
-    /// come that `lane` does not reach.
+    /// Works until the controller is to end, or is taken for dead. Connects again when there are
+    /// memory nodes that `lane` does not reach.
     async fn watch_all(&self, lane: &mut Lane, over: &dyn Fn() -> bool) {
         loop {
             let reach = self.watch_on(lane, over).await;
@@ -252,8 +261,9 @@ impl Watcher<'_> {
         })
     }
 
-    /// Looks at the memory nodes, and conducts what there is to conduct. Ends when another
-    /// connection reaches others: these.
+    /// Checks the memory nodes again and again, and conducts the next epoch if this is the
+    /// controller's part. Ends when another connection is needed, and returns the nodes that it
+    /// reaches.
     async fn watch(&self, lane: &Lane) -> NodeSet {
         let mut absence = 0;
         let mut stuck = Stuck::default();
@@ -277,8 +287,8 @@ impl Watcher<'_> {
                 }
             };
             let live = NodeSet::first(self.cluster.memory_nodes()).without(lost);
-            // In an epoch that it has missed a node may have been lost that was taken in again by
-            // the next.
+            // In an epoch that the controller has missed, a node may have been lost that the next
+            // epoch has taken in again.
             let missed = epoch > self.epoch.replace(epoch) + 1;
             self.reached.set(if missed { NodeSet::default() } else { self.reached.get().without(lost) });
             if changing && !missed {
@@ -298,8 +308,8 @@ impl Watcher<'_> {
             stuck = Stuck::default();
             let unreached = live.without(self.reached.get());
             if !unreached.is_empty() {
-                // They have come since this connection was made, or were away already when this
-                // controller came.
+                // These nodes were added since this connection was made, or were unreachable when
+                // this controller connected.
                 let gone = self.gone(lane, self.cluster.absent().without(lost)).await;
                 if !gone.is_empty() {
                     if !self.lose_or_say(lane, live, gone).await {
@@ -318,10 +328,11 @@ impl Watcher<'_> {
             if let Err(error) = &entered {
                 tracing::warn!(%error, "a controller cannot follow the others into the next epoch yet");
             }
-            // Be it because one of its nodes has died meanwhile.
+            // One reason why the controller cannot enter an epoch is that another node has died
+            // meanwhile. So it looks for silent nodes in any case.
             let silent = silent(lane, live, false).await;
             if silent == live {
-                // It is this connection that is lost, more likely than all of them.
+                // More likely, this connection is lost, and not all of the nodes.
                 if let Some(reach) = self.come_anew(live) {
                     return reach;
                 }
@@ -353,8 +364,9 @@ impl Watcher<'_> {
         }
     }
 
-    /// What another connection may reach, when this one reaches nothing any more. Nodes that do not
-    /// answer are given up when it does.
+    /// Returns the nodes that another connection may reach, when this one reaches no node any more.
+    /// Returns `None` if no node answers. Nodes that do not answer are given up once the other
+    /// connection is there.
     fn come_anew(&self, live: NodeSet) -> Option<NodeSet> {
         let fabric = self.cluster.fabric();
         let away = live.iter().filter(|node| !fabric.answers(*node)).fold(NodeSet::default(), NodeSet::with);
@@ -366,8 +378,8 @@ impl Watcher<'_> {
         Some(live.without(away))
     }
 
-    /// A node kept it from connecting once more: one that has just died is lost, as far as can be
-    /// told by the connection that it has.
+    /// Handles a node that kept the controller from connecting again. If the node does not answer
+    /// by the connection that the controller has either, it counts as lost.
     async fn lose_in_the_way(&self, lane: &Lane, error: FabricError) {
         tracing::warn!(%error, "a controller cannot connect again yet");
         let (reached, node) = (self.reached.get(), NodeSet::default().with(error.node));
@@ -377,14 +389,15 @@ impl Watcher<'_> {
         }
     }
 
-    /// Leaves the conductor's part to another controller, who may reach what this one does not.
+    /// Leaves the conductor's part to another controller, which may reach nodes that this one does
+    /// not reach.
     fn make_way(&self) -> Result<(), RecoveryError> {
         tracing::warn!(client = self.me, "another controller is to conduct the next epoch");
         Ok(self.configuration()?.change(|membership| membership.resign(self.me))??)
     }
 
-    /// A node that was lost, and answers, and has nothing. One that has what it had when it was
-    /// lost is told to give it up.
+    /// Returns a node that was lost, and now answers and is empty. Tells a node that still has its
+    /// former content to give it up.
     async fn back(&self, lane: &Lane, lost: NodeSet) -> Option<NodeId> {
         let of_cluster = identity::of(lane, self.reached.get().leader()).await.ok()??;
         let found = async |guest: &Lane, node| {
@@ -393,7 +406,8 @@ impl Watcher<'_> {
         };
         for node in lost.iter() {
             match self.visit(lane, node, found).await.flatten() {
-                // As it is named, or as one whose conductor died before the epoch began with it.
+                // The node is empty, or is one whose conductor died before the epoch began that
+                // takes it in.
                 Some((None, 0)) => return Some(node),
                 Some((Some(identity), 0)) if identity == (Identity { number: node, ..of_cluster }) => {
                     return Some(node);
@@ -417,7 +431,7 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// Those of some nodes that are still away, or have nothing.
+    /// Returns the nodes among `nodes` that are still unreachable, or that are empty.
     async fn gone(&self, lane: &Lane, nodes: NodeSet) -> NodeSet {
         let is_there = async |guest: &Lane, node| identity::of(guest, node).await.is_ok_and(|found| found.is_some());
         let mut gone = NodeSet::default();
@@ -430,7 +444,8 @@ impl Watcher<'_> {
         gone
     }
 
-    /// What a node says to who comes anew, if it answers.
+    /// Asks a node by a new connection, and returns its answer, or `None` if the node does not
+    /// answer.
     async fn visit<T>(&self, lane: &Lane, node: NodeId, what: impl AsyncFn(&Lane, NodeId) -> T) -> Option<T> {
         let fabric = self.cluster.fabric();
         if !fabric.answers(node) {
@@ -449,7 +464,7 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// Has the epoch end, if shards are to be elsewhere than they are.
+    /// Ends the epoch if shards have to move.
     async fn rearrange(&self, lane: &Lane, live: NodeSet) -> Result<(), RecoveryError> {
         let configuration = self.configuration()?;
         let (before, after) = arranged(lane, configuration, live).await?;
@@ -460,7 +475,8 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// Whether it could, with this connection.
+    /// Ends the epoch without the silent nodes, and logs an error if that fails. Returns whether it
+    /// has succeeded.
     async fn lose_or_say(&self, lane: &Lane, live: NodeSet, silent: NodeSet) -> bool {
         let lost = self.lose(lane, live, silent).await;
         if let Err(error) = &lost {
@@ -469,7 +485,7 @@ impl Watcher<'_> {
         lost.is_ok()
     }
 
-    /// Has the epoch end, if the others have a replica of everything.
+    /// Ends the epoch without the silent nodes, if the other nodes have a replica of every shard.
     async fn lose(&self, lane: &Lane, live: NodeSet, mut silent: NodeSet) -> Result<(), RecoveryError> {
         let catalog = loop {
             let rest = live.without(silent);
@@ -477,7 +493,7 @@ impl Watcher<'_> {
                 return Err(MemoryError::NoNode.into());
             }
             match metadata::newest(lane, rest).await {
-                // They die one after the other.
+                // Nodes may die one after the other.
                 Err(MemoryError::Fabric(error)) if error.fault.lost() && rest.has(error.node) => {
                     silent = silent.with(error.node);
                 }
@@ -485,7 +501,7 @@ impl Watcher<'_> {
             }
         };
         let lost: Result<(), RecoveryError> = self.configuration()?.change(|membership| {
-            // Others may be losing the rest.
+            // Other controllers may have declared more nodes lost.
             let lost =
                 [membership.lost(), membership.losing(), silent].into_iter().fold(0, |all, one| all | one.to_bits());
             metadata::without(&catalog, NodeSet::from_bits(lost), 0)?;
@@ -496,7 +512,7 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// Leads the cluster into the next epoch, if that is for this client to do.
+    /// Leads the cluster into the next epoch, if this controller is the conductor.
     async fn conduct(&self, lane: &Lane) -> Result<(), RecoveryError> {
         let (cluster, configuration, me) = (self.cluster, self.configuration()?, self.me);
         let all = NodeSet::first(cluster.memory_nodes());
@@ -555,7 +571,7 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// Gives joining replicas what they lack, if that is for this controller to see to.
+    /// Copies to joining replicas what they lack, if this controller leads.
     async fn keep_copying(&self, lane: &Lane) {
         loop {
             self.keeper.pause(lane).await;
@@ -584,7 +600,7 @@ impl Watcher<'_> {
         keeper.wake(&life.admin);
         let (metadata, left) = left()?;
         if metadata.epoch != life.epoch() {
-            // It does not know yet where the replicas of its client's epoch are.
+            // The controller does not know yet where the replicas of its client's epoch are.
             life.registration.clone().disconnect(&life.admin).await?;
             keeper.leave();
             return Err(MemoryError::EpochChanging.into());
@@ -614,14 +630,15 @@ impl Watcher<'_> {
                 life.registration.clone().disconnect(&life.admin).await?;
                 keeper.leave();
             }
-            // What it has left is found when its lease has run out.
+            // Another client recovers what this client has left when its lease has expired.
             Err(_) => keeper.abandon(&life.admin),
         }
         copied
     }
 }
 
-/// The catalog as it is, and as it is to be in the next epoch: the same, if nobody has to move.
+/// Returns the catalog as it is, and as it would be in the next epoch. Both are equal if no shard
+/// has to move.
 async fn arranged(
     lane: &Lane,
     configuration: &Arc<dyn Configuration>,
@@ -637,8 +654,8 @@ async fn arranged(
     Ok((before, after))
 }
 
-/// Those of some nodes that do not answer, or have nothing: they were started again before anybody
-/// missed them. Unless they `may_be_new`.
+/// Returns the nodes among `nodes` that do not answer. Unless they `may_be_new`, also returns the
+/// ones that are empty, because they were started again before any controller missed them.
 async fn silent(lane: &Lane, nodes: NodeSet, may_be_new: bool) -> NodeSet {
     let mut silent = NodeSet::default();
     for (node, identity) in identity::of_each(lane, nodes).await {
@@ -654,21 +671,22 @@ async fn silent(lane: &Lane, nodes: NodeSet, may_be_new: bool) -> NodeSet {
     silent
 }
 
-/// Whether a conductor gets no further.
+/// Tells whether a conductor makes no progress, so that another controller is to try.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stuck {
     since: Option<Nanos>,
-    /// Until then others may conduct.
+    /// Until this time other controllers may conduct.
     aside: Nanos,
 }
 
 impl Stuck {
-    /// Another controller may conduct now.
+    /// Returns whether another controller may conduct now.
     fn makes_way(&self, now: Nanos) -> bool {
         now < self.aside
     }
 
-    /// It has failed again. Whether it has for so long that others are to try, for as long.
+    /// Notes that the conductor has failed again. Returns whether it has failed for so long that
+    /// other controllers are to try, for one lease.
     fn for_too_long(&mut self, now: Nanos, lease: Nanos) -> bool {
         let since = *self.since.get_or_insert(now);
         let is_too_long = now.saturating_sub(since) > lease.saturating_mul(LEASES_OF_A_CONDUCTOR);
@@ -682,7 +700,7 @@ impl Stuck {
 /// A conductor that has failed for this number of leases lets other controllers try.
 const LEASES_OF_A_CONDUCTOR: Nanos = 2;
 
-/// Between two looks whether everybody has stopped.
+/// Pause between two checks whether all clients have stopped, in nanoseconds.
 const LOOK_PAUSE_NS: Nanos = 50_000;
 
 impl fmt::Debug for Controller {

@@ -1,14 +1,14 @@
-//! What a client does for the cluster beside its transactions: it renews its lease, suspects those
-//! whose leases have run out, and recovers them.
+//! The keeper: what a client does for the cluster beside its transactions. It renews the client's
+//! lease, suspects clients whose leases have expired, and recovers them.
 //!
-//! All of it is one coroutine on a lane of the client's own, which runs as long as the worker does.
-//! A worker that runs nothing holds no lock, so its lease does not run then: its last coroutine
-//! waits until what was posted in the background has arrived, and until no repair is under way, and
-//! lets the client rest.
+//! The keeper is one coroutine on its own lane of the client, which runs as long as the worker
+//! does. A worker that runs nothing holds no lock, so its lease does not run then. Its last
+//! coroutine waits until all background rounds have arrived, and until no repair is under way. Then
+//! it lets the client rest.
 //!
 //! A change of the configuration may wait for other machines. A [helper](remora_membership::Helper)
-//! makes it then, so that the client's transactions go on. A client that begins to run waits
-//! for its first renewal, and runs nothing before.
+//! makes it then, so that the client's transactions go on. A client that begins to run waits for
+//! its first renewal, and runs no transaction before.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -33,42 +33,45 @@ use crate::cluster::Cluster;
 use crate::error::OpenError;
 use crate::usage::Usage;
 
-/// How many times in its length a lease is renewed, and other clients' leases are checked. Two
-/// renewals may be late.
+/// How often a client renews its lease, and checks the leases of other clients, within the length
+/// of a lease. So two renewals may be late.
 const LOOKS: Nanos = 3;
-/// Pause of a sweep after every few records: transactions go first.
+/// Pause of a sweep after every few records, in nanoseconds, so that transactions go first.
 const SWEEP_PAUSE_NS: Nanos = 50_000;
-/// After this time, the log entries of a repair have nearly always been applied.
+/// Time after which the log entries of a repair have nearly always been applied, in nanoseconds.
 const APPLY_PAUSE_NS: Nanos = 5_000_000;
-/// How often an ending run looks whether it may rest.
+/// Pause of an ending run between two checks whether the client may rest, in nanoseconds.
 const REST_PAUSE_NS: Nanos = 5_000;
 
-/// How often a client looks whether there is a change of the catalog to be acknowledged. A client
-/// that asks the memory nodes for nothing looks less often.
+/// Pause between two checks whether there is a change of the catalog to acknowledge, in
+/// nanoseconds. A client that sends nothing to the memory nodes checks less often
+/// ([`IDLE_HEAR_PAUSE_NS`]).
 const HEAR_PAUSE_NS: Nanos = 5_000_000;
 const IDLE_HEAR_PAUSE_NS: Nanos = 200_000_000;
 
-/// How often a client that lets go of dropped tables looks whether it has.
+/// Pause between two checks whether the client has given up all uses of dropped tables, in
+/// nanoseconds.
 const LET_GO_PAUSE_NS: Nanos = 200_000;
 
-/// How often it is asked whether processes have ended.
+/// Pause between two checks whether processes of clients have ended, in nanoseconds.
 const ORPHANS_PAUSE_NS: Nanos = 10_000_000;
-/// How many times in a lease a client looks for something that it waits for.
+/// Number of checks within a lease for something that a client waits for.
 const PAUSES: Nanos = 16;
 /// A controller finds a lost memory node, and begins the next epoch, within this number of leases.
 /// If it does not, transactions that need the node fail.
 const LEASES_BEFORE_EPOCH: Nanos = 16;
-/// After this number of leases, a client that alone has lost a memory node goes on as another
-/// incarnation.
+/// Number of leases after which a client goes on as another incarnation, if only this client has
+/// lost a memory node.
 const LEASES_BEFORE_GIVING_UP: Nanos = 4;
-/// Minimum wait for the next epoch. However short leases are, finding a lost node and deciding
-/// pending transactions takes a while.
+/// Shortest wait for the next epoch, in nanoseconds. Even with short leases, it takes a while to
+/// find a lost node and to decide pending transactions.
 const EPOCH_NS: Nanos = 100_000_000;
-/// Recovery that fails is tried again at the next look, then after twice that time, and so on. The
-/// longest pause is this number of leases: a memory node that is down may stay down.
+/// Longest pause between two attempts at a recovery that fails, in leases. The second attempt comes
+/// at the next check, the third after twice that time, and so on. A memory node that is down may
+/// stay down.
 const LEASES_BETWEEN_ATTEMPTS: Nanos = 8;
 
-/// When to try again what has failed.
+/// Tells when to try a step again that has failed.
 #[derive(Debug)]
 struct Patience {
     lease: Nanos,
@@ -99,8 +102,8 @@ impl Patience {
     }
 }
 
-/// Waits until every round that a coroutine has posted is done, but no longer than its patience.
-/// Returns whether they are.
+/// Waits until every round that a coroutine has posted is done, but at most `patience` nanoseconds.
+/// Returns whether they are done.
 pub(crate) async fn quiet(lane: &Lane, nodes: NodeSet, patience: Nanos) -> bool {
     let deadline = lane.now().saturating_add(patience);
     while lane.background() > 0 && lane.now() < deadline {
@@ -111,8 +114,8 @@ pub(crate) async fn quiet(lane: &Lane, nodes: NodeSet, patience: Nanos) -> bool 
     lane.background() == 0
 }
 
-/// Reads a word of each memory node, so that the nodes send with it what they hold back. Returns
-/// false if a node cannot be reached.
+/// Reads a word of each memory node, so that the nodes also send the answers that they hold back.
+/// Returns false if a node cannot be reached.
 async fn ask_for_answers(lane: &Lane, nodes: NodeSet) -> bool {
     let mut round = lane.round();
     for node in nodes.iter() {
@@ -121,22 +124,23 @@ async fn ask_for_answers(lane: &Lane, nodes: NodeSet) -> bool {
     lane.execute(round).await.is_ok()
 }
 
-/// See the [module](self).
+/// The keeper of a client. The head of this module says what it does.
 pub(crate) struct Keeper {
     cluster: Cluster,
     configuration: Arc<dyn Configuration>,
     client: u32,
-    /// The epoch that it has joined in.
+    /// The epoch in which the client has joined.
     epoch: u64,
-    /// `None`: nobody watches this client, and it watches nobody.
+    /// The client's lease in nanoseconds. If `None`, no client watches this one, and it watches no
+    /// other.
     lease: Option<Nanos>,
     held: Rc<Lease>,
-    /// Memory nodes may be out of reach of some clients and answer others.
+    /// Whether memory nodes may be unreachable for some clients while they answer others.
     partitions: bool,
-    /// Repairs under way, and other steps that must not be given up half-way.
+    /// Number of steps under way that must not be given up half-way, such as repairs.
     busy: Cell<u32>,
     resting: Cell<bool>,
-    /// Ids of this client's transactions.
+    /// The next sequence number of this client's transaction ids.
     sequence: Rc<Cell<u64>>,
     /// The shared locks of this client's transactions, if it runs such.
     shared: Option<SharedLocks>,
@@ -145,27 +149,29 @@ pub(crate) struct Keeper {
     swept: RefCell<BTreeSet<u32>>,
     /// When a renewal of this client's own was last acknowledged.
     renewed: Cell<Nanos>,
-    /// This client has repaired dead clients, whose locks are to be swept.
+    /// Whether this client has repaired dead clients whose locks are still to be swept.
     repaired: Cell<bool>,
-    /// It looks for orphans also while its client does nothing.
+    /// Whether the keeper looks for clients whose process has ended even while its own client does
+    /// nothing.
     is_watchful: bool,
-    /// What ends its doze.
+    /// The waker that ends the keeper's doze.
     dozing: Cell<Option<Waker>>,
-    /// This incarnation has lost a memory node that others still reach, and makes room for another
-    /// one.
+    /// Whether this incarnation has lost a memory node that other clients still reach, and makes
+    /// room for another incarnation.
     given_up: Cell<bool>,
-    /// The configuration knows that this client runs, and the client has heard since then which
-    /// tables were dropped while it rested.
+    /// Whether the configuration knows that this client runs, and the client has heard since then
+    /// which tables were dropped while it rested.
     awake: Cell<bool>,
-    /// It looks for locks of dead clients, by a catalog that it has read before.
+    /// Whether the client is looking for locks of dead clients, by a catalog that it has read
+    /// before.
     sweeping: Cell<bool>,
-    /// What the client's sessions run.
+    /// What each of the client's sessions runs.
     sessions: RefCell<Vec<Rc<Usage>>>,
-    /// The drops of tables up to this generation of the catalog are acknowledged.
+    /// Generation of the catalog up to which the client has acknowledged drops of tables.
     acknowledged: Cell<u64>,
 }
 
-/// A client looks for locks of dead clients until this is dropped.
+/// A guard: the client looks for locks of dead clients until it is dropped.
 struct Swept<'k>(&'k Cell<bool>);
 
 impl Drop for Swept<'_> {
@@ -174,7 +180,7 @@ impl Drop for Swept<'_> {
     }
 }
 
-/// A step that must not be given up half-way, until this is dropped.
+/// A guard: a step that must not be given up half-way is under way until it is dropped.
 struct Step<'k>(&'k Cell<u32>);
 
 impl<'k> Step<'k> {
@@ -190,7 +196,7 @@ impl Drop for Step<'_> {
     }
 }
 
-/// A drop of tables cannot be acknowledged, for now.
+/// Why a client cannot acknowledge a drop of tables now.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DropError {
     #[error(transparent)]
@@ -203,7 +209,7 @@ pub(crate) enum DropError {
     Fenced(#[from] Fenced),
 }
 
-/// Recovery has failed, for now.
+/// Why recovery has failed for now.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecoveryError {
     #[error(transparent)]
@@ -219,7 +225,7 @@ impl From<Fenced> for RecoveryError {
 }
 
 impl Keeper {
-    /// A keeper for a client that has joined.
+    /// Makes a keeper for a client that has joined.
     pub(crate) fn new(
         cluster: &Cluster,
         configuration: Arc<dyn Configuration>,
@@ -230,7 +236,7 @@ impl Keeper {
         let (lease, partitions) = (cluster.lease_ns(), cluster.capabilities().partitions);
         let held = Rc::<Lease>::default();
         if lease.is_some() && partitions {
-            // It does not run before it has been renewed.
+            // The lease does not run before the client has renewed it.
             held.extend(0);
         }
         Keeper {
@@ -259,22 +265,22 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper wait for a session before it acknowledges that tables were dropped.
+    /// Makes the keeper wait for a session before it acknowledges that tables were dropped.
     pub(crate) fn note_session(&self, usage: &Rc<Usage>) {
         let mut sessions = self.sessions.borrow_mut();
         sessions.retain(|session| Rc::strong_count(session) > 1 && !Rc::ptr_eq(session, usage));
         sessions.push(usage.clone());
     }
 
-    /// Whether the client may run transactions: it has heard which tables were dropped while it
-    /// rested. A client that has no lease does not rest.
+    /// Returns whether the client may run transactions, because it has heard which tables were
+    /// dropped while it rested. A client that has no lease does not rest.
     #[inline]
     pub(crate) fn is_awake(&self) -> bool {
         self.lease.is_none() || self.awake.get()
     }
 
     /// Hears of the drops of tables that came before the configuration knew that this client runs.
-    /// Later drops wait for its acknowledgement.
+    /// Later drops wait for this client's acknowledgement.
     fn hear_of_drops(&self) {
         let heard = self.configuration.look(|membership| membership.dropped());
         let is_behind = |dropped: &u64| *dropped > self.cluster.followed();
@@ -291,13 +297,14 @@ impl Keeper {
         }
     }
 
-    /// Looks for clients whose process has ended also while its own client does nothing.
+    /// Returns the keeper with a setting: it looks for clients whose process has ended even while
+    /// its own client does nothing.
     pub(crate) fn watchful(self) -> Keeper {
         Keeper { is_watchful: true, ..self }
     }
 
-    /// A transaction begins, and may wait for what a dead client holds: the dead are looked for
-    /// often from now on.
+    /// Notes that a transaction begins, which may wait for a lock of a dead client. So the keeper
+    /// looks for dead clients often from now on.
     #[inline]
     pub(crate) fn stir(&self) {
         if let Some(dozing) = self.dozing.take() {
@@ -305,22 +312,23 @@ impl Keeper {
         }
     }
 
-    /// Has a session free what it meets of the dead, and stop when its client is taken for dead.
+    /// Makes a session free the locks of dead clients that it meets, and stop when its own client
+    /// is taken for dead.
     pub(crate) fn guard(&self, session: &mut remora_txn::Session) {
         session.watch_for(Rc::new(RecoveredClients::new(self.configuration.clone())), self.held.clone());
     }
 
-    /// Whether this client's lease runs while it does.
+    /// Returns whether this client has a lease.
     pub(crate) fn is_leased(&self) -> bool {
         self.lease.is_some()
     }
 
-    /// How long it is, if it runs.
+    /// Returns the length of the client's lease in nanoseconds, if it has one.
     pub(crate) fn lease(&self) -> Option<Nanos> {
         self.lease
     }
 
-    /// The client begins to run.
+    /// Notes that the client begins to run.
     pub(crate) fn wake(&self, lane: &Lane) {
         if self.lease.is_some() {
             self.resting.set(false);
@@ -328,13 +336,13 @@ impl Keeper {
         }
     }
 
-    /// Whether this client was taken for dead.
+    /// Returns whether this client was taken for dead.
     pub(crate) fn is_over(&self) -> bool {
         self.held.is_over() && !self.given_up.get()
     }
 
-    /// Has this incarnation end: it has lost a memory node for so long that the cluster would go on
-    /// without that, if others had lost it too.
+    /// Ends this incarnation, because it has lost a memory node for a long time. If other clients
+    /// had lost the node, too, the cluster would have gone on without it by now.
     pub(crate) fn give_up(&self) {
         if !self.held.is_over() && !self.given_up.replace(true) {
             tracing::warn!(
@@ -345,8 +353,8 @@ impl Keeper {
         }
     }
 
-    /// Another incarnation has taken this one's place: it begins nothing any more, and its lease
-    /// runs out.
+    /// Notes that another incarnation has taken this one's place. This one begins nothing any more,
+    /// and its lease expires.
     pub(crate) fn retire(&self) {
         tracing::info!(
             client = self.client,
@@ -355,18 +363,20 @@ impl Keeper {
         self.held.end();
     }
 
-    /// Whether it is in the middle of steps that must not be given up half-way.
+    /// Returns whether the keeper is in the middle of steps that must not be given up half-way.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.get() > 0
     }
 
-    /// Whether this incarnation has ended, with its epoch or by itself, and another one may come.
+    /// Returns whether this incarnation has ended, with its epoch or by itself, and another one may
+    /// follow.
     pub(crate) fn outlived(&self) -> bool {
         self.held.is_over() && self.may_outlive()
     }
 
-    /// Whether this incarnation may end, even if it is not yet known here. True also while the
-    /// cluster has a controller and the lease is held.
+    /// Returns whether another incarnation may follow this one. This is so even if the end of this
+    /// incarnation is not known here yet: while the cluster has a controller and the client holds
+    /// its lease.
     pub(crate) fn may_outlive(&self) -> bool {
         let ends = |membership: &Membership| {
             self.given_up.get()
@@ -377,19 +387,19 @@ impl Keeper {
         self.configuration.look(ends).unwrap_or(false)
     }
 
-    /// How long to wait for another epoch.
+    /// Returns how long to wait for another epoch, in nanoseconds.
     pub(crate) fn patience(&self) -> Option<Nanos> {
         self.lease.map(|lease| lease.saturating_mul(LEASES_BEFORE_EPOCH).max(EPOCH_NS))
     }
 
-    /// How long to wait for it, before this client takes itself for the only one that has lost a
-    /// memory node.
+    /// Returns how long to wait for another epoch before this client takes itself for the only one
+    /// that has lost a memory node, in nanoseconds.
     pub(crate) fn patience_with_itself(&self) -> Option<Nanos> {
         self.patience().map(|patience| patience / LEASES_BEFORE_EPOCH * LEASES_BEFORE_GIVING_UP)
     }
 
-    /// Says that nothing runs here any more, and waits until the next epoch has begun, unless it
-    /// has given up itself.
+    /// Tells the configuration that this client has stopped, and waits until the next epoch has
+    /// begun. If the incarnation has given up by itself, it only tells the configuration that.
     pub(crate) async fn until_next_epoch(&self, lane: &Lane) {
         let client = self.client;
         if self.given_up.get() {
@@ -403,24 +413,25 @@ impl Keeper {
         }
     }
 
-    /// A while that is short for a lease.
+    /// Sleeps for a time that is short compared with a lease.
     pub(crate) async fn pause(&self, lane: &Lane) {
         lane.sleep(self.lease.unwrap_or(crate::cluster::LEASE.as_nanos() as Nanos) / PAUSES).await;
     }
 
-    /// Finishes what must not be given up half-way.
+    /// Waits until no step is under way that must not be given up half-way.
     pub(crate) async fn finish_steps(&self, lane: &Lane) {
         while self.busy.get() > 0 {
             lane.sleep(REST_PAUSE_NS).await;
         }
     }
 
-    /// The client has nothing under way, and has finished its steps: it rests until it runs again.
+    /// Lets the client rest until it runs again. It has nothing under way, and has finished its
+    /// steps.
     pub(crate) async fn rest(&self) {
         if !self.resting.replace(true) {
             self.awake.set(false);
             if self.partitions {
-                // An epoch does not wait for the lease of who rests.
+                // An epoch does not wait for the lease of a client that rests.
                 self.held.extend(0);
             }
             let client = self.client;
@@ -428,14 +439,14 @@ impl Keeper {
         }
     }
 
-    /// The client ends without leaving: its lease runs out, if it has one.
+    /// Ends the client without leaving. Its lease expires, if it has one.
     pub(crate) fn abandon(&self, lane: &Lane) {
         if self.lease.is_some() {
             self.renew(lane);
         }
     }
 
-    /// The client has given its slot back.
+    /// Notes in the configuration that the client has given its slot back.
     pub(crate) fn leave(&self) {
         let client = self.client;
         self.note(self.change_blocking(move |membership| membership.leave(client)));
@@ -447,7 +458,8 @@ impl Keeper {
         self.note_renewal(lane, asked, renewed);
     }
 
-    /// A lease runs from when its renewal was asked for: nobody can have begun to count it earlier.
+    /// Notes a renewal. The lease runs from the time when the renewal was asked for, because no
+    /// other client can have begun to count it earlier.
     fn note_renewal(&self, lane: &Lane, asked: Nanos, outcome: Result<Result<(), Fenced>, ConfigurationError>) {
         if let Ok(Ok(())) = outcome {
             self.renewed.set(lane.now());
@@ -461,8 +473,9 @@ impl Keeper {
         self.note(outcome);
     }
 
-    /// Makes a change while the client's transactions go on. Changes of one client are made in the
-    /// order in which they are begun, also if nobody waits for them any more.
+    /// Makes a change of the configuration while the client's transactions go on. Changes of one
+    /// client are made in the order in which they are begun, even if the callers do not wait for
+    /// them any more.
     async fn change<T: Send + 'static>(
         &self,
         mut change: impl FnMut(&mut Membership) -> T + Send + 'static,
@@ -473,8 +486,8 @@ impl Keeper {
         }
     }
 
-    /// Makes a change like [`change`](Keeper::change), for a client that has nothing else to do.
-    /// Blocks the thread.
+    /// Makes a change of the configuration, as [`change`](Keeper::change) does, but blocks the
+    /// thread. It is for a client that has nothing else to do.
     fn change_blocking<T: Send + 'static>(
         &self,
         mut change: impl FnMut(&mut Membership) -> T + Send + 'static,
@@ -485,7 +498,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until what is looked at is no older than this call.
+    /// Waits until reads of the configuration are no older than this call.
     pub(crate) async fn refresh(&self) -> Result<(), ConfigurationError> {
         let Some(helper) = self.configuration.helper() else { return self.configuration.refresh() };
         let (tell, told) = async_channel::bounded(1);
@@ -501,7 +514,8 @@ impl Keeper {
         }
     }
 
-    /// Keeps the lease and watches over the others', for as long as it is polled.
+    /// Renews the lease, watches the leases of other clients, recovers dead clients, and
+    /// acknowledges changes of the catalog, for as long as the future is polled.
     pub(crate) async fn attend(&self, lane: &Lane) {
         let Some(lease) = self.lease else { return };
         let (mut renew, mut judge, mut sweep, mut acknowledge) = (
@@ -521,9 +535,9 @@ impl Keeper {
         .await;
     }
 
-    /// Sleeps until leases are to be looked at again, or the process of some client has ended;
-    /// those clients. A client that asks the memory nodes for nothing waits for no other client,
-    /// and looks again when it stirs.
+    /// Sleeps until leases are to be checked again, or until the process of some client has ended.
+    /// Returns the clients whose process has ended. A client that sends nothing to the memory nodes
+    /// waits for no other client, and looks again when it stirs.
     async fn orphans_until(&self, lane: &Lane, until: Nanos) -> Vec<u32> {
         if self.configuration.process().is_none() {
             lane.sleep(until.saturating_sub(lane.now())).await;
@@ -542,7 +556,7 @@ impl Keeper {
         }
     }
 
-    /// Sleeps until then, or until the client stirs.
+    /// Sleeps until `until`, or until the client stirs.
     async fn doze(&self, lane: &Lane, until: Nanos) {
         let mut sleep = pin!(lane.sleep(until.saturating_sub(lane.now())));
         let mut dozes = false;
@@ -588,8 +602,8 @@ impl Keeper {
         }
     }
 
-    /// Lets go of tables that were dropped, and says so when nothing is under way that the client
-    /// may have done to them. See `dropping` for why.
+    /// Gives up tables that were dropped, and acknowledges that when the client has nothing under
+    /// way that may touch them. `dropping` says why.
     async fn acknowledge_drops(&self, lane: &Lane) -> Result<(), DropError> {
         let dropped = self.configuration.look(|membership| membership.dropped())?;
         if dropped <= self.acknowledged.get() {
@@ -603,7 +617,8 @@ impl Keeper {
         while self.sweeping.get() || !self.sessions.borrow().iter().all(is_past) {
             lane.sleep(LET_GO_PAUSE_NS).await;
         }
-        // Rounds to a node that the client has lost may arrive there still.
+        // Rounds to a node that the client has lost may still arrive there. So the client
+        // acknowledges only if it reaches all nodes.
         let mut round = lane.round();
         for node in self.cluster.live_nodes().iter() {
             round.read(node::at(node, 0), WORD_BYTES);
@@ -643,10 +658,11 @@ impl Keeper {
         }
     }
 
-    /// Clients whose leases have run out, and how often they had renewed them.
+    /// Returns the clients whose leases have expired, and how often each of them had renewed its
+    /// lease.
     fn expired(&self, now: Nanos, lease: Nanos) -> Vec<(u32, u64)> {
         let mut watch = self.watch.borrow_mut();
-        // What keeps this client from renewing its lease may keep the others.
+        // What keeps this client from renewing its lease may keep other clients, too.
         if now.saturating_sub(self.renewed.get()) > 2 * (lease / LOOKS) {
             watch.begin_anew();
             return Vec::new();
@@ -666,12 +682,12 @@ impl Keeper {
         }
     }
 
-    /// Sleeps until then, or, where the dead are found at once, until this client has repaired what
-    /// one of them had logged.
+    /// Sleeps until `until`. If the configuration finds dead clients at once, sleeps only until
+    /// this client has repaired one of them.
     async fn until_there_is_to_sweep(&self, lane: &Lane, until: Nanos) {
         let at_once = self.configuration.process().is_some();
         let mut sleep = pin!(lane.sleep(until.saturating_sub(lane.now())));
-        // The repair runs on this lane as well, so that its end is seen at once.
+        // The repair runs on this lane as well, so this future sees its end at once.
         poll_fn(|context| match at_once && self.repaired.take() {
             true => Poll::Ready(()),
             false => sleep.as_mut().poll(context),
@@ -687,13 +703,14 @@ impl Keeper {
 
     fn charges(&self, wanted: impl Fn(Standing) -> bool) -> Result<Vec<u32>, ConfigurationError> {
         self.configuration.look(|membership| {
-            // When the epoch changes, all of them are the conductor's, as such.
+            // While the epoch changes, the conductor decides all dead clients.
             let charges = membership.charges(self.client).filter(|_| !membership.is_changing());
             charges.filter(|charge| membership.standing(*charge).is_some_and(&wanted)).collect()
         })
     }
 
-    /// Decides and repairs what this client's charges had logged.
+    /// Decides and repairs every transaction that this client's charges had logged. Its charges are
+    /// the dead clients that it has to recover.
     async fn repair(&self, lane: &Lane) -> Result<(), RecoveryError> {
         let is_nobodys = |(_, standing)| standing == Standing::Suspected { by: 0 };
         let me = self.client;
@@ -719,14 +736,14 @@ impl Keeper {
         })
         .await?;
         for (client, verdicts) in repaired {
-            // What all clients see of a change must not stay unknown to the nodes' CPUs.
+            // The nodes' CPUs must learn of a change of the catalog that clients may see already.
             metadata::end_change_of(lane, self.cluster.live_nodes(), me, client).await?;
             self.change(move |membership| membership.recovered(client, me, verdicts.clone())).await??;
         }
         Ok(())
     }
 
-    /// Frees the last locks of this client's charges, and gives back their slots.
+    /// Frees the last locks of this client's charges, and gives back their slots for new clients.
     async fn sweep(&self, lane: &Lane, pause: Nanos) -> Result<(), RecoveryError> {
         let me = self.client;
         let recovered = |standing| matches!(standing, Standing::Recovered { .. });
@@ -759,7 +776,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Nothing is under way that must not be given up half-way.
+    /// Returns whether no step is under way that must not be given up half-way.
     pub(crate) fn is_idle(&self) -> bool {
         self.busy.get() == 0
     }
@@ -770,7 +787,7 @@ impl Keeper {
         TransactionId::new(self.client, sequence)
     }
 
-    /// Takes a client for dead and recovers it, and whatever else this client has to.
+    /// Takes a client for dead and recovers it, together with all other charges of this client.
     pub(crate) async fn recover(&self, lane: &Lane, client: u32) -> Result<(), RecoveryError> {
         let me = self.client;
         self.change(move |membership| membership.suspect(client, me)).await??;
@@ -778,8 +795,8 @@ impl Keeper {
         self.sweep(lane, 0).await
     }
 
-    /// What the configuration says of a transaction: nothing, if it has to be looked up in the
-    /// rings.
+    /// Returns the verdict that the configuration has of a transaction. Returns `None` if the
+    /// transaction has to be looked up in the rings.
     pub(crate) fn verdict(&self, id: TransactionId) -> Result<Option<Verdict>, ConfigurationError> {
         self.configuration.look(|membership| match membership.standing(id.owner()) {
             Some(Standing::Suspected { .. }) => Some(Verdict::Undecided),
@@ -788,13 +805,13 @@ impl Keeper {
     }
 }
 
-/// Has a helper make a change, and say what came of it.
+/// Makes a helper make a change, and returns the channel by which the result comes.
 fn changed_by<T: Send + 'static>(
     helper: &Helper,
     change: impl FnMut(&mut Membership) -> T + Send + 'static,
 ) -> Receiver<Result<T, ConfigurationError>> {
     let (tell, told) = async_channel::bounded(1);
-    // The task that waited may have gone.
+    // The task that waited for the result may have been dropped.
     helper.hand_over(Box::new(move |configuration| drop(tell.try_send(configuration.change(change)))));
     told
 }
@@ -823,7 +840,7 @@ mod tests {
         let doze = async |lane: &Lane, dozes: bool| match dozes {
             true => keeper.doze(lane, lane.now() + HOUR).await,
             false => {
-                // Also when it has been polled in between, for something else.
+                // This also holds if the task has been polled in between for another reason.
                 keeper.stir();
                 lane.sleep(1_000_000).await;
                 keeper.stir();
@@ -831,7 +848,7 @@ mod tests {
         };
         worker.run([(first.id(), doze(&first, true)), (second.id(), doze(&second, false))]);
         assert!(first.now() - began < HOUR);
-        // Without a stir it ends by itself.
+        // Without a stir, the doze ends by itself.
         worker.run([(first.id(), keeper.doze(&first, first.now() + 1_000_000))]);
     }
 

@@ -13,11 +13,12 @@ use crate::error::OpenError;
 use crate::observe::WAITS;
 use crate::table::Handle;
 
-/// The longest wait for a living client that changes the catalog.
+/// How long this process waits at most for another client that is alive and changes the catalog.
 const CATALOG_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Cluster {
-    /// Reads the catalog again.
+    /// Reads the catalog again, so that this handle knows the tables as they are now. Fails if the
+    /// memory nodes cannot be reached.
     pub fn refresh(&self) -> Result<(), OpenError> {
         let metadata = self.read_catalog()?;
         if metadata.epoch == self.epoch() {
@@ -27,19 +28,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// Reads the catalog, as the cluster's own client.
+    /// Reads the catalog, as this process's client for the catalog.
     pub(crate) fn read_catalog(&self) -> Result<Metadata, OpenError> {
         let leader = self.live_nodes().leader();
         self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
     }
 
-    /// The name of a table, if there is one of this name.
+    /// Returns the name if a table has it.
     pub(crate) fn existing(&self, name: String) -> Result<Option<String>, OpenError> {
         Ok(self.read_catalog()?.table(&name).is_ok().then_some(name))
     }
 
-    /// The table where it is now, as far as this handle knows. If another handle has opened it,
-    /// this handle opens it, too, so that it follows the epochs.
+    /// Returns the table as it is placed now, as far as this handle knows. If another handle has
+    /// opened the table, this handle opens it, too, so that it follows the epochs.
     pub(crate) fn own(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
         let name = table.inner.name();
         if table.cluster != self.inner.cluster {
@@ -51,8 +52,8 @@ impl Cluster {
         Ok(own)
     }
 
-    /// Opens a table by the catalog of the epoch that this handle is in. Waits for the memory node
-    /// alone: the thread may be that of a worker which has to follow an epoch meanwhile.
+    /// Opens a table by the catalog of the epoch that this handle is in. Waits only for the memory
+    /// node, because this may be the thread of a worker which has to follow an epoch meanwhile.
     #[cold]
     fn adopt(&self, table: &remora_index::Table) -> Result<Arc<remora_index::Table>, OpenError> {
         let leader = self.live_nodes().leader();
@@ -68,7 +69,8 @@ impl Cluster {
         }
     }
 
-    /// Reads the catalog, and forgets tables that are not in it. `lane` may be any client's.
+    /// Reads the catalog, and forgets tables that are not in it. `lane` may be a lane of any
+    /// client.
     pub(crate) async fn follow_drops(&self, lane: &Lane) -> Result<(), OpenError> {
         let catalog = metadata::read(lane, self.live_nodes().leader()).await?;
         if catalog.epoch != self.epoch() {
@@ -77,7 +79,7 @@ impl Cluster {
         if catalog.generation > self.followed() { self.inner.opened.follow(catalog) } else { Ok(()) }
     }
 
-    /// Goes by a catalog that was just made, unless it is of another epoch.
+    /// Uses a catalog that was just written, unless it is of another epoch.
     pub(crate) fn follow_catalog(&self, catalog: Metadata) -> Result<(), OpenError> {
         if catalog.epoch == self.epoch() {
             self.inner.opened.follow(catalog)
@@ -92,7 +94,7 @@ impl Cluster {
         remora_fabric::block_on(self.fabric(), ClientId(0), async |lane: &Lane| self.follow_drops(lane).await)?
     }
 
-    /// Makes a change of the catalog. Waits while another client changes it, and frees the
+    /// Makes a change of the catalog. Waits while another client changes the catalog, and frees the
     /// catalog's lock if its holder has died.
     pub(super) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         let (began, mut is_told) = (Instant::now(), false);
@@ -116,7 +118,7 @@ impl Cluster {
         }
     }
 
-    /// Runs something that is no transaction, as the cluster's own client.
+    /// Runs something that is no transaction, as this process's client for the catalog.
     pub(crate) fn administer<T, E: From<FabricError>>(
         &self,
         body: impl AsyncFnOnce(&Lane) -> Result<T, E>,
@@ -124,9 +126,9 @@ impl Cluster {
         remora_fabric::block_on(&*self.inner.fabric, self.administrator()?, body)?
     }
 
-    /// The id of the cluster's own client. Enters the last epoch first.
+    /// Returns the id of this process's client for the catalog. Enters the last epoch first.
     pub(super) fn administrator(&self) -> Result<ClientId, FabricError> {
-        // A process that runs no transactions learns here that an epoch has begun, and that its own
+        // A process that runs no transactions learns here that an epoch has begun, and that its
         // client has another incarnation.
         if self.inner.remote.is_some()
             && let Err(error) = self.follow_epoch()

@@ -1,4 +1,5 @@
-//! Clients as the cluster knows them: how they become known, and when they are known to be dead.
+//! Clients as the cluster knows them: how a client announces itself, and when a client counts as
+//! dead.
 
 use std::sync::Arc;
 
@@ -16,18 +17,18 @@ use super::version_cache::other_cache;
 pub(crate) struct Announced {
     pub(crate) incarnation: u32,
     pub(crate) epoch: u64,
-    /// The memory nodes of that epoch.
+    /// The memory nodes of the epoch.
     pub(crate) nodes: NodeSet,
 }
 
 impl Cluster {
     /// Gives a client an incarnation. `guest` is a lane of client id 0. The configuration knows the
-    /// incarnation before the client takes anything.
+    /// incarnation before the client takes a slot or a lock.
     pub(crate) async fn announce(&self, guest: &Lane) -> Result<Announced, MemoryError> {
         identity::remembered(guest, self.live_nodes()).await?;
         self.lacks_nothing()?;
         // The epoch is read before the nodes. If another epoch is entered meanwhile, the
-        // configuration refuses this one, whichever nodes go with it.
+        // configuration refuses this epoch, so the nodes do not matter.
         let epoch = self.epoch();
         let nodes = self.live_nodes();
         let incarnation = come(guest, nodes).await?;
@@ -45,7 +46,7 @@ impl Cluster {
     }
 
     /// Fails if a client is connected that this configuration does not know. Such a client may have
-    /// claimed tables for a version cache of its own, in another configuration or in none.
+    /// claimed tables for its own version cache, in another configuration or in none.
     async fn knows_all(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), MemoryError> {
         let clients = connected(lane, self.live_nodes().leader()).await?;
         let stranger = configuration.look(|membership| {
@@ -57,9 +58,9 @@ impl Cluster {
         }
     }
 
-    /// Whether a client is known to be dead: by the configuration, by the end of its process, or
-    /// because no memory node has a connection of it, though it is one that stays connected. A
-    /// client that may live is not known to be dead.
+    /// Returns whether a client is known to be dead. It is if the configuration says so, or if its
+    /// process has ended, or if it is a client that stays connected and no memory node has a
+    /// connection of it. Returns false for a client that may be alive.
     #[must_use]
     pub fn is_dead(&self, client: u32) -> bool {
         if client == self.admin() {
@@ -78,7 +79,7 @@ impl Cluster {
         known == Some(true) || self.fabric().is_connected(ClientId(client)) == Some(false)
     }
 
-    /// Whether other processes tell by a client's connections that it is alive.
+    /// Returns whether other processes can tell by a client's connections that it is alive.
     pub(super) fn is_seen_by_connections(&self) -> bool {
         matches!(&self.inner.remote, Some((_, Remote::Tcp(_))))
     }

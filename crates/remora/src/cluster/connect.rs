@@ -1,5 +1,5 @@
-//! Clusters whose memory nodes are processes of their own: started by `remora memnode`, found by
-//! address or by file.
+//! Connecting to a cluster whose memory nodes are processes of their own. `remora memnode` starts
+//! them, and a program finds them by address or by file.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -27,7 +27,8 @@ use crate::error::{ConnectError, OpenError, numbers};
 use crate::observe::WAITS;
 use remora_fabric::setters;
 
-/// How to connect: made by [`Cluster::connect`], used by [`ConnectOptions::open`].
+/// Options of a connection to memory nodes that are processes of their own. [`Cluster::connect`]
+/// makes them, and [`ConnectOptions::open`] connects.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ConnectOptions {
@@ -35,37 +36,40 @@ pub struct ConnectOptions {
     /// any order, but must name all founding nodes. The configuration lists the nodes that were
     /// added since ([`Cluster::add_node`]).
     pub nodes: Nodes,
-    /// How transactions are run.
+    /// The protocol by which transactions run.
     pub protocol: Protocol,
-    /// Copies of each record of tables that are created; as many as there are nodes, at most 3, if
-    /// `None`.
+    /// Number of copies of each record, for tables that are created. If `None`, one at each node
+    /// that is not a spare, but at most 3.
     pub replicas: Option<u8>,
-    /// The last `spares` of the nodes that founded the cluster get no shards of new tables: see
-    /// [`ClusterOptions::spares`].
+    /// Number of spares: the last `spares` of the nodes that founded the cluster get no shards of
+    /// new tables ([`ClusterOptions::spares`]).
     pub spares: u16,
-    /// The keys that nodes over TCP may ask for.
+    /// The keys that memory nodes over TCP may ask for.
     pub keys: Option<Keys>,
-    /// Whose certificates to trust: nodes over TCP must have TLS then.
+    /// The certificates to trust. If this is set, memory nodes over TCP must have TLS.
     pub tls: Option<ClientTls>,
-    /// The RDMA device to reach nodes over TCP with: they must have one too.
+    /// The RDMA device by which to reach memory nodes over TCP. If this is set, the nodes must have
+    /// RDMA devices, too.
     pub rdma: Option<Device>,
     /// The place of the configuration, which says which clients are alive. All client processes of
-    /// the cluster must name the same place: a file, if they are on one host, or etcd. If `None`,
-    /// nodes in files have a file beside that of node 0. With nodes over TCP, no client then
-    /// recovers dead clients.
+    /// the cluster must name the same place: a file, if they are on one host, or etcd. If this is
+    /// `None` and the memory nodes are files, the configuration is a file beside the one of node 0.
+    /// If this is `None` and the memory nodes are reached over TCP, no client recovers dead
+    /// clients.
     pub configuration: Option<Place>,
-    /// Time without an answer after which a node over TCP is taken for dead.
+    /// Time without an answer after which a memory node over TCP is taken for dead.
     pub patience: Option<Duration>,
-    /// Connects to look after the memory nodes ([`Cluster::controller`]). This succeeds also while
-    /// some nodes are away that the cluster has not given up, or while an epoch changes that no
-    /// controller conducts. Until that has ended, this cluster has no workers, and creates no
-    /// tables.
+    /// Whether the connection is for a controller ([`Cluster::controller`]). Then it succeeds even
+    /// while some nodes are unreachable that the cluster has not given up, and while an epoch
+    /// changes that no controller conducts. Until that has ended, this handle makes no workers, and
+    /// creates no tables.
     pub controls: bool,
-    /// Looks up the names of nodes over TCP: by the system, unless it is told otherwise.
+    /// The way in which the names of memory nodes over TCP are looked up. The default is the
+    /// system's.
     pub names: Names,
-    /// A flag that the program sets to end what it has begun. [`ConnectOptions::open`] then fails
-    /// with [`MemoryError::Interrupted`], and so does what the cluster's handle creates
-    /// ([`Cluster::with_interrupt`]).
+    /// A flag that the program can set to interrupt calls. Once it is set, [`ConnectOptions::open`]
+    /// fails with [`MemoryError::Interrupted`], and so do creations and loads by the cluster's
+    /// handle ([`Cluster::with_interrupt`]).
     pub interrupt: Option<Arc<AtomicBool>>,
 }
 
@@ -85,7 +89,7 @@ setters!(ConnectOptions {
 });
 
 impl ConnectOptions {
-    /// How to reach memory nodes over TCP.
+    /// Returns the options for reaching memory nodes over TCP.
     fn tcp(&self) -> TcpOptions {
         let defaults = TcpOptions::default();
         let patience = self.patience.unwrap_or(defaults.patience);
@@ -93,12 +97,12 @@ impl ConnectOptions {
         TcpOptions { keys, tls, rdma, patience, names: self.names.clone(), ..defaults }
     }
 
-    /// Fails if the program has ended what it has begun.
+    /// Fails if the program has set the flag that interrupts calls.
     fn unless_interrupted(&self) -> Result<(), OpenError> {
         Ok(interrupt::unless_set(self.interrupt.as_ref())?)
     }
 
-    /// The name of the place of the configuration.
+    /// Returns the name of the place of the configuration.
     fn place(&self) -> String {
         let named = self.configuration.as_ref().map(Place::to_string);
         named.unwrap_or_else(|| "the configuration beside the file of node 0".to_owned())
@@ -106,7 +110,11 @@ impl ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Connects to the memory nodes, which are running. This blocks the calling thread.
+    /// Connects to the memory nodes, which must be running, and founds their cluster if no client
+    /// has yet. This blocks the calling thread. If the cluster has a controller, the call waits up
+    /// to 10 seconds for nodes that do not answer, until the cluster goes on without them. Fails
+    /// with [`ConnectError`] if a node that the cluster counts on cannot be used, if the nodes do
+    /// not form one cluster, or if the configuration cannot be used.
     pub fn open(&self) -> Result<Cluster, ConnectError> {
         let options = self;
         if self.nodes.count() == 0 {
@@ -147,7 +155,8 @@ impl ConnectOptions {
         let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), options.interrupt.as_ref(), || {
             options.unless_interrupted()?;
             let (epoch, lost) = match &configuration {
-                // A node that was added and taken in just now must be met with the others first.
+                // A node that was added and taken in just now must first be found, together with
+                // the other nodes.
                 Some(configuration) => {
                     configuration.look(of_epoch)?.ok_or(OpenError::from(MemoryError::EpochChanging))?
                 }
@@ -178,8 +187,8 @@ impl ConnectOptions {
                         return Err(MemoryError::EpochChanging);
                     }
                 } else {
-                    // No configuration says which nodes are lost, and a lost node that lives does
-                    // not know it.
+                    // There is no configuration that says which nodes are lost, and a lost node
+                    // that is alive does not know it.
                     (_, behind) = newest(lane, live).await?;
                 }
                 Ok((behind, (admin, metadata, lost, absent)))
@@ -222,10 +231,14 @@ impl Cluster {
         ConnectOptions::default().nodes(nodes)
     }
 
-    /// Adds a memory node over TCP that has nothing yet, and returns its number. A controller takes
-    /// the node in, and moves shards there until it has as much as the others. Clients that run go
-    /// on, and find the node in their configuration. If the cluster has the node already, and it
-    /// came back with nothing, it gets its share again.
+    /// Adds an empty memory node over TCP to the cluster, and returns its number. `address` is
+    /// `host:port`. A controller takes the node in, and moves shards there until it has as much as
+    /// the others. Clients that run go on, and find the node in their configuration. If the cluster
+    /// has the node already, and the node came back empty, it gets its share again.
+    ///
+    /// Fails with [`ConnectError::CannotAdd`] if the cluster has no configuration, if the address
+    /// is not `host:port`, if the node has content, or if the cluster can have no more nodes. Fails
+    /// with [`ConnectError::Node`] if the node does not answer.
     pub fn add_node(&self, address: &str) -> Result<NodeId, ConnectError> {
         let cannot = |why: &str| ConnectError::CannotAdd { name: address.to_owned(), why: why.to_owned() };
         let configuration = self.configuration().ok_or_else(|| cannot("the cluster has no configuration"))?;
@@ -242,7 +255,7 @@ impl Cluster {
                 return Err(cannot("it is none of host:port"));
             }
             let tcp = self.beside(address).ok_or_else(|| cannot("memory nodes in files cannot be added"))?;
-            // The cluster would take in one node by two names.
+            // This check keeps the cluster from taking in one node by two names.
             let lost = configuration.look(Membership::lost)?;
             let names = lost.iter().filter_map(|node| self.nodes()?.name(node));
             if let Some(name) = names.into_iter().find(|name| tcp.is_at(NodeId(0), name)) {
@@ -271,20 +284,20 @@ impl Cluster {
     }
 }
 
-/// Pause between two looks whether a node that does not answer has been lost.
+/// Pause between two checks whether the cluster has given up a node that does not answer.
 const LOSS_PAUSE: Duration = Duration::from_millis(20);
 
-/// Memory nodes as they were found.
+/// The memory nodes of a cluster as they were found.
 struct Met {
-    /// In the order of their numbers.
+    /// The nodes, in the order of their numbers.
     nodes: Nodes,
-    /// Their cluster's id.
+    /// The id of their cluster.
     cluster: u64,
     /// Number of memory nodes that founded the cluster. They have the lowest numbers.
     founders: u16,
     remote: Remote,
     configuration: Option<Arc<dyn Configuration>>,
-    /// Nodes that the cluster counts on and that cannot be used, and why.
+    /// The nodes that the cluster counts on and that cannot be used, and why not.
     missing: BTreeMap<NodeId, MemoryError>,
 }
 
@@ -295,8 +308,8 @@ type Known = (u64, Option<Arc<dyn Configuration>>);
 /// is known.
 fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> Result<Met, ConnectError> {
     let mut remote = Remote::new(named, options.tcp())?;
-    // At the address of a node that was added and is lost there may be another cluster's node by
-    // now, or a node that has come by another name.
+    // The address of a node that was added and is lost may by now be the one of another cluster's
+    // node, or of a node that has come by another name.
     let unasked = match known {
         Some((_, Some(configuration))) => configuration.look(|membership| {
             let lost = membership.added().iter().filter(|(number, _)| membership.lost().has(NodeId(**number)));
@@ -338,9 +351,9 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
 
 /// Brings a new configuration to the memory nodes' epoch, after the cluster's former configuration
 /// was lost. Nodes that have not come to that epoch are lost; `added` nodes belong to the cluster.
-/// All clients that the memory nodes know end, because no lease shows whether they live. So this
-/// fails if one of them is connected: it goes by another configuration. It also fails if one of the
-/// `missing` nodes is silent: that node may know of a later epoch.
+/// All clients that the memory nodes know end, because no lease shows whether they are alive. So
+/// this fails if one of them is connected, because it uses another configuration. It also fails if
+/// one of the `missing` nodes is silent, because that node may know of a later epoch.
 fn catch_up(
     nodes: &Nodes,
     fabric: &dyn Fabric,
@@ -353,7 +366,7 @@ fn catch_up(
     NodeSet::first(fabric.nodes()).without(there).iter().for_each(|node| fabric.abandon(node));
     let read = block_on(fabric, ClientId(0), async |lane: &Lane| {
         let (newest, behind) = newest(lane, there).await?;
-        // In the first epoch clients may go by no configuration, and live.
+        // In the first epoch, living clients may use no configuration.
         let is_new = newest.epoch > known;
         let clients = if is_new { connected(lane, there.without(behind).leader()).await? } else { Vec::new() };
         let clients: Vec<u32> = clients.iter().map(|client| client.incarnation).collect();
@@ -384,8 +397,8 @@ fn catch_up(
     Ok(())
 }
 
-/// The clients among these that are connected to memory nodes, and stay so. A client that was just
-/// ended is not seen to have gone at once: this waits for it a little.
+/// Returns the clients among these that are connected to memory nodes, and stay connected. Memory
+/// nodes may notice only after a while that a client has ended, so this waits a little.
 fn still_connected(fabric: &dyn Fabric, clients: &[u32], options: &ConnectOptions) -> Result<Vec<u32>, ConnectError> {
     const ENDING: Duration = Duration::from_secs(2);
     let (began, mut is_told) = (Instant::now(), false);
@@ -404,7 +417,7 @@ fn still_connected(fabric: &dyn Fabric, clients: &[u32], options: &ConnectOption
     }
 }
 
-/// The newest catalog of these nodes, and the nodes that have not come to its epoch.
+/// Returns the newest catalog of these nodes, and the nodes that have not reached its epoch.
 async fn newest(lane: &Lane, nodes: NodeSet) -> Result<(Metadata, NodeSet), MemoryError> {
     let newest = metadata::newest(lane, nodes).await?;
     let mut behind = NodeSet::default();
@@ -416,7 +429,7 @@ async fn newest(lane: &Lane, nodes: NodeSet) -> Result<(Metadata, NodeSet), Memo
     Ok((newest, behind))
 }
 
-/// An error that names its memory node as the caller did.
+/// Makes an error that names its memory node as the caller has named it.
 fn blame(nodes: &Nodes, error: MemoryError) -> ConnectError {
     match error {
         MemoryError::Fabric(FabricError { node, fault }) => {
@@ -430,14 +443,14 @@ fn blame(nodes: &Nodes, error: MemoryError) -> ConnectError {
 struct NamedNodes {
     cluster: u64,
     founders: u16,
-    /// Of each; or why it has none: it does not answer, or has lost its memory. Nothing is wrong if
-    /// the cluster goes on without it.
+    /// The number of each node, or the reason why it has none: it does not answer, or has lost its
+    /// memory. This is no error if the cluster goes on without the node.
     identities: Vec<Result<NodeId, MemoryError>>,
 }
 
 impl NamedNodes {
-    /// The number of each node, and the nodes that are missing. Missing founders get the free
-    /// numbers of founders, in any order. Adds to `added` the nodes that answer and are not
+    /// Returns the number of each node, and the nodes that are missing. Missing founders get the
+    /// free numbers of founders, in any order. Adds to `added` the nodes that answer and are not
     /// founders.
     fn numbered(
         &self,
@@ -487,7 +500,7 @@ impl NamedNodes {
     }
 }
 
-/// Finds out which memory node is which, and founds their cluster if no client has. Nodes in
+/// Finds out which memory node is which, and founds their cluster if no client has yet. Nodes in
 /// `unasked` count as silent.
 fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<NamedNodes, MemoryError> {
     let is_away = |node| (node, FabricError { node, fault: Fault::Unreachable }.into());
@@ -535,12 +548,12 @@ fn configuration(
     let file: LockedFile = match (given, nodes) {
         (Some(place), _) => return Ok(Some(place.open(cluster)?)),
         (None, Nodes::Shm(paths)) => {
-            // The file is beside that of node 0. If node 0 is missing, it is the first node that
-            // is.
+            // The file is beside the file of node 0. If node 0 is missing, it is the first missing
+            // node in the list.
             let at = |which: fn(&Result<NodeId, MemoryError>) -> bool| found.identities.iter().position(which);
             let first = at(|identity| *identity == Ok(NodeId(0))).or_else(|| at(Result::is_err));
             let Some(first) = first.and_then(|at| paths.get(at)) else { return Ok(None) };
-            // A file of that name may be that of an earlier cluster.
+            // A file of that name may be the configuration of an earlier cluster.
             match LockedFile::open_or_replace(LockedFile::beside(first), cluster) {
                 Ok(file) => file,
                 Err(ConfigurationError::File { path, cause }) => {

@@ -1,4 +1,5 @@
-//! Creating what takes several steps: all of it, or nothing, whatever becomes of the client.
+//! Creating several tables together: either all of them become visible, or none does, even if the
+//! client dies.
 //!
 //! 1. While a client creates tables together, each of them is *unfinished*: the catalog names the
 //!    client as its creator, and no other client opens it.
@@ -6,10 +7,10 @@
 //! 3. When a step fails, the client discards them.
 //! 4. When the client dies, the next client that needs their names or their space discards them. A
 //!    client can also ask for that ([`Cluster::discard_unfinished`]). It revokes the creator's
-//!    access first. So a creator that was taken for dead by mistake does no harm: its creation
+//!    access first. So a creator that was taken for dead by mistake does no harm. Its creation
 //!    fails.
 //!
-//! A client is known to be dead when the configuration says so or its process has ended, or when no
+//! A client counts as dead when the configuration says so, when its process has ended, or when no
 //! memory node has a connection of it. So a client that creates tables stays connected meanwhile.
 
 use std::fmt;
@@ -24,14 +25,15 @@ use super::handle::Cluster;
 use crate::error::OpenError;
 
 impl Cluster {
-    /// Creates and loads tables in several steps, all or nothing.
+    /// Creates and loads several tables together. Other clients see all of them at once, or none.
     ///
-    /// Other clients see the tables that `steps` creates through the cluster it is given all at
-    /// once, when it has succeeded. If it fails or panics, they are discarded, and their names are
-    /// free again. If this client dies, another one discards them when they are in its way.
+    /// `steps` creates the tables through the cluster that it gets. When it has succeeded, other
+    /// clients see all of them. If it fails or panics, the tables are discarded, and their names
+    /// are free again. If this client dies, another client discards them when it needs their names
+    /// or their space.
     ///
-    /// Until it has succeeded, use the tables for [`load`](Cluster::load) only, through the cluster
-    /// that `steps` is given. If the epoch ends meanwhile, the creation fails.
+    /// Until `steps` has succeeded, use the tables only for [`load`](Cluster::load), through the
+    /// cluster that `steps` gets. If the epoch ends meanwhile, the creation fails.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions, OpenError};
@@ -48,8 +50,8 @@ impl Cluster {
     /// ```
     pub fn create_together<T, E: From<OpenError>>(&self, steps: impl FnOnce(&Cluster) -> Result<T, E>) -> Result<T, E> {
         if let Some(draft) = self.draft() {
-            // The outer creation finishes what this one has made. If this one fails, the outer one
-            // may go on without it.
+            // The outer creation finishes the tables that this one has made. If this one fails, the
+            // outer one may go on without them.
             let mut undo = Undo { cluster: self, draft: &draft, first: draft.tables().len() };
             let made = steps(self)?;
             undo.first = usize::MAX;
@@ -67,8 +69,8 @@ impl Cluster {
         Ok(made)
     }
 
-    /// Discards tables that dead clients have begun to create and not finished, and returns their
-    /// names. A creation that needs their names or their space does this by itself.
+    /// Discards tables that dead clients have begun to create and not finished. Returns the names
+    /// of these tables. A creation that needs their names or their space does this by itself.
     pub fn discard_unfinished(&self) -> Result<Vec<String>, OpenError> {
         let mut all = Vec::new();
         for creator in self.read_catalog()?.creators() {
@@ -82,8 +84,8 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Makes a change of the catalog. If it lacks a name or space, discards what dead clients have
-    /// left, frees dropped tables, and tries again.
+    /// Makes a change of the catalog. If the change lacks a name or space, discards tables that
+    /// dead clients have left, frees dropped tables, and tries again.
     pub(super) fn change_catalog<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         match self.with_lock_freed(&mut change) {
             Err(error)
@@ -93,7 +95,7 @@ impl Cluster {
                 ) =>
             {
                 let has_discarded = !self.discard_unfinished()?.is_empty();
-                // Memory that dropped tables have still may suffice.
+                // The memory of dropped tables that is not free yet may suffice.
                 let may_need_space = !matches!(error.memory(), Some(MemoryError::Unfinished { .. }));
                 let keeps_space = may_need_space && self.read_catalog()?.kept().next().is_some();
                 let has_freed = keeps_space && self.free_dropped()? == Freed::Now;
@@ -106,7 +108,7 @@ impl Cluster {
         }
     }
 
-    /// Makes ready what has been created.
+    /// Makes the tables of a draft ready, so that other clients can open them.
     fn finish(&self, draft: &Draft) -> Result<(), OpenError> {
         self.unless_interrupted()?;
         let tables = draft.tables();
@@ -140,8 +142,8 @@ impl Cluster {
         Ok(names)
     }
 
-    /// A connection by which others see that a client lives. Where memory nodes are in files or in
-    /// this process, they see that without one.
+    /// Makes a connection by which other processes see that a client is alive. If the memory nodes
+    /// are files or in this process, no such connection is needed.
     fn stay_connected(&self, client: u32) -> Result<Option<Box<dyn Transport>>, OpenError> {
         if !self.is_seen_by_connections() {
             return Ok(None);
@@ -150,7 +152,7 @@ impl Cluster {
     }
 }
 
-/// Discards what has been created since, unless it has succeeded.
+/// Discards the tables that a creation has made, unless the creation has succeeded.
 struct Undo<'c> {
     cluster: &'c Cluster,
     draft: &'c Draft,
@@ -164,8 +166,9 @@ impl Drop for Undo<'_> {
         if undone.is_empty() {
             return;
         }
-        // Outside of the draft, which ends with its epoch. A user who interrupts the program does
-        // not want to wait until memory is zeroed: the next client that needs the space does that.
+        // The tables are discarded outside of the draft, which ends with its epoch. A user who
+        // interrupts the program does not want to wait until memory is zeroed. The next client that
+        // needs the space does that.
         let mut outside = self.cluster.clone();
         (outside.draft, outside.interrupt) = (None, None);
         let give_back = !self.cluster.is_interrupted();

@@ -1,4 +1,4 @@
-//! Tables that a client creates together, until all of them are ready.
+//! The list of tables that a client creates together, until all of them are ready.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,12 +17,12 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// No table is created yet.
+    /// Makes a draft without tables.
     pub(super) fn new(creator: u32) -> Draft {
         Draft { creator, tables: Mutex::default(), is_over: AtomicBool::new(false) }
     }
 
-    /// The client that creates the tables.
+    /// Returns the client that creates the tables.
     pub(super) fn creator(&self) -> u32 {
         self.creator
     }
@@ -32,12 +32,12 @@ impl Draft {
         lock(&self.tables).push(table);
     }
 
-    /// The tables that have been created, in that order.
+    /// Returns the tables that have been created, in the order of their creation.
     pub(super) fn tables(&self) -> Vec<TableId> {
         lock(&self.tables).clone()
     }
 
-    /// Takes out the tables that were created behind the first `count` ones.
+    /// Takes out the tables that were created after the first `count` ones, and returns them.
     pub(super) fn take_behind(&self, count: usize) -> Vec<TableId> {
         let mut tables = lock(&self.tables);
         let count = count.min(tables.len());
@@ -49,7 +49,7 @@ impl Draft {
         self.is_over.store(true, Ordering::Release);
     }
 
-    /// Whether all tables are ready.
+    /// Returns whether all tables are ready.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Dropping tables: their names and their memory can be used again.
+//! Dropping tables, so that their names and their memory can be used again.
 //!
 //! ```text
 //! 1  refuse     a table that is missing, was dropped, is being created, or is being loaded
@@ -9,12 +9,13 @@
 //! ```
 //!
 //! If the client that drops a table dies between two steps, or if it has waited for long enough,
-//! the table is dropped all the same. The next creation that needs the space does what is left.
+//! the table is dropped all the same. The next creation that needs the space does the remaining
+//! steps.
 //!
 //! # Why no client harms the next table in the same space
 //!
 //! A client that has not heard of the drop may read, lock, log and install records of the table. So
-//! the space is kept until all of these hold, in this order:
+//! the space is kept until all of these conditions hold, in this order:
 //!
 //! 1. *Each registered client has acknowledged the drop.* The slots at the leader are looked at
 //!    after step 2. A client that takes its slot later reads the catalog after that, before it runs
@@ -34,13 +35,13 @@
 //! 5. *Each ring has been applied as far as it was written when its client had acknowledged.* So no
 //!    applier is about to write into a backup of the table.
 //! 6. *No client loads rows into the table.* A client that loads names itself in the table while it
-//!    holds the lock of the catalog, and only if the table is there. So a name is found behind step
-//!    2, or it is never written. A client that loads keeps its name until it has written its last
-//!    row; if it is dead, it is revoked.
+//!    holds the lock of the catalog, and only if the table is not dropped. So its name is found
+//!    after step 2, or it is never written. A client that loads keeps its name until it has written
+//!    its last row; if it is dead, it is revoked.
 //! 7. *No replica of the table is being copied* ([`remora_node::metadata::free_dropped`]).
 //!
-//! A client that has no lease, or that the configuration does not know, never acknowledges. It is
-//! waited for until it has left.
+//! A client that has no lease, or that the configuration does not know, never acknowledges. The
+//! space is kept until this client has left.
 //!
 //! # Why log entries that stay do no harm
 //!
@@ -50,16 +51,16 @@
 //!    when every client that was registered at step 5 has given its rings back.
 //! 9. *The next table finds zeros*: the client that creates it writes zeros to used space first.
 //!
-//! # What stale handles meet
+//! # Stale handles
 //!
 //! 10. A process forgets a dropped table as soon as it reads a catalog without it, and every
-//!     session forgets it before its next attempt. A handle is of a table that was *born* with one
-//!     generation of the catalog, so that it is never taken for one of a later table with the same
-//!     name or id.
+//!     session forgets it before its next attempt. A handle names the generation of the catalog
+//!     with which its table was *born*. So it is never taken for a handle of a later table with the
+//!     same name or id.
 //!
 //! That a freed table has no replicas (8) is asserted in [`remora_node::metadata::free_dropped`].
-//! All else is about several clients and memory nodes: `crates/remora/tests/trials/drop.rs` checks
-//! it.
+//! Everything else is about several clients and memory nodes: `crates/remora/tests/trials/drop.rs`
+//! checks it.
 
 use remora_fabric::Lane;
 #[cfg(doc)]
@@ -73,26 +74,29 @@ use super::handle::Cluster;
 use crate::error::OpenError;
 
 impl Cluster {
-    /// Drops a table: its rows are gone, its name is free at once, and its memory is used again.
+    /// Drops a table. Its rows are gone, its name is free at once, and its memory can be used
+    /// again.
     ///
     /// The call waits until no client uses the table any more, for at most half of the longest
-    /// lease of any client, or for a second if that is longer. If that does not suffice, it returns
-    /// [`Freed::Later`]; the table is dropped all the same. A transaction that is under way commits
-    /// before that, or fails. A client that still has a handle gets
-    /// [`Misuse::Dropped`](crate::Misuse::Dropped), and goes on with its other tables.
+    /// lease of any client, or for a second if that is longer. If a client still uses the table
+    /// then, the call returns [`Freed::Later`]. The table is dropped all the same. A transaction
+    /// that is under way commits before the memory is freed, or fails. A transaction that uses a
+    /// handle of the table later fails with [`Misuse::Dropped`](crate::Misuse::Dropped). Its client
+    /// goes on with its other tables.
     ///
     /// Fails with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the
     /// name, with [`OpenErrorKind::Dropped`](crate::OpenErrorKind::Dropped) if it was dropped
     /// before, with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while a client
     /// is creating it, and with [`OpenErrorKind::Loading`](crate::OpenErrorKind::Loading) while a
-    /// client is loading rows into it. What a dead client was creating or loading is no obstacle.
+    /// client is loading rows into it. A table that a dead client was creating or loading can be
+    /// dropped.
     ///
-    /// Call it where this thread runs no worker: a worker that waits for this call cannot let go of
-    /// the table.
+    /// Do not call it on a thread that runs a worker. That worker could not give up the table while
+    /// its thread waits for this call.
     ///
-    /// Other kinds of tables consist of several tables, of which this call drops one: for them use
-    /// [`drop_ordered`](Cluster::drop_ordered), [`drop_dyn_table`](Cluster::drop_dyn_table) or
-    /// [`drop_large`](Cluster::drop_large).
+    /// Other kinds of tables consist of several tables, and this call drops only one of these. For
+    /// other kinds use [`drop_ordered`](Cluster::drop_ordered),
+    /// [`drop_dyn_table`](Cluster::drop_dyn_table) or [`drop_large`](Cluster::drop_large).
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions, admin::Freed};

@@ -18,13 +18,13 @@ use crate::error::OpenError;
 use crate::mutex::lock;
 use crate::observe::WAITS;
 
-/// The longest wait for the next epoch, while an epoch changes, or while a memory node is dead that
-/// a controller has yet to declare lost.
+/// How long this process waits at most for the next epoch, while an epoch changes, or while a
+/// memory node is dead and no controller has declared it lost yet.
 pub(super) const EPOCH_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Cluster {
-    /// Enters the last epoch: learns which nodes are lost, and where tables are now. `lane` is a
-    /// lane of client id 0. Waits while another task enters the epoch.
+    /// Enters the last epoch: learns which nodes are lost, and where the tables are now. `lane` is
+    /// a lane of client id 0. Waits while another task enters the epoch.
     pub(crate) async fn enter_epoch(&self, lane: &Lane) -> Result<(), OpenError> {
         const PAUSE_NS: Nanos = 20_000;
         let Some(configuration) = &self.configuration else { return Ok(()) };
@@ -35,7 +35,7 @@ impl Cluster {
         self.enter(configuration, lane).await
     }
 
-    /// Enters the last epoch, while no other task does.
+    /// Enters the last epoch. The caller makes sure that no other task does so.
     async fn enter(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), OpenError> {
         let now = configuration.look(|membership| (membership.epoch(), membership.lost()));
         let (epoch, lost) = now.map_err(|error| MemoryError::Configuration(error.to_string()))?;
@@ -50,11 +50,12 @@ impl Cluster {
         let metadata = metadata::read(lane, live.leader()).await?;
         are_named(&metadata, self.memory_nodes())?;
         if metadata.epoch != epoch {
-            // It is the catalog of the next epoch, which is about to begin, and may have other
+            // This is the catalog of the next epoch, which is about to begin, and may have other
             // nodes.
             return Err(MemoryError::EpochChanging.into());
         }
-        // The epoch has revoked the incarnation that changes the catalog of remote memory nodes.
+        // The end of the epoch has revoked the incarnation that changes the catalog of remote
+        // memory nodes.
         if self.inner.remote.is_some() {
             let admin = come(lane, live).await?;
             join(configuration, admin, epoch, u64::MAX / 2)?;
@@ -68,15 +69,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Enters the last epoch, on a thread that runs no tasks. Blocks the thread.
+    /// Enters the last epoch, and blocks the thread meanwhile. The thread must not run tasks.
     pub(crate) fn follow_epoch(&self) -> Result<(), OpenError> {
         self.follow_nodes()?;
         let enter = async |lane: &Lane| self.enter_epoch(lane).await;
         remora_fabric::block_on(&*self.inner.fabric, ClientId(0), enter)?
     }
 
-    /// Runs `what`, which is no transaction, such as [`inspect`](Cluster::inspect). If it fails
-    /// because an epoch has ended meanwhile, runs it again from its beginning.
+    /// Runs `what`, and runs it again from its beginning if it fails because an epoch has ended
+    /// meanwhile. It is for calls that are no transactions, such as [`inspect`](Cluster::inspect).
     pub fn in_one_epoch<T, E>(&self, what: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         in_one_epoch(self.configuration(), None, what)
     }

@@ -1,5 +1,5 @@
-//! Frees the memory of dropped tables, once no client uses them: steps 3 to 5 of `dropping`, whose
-//! page says why that is safe.
+//! Freeing the memory of dropped tables, once no client uses them. These are steps 3 to 5 of
+//! `dropping.rs`, whose head says why they are safe.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use crate::error::OpenError;
 /// Pause between two looks for clients that use a dropped table.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What became of the memory of a table that was dropped.
+/// Tells whether the memory of a dropped table is free.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use = "the memory of a dropped table may still be kept"]
 pub enum Freed {
-    /// The memory is free: the next table that is created can have it.
+    /// The memory is free, so the next table that is created can have it.
     Now,
     /// The memory is kept, because these clients may still use the table: they run a transaction
     /// that began before the drop, have died and are being recovered, or have no lease. The next
     /// creation that needs the memory frees it, as soon as none of them is left.
     Later {
-        /// The client incarnations that are waited for. Empty if something else keeps the memory: a
-        /// copy of the table is being made.
+        /// The client incarnations that may still use the table. The list is empty if the memory is
+        /// kept because a copy of the table is being made.
         clients: Vec<u32>,
     },
 }
 
 impl Cluster {
-    /// Frees the space of tables that were dropped, as soon as no client uses them. Waits for that
-    /// as long as clients that have a lease need to let go of a table.
+    /// Frees the space of tables that were dropped, as soon as no client uses them. Waits as long
+    /// as clients that have a lease need to give up a table.
     pub(super) fn free_dropped(&self) -> Result<Freed, OpenError> {
         let longest = self.configuration().and_then(|one| one.look(|now| now.longest_lease()).ok()).unwrap_or(0);
         let patience = Duration::from_nanos(longest).max(LEASE) / 2;
@@ -76,11 +76,11 @@ impl Cluster {
         Ok(if is_kept { Freed::Later { clients: Vec::new() } } else { Freed::Now })
     }
 
-    /// The clients that may still use tables which were dropped by this generation: see rules 1 to
-    /// 7 of `dropping`.
+    /// Returns the clients that may still use tables which were dropped by this generation, by
+    /// rules 1 to 7 of `dropping`.
     fn users(&self, catalog: &Metadata, generation: u64) -> Result<Users, OpenError> {
         self.tell_of_change(generation)?;
-        // What is looked at from here on is as new as that.
+        // Everything that is read from here on is at least as new as this.
         let leader = self.live_nodes().leader();
         let looked = async |lane: &Lane| Ok::<_, OpenError>((registered(lane, leader).await?, lane.now()));
         let (clients, now) = self.administer(looked)?;
@@ -108,8 +108,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Which clients, registered or being recovered, may still go by a catalog from before the
-    /// change of this generation: see rules 1 to 4 of `dropping`.
+    /// Returns the clients, registered or being recovered, that may still use a catalog from before
+    /// the change of this generation, by rules 1 to 4 of `dropping`.
     pub(super) fn unaware(&self, clients: &[u32], generation: u64) -> Result<Users, MemoryError> {
         let unusable = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
         let mut users = Users::default();
@@ -180,7 +180,8 @@ impl Cluster {
                 return Ok(());
             }
             lane.sleep(PAUSE.as_nanos() as u64 / 10).await;
-            // A client that has left had its rings applied before, and they are another client's.
+            // A client that has left had its rings applied before. They may belong to another
+            // client now.
             let there = registered(lane, nodes.leader()).await?;
             rings.retain(|(client, ..)| there.contains(client));
         }
@@ -189,14 +190,14 @@ impl Cluster {
     }
 }
 
-/// Clients that may still use tables which were dropped, or go by a catalog from before a change.
+/// Clients that may still use tables which were dropped, or a catalog from before a change.
 #[derive(Default)]
 pub(super) struct Users {
     /// Clients that will acknowledge the change, or be recovered.
     pub(super) waited_for: Vec<u32>,
     /// Clients that will not acknowledge anything. They may use the tables until they have left.
     pub(super) unknown: Vec<u32>,
-    /// When they were looked for.
+    /// The time at which they were looked for.
     now: Nanos,
 }
 

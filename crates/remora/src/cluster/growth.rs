@@ -1,4 +1,5 @@
-//! Growing: a table becomes larger while transactions go on.
+//! Growth: a table becomes larger while transactions go on. The client that makes it larger is the
+//! grower.
 //!
 //! ```text
 //! 1  announce   one change of the catalog: a larger table is there. Clients look for keys in both,
@@ -10,12 +11,12 @@
 //! 6  finish     a last change: the smaller one is dropped, and the larger one has its name
 //! ```
 //!
-//! A client hears of a change as it hears of a drop: it goes by the new catalog when no attempt
-//! that began before is under way, and acknowledges that then (`dropping`, rules 1 to 4). So at any
-//! time, two clients are at most one change apart.
+//! A client hears of a change as it hears of a drop. It uses the new catalog when no attempt that
+//! began before is under way, and then acknowledges the change (`dropping`, rules 1 to 4). So at
+//! any time, two clients are at most one change apart.
 //!
-//! Nothing of this is known to the protocols. A key of a table that grows is two records to them,
-//! one in each table, of which at most one is there (`Sets::want`).
+//! The protocols do not know of growth. To them, a key of a table that grows is two records, one in
+//! each table, of which at most one is present (`Sets::want`).
 //!
 //! # Why no key is in both tables, and none is missed
 //!
@@ -24,28 +25,30 @@
 //!    one key, before and after change 3, at most one commits: each makes its record before it
 //!    validates.
 //! 2. *A client that looks for a key looks in each table that may have it.* Before change 1 that is
-//!    the smaller one, and nobody inserts into the larger one until every client looks there, too.
-//!    After change 6 it is the larger one: nobody has inserted into the smaller one since wait 4.
+//!    the smaller table. No client inserts into the larger one until every client looks there, too.
+//!    After change 6 it is the larger table. No client has inserted into the smaller one since wait
+//!    4.
 //! 3. *A row moves in one transaction*, which deletes it here and inserts it there. A client that
-//!    has read it before fails its validation; one that remembers where it was finds a tombstone,
-//!    and looks it up again.
+//!    has read the row before fails its validation. A client that remembers where the row was finds
+//!    a deleted record, and looks the key up again.
 //! 4. *The smaller table stays empty once it was found empty.* After wait 4 no transaction inserts
-//!    into it, not even one of a dead client: those are decided before their client counts as
-//!    having heard. A record that is locked counts as one that is there. The look at the table
+//!    into it, not even one of a dead client: the transactions of a dead client are decided before
+//!    it counts as having heard. A record that is locked counts as present. The scan of the table
 //!    begins and ends in the same epoch.
-//! 5. *Versions of a key never restart*: those of the larger table begin above all that the smaller
-//!    one can have given (`Table::version_floor`).
+//! 5. *Versions of a key never restart.* The versions of the larger table begin above all versions
+//!    that the smaller one can have given (`Table::version_floor`).
 //!
-//! # When the client dies that grows a table
+//! # When the grower dies
 //!
-//! The catalog says how far it has come. The next client that wants the table to grow goes on from
-//! there. Several that do so at once do no harm: each change is made once, and a row that has moved
-//! is not there to be moved again. If the client dies while it changes the catalog, its recovery
-//! ends the change (`end_change_of`), so that the nodes' CPUs know what clients know.
+//! The catalog says how far the growth has come. The next client that wants the table to grow goes
+//! on from there. Several growers at once do no harm: each change is made once, and a row that has
+//! moved is not moved again. If the grower dies while it changes the catalog, its recovery ends the
+//! change (`end_change_of`), so that the nodes' CPUs know what clients know.
 //!
 //! # A larger table that is full before the smaller one is empty
 //!
-//! It grows, too: then a key is looked for in three tables. Each of the two growths ends by itself.
+//! The larger table grows, too. Then a client looks for a key in three tables. Each of the two
+//! growths ends by itself.
 
 use std::sync::Arc;
 use std::thread;
@@ -66,51 +69,53 @@ use crate::observe::WAITS;
 use crate::table::Handle;
 use crate::worker::{Session, WorkerOptions};
 
-/// Most rows that move in one transaction, and the most bytes of their records: a transaction logs
-/// at most 32 KiB.
+/// Largest number of rows that move in one transaction. [`BYTES_MOVED`] limits the bytes of their
+/// records, because a transaction logs at most 32 KiB.
 const ROWS_MOVED: usize = 16;
 const BYTES_MOVED: usize = 12 << 10;
 /// Pause between two looks for clients that have not heard of a change, or for the lock of the
-/// catalog.
+/// catalog, in nanoseconds.
 const PAUSE_NS: Nanos = 200_000;
-/// How often a grower looks before it says what it waits for, and before a client without a lease
-/// counts as one that will have none: a second at least.
+/// How often a grower looks before it logs what it waits for, and before a client without a lease
+/// counts as one that will never have one. This takes at least a second.
 const LOOKS_MAX: u32 = 5_000;
-/// Rows that each shard of a larger table has room for at least beyond those of the smaller one, if
-/// a table grows by itself.
+/// Smallest number of rows by which each shard of the larger table is larger, if a table grows by
+/// itself.
 const ROWS_MIN: u64 = 64;
-/// Bytes of a table beyond which it grows by itself to twice its size, and no longer to four times.
+/// Bytes of a table above which it grows by itself to twice its size, and not to four times.
 const LARGE_BYTES: u64 = 64 << 20;
-/// How long a table that could not grow does not try again.
+/// Pause before a table that could not grow tries again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Pause between two looks whether a growth has ended.
+/// Pause between two checks whether a growth has ended.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Cluster {
-    /// Makes a table larger, for at least `rows` rows, while transactions go on. Does nothing if it
-    /// has room for as many.
+    /// Makes a table larger, for at least `rows` rows, while transactions go on. Does nothing if
+    /// the table has room for this number of rows.
     ///
-    /// A table that [grows](crate::TableOptions::grows) does this by itself. Blocks the thread
-    /// until all rows have moved. If it fails, or this program ends, the table can be used as
-    /// before, and the next call goes on where this one has stopped.
+    /// A table that [grows](crate::TableOptions::grows) does this by itself. The call blocks the
+    /// thread until all rows have moved to the larger table. If the call fails, or this program
+    /// ends, the table can be used as before, and the next call goes on where this one has stopped.
     ///
-    /// Call it where this thread runs no worker: the call waits until every client has heard of it,
-    /// for which a client takes up to 0.2 s, and up to its lease if its program stands still.
+    /// Do not call it on a thread that runs a worker. The call waits until every client has heard
+    /// of the growth. A client takes up to 0.2 s for that, and up to its lease if its program
+    /// stands still.
     ///
     /// A [`DynTable`](crate::DynTable), a [`Large`](crate::Large) and an ordered table consist of
-    /// several tables, and the call makes the one with this name larger. `name` has the keys of the
-    /// first two, `name/rest` or `name/chunks` the parts of long values. `name/leaves` has the
-    /// leaves of an ordered table; the rows of that table are its leaves.
+    /// several tables, and the call makes only the one with this name larger. Of a
+    /// [`DynTable`](crate::DynTable) or a [`Large`](crate::Large), `name` has the keys, and
+    /// `name/rest` or `name/chunks` has the parts of long values. Of an ordered table,
+    /// `name/leaves` has the leaves, and `rows` is the number of leaves.
     ///
-    /// Fails, and has changed nothing,
+    /// Fails, and has changed nothing:
     ///
     /// - with [`OpenErrorKind::Full`](crate::OpenErrorKind::Full) if a memory node has no room for
     ///   the larger table beside the smaller one,
     /// - with [`OpenErrorKind::Configuration`](crate::OpenErrorKind::Configuration) if a client is
-    ///   connected that has no lease, or if the cluster has no configuration: such a client never
-    ///   says what it has heard of,
+    ///   connected that has no lease, because such a client never acknowledges a change, or if the
+    ///   cluster has no configuration,
     /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the name.
-    ///   An ordered table has none with its own name alone.
+    ///   An ordered table has no part with its own name alone.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -134,8 +139,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Has a client of its own make a table larger. If there is no room, frees what dropped tables
-    /// have still, and tries again.
+    /// Makes a client that makes a table larger. If there is no room, frees the memory that dropped
+    /// tables still have, and tries again.
     fn with_grower<E: From<OpenError>>(
         &self,
         mut grow: impl AsyncFnMut(&mut Session) -> Result<(), E>,
@@ -154,9 +159,9 @@ impl Cluster {
         grower.block_on(async |session| grow(session).await)
     }
 
-    /// Has a table grow on a thread of its own, unless it does already: before it is full, or, at
-    /// the latest, when an insert has found no room. Returns what has become of that; `None` if
-    /// tables do not grow by themselves.
+    /// Makes a table grow on its own thread, unless it grows already. This happens before the table
+    /// is full or, at the latest, when an insert has found no room. Returns the state of the
+    /// growth, or `None` if the table does not grow by itself.
     #[cold]
     pub(crate) fn ask_to_grow(&self, table: &Arc<remora_index::Table>) -> Option<Growing> {
         let growths = self.growths.as_ref().filter(|_| table.entry().spec.grows == Grows::ByItself)?;
@@ -185,7 +190,7 @@ impl Cluster {
         Some(growths.state_or_begin(table, begin))
     }
 
-    /// Waits until a table does not grow any more, as far as this process has it grow.
+    /// Waits until the growth of a table has ended, if this process has begun one.
     pub(super) fn until_grown(&self, table: &remora_index::Table) {
         let Some(growths) = &self.growths else { return };
         while !self.is_interrupted() && growths.is_under_way(table) {
@@ -193,7 +198,7 @@ impl Cluster {
         }
     }
 
-    /// Opens the table of a name by the catalog as it is now.
+    /// Opens the table that has this name, by the catalog as it is now.
     fn open_by_name(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
         loop {
             let catalog = self.read_catalog()?;
@@ -210,7 +215,7 @@ enum Halt {
     /// The catalog could not be changed, or clients have not heard of a change.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A transaction that moves rows has failed.
+    /// A transaction that moves rows failed.
     #[error(transparent)]
     Move(#[from] Error),
 }
@@ -222,7 +227,7 @@ impl From<MemoryError> for Halt {
 }
 
 impl Halt {
-    /// Whether the memory nodes have no room for a larger table.
+    /// Returns whether the memory nodes have no room for a larger table.
     fn is_full(&self) -> bool {
         match self {
             Halt::Open(error) => error.kind() == OpenErrorKind::Full,
@@ -230,7 +235,8 @@ impl Halt {
         }
     }
 
-    /// Whether the epoch has ended: the same can be done in the next one.
+    /// Returns whether the growth has stopped because the epoch has ended. Then it can go on in the
+    /// next epoch.
     fn is_of_epoch(&self) -> bool {
         match self {
             Halt::Open(error) => {
@@ -254,7 +260,8 @@ fn is_nodes_full(error: &Error) -> bool {
 }
 
 impl Session {
-    /// Makes a table larger as [`Cluster::grow_table`] does, which this process has open.
+    /// Makes a table larger as [`Cluster::grow_table`] does, by transactions of this session. The
+    /// process must have the table open. Fails as [`Cluster::grow_table`] does.
     #[doc(hidden)]
     pub async fn grow_table(&mut self, name: &str, rows: u64) -> Result<(), OpenError> {
         loop {
@@ -268,8 +275,8 @@ impl Session {
         }
     }
 
-    /// Has a table grow to several times its size, or to less if the memory nodes have no room for
-    /// that.
+    /// Makes a table grow to several times its size, or to less if the memory nodes have no room
+    /// for that.
     async fn grow_by_itself(&mut self, table: &Arc<remora_index::Table>) -> Result<(), Halt> {
         let rows = table.rows_of_shard();
         let bytes = table.entry().spec.shard_bytes.saturating_mul(table.shards().into());
@@ -285,13 +292,13 @@ impl Session {
         grown
     }
 
-    /// Has a table grow into one with room for as many rows in each shard, or finishes the growth
-    /// that is under way.
+    /// Makes a table grow into one with room for `rows_of_shard` rows in each shard, or finishes
+    /// the growth that is under way.
     async fn grow(&mut self, table: &Arc<remora_index::Table>, rows_of_shard: u64) -> Result<(), Halt> {
         loop {
             let halted = match self.grow_in_epoch(table, rows_of_shard).await {
                 Err(Halt::Open(error)) if matches!(error.memory(), Some(MemoryError::Dropped { .. })) => {
-                    // Another client has finished it, unless the table was dropped.
+                    // Another client has finished the growth, unless the table was dropped.
                     self.cluster().follow_drops(self.lane()).await?;
                     let has_grown = self.cluster().tables().iter().any(|own| own.origin() == table.origin());
                     return if has_grown { Ok(()) } else { Err(error.into()) };
@@ -343,7 +350,7 @@ impl Session {
     }
 
     /// Makes a change of the catalog as this session's client. Waits while another client changes
-    /// it, and frees the catalog's lock if its holder has died.
+    /// the catalog, and frees the catalog's lock if its holder has died.
     async fn change_catalog(
         &mut self,
         change: impl AsyncFn(&Lane, &Cluster, u32) -> Result<Metadata, MemoryError>,
@@ -364,7 +371,8 @@ impl Session {
         }
     }
 
-    /// Has this process go by a catalog, and waits until every client goes by one that is no older.
+    /// Makes this process use a catalog, and waits until every client uses this catalog or a newer
+    /// one.
     async fn until_all_follow(&mut self, table: &str, catalog: Metadata) -> Result<(), Halt> {
         let generation = catalog.generation;
         self.cluster().follow_catalog(catalog)?;
@@ -386,7 +394,7 @@ impl Session {
         Ok(())
     }
 
-    /// Fails if some client has no lease, so that it would never say that it has heard of a change.
+    /// Fails if some client has no lease, because it would never acknowledge a change.
     async fn unless_some_never_hear(&mut self, table: &str) -> Result<(), Halt> {
         for look in 0u32.. {
             let generation = self.cluster().followed();
@@ -398,12 +406,12 @@ impl Session {
         Ok(())
     }
 
-    /// The clients that have not said that they go by a catalog of this generation. Fails at the
-    /// last look if one of them has no lease; before that it may be connecting.
+    /// Returns the clients that have not acknowledged a catalog of this generation. Fails at the
+    /// last look if one of them has no lease. Before that, the client may still be connecting.
     async fn unaware_of(&mut self, table: &str, generation: u64, look: u32) -> Result<Users, Halt> {
         self.follow();
         let cluster = self.cluster();
-        // What is looked at from here on is as new as that.
+        // Everything that is read from here on is at least as new as this.
         let clients = registered(self.lane(), cluster.live_nodes().leader()).await?;
         let users = cluster.unaware(&clients, generation)?;
         cluster.unless_interrupted()?;
@@ -419,7 +427,7 @@ impl Session {
             self.cluster().unless_interrupted()?;
             let epoch = self.cluster().epoch();
             match self.move_what_is_there(table).await {
-                // Others have filled the larger one meanwhile.
+                // Other clients have filled the larger table meanwhile.
                 Err(error) if matches!(error.limit(), Some(Limit::TableFull { .. })) => {
                     let now = self.cluster().now(table);
                     let larger = now.as_ref().and_then(|table| table.growth()).map(|larger| larger.table.clone());
@@ -434,15 +442,16 @@ impl Session {
         }
     }
 
-    /// Looks at all of a table once, and moves the rows that are there. Returns how many there
-    /// were, with the rows that could not be moved.
+    /// Scans a table once, and moves the rows that it finds. Returns how many rows it has found,
+    /// including the rows that it could not move.
     async fn move_what_is_there(&mut self, table: &Arc<remora_index::Table>) -> Result<u64, Error> {
         let mut scan = KeyScan::default();
         let mut rows = 0;
         let at_once = (BYTES_MOVED / table.shape().record_bytes()).clamp(1, ROWS_MOVED);
         loop {
             self.follow();
-            // Where it is in this epoch. If it is gone, another client has finished the growth.
+            // This is the table as it is placed in this epoch. If it is gone, another client has
+            // finished the growth.
             let Some(now) = self.cluster().now(table) else { return Ok(rows) };
             let Some(found) = scan.next(self.lane(), &now, at_once).await? else { return Ok(rows) };
             rows += found.keys.len() as u64;
@@ -454,7 +463,7 @@ impl Session {
             }
             let handle = Handle { inner: table, cluster: self.cluster().number() };
             let together = self.transact(async |tx| relocate(tx, handle, &found.keys).await).await;
-            // If one of them is in use, the others move without it.
+            // If one of the rows is in use, the others move without it.
             let each = if let Err(Error::Aborted { .. }) = together { &found.keys[..] } else { &[] };
             for key in each.chunks(1) {
                 match self.transact(async |tx| relocate(tx, handle, key).await).await {
@@ -486,7 +495,7 @@ async fn relocate(
     Ok(())
 }
 
-/// What a larger table is created from.
+/// Returns the specification of the larger table.
 fn larger_spec(spec: &TableSpec, rows_of_shard: u64) -> TableSpec {
     let sizes = Sizes::for_rows(spec.index, rows_of_shard, spec.layout.slot_bytes);
     TableSpec {

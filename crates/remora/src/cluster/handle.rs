@@ -1,4 +1,4 @@
-//! A handle of a cluster: how it is made, what its clones share, and what it says of the cluster.
+//! The handle [`Cluster`]: how it is made, what its clones share, and its getters and settings.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,41 +28,45 @@ use crate::error::{ConnectError, OpenError, SimulatedError};
 use crate::mutex::lock;
 use crate::table::ClusterNumber;
 
-/// A cluster. Clones are cheap and are the same cluster. It ends when the last clone, worker and
-/// pool is gone; tables do not keep it.
+/// A handle of a cluster. [`Cluster::embedded`] makes a cluster in this process, and
+/// [`Cluster::connect`] connects to one. The handle creates tables, and makes workers
+/// ([`Cluster::worker`]) and pools ([`Cluster::db`]). Clones are cheap, and share the connection.
+/// The connection, or the cluster in this process, ends when the last clone, worker and pool is
+/// dropped. Handles of tables do not keep it.
 #[derive(Clone)]
 pub struct Cluster {
     pub(super) inner: Arc<Inner>,
     pub(super) protocol: Protocol,
     pub(super) configuration: Option<Arc<dyn Configuration>>,
     lease: Option<Duration>,
-    /// Transaction ids of each client incarnation.
+    /// Number of transaction ids of each client incarnation.
     transaction_ids: u64,
     told: Option<Told>,
     /// Makes an observer for each session that moves rows of a table that grows.
     pub(super) movers: Option<Movers>,
     /// The growths that this process has begun by itself; `None` if it begins none.
     pub(super) growths: Option<Arc<Growths>>,
-    /// What this handle creates together.
+    /// The tables that this handle creates together, if it does.
     pub(super) draft: Option<Arc<Draft>>,
-    /// A flag that the program sets, to end what this handle creates.
+    /// A flag that the program sets to interrupt the creations and loads of this handle.
     pub(super) interrupt: Option<Arc<AtomicBool>>,
 }
 
-/// A callback that is told of each record that recovery puts back.
+/// A function that is called for each record that recovery puts back.
 type Told = Arc<dyn Fn(&Rollback<'_>) + Send + Sync>;
 
 /// A function that makes observers.
 pub(super) type Movers = Arc<dyn Fn() -> Box<dyn Observer> + Send + Sync>;
 
-/// Default lease, unless [`Cluster::with_lease`] sets another. It must exceed the longest
+/// Default lease of workers. [`Cluster::with_lease`] sets another. A lease must exceed the longest
 /// scheduling delay of a healthy client on an overloaded machine, and the longest computation of a
-/// closure. A client that waits for a dead client waits a little longer.
+/// closure. A client that needs a lock of a dead client waits a little longer than the dead
+/// client's lease.
 pub const LEASE: Duration = Duration::from_secs(2);
 
-/// What all handles of a cluster share.
+/// The state that all handles of a cluster share.
 pub(super) struct Inner {
-    // Stopped before the memory goes.
+    // The appliers must be stopped before the memory is freed.
     appliers: Vec<ServiceHandle>,
     pub(super) fabric: Arc<dyn Fabric>,
     /// The names of the memory nodes and their fabric, if they are processes of their own.
@@ -71,30 +75,35 @@ pub(super) struct Inner {
     pub(super) options: ClusterOptions,
     /// The incarnation that changes the catalog.
     pub(super) admin: Mutex<u32>,
-    /// The configuration that knows that incarnation, and so can have its access taken away.
+    /// The configuration that knows this incarnation. Through it, another client can have the
+    /// incarnation's access revoked.
     announced_to: Option<Arc<dyn Configuration>>,
     pub(super) opened: Opened,
-    /// Tables that this process loads rows into, by when they were born.
+    /// Tables into which this process loads rows, by the generation of the catalog with which they
+    /// were born.
     pub(super) loading: Mutex<BTreeSet<u64>>,
-    /// Memory nodes that the cluster goes on without, as far as is known here.
+    /// Memory nodes that the cluster goes on without, as far as this process knows.
     pub(super) lost: Mutex<NodeSet>,
-    /// Memory nodes that were away when this controller came. It does without them until they
-    /// answer again, or are lost.
+    /// Memory nodes that were unreachable when this controller connected. It does without them
+    /// until they answer again, or are lost.
     pub(super) absent: Mutex<NodeSet>,
-    /// A task of this process has begun to learn of the next epoch.
+    /// Whether a task of this process is entering the next epoch.
     pub(super) entering: AtomicBool,
     /// The id that the cluster was founded with.
     id: u64,
-    /// The cluster that its tables are of.
+    /// The number of this cluster in this process, which handles of tables have.
     pub(super) cluster: ClusterNumber,
-    /// The incarnation of this process's first client, a number that no other process has.
+    /// The incarnation of this process's first client. No other process has this number.
     pub(super) number: u32,
     pub(super) vcache: OnceLock<Arc<VersionCache>>,
 }
 
 impl ClusterOptions {
-    /// Makes the cluster in shared memory of this process. Nothing has to be installed, and nothing
-    /// is kept when the program ends. Its workers have leases of [`LEASE`].
+    /// Makes the cluster in memory of this process. Nothing has to be installed, and nothing is
+    /// kept when the program ends. Workers of the cluster have leases of [`LEASE`]. Fails with
+    /// [`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument) if the options make no cluster,
+    /// and with [`OpenErrorKind::Full`](crate::OpenErrorKind::Full) if the system does not give the
+    /// memory.
     pub fn open(self) -> Result<Cluster, OpenError> {
         self.check()?;
         let shm = Shm::new(&self.regions()).map_err(MemoryError::from)?;
@@ -103,7 +112,9 @@ impl ClusterOptions {
     }
 
     /// Makes the cluster of memory nodes that each have a server in this process. Clients reach the
-    /// servers over TCP on the loopback, or by an RDMA device: for trying these transports out.
+    /// servers over TCP on the loopback interface, or by an RDMA device. It is for trying these
+    /// transports out. Fails as [`ClusterOptions::open`] does, and if the servers or the device
+    /// cannot be used.
     pub fn open_servers(self, rdma: Option<Device>) -> Result<Cluster, OpenError> {
         self.check()?;
         let clients = TcpOptions { rdma, ..TcpOptions::default() };
@@ -111,10 +122,11 @@ impl ClusterOptions {
         Ok(Cluster::format(Arc::new(loopback), None, self)?.with_lease(Some(LEASE)).with_growth(true))
     }
 
-    /// Makes the cluster on one thread under a hostile scheduler, for tests: see
-    /// `remora_fabric::seeded`. The scheduler does not disturb what is no transaction, such as
-    /// [`load`](Cluster::load) and [`inspect`](Cluster::inspect). Clients of this cluster have no
-    /// leases, unless [`Cluster::with_lease`] gives them one.
+    /// Makes the cluster on one thread under a hostile scheduler, for tests
+    /// (`remora_fabric::seeded`). One `seed` gives one schedule. The scheduler does not disturb
+    /// calls that are no transactions, such as [`load`](Cluster::load) and
+    /// [`inspect`](Cluster::inspect). Clients of this cluster have no leases, unless
+    /// [`Cluster::with_lease`] gives them one.
     pub fn open_seeded(self, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
         self.check()?;
         let seeded = Seeded::new(&self.regions(), seed).map_err(MemoryError::from)?;
@@ -123,8 +135,8 @@ impl ClusterOptions {
         Ok((cluster, seeded))
     }
 
-    /// Makes the cluster in virtual time, on the hardware of a profile: see `remora_fabric::sim`.
-    /// Nothing takes time before [`Sim::instant`] says so.
+    /// Makes the cluster in a simulator with virtual time, on the hardware of a profile
+    /// (`remora_fabric::sim`). Nothing takes time before [`Sim::instant`] says so.
     pub fn open_simulated(self, sim: &SimOptions) -> Result<(Cluster, Sim), SimulatedError> {
         self.check().map_err(OpenError::from)?;
         let sim = Sim::new(&self.regions(), sim)?;
@@ -132,9 +144,10 @@ impl ClusterOptions {
         Ok((Cluster::format(Arc::new(sim.clone()), None, self)?, sim))
     }
 
-    /// Makes the cluster on any fabric whose memory nodes are in this process and new: for tests
+    /// Makes the cluster on any fabric whose memory nodes are in this process and new, for tests
     /// and tools. The fabric, and not these options, determines how many memory nodes there are and
-    /// how large they are. The cluster's clients have no leases: see [`Cluster::with_lease`].
+    /// how large they are. The cluster's clients have no leases, unless [`Cluster::with_lease`]
+    /// gives them one.
     pub fn open_on(self, fabric: Arc<dyn Host>) -> Result<Cluster, OpenError> {
         let options = self.nodes(fabric.nodes());
         options.check()?;
@@ -144,7 +157,8 @@ impl ClusterOptions {
 
 impl Cluster {
     /// Begins to describe a cluster whose memory nodes are in this process, for
-    /// [`ClusterOptions::open`]: three memory nodes of 256 MiB unless you say otherwise.
+    /// [`ClusterOptions::open`]. It has three memory nodes of 256 MiB, unless the options say
+    /// otherwise.
     ///
     /// ```
     /// use remora::{Cluster, protocol::Protocol};
@@ -205,7 +219,7 @@ impl Cluster {
         })
     }
 
-    /// A cluster of memory nodes that are processes of their own.
+    /// Makes the handle of a cluster whose memory nodes are processes of their own.
     pub(super) fn remote(
         fabric: Arc<dyn Fabric>,
         cluster: u64,
@@ -241,58 +255,59 @@ impl Cluster {
         Cluster { inner, protocol, configuration, lease, transaction_ids, told, movers, growths, draft, interrupt }
     }
 
-    /// The catalog, as it was last read.
+    /// Returns the catalog as this handle has last read it.
     #[must_use]
     pub fn catalog(&self) -> Metadata {
         self.inner.opened.catalog()
     }
 
-    /// The epoch that this process has entered.
+    /// Returns the epoch that this process has entered.
     pub(crate) fn epoch(&self) -> u64 {
         self.inner.opened.epoch()
     }
 
-    /// All tables that this process has open, where they are now.
+    /// Returns all tables that this process has open, as they are placed now.
     pub(crate) fn tables(&self) -> Vec<Arc<remora_index::Table>> {
         self.inner.opened.all()
     }
 
-    /// A table of this process as it is now, as far as is known here; `None` if it was dropped or
-    /// discarded, or has grown into another one.
+    /// Returns a table of this process as it is now, as far as this process knows. Returns `None`
+    /// if the table was dropped or discarded.
     pub(crate) fn now(&self, table: &remora_index::Table) -> Option<Arc<remora_index::Table>> {
         self.inner.opened.now(table)
     }
 
-    /// The generation of the catalog up to which this process has forgotten all dropped tables.
+    /// Returns the generation of the catalog up to which this process has forgotten all dropped
+    /// tables.
     pub(crate) fn followed(&self) -> u64 {
         self.inner.opened.followed()
     }
 
-    /// The generation of the catalog by which this process has last forgotten a table.
+    /// Returns the generation of the catalog by which this process has last forgotten a table.
     #[inline]
     pub(crate) fn forgotten(&self) -> u64 {
         self.inner.opened.forgotten()
     }
 
-    /// The cluster's number in this process.
+    /// Returns the cluster's number in this process.
     pub(crate) fn number(&self) -> ClusterNumber {
         self.inner.cluster
     }
 
-    /// The names of the memory nodes, in the order of their numbers. `None` if the memory nodes are
-    /// in this process.
+    /// Returns the names of the memory nodes, in the order of their numbers, or `None` if the
+    /// memory nodes are in this process.
     #[must_use]
     pub fn nodes(&self) -> Option<Nodes> {
         self.inner.remote.as_ref().map(|(nodes, _)| lock(nodes).clone())
     }
 
-    /// Number of memory nodes that founded the cluster. They have the lowest numbers.
+    /// Returns the number of memory nodes that founded the cluster. They have the lowest numbers.
     pub(super) fn founders(&self) -> u16 {
         self.inner.options.nodes
     }
 
-    /// A fabric of one other memory node, which it reaches as the cluster's fabric reaches its own.
-    /// `None` if that is not TCP.
+    /// Returns a fabric of one other memory node, with the options by which the cluster's fabric
+    /// reaches its own nodes. Returns `None` if these are not reached over TCP.
     pub(super) fn beside(&self, address: &str) -> Option<Tcp> {
         match &self.inner.remote {
             Some((_, Remote::Tcp(tcp))) => Some(tcp.beside(address.to_owned())),
@@ -300,25 +315,27 @@ impl Cluster {
         }
     }
 
-    /// The status of a memory node's server, if it is a process that can be asked.
+    /// Returns the status of a memory node's server, or `None` if the node has no server that can
+    /// be asked.
     #[must_use]
     pub fn node_status(&self, node: NodeId) -> Option<NodeStatus> {
         self.inner.remote.as_ref()?.1.status(node)
     }
 
-    /// Number of copies of each record, unless a table says otherwise.
+    /// Returns the number of copies of each record, for tables whose options name no other.
     #[must_use]
     pub fn replicas(&self) -> u8 {
         self.inner.options.copies()
     }
 
-    /// The capabilities of the fabric.
+    /// Returns the capabilities of the fabric.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.inner.fabric.capabilities()
     }
 
-    /// Number of memory nodes.
+    /// Returns the number of memory nodes, including the ones that were added and the ones that are
+    /// lost.
     #[must_use]
     pub fn memory_nodes(&self) -> u16 {
         self.inner.fabric.nodes()
@@ -329,25 +346,26 @@ impl Cluster {
         *lock(&self.inner.admin)
     }
 
-    /// The client whose death ends what this handle creates: see [`Cluster::create_together`].
-    /// `None` outside of it.
+    /// Returns the client whose death ends the creation that this handle makes
+    /// ([`Cluster::create_together`]). Returns `None` outside of such a creation.
     #[must_use]
     pub fn creator(&self) -> Option<u32> {
         self.draft().map(|draft| draft.creator())
     }
 
-    /// What this handle creates together, if it does.
+    /// Returns the tables that this handle creates together, if it does.
     pub(super) fn draft(&self) -> Option<Arc<Draft>> {
         self.draft.as_ref().filter(|draft| !draft.is_over()).cloned()
     }
 
-    /// A handle that creates tables together.
+    /// Returns a handle that creates tables together.
     pub(super) fn drafting(&self, draft: Arc<Draft>) -> Cluster {
         Cluster { draft: Some(draft), ..self.clone() }
     }
 
-    /// CPU time that the memory nodes have used, in nanoseconds. A memory node in this process
-    /// counts the time in which it applies redo logs. A process of its own counts all of its time.
+    /// Returns the CPU time that the memory nodes have used, in nanoseconds. For a memory node in
+    /// this process, this is the time in which it has applied redo logs. For one that is a process
+    /// of its own, it is all CPU time of the process.
     #[must_use]
     pub fn memory_node_cpu_ns(&self) -> u64 {
         let here: u64 = self.inner.appliers.iter().map(ServiceHandle::cpu_ns).sum();
@@ -359,42 +377,44 @@ impl Cluster {
         here + elsewhere.sum::<u64>()
     }
 
-    /// Which pages back the memory nodes, if they are in shared memory of this process.
+    /// Returns which pages of the system back the memory nodes, if they are in shared memory of
+    /// this process.
     #[must_use]
     pub fn pages(&self) -> Option<Pages> {
         self.inner.pages
     }
 
-    /// The protocol.
+    /// Returns the protocol by which the workers of this handle run transactions.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// A handle to this cluster whose workers run another protocol. Tables must be opened through
-    /// it. It refuses tables whose discipline the protocol does not have.
+    /// Returns a handle to this cluster whose workers run another protocol. Tables must be opened
+    /// through the new handle. It refuses tables whose discipline the protocol does not accept.
     #[must_use]
     pub fn with_protocol(&self, protocol: Protocol) -> Cluster {
         Cluster { protocol, ..self.clone() }
     }
 
-    /// The configuration. It says which clients are alive, and which client recovers a dead one.
-    /// `None` if client processes share no configuration: then no client frees the locks of a dead
-    /// one.
+    /// Returns the configuration, which says which clients are alive, and which client recovers a
+    /// dead one. Returns `None` if client processes share no configuration. Then no client frees
+    /// the locks of a dead client.
     #[must_use]
     pub fn configuration(&self) -> Option<&Arc<dyn Configuration>> {
         self.configuration.as_ref()
     }
 
-    /// The id that the cluster was founded with, by which its configuration knows it.
+    /// Returns the id with which the cluster was founded, and by which its configuration knows it.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.inner.id
     }
 
-    /// A handle to this cluster whose workers trust another configuration. All clients of a cluster
-    /// must trust the same configuration. Fails if it is the configuration of another cluster
-    /// ([`Configuration::cluster`]), whose clients have nothing to do with those of this one.
+    /// Returns a handle to this cluster whose workers use another configuration. All clients of a
+    /// cluster must use the same configuration. Fails with
+    /// [`ConnectError::ConfigurationOfOtherCluster`] if it is the configuration of another cluster
+    /// ([`Configuration::cluster`]).
     pub fn with_configuration(&self, configuration: Arc<dyn Configuration>) -> Result<Cluster, ConnectError> {
         match configuration.cluster() {
             Some(other) if other != self.id() => {
@@ -404,35 +424,35 @@ impl Cluster {
         }
     }
 
-    /// The lease of a worker that runs. Other clients take the worker for dead if it gives no sign
-    /// of life for that long.
+    /// Returns the lease of this handle's workers, or `None` if they have none. If a worker that
+    /// runs does not renew its lease for this time, other clients take it for dead.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         self.lease
     }
 
-    /// The lease in nanoseconds.
+    /// Returns the lease in nanoseconds.
     pub(crate) fn lease_ns(&self) -> Option<Nanos> {
         self.lease.map(|lease| u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// A handle to this cluster whose workers have leases of this length; `None` turns leases off.
-    /// A worker with a lease also recovers clients whose leases have expired.
+    /// Returns a handle to this cluster whose workers have leases of this length. `None` turns
+    /// leases off. A worker with a lease also recovers clients whose leases have expired.
     ///
     /// Other clients take a worker for dead if its thread only computes, or blocks, for longer than
-    /// the lease. The worker's transactions then fail with
-    /// [`Error::Fenced`](crate::Error::Fenced). A worker that runs nothing is not taken for dead.
-    /// Over a network, a worker without a lease may read at a memory node that the cluster has
-    /// given up, until it hears of that.
+    /// the lease. The worker's transactions then fail with [`Error::Fenced`](crate::Error::Fenced).
+    /// A worker that runs nothing is not taken for dead. Over a network, a worker without a lease
+    /// may read stale records at a memory node that the cluster has given up, until it hears of
+    /// that.
     #[must_use]
     pub fn with_lease(&self, lease: Option<Duration>) -> Cluster {
         Cluster { lease, ..self.clone() }
     }
 
-    /// A handle to the cluster whose workers' clients have `ids` transaction ids each, at least 1
-    /// and at most 2^39: for tests of what happens at the end. A client goes on as another
-    /// incarnation before its ids come to an end, if it has a lease; otherwise its transactions end
-    /// with [`Limit::TransactionIds`](crate::Limit::TransactionIds).
+    /// Returns a handle to the cluster whose workers' clients have `ids` transaction ids each, at
+    /// least 1 and at most 2^39. It is for tests of what happens when the ids are used up. A client
+    /// with a lease goes on as another incarnation before that. Without a lease, its transactions
+    /// then fail with [`Limit::TransactionIds`](crate::Limit::TransactionIds).
     #[must_use]
     pub fn with_transaction_ids(&self, ids: u64) -> Cluster {
         Cluster { transaction_ids: ids.clamp(1, TransactionId::SEQUENCE_MAX), ..self.clone() }
@@ -443,25 +463,27 @@ impl Cluster {
         self.transaction_ids
     }
 
-    /// A handle to this cluster whose workers report what they put back when they recover a dead
-    /// client. They report each record before they put it back. If a recoverer dies, its successor
-    /// reports the record again. A recorded history needs this, because other clients read the
-    /// versions that recovery installs.
+    /// Returns a handle to this cluster whose workers call `told` for each record that they put
+    /// back when they recover a dead client. They call it before they put the record back. If a
+    /// recoverer dies, its successor reports the record again. The recorder of a history needs
+    /// this, because other clients read the versions that recovery installs.
     #[must_use]
     pub fn with_rollbacks_told(&self, told: Arc<dyn Fn(&Rollback<'_>) + Send + Sync>) -> Cluster {
         Cluster { told: Some(told), ..self.clone() }
     }
 
-    /// A handle whose workers make tables larger by themselves, on threads of their own (`true`),
-    /// or leave that to [`grow_table`](Cluster::grow_table) (`false`). The default is `true` for
-    /// clusters in this process and for connected ones, and `false` for seeded and simulated ones.
+    /// Returns a handle whose workers make tables larger by themselves, on threads of their own, if
+    /// `by_itself` is true. Otherwise tables grow only by [`grow_table`](Cluster::grow_table). The
+    /// default is true for clusters in this process and for connected ones, and false for seeded
+    /// and simulated ones.
     #[must_use]
     pub fn with_growth(&self, by_itself: bool) -> Cluster {
         Cluster { growths: by_itself.then(|| self.growths.clone().unwrap_or_default()), ..self.clone() }
     }
 
-    /// A handle that attaches an observer to each session that moves the rows of a growing table:
-    /// `movers` makes the observers. Recorded histories need the transactions of these sessions.
+    /// Returns a handle that gives an observer to each session that moves the rows of a growing
+    /// table. `movers` makes the observers. Recorded histories need the transactions of these
+    /// sessions.
     #[must_use]
     pub fn with_movers_observed(&self, movers: Arc<dyn Fn() -> Box<dyn Observer> + Send + Sync>) -> Cluster {
         Cluster { movers: Some(movers), ..self.clone() }
@@ -474,8 +496,9 @@ impl Cluster {
         }
     }
 
-    /// A handle whose creations and loads a program can end. Once the flag is set, they fail with
-    /// [`MemoryError::Interrupted`]. A creation of several steps is then undone.
+    /// Returns a handle whose creations and loads a program can interrupt. Once the program has set
+    /// the flag, they fail with [`MemoryError::Interrupted`]. A creation of several steps is then
+    /// undone.
     #[must_use]
     pub fn with_interrupt(&self, interrupt: Arc<AtomicBool>) -> Cluster {
         let mut cluster = self.clone();
@@ -483,18 +506,19 @@ impl Cluster {
         cluster
     }
 
-    /// Whether the program has ended what this handle creates: see [`Cluster::with_interrupt`].
+    /// Returns whether the program has set the flag that interrupts this handle's creations and
+    /// loads ([`Cluster::with_interrupt`]).
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         interrupt::is_set(self.interrupt.as_ref())
     }
 
-    /// Fails if the program has ended what this handle creates.
+    /// Fails if the program has set the flag that interrupts this handle's creations and loads.
     pub(super) fn unless_interrupted(&self) -> Result<(), MemoryError> {
         interrupt::unless_set(self.interrupt.as_ref())
     }
 
-    /// The fabric, for tests and tools.
+    /// Returns the fabric, for tests and tools.
     #[must_use]
     pub fn fabric(&self) -> &dyn Fabric {
         &*self.inner.fabric
@@ -503,8 +527,8 @@ impl Cluster {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Memory nodes that are other processes outlive this cluster, and so does what knows its
-        // clients.
+        // Memory nodes that are other processes live longer than this handle, and so does the
+        // configuration that knows its clients.
         if std::thread::panicking() {
             return;
         }

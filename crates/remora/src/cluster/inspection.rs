@@ -1,4 +1,4 @@
-//! Reading whole tables while nothing runs.
+//! Inspecting whole tables while no transaction runs.
 
 use remora_fabric::Lane;
 use remora_record::StableRecord;
@@ -11,8 +11,9 @@ use crate::record::Record;
 use crate::table::{Handle, Table};
 
 impl Cluster {
-    /// Reads a whole table while nothing runs: gives every record to `visit`, and says whether all
-    /// is as it should be. Waits first until the table does not grow any more.
+    /// Reads a whole table, while no transaction runs. Gives every record to `visit`, and returns
+    /// what it has found: locks, torn records, and differences between copies. Waits first until
+    /// the table does not grow any more. Fails if a memory node is unreachable.
     pub fn inspect<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
@@ -35,7 +36,7 @@ impl Cluster {
         })
     }
 
-    /// Inspects a table without types.
+    /// Inspects a table without its types.
     pub(crate) fn inspect_bytes(
         &self,
         table: Handle<'_>,
@@ -52,7 +53,8 @@ impl Cluster {
                 record.copy_value(&mut value);
                 visit(key.as_bytes(), value.as_bytes());
             };
-            // One that grows may have stopped on the way.
+            // The growth of a table may have stopped on the way. Then the larger table has rows,
+            // too.
             let mut all = Inspection::default();
             for one in own.and_larger() {
                 all += inspect(lane, one, &mut each).await?;

@@ -1,11 +1,11 @@
-//! The flag that a program sets to end what it has begun.
+//! The flag that a program sets to interrupt calls that it has begun.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use remora_node::MemoryError;
 
-/// Whether the program has set the flag, if there is one.
+/// Returns whether the program has set the flag, if there is one.
 pub(super) fn is_set(interrupt: Option<&Arc<AtomicBool>>) -> bool {
     interrupt.is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
 }

@@ -1,4 +1,4 @@
-//! What tables there are, how much room each has, and how much of it is used.
+//! Listing the tables of a cluster with their room, and counting the rows of a table.
 
 use remora_fabric::Lane;
 use remora_node::{Grows, Metadata, TableEntry, TableId};
@@ -6,37 +6,38 @@ use remora_node::{Grows, Metadata, TableEntry, TableId};
 use super::handle::Cluster;
 use crate::error::{Error, OpenError};
 
-/// A table, as the catalog has it. Ordered tables, tables of large values and some tables of bytes
-/// consist of several of these, whose names begin with theirs.
+/// A table as the catalog has it. Ordered tables, tables of large values and some tables of bytes
+/// consist of several of these, whose names begin with the table's name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TableInfo {
     /// The table's name.
     pub name: String,
-    /// What its keys and values mean, as the program that created it has said: at most 128 bytes,
-    /// which end with `...` if there was more.
+    /// What the table's keys and values mean, as the program that created it has said. The text has
+    /// at most 128 bytes, and ends with `...` if there was more.
     pub schema: String,
-    /// The fingerprint of its schema: of a description, and of the sizes of keys and values. Tables
-    /// of one schema have one fingerprint.
+    /// The fingerprint of the table's schema, which is a description and the sizes of keys and
+    /// values. Tables with the same schema have the same fingerprint.
     pub fingerprint: u64,
     /// Bytes of a key.
     pub key_bytes: usize,
-    /// Bytes of the longest value: of a table of bytes, of the part of it that the head holds.
+    /// Bytes of the longest value. For a table of bytes, it counts the part of a value that the
+    /// head holds.
     pub value_bytes: usize,
-    /// Rows that there is room for, before it has grown. Keys scatter unevenly over shards, so a
+    /// Number of rows for which the table has room now. Keys scatter unevenly over shards, so a
     /// shard may be full before the table is.
     pub room: u64,
-    /// Bytes that it takes at all memory nodes together, used or not, with the larger table that it
-    /// grows into.
+    /// Bytes that the table takes at all memory nodes together, used or not, including the larger
+    /// table that it grows into.
     pub bytes: u64,
-    /// Copies that each record should have.
+    /// Number of copies that each record should have.
     pub replicas: u8,
-    /// Copies that every record has at least: fewer than `replicas` after a memory node was lost,
-    /// until others are made.
+    /// Number of copies that every record has at least. It is smaller than `replicas` after a
+    /// memory node was lost, until other copies are made.
     pub copies: usize,
-    /// Whether it grows by itself.
+    /// Whether the table grows by itself.
     pub grows: bool,
-    /// Room of the larger table that it grows into just now.
+    /// Number of rows for which the larger table has room, if the table is growing into one now.
     pub growing_to: Option<u64>,
 }
 
@@ -61,8 +62,8 @@ impl TableInfo {
 }
 
 impl Cluster {
-    /// Lists the tables that there are now, in the order of their names. Tables that a client is
-    /// creating are not among them.
+    /// Returns the tables of the cluster, in the order of their names. Tables that a client is
+    /// creating are not among them. Fails if the catalog cannot be read.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -82,12 +83,13 @@ impl Cluster {
         Ok(tables)
     }
 
-    /// Counts the rows of a table while transactions go on. Reads all of the table once, so that it
-    /// takes as long as that; rows that are inserted or removed meanwhile may be counted or not.
+    /// Counts the rows of a table while transactions go on. The call reads the whole table once, so
+    /// it takes a time in proportion to the table's size. A row that is inserted or removed
+    /// meanwhile may be counted or not.
     ///
-    /// A table of bytes, or of large values, consists of several tables. The one with its own name
-    /// has a row for each key, so that the call counts its keys. An ordered table has no part with
-    /// its own name, and its leaves hold several keys.
+    /// A table of bytes, or of large values, consists of several tables. The one with the table's
+    /// own name has a row for each key, so the call counts the keys. An ordered table has no part
+    /// with its own name, and each of its leaves holds several keys.
     ///
     /// Fails as [`Cluster::open_table`] does if there is no such table.
     pub fn count_rows(&self, name: &str) -> Result<u64, Error> {

@@ -15,12 +15,16 @@ use crate::table::{Handle, Table};
 
 impl Cluster {
     /// Loads rows into an empty table, and returns their number. This is much faster than
-    /// transactions, and is none: no other client may use the table meanwhile. If it fails, or this
-    /// client dies, the next load finds the table as if it were empty.
+    /// transactions, but it is no transaction: no other client may use the table meanwhile. If the
+    /// load fails, or this client dies, the next load finds the table as if it were empty.
     ///
-    /// A table that [grows](crate::TableOptions::grows) does so first, if the iterator says
-    /// ([`size_hint`](Iterator::size_hint)) that there are more rows than fit. An iterator that
-    /// gives more rows than it says, and more than fit, is refused: nothing is loaded then.
+    /// If the iterator says ([`size_hint`](Iterator::size_hint)) that there are more rows than fit,
+    /// a table that [grows](crate::TableOptions::grows) does so first. If the iterator gives more
+    /// rows than it says, and more than fit, the load fails with
+    /// [`OpenErrorKind::Full`](crate::OpenErrorKind::Full), and no row is loaded. The load fails
+    /// with [`OpenErrorKind::Rows`](crate::OpenErrorKind::Rows) if a key occurs twice or the table
+    /// is not empty, and with [`OpenErrorKind::Loading`](crate::OpenErrorKind::Loading) while a
+    /// client is loading rows into it.
     pub fn load<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
@@ -37,7 +41,7 @@ impl Cluster {
         })
     }
 
-    /// Loads rows, without their types.
+    /// Loads rows without their types.
     pub(crate) fn load_rows(
         &self,
         table: Handle<'_>,
@@ -52,12 +56,13 @@ impl Cluster {
         })
     }
 
-    /// Loads rows in parts, which `part` makes. The parts are made and laid out on as many threads
-    /// as the machine has cores. `loaded` is called now and then with the number of rows loaded
-    /// since its last call.
+    /// Loads rows in parts, which `part` makes, into an empty table, as [`load`](Cluster::load)
+    /// does. The parts are made and laid out on several threads, one for each core of the machine.
+    /// The load calls `loaded` now and then with the number of rows that it has loaded since the
+    /// last call. Returns the number of rows.
     ///
     /// If there are more rows than fit, a table that [grows](crate::TableOptions::grows) becomes
-    /// larger, and all parts are made once more.
+    /// larger, and `part` is called once more for all parts.
     pub fn load_parts<K: Key, V: Record + Send + Sync>(
         &self,
         table: &Table<K, V>,
@@ -78,14 +83,14 @@ impl Cluster {
                 loaded => return loaded,
             };
             let own = self.own(table.handle())?;
-            // Nothing was loaded.
+            // No row was loaded.
             if !self.make_room_to_load(table.handle(), 2 * own.room())? {
                 return Err(full);
             }
         }
     }
 
-    /// Has an empty table grow, if it does not have room for as many rows, and grows at all.
+    /// Makes an empty table grow if it does not have room for `rows` rows, and if it grows at all.
     /// Returns whether it has grown.
     pub(crate) fn make_room_to_load(&self, table: Handle<'_>, rows: u64) -> Result<bool, OpenError> {
         let own = self.own_now(table)?;
@@ -98,13 +103,13 @@ impl Cluster {
         Ok(grows)
     }
 
-    /// The table where it is in the last epoch, which this process enters first.
+    /// Returns the table as it is placed in the last epoch, which this process enters first.
     fn own_now(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
         self.administrator().map_err(MemoryError::from)?;
         self.own(table)
     }
 
-    /// Loads rows in parts, without their types.
+    /// Loads rows without their types, in parts.
     fn load_made(
         &self,
         table: Handle<'_>,
@@ -123,16 +128,17 @@ impl Cluster {
         })
     }
 
-    /// Names this client in an empty table as the one that loads rows. Empties the table first if a
-    /// client was loading rows into it that has died, or this one, which has failed.
+    /// Names this client in an empty table as the one that loads rows. Empties the table first if
+    /// it has rows of a load that was not finished, because its client has died, or because a load
+    /// of this client has failed.
     fn name_as_loader(&self, table: &remora_index::Table) -> Result<(), OpenError> {
         let name = || {
             let mut is_half_loaded = false;
             self.administer(async |lane: &Lane| {
                 let (nodes, admin) = (self.live_nodes(), self.admin());
                 let name = async || match remora_index::loader(lane, table).await? {
-                    // This client's own load, if it is named, has failed: loads that are under way
-                    // are noted.
+                    // If the table names this client, the client's own load has failed, because
+                    // loads that are under way are noted.
                     Some(client) if client != admin && self.may_load(table, client)? => {
                         Err(OpenError::from(IndexError::Loading { table: table.name().to_owned(), client }))
                     }
@@ -155,7 +161,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// This client, as it loads rows.
+    /// Makes the loader of this client.
     fn loader<'l>(&self, goes_on: &'l dyn Fn() -> Result<(), MemoryError>) -> Loader<'l> {
         Loader { client: self.admin(), goes_on }
     }
@@ -170,8 +176,8 @@ impl Cluster {
         }
     }
 
-    /// Whether the client that is named in a table may still write to it. A dead client is revoked,
-    /// and then it may not.
+    /// Returns whether the client that is named in a table may still write to it. Revokes a dead
+    /// client, which then may not.
     pub(super) fn may_load(&self, table: &remora_index::Table, client: u32) -> Result<bool, OpenError> {
         if client == self.admin() {
             return Ok(lock(&self.inner.loading).contains(&table.born()));
@@ -183,7 +189,8 @@ impl Cluster {
         Ok(!is_dead)
     }
 
-    /// Notes that this process begins to load rows into a table. Fails if it does so already.
+    /// Notes that this process begins to load rows into a table. Fails if it is loading rows into
+    /// the table already.
     fn begin_loading(&self, table: &remora_index::Table) -> Result<Loading<'_>, OpenError> {
         if !lock(&self.inner.loading).insert(table.born()) {
             return Err(IndexError::Loading { table: table.name().to_owned(), client: self.admin() }.into());
@@ -192,7 +199,7 @@ impl Cluster {
     }
 }
 
-/// A table that this process loads rows into, until this is dropped.
+/// A guard: this process loads rows into a table until the guard is dropped.
 #[derive(Debug)]
 struct Loading<'c> {
     cluster: &'c Cluster,

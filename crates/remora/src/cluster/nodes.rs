@@ -1,5 +1,4 @@
-//! Where the memory nodes of a cluster are, if they are processes of their own, and the fabric that
-//! reaches them.
+//! The addresses of memory nodes that are processes of their own, and the fabric that reaches them.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,16 +12,16 @@ use remora_fabric::tcp::{NodeStatus, Tcp, TcpOptions, is_address};
 use remora_fabric::{Fabric, Fault, NodeId, Refusal};
 use remora_node::{MemoryError, Metadata};
 
-/// Where the memory nodes of a cluster are: all of them, in any order.
+/// The addresses or paths of all memory nodes of a cluster, in any order.
 ///
-/// Written as `host:port,host:port,...` for nodes over TCP, or `shm:path,path,...` for nodes in
-/// files of this host. Paths need not be text: a list of them is parsed from an [`OsStr`] as well.
-/// A path with a comma has no place in a list.
+/// As text they are `host:port,host:port,...` for nodes over TCP, or `shm:path,path,...` for nodes
+/// in files of this host. Paths need not be valid text, so a list can also be parsed from an
+/// [`OsStr`]. A path with a comma cannot be in a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Nodes {
-    /// Over TCP: host and port of each.
+    /// Memory nodes over TCP: host and port of each.
     Tcp(Vec<String>),
-    /// Mapped files of this host, or devices.
+    /// Memory nodes in files of this host, or in memory devices: the path of each.
     Shm(Vec<PathBuf>),
 }
 
@@ -32,7 +31,7 @@ impl From<&Nodes> for Nodes {
     }
 }
 
-/// No memory nodes.
+/// The default is a list without memory nodes.
 impl Default for Nodes {
     fn default() -> Nodes {
         Nodes::Tcp(Vec::new())
@@ -40,7 +39,7 @@ impl Default for Nodes {
 }
 
 impl Nodes {
-    /// How many.
+    /// Returns the number of memory nodes.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -49,7 +48,7 @@ impl Nodes {
         }
     }
 
-    /// The name of the fabric, for reports.
+    /// Returns the name of the fabric, for reports.
     #[must_use]
     pub fn fabric(&self) -> &'static str {
         match self {
@@ -58,7 +57,7 @@ impl Nodes {
         }
     }
 
-    /// The address or path of a node, by its place here.
+    /// Returns the address or path of a node, by its place in the list.
     #[must_use]
     pub fn name(&self, node: NodeId) -> Option<String> {
         let at = usize::from(node.0);
@@ -68,8 +67,8 @@ impl Nodes {
         }
     }
 
-    /// Whether a node has this name: an address as it was written, or a path, which need not be
-    /// text.
+    /// Returns whether a node has this name. The name is an address as it was written, or a path,
+    /// which need not be valid text.
     #[must_use]
     pub fn is_named(&self, node: NodeId, name: &OsStr) -> bool {
         let at = usize::from(node.0);
@@ -79,12 +78,12 @@ impl Nodes {
         }
     }
 
-    /// The node of this name, by its place here.
+    /// Returns the place in the list of the node that has this name.
     pub(super) fn place_of(&self, name: &str) -> Option<NodeId> {
         (0..self.count() as u16).map(NodeId).find(|node| self.name(*node).as_deref() == Some(name))
     }
 
-    /// These nodes and more, whose names have the form of these nodes' names.
+    /// Returns these nodes and further ones, whose names must have the form of these nodes' names.
     pub(super) fn with(&self, names: &[&String]) -> Nodes {
         match self {
             Nodes::Tcp(addresses) => Nodes::Tcp(addresses.iter().chain(names.iter().copied()).cloned().collect()),
@@ -92,7 +91,7 @@ impl Nodes {
         }
     }
 
-    /// These nodes, sorted by `numbers`: `numbers[i]` is the number of the i-th node.
+    /// Returns these nodes, sorted by `numbers`: `numbers[i]` is the number of the i-th node.
     pub(super) fn sorted(&self, numbers: &[NodeId]) -> Nodes {
         fn sort<T: Clone>(list: &[T], numbers: &[NodeId]) -> Vec<T> {
             let mut numbered: Vec<_> = numbers.iter().zip(list).collect();
@@ -106,7 +105,7 @@ impl Nodes {
     }
 }
 
-/// A list of memory nodes cannot be one.
+/// The error of a text that is no list of memory nodes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no list of memory nodes: write host:port,host:port,... or shm:path,path,...")]
 pub struct NotNodes(String);
@@ -126,7 +125,7 @@ impl TryFrom<&OsStr> for Nodes {
         const IN_FILES: &[u8] = b"shm:";
         let wrong = || NotNodes(text.to_string_lossy().into_owned());
         let nodes = match text.as_bytes().strip_prefix(IN_FILES) {
-            // Every path may have the prefix again.
+            // Every path may have the prefix, not only the first one.
             Some(paths) => {
                 let path = |path: &[u8]| OsStr::from_bytes(path.strip_prefix(IN_FILES).unwrap_or(path)).into();
                 Nodes::Shm(paths.split(|byte| *byte == b',').map(path).collect())
@@ -164,7 +163,7 @@ pub(super) enum Remote {
 }
 
 impl Remote {
-    /// A fabric that reaches these nodes. `tcp` is for nodes over TCP.
+    /// Makes a fabric that reaches these nodes. `tcp` has the options for nodes over TCP.
     pub(super) fn new(nodes: &Nodes, tcp: TcpOptions) -> Result<Remote, file::OpenError> {
         Ok(match nodes {
             Nodes::Tcp(addresses) => Remote::Tcp(Tcp::new(addresses.clone(), tcp)),
@@ -172,7 +171,7 @@ impl Remote {
         })
     }
 
-    /// The fabric, for clients.
+    /// Returns the fabric, for clients.
     pub(super) fn fabric(&self) -> Arc<dyn Fabric> {
         match self {
             Remote::Tcp(tcp) => Arc::new(tcp.clone()),
@@ -180,7 +179,8 @@ impl Remote {
         }
     }
 
-    /// Adds a node, which connections from now on reach. Returns false if nodes cannot be added.
+    /// Adds a node, which new connections reach from now on. Returns false if nodes cannot be
+    /// added.
     #[must_use]
     pub(super) fn add(&self, name: &str) -> bool {
         match self {
@@ -189,7 +189,8 @@ impl Remote {
         }
     }
 
-    /// CPU time that the process of a node has used so far, in nanoseconds; 0 if it is not known.
+    /// Returns the CPU time that the process of a node has used so far, in nanoseconds, or 0 if it
+    /// is not known.
     pub(super) fn cpu_ns(&self, node: NodeId) -> u64 {
         match self {
             Remote::Tcp(tcp) => tcp.status(node).map_or(0, |status| status.cpu_ns),
@@ -197,7 +198,7 @@ impl Remote {
         }
     }
 
-    /// The status of a node's server, if it can be asked.
+    /// Returns the status of a node's server, if it can be asked.
     pub(super) fn status(&self, node: NodeId) -> Option<NodeStatus> {
         match self {
             Remote::Tcp(tcp) => tcp.status(node).ok(),
@@ -206,7 +207,7 @@ impl Remote {
     }
 }
 
-/// Fails if a replica is at a node that has no name here.
+/// Fails if a replica is at a node whose name is not known.
 pub(super) fn are_named(metadata: &Metadata, nodes: u16) -> Result<(), MemoryError> {
     let replicas = metadata.shards.iter().flat_map(|shard| &shard.replicas);
     match replicas.map(|replica| replica.node).find(|node| node.0 >= nodes) {
@@ -215,7 +216,8 @@ pub(super) fn are_named(metadata: &Metadata, nodes: u16) -> Result<(), MemoryErr
     }
 }
 
-/// Whether a node is not there at all, rather than refusing to be talked to.
+/// Returns whether a fault means that a node does not answer at all, rather than that it refuses
+/// the client.
 pub(crate) fn is_silence(fault: Fault) -> bool {
     let refused = matches!(fault, Fault::Refused(Refusal::Unreachable(_) | Refusal::Name(_)));
     refused || matches!(fault, Fault::Unreachable | Fault::Behind)

@@ -1,12 +1,12 @@
 //! The tables that this process has open, and the catalog that they follow.
 //!
-//! Several threads read the catalog at the same time, so a thread may come with a catalog that is
-//! older than one that another thread has followed. A table in an older catalog may have been
-//! dropped since. So:
+//! Several threads read the catalog at the same time, so a thread may have a catalog that is older
+//! than one which another thread has followed. A table in an older catalog may have been dropped
+//! since. So:
 //!
 //! 1. Tables are opened, moved and forgotten under one lock, that of `tables`.
-//! 2. A catalog of an older generation than the one that was followed last opens nothing and
-//!    forgets nothing.
+//! 2. A catalog of an older generation than the one that was followed last opens no table and
+//!    forgets no table.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,32 +18,33 @@ use remora_node::{Metadata, Replica, TableEntry, TableId};
 use crate::error::OpenError;
 use crate::mutex::lock;
 
-/// See the [module](self).
+/// The tables that this process has open, and the catalog that they follow.
 #[derive(Default)]
 pub(super) struct Opened {
-    /// By their origins, which neither growth nor another name changes.
+    /// The open tables by their origins, which neither growth nor another name changes.
     tables: Mutex<HashMap<u64, Arc<remora_index::Table>>>,
     /// The catalog, as it was last read.
     catalog: Mutex<Metadata>,
     /// Generation of the catalog up to which all dropped tables are forgotten.
     followed: AtomicU64,
-    /// Generation of the catalog by which a table was last forgotten, or became another one.
+    /// Generation of the catalog by which a table was last forgotten, or was last replaced by the
+    /// larger table that it has grown into.
     forgotten: AtomicU64,
     /// Ids of the tables that are validated by this process's version cache.
     claimed: Mutex<Vec<u16>>,
 }
 
-/// Which table is to be opened.
+/// Names the table that is to be opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted<'n> {
-    /// The one that has this name now.
+    /// The table that has this name now.
     Name(&'n str),
-    /// The one of this origin, which had this name.
+    /// The table with this origin, which had this name.
     Origin(u64, &'n str),
 }
 
 impl Opened {
-    /// No table is open yet. `catalog` is the catalog, if it was read already.
+    /// Makes the list without open tables. `catalog` is the catalog, if it was read already.
     pub(super) fn none(catalog: Metadata) -> Opened {
         Opened { catalog: Mutex::new(catalog), ..Opened::default() }
     }
@@ -53,7 +54,7 @@ impl Opened {
         lock(&self.catalog).clone()
     }
 
-    /// The epoch of the catalog.
+    /// Returns the epoch of the catalog.
     pub(super) fn epoch(&self) -> u64 {
         lock(&self.catalog).epoch
     }
@@ -63,30 +64,31 @@ impl Opened {
         *lock(&self.catalog) = catalog;
     }
 
-    /// The generation of the catalog up to which this process has forgotten all dropped tables.
+    /// Returns the generation of the catalog up to which this process has forgotten all dropped
+    /// tables.
     pub(super) fn followed(&self) -> u64 {
         self.followed.load(Ordering::Acquire)
     }
 
-    /// The generation of the catalog by which this process has last forgotten a table, or replaced
-    /// it by what it has grown into.
+    /// Returns the generation of the catalog by which this process has last forgotten a table, or
+    /// replaced a table by the one that it has grown into.
     #[inline]
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::Acquire)
     }
 
-    /// The open table of a name.
+    /// Returns the open table that has this name.
     pub(super) fn get(&self, name: &str) -> Option<Arc<remora_index::Table>> {
         lock(&self.tables).values().find(|table| table.name() == name).cloned()
     }
 
-    /// The open table of an origin.
+    /// Returns the open table that has this origin.
     pub(super) fn of_origin(&self, origin: u64) -> Option<Arc<remora_index::Table>> {
         lock(&self.tables).get(&origin).cloned()
     }
 
-    /// A table as it is now, or a larger one that another table grows into. `None` if it was
-    /// dropped or discarded, as far as is known here.
+    /// Returns a table as it is now, or the larger table that it has grown into. Returns `None` if
+    /// it was dropped or discarded, as far as this process knows.
     pub(super) fn now(&self, table: &remora_index::Table) -> Option<Arc<remora_index::Table>> {
         let mut own = self.of_origin(table.origin())?;
         while own.born() != table.born() {
@@ -95,14 +97,14 @@ impl Opened {
         Some(own)
     }
 
-    /// All open tables, where they are now.
+    /// Returns all open tables, as they are placed now.
     pub(super) fn all(&self) -> Vec<Arc<remora_index::Table>> {
         lock(&self.tables).values().cloned().collect()
     }
 
-    /// Opens a table by a catalog that was just read, unless it is open: the one of a name, or of
-    /// an origin. `None` if the catalog is older than one that this process has followed: a table
-    /// in it may have been dropped since.
+    /// Opens the table with a name, or with an origin, by a catalog that was just read, unless the
+    /// table is open. Returns `None` if the catalog is older than one that this process has
+    /// followed, because a table in it may have been dropped since.
     pub(super) fn open(
         &self,
         catalog: &Metadata,
@@ -121,7 +123,7 @@ impl Opened {
             known.is_some_and(|table| table.born() != entry.born || table.name() != entry.spec.name)
         };
         if found.as_ref().map_or(true, is_stale) {
-            // Another client has dropped it, or it has grown, or has another name.
+            // Another client has dropped the table, or it has grown, or has another name.
             drop(tables);
             self.follow(catalog.clone())?;
             tables = lock(&self.tables);
@@ -138,12 +140,13 @@ impl Opened {
         Ok(Some(table))
     }
 
-    /// Updates the open tables from a catalog. A table that is not in it has been discarded or
-    /// dropped, and is no longer open. One that grows, or has grown, is another one from now on.
+    /// Updates the open tables from a catalog. A table that is not in the catalog has been
+    /// discarded or dropped, and is no longer open. A table that grows, or has grown, is replaced
+    /// by its new state.
     pub(super) fn follow(&self, catalog: Metadata) -> Result<(), OpenError> {
         let mut tables = lock(&self.tables);
         if catalog.generation < self.followed() {
-            return Ok(()); // another thread has followed a newer one
+            return Ok(()); // another thread has followed a newer catalog
         }
         let is_there = |id: TableId, born: u64| {
             let entry = catalog.tables.get(usize::from(id.0));
@@ -163,24 +166,23 @@ impl Opened {
             self.forgotten.store(catalog.generation, Ordering::Release);
         }
         self.followed.store(catalog.generation, Ordering::Release);
-        // Until all of it is known, no table is added by what was known before.
+        // No table is added by the former catalog before the new one is noted.
         self.note_catalog(catalog);
         drop(tables);
         Ok(())
     }
 
-    /// The tables that are validated by this process's version cache, by their ids.
+    /// Returns the ids of the tables that this process's version cache validates.
     pub(super) fn claimed(&self) -> Vec<u16> {
         lock(&self.claimed).clone()
     }
 
-    /// Whether a table is validated by this process's version cache.
+    /// Returns whether this process's version cache validates a table.
     pub(super) fn has_claimed(&self, table: TableId) -> bool {
         lock(&self.claimed).contains(&table.0)
     }
 
-    /// Notes that a table is validated by this process's version cache. Returns whether that is
-    /// new.
+    /// Notes that this process's version cache validates a table. Returns whether that is new.
     pub(super) fn note_claim(&self, table: TableId) -> bool {
         let mut claimed = lock(&self.claimed);
         let is_new = !claimed.contains(&table.0);
@@ -191,7 +193,7 @@ impl Opened {
     }
 }
 
-/// Tells the fabric where a table's records are, in each replica that is `new` to it.
+/// Tells the fabric where a table's records are, in each replica that is `new` to the fabric.
 pub(super) fn announce_lines(fabric: &dyn Fabric, table: &remora_index::Table, new: impl Fn(&Replica) -> bool) {
     let lines = table.index().lines_of_records();
     for replica in (0..table.shards()).flat_map(|shard| table.shard_replicas(shard)).filter(|replica| new(replica)) {

@@ -11,17 +11,17 @@ use remora_fabric::setters;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ClusterOptions {
-    /// Memory nodes that it is founded with.
+    /// Number of memory nodes with which the cluster is founded.
     pub nodes: u16,
-    /// Copies of each record, unless a table says otherwise: the primary and its backups. If
-    /// `None`, as many as there are memory nodes that are no spares, but at most 3.
+    /// Number of copies of each record, the primary and its backups, for tables whose options name
+    /// no other. If `None`, one at each memory node that is not a spare, but at most 3.
     pub replicas: Option<u8>,
-    /// The last `spares` memory nodes get no shards of new tables. They take copies of what other
-    /// nodes held, when those die.
+    /// Number of spares: the last `spares` memory nodes get no shards of new tables. When other
+    /// nodes die, copies of their shards are made at the spares.
     pub spares: u16,
     /// Bytes of each memory node.
     pub node_bytes: usize,
-    /// How transactions are run.
+    /// The protocol by which transactions run.
     pub protocol: Protocol,
 }
 
@@ -33,16 +33,16 @@ impl Default for ClusterOptions {
     }
 }
 
-/// Offsets in a region have 48 bits.
+/// Largest size of a memory node in bytes, because offsets in a region have 48 bits.
 const NODE_BYTES_MAX: u64 = 1 << 48;
 
 impl ClusterOptions {
-    /// Copies of each record.
+    /// Returns the number of copies of each record.
     pub(super) fn copies(&self) -> u8 {
         self.replicas.unwrap_or_else(|| self.nodes.saturating_sub(self.spares).clamp(1, 3) as u8)
     }
 
-    /// Fails if no cluster can be founded like that.
+    /// Fails if no cluster can be founded with these options.
     pub(super) fn check(&self) -> Result<(), MemoryError> {
         let (nodes, replicas) = (usize::from(self.nodes), usize::from(self.copies()));
         if nodes == 0 || replicas == 0 {
@@ -65,7 +65,7 @@ impl ClusterOptions {
         Ok(())
     }
 
-    /// The sizes of each memory node's regions: one region, in whole lines.
+    /// Returns the sizes of each memory node's regions. A node has one region of whole lines.
     pub(super) fn regions(&self) -> Vec<Vec<usize>> {
         vec![vec![self.node_bytes.next_multiple_of(LINE_BYTES)]; self.nodes.into()]
     }

@@ -1,5 +1,5 @@
-//! Which memory nodes this process goes near: neither one that the cluster has lost, nor one that
-//! was away when it came.
+//! The memory nodes that this process may connect to. It connects neither to a node that the
+//! cluster has lost, nor to one that was unreachable when this controller connected.
 
 use remora_fabric::{NodeId, NodeSet};
 use remora_node::MemoryError;
@@ -9,39 +9,42 @@ use crate::error::OpenError;
 use crate::mutex::lock;
 
 impl Cluster {
-    /// Memory nodes that are neither lost nor were away when this controller came.
+    /// Returns the memory nodes that this process uses: the ones that are neither lost nor absent.
+    /// A node is absent if it was unreachable when this controller connected.
     #[must_use]
     pub fn live_nodes(&self) -> NodeSet {
         NodeSet::first(self.memory_nodes()).without(*lock(&self.inner.lost)).without(*lock(&self.inner.absent))
     }
 
-    /// Memory nodes that were away when this controller came, and that it has not heard of since.
+    /// Returns the absent memory nodes: they were unreachable when this controller connected, and
+    /// it has not heard of them since.
     pub(crate) fn absent(&self) -> NodeSet {
         *lock(&self.inner.absent)
     }
 
-    /// Takes nodes that do not answer for absent, as if they had been away when this controller
-    /// came.
+    /// Takes nodes that do not answer for absent, as if they had been unreachable when this
+    /// controller connected.
     pub(crate) fn miss(&self, nodes: NodeSet) {
         nodes.iter().for_each(|node| self.inner.fabric.abandon(node));
         let mut absent = lock(&self.inner.absent);
         *absent = NodeSet::from_bits(absent.to_bits() | nodes.to_bits());
     }
 
-    /// Fails while nodes are absent. If they came back as they were, a client would lack its rings
-    /// there, and a table its entry in the catalog.
+    /// Fails while nodes are absent. If they came back with their memory, a client would lack its
+    /// rings there, and their catalog would lack new tables.
     pub(super) fn lacks_nothing(&self) -> Result<(), MemoryError> {
         if self.absent().is_empty() { Ok(()) } else { Err(MemoryError::EpochChanging) }
     }
 
-    /// Counts on the absent nodes again: they answer, or the configuration has them as lost.
+    /// Counts on the absent nodes again, because they answer, or because the configuration has them
+    /// as lost.
     pub(crate) fn expect_all(&self) {
         let absent = std::mem::take(&mut *lock(&self.inner.absent));
         absent.iter().for_each(|node| self.inner.fabric.readmit(node));
     }
 
-    /// Has new connections reach the memory nodes of the last epoch. They reach no node that is
-    /// lost, and none that is absent.
+    /// Makes new connections reach the memory nodes of the last epoch, except nodes that are lost
+    /// or absent.
     pub(crate) fn follow_nodes(&self) -> Result<(), OpenError> {
         self.learn_names()?;
         let Some(configuration) = &self.configuration else { return Ok(()) };

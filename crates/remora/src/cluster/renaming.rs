@@ -1,8 +1,9 @@
 //! Giving tables other names.
 //!
-//! A name is only how a table is found: what clients remember of a table goes by its place in the
-//! catalog. So a table has its new name at once, and no client is waited for. One that opens the
-//! old name before it has heard of the change gets the table that it had open by that name.
+//! Clients use a name only to find a table. What they remember of a table is kept by the table's
+//! place in the catalog. So a table has its new name at once, and the renaming waits for no client.
+//! A client that opens the old name before it has heard of the change gets the table that it had
+//! open by that name.
 
 use remora_fabric::Lane;
 use remora_node::{Metadata, metadata};
@@ -11,20 +12,20 @@ use super::handle::Cluster;
 use crate::error::OpenError;
 
 impl Cluster {
-    /// Gives a table another name. Handles of the table, in every process, are as good as before;
-    /// their errors may go on to have the old name. The old name is free.
+    /// Gives a table another name. Handles of the table, in every process, stay valid. Errors from
+    /// these handles may still have the old name. The old name is free.
     ///
-    /// Another client hears of it within 0.2 s. Until then, the table that it gets by the old name
-    /// may be the renamed one, if it has that open.
+    /// Other clients hear of the change within 0.2 s. Until then, a client that has the renamed
+    /// table open may get it by its old name.
     ///
     /// Fails with [`OpenErrorKind::TableExists`](crate::OpenErrorKind::TableExists) if a table has
     /// the new name, with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has
     /// the old one, and with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while
     /// a client is creating the table.
     ///
-    /// Other kinds of tables consist of several tables, of which this call renames one: for them
-    /// use [`rename_ordered`](Cluster::rename_ordered), [`rename_large`](Cluster::rename_large) or
-    /// [`rename_dyn_table`](Cluster::rename_dyn_table).
+    /// Other kinds of tables consist of several tables, and this call renames only one of these.
+    /// For other kinds use [`rename_ordered`](Cluster::rename_ordered),
+    /// [`rename_large`](Cluster::rename_large) or [`rename_dyn_table`](Cluster::rename_dyn_table).
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -38,8 +39,8 @@ impl Cluster {
         self.rename_together(from, to, vec![from.to_owned()])
     }
 
-    /// Gives the parts of a table, whose names begin with that of the table, other names, in one
-    /// change of the catalog.
+    /// Gives the parts of a table other names, in one change of the catalog. The names of parts
+    /// begin with the name of the table.
     pub(crate) fn rename_together(&self, from: &str, to: &str, parts: Vec<String>) -> Result<(), OpenError> {
         let new = |part: &String| format!("{to}{}", part.strip_prefix(from).unwrap_or_default());
         let names: Vec<_> = parts.into_iter().map(|part| (part.clone(), new(&part))).collect();
@@ -54,7 +55,7 @@ impl Cluster {
         tracing::info!(?names, generation = catalog.generation, "tables are renamed");
         let generation = catalog.generation;
         self.inner.opened.follow(catalog)?;
-        // Others hear of it when they look next.
+        // Other clients hear of the change when they look next.
         Ok(self.tell_of_change(generation)?)
     }
 }

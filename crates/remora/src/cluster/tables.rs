@@ -16,26 +16,28 @@ use crate::record::Record;
 use crate::table::{RawTable, Schema, Table};
 use remora_fabric::setters;
 
-/// How to create a table.
+/// Options for creating a table: its first size, its copies, and how it is spread over memory
+/// nodes.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TableOptions {
-    /// Rows that it has room for at first.
+    /// Number of rows for which the table has room at first.
     pub rows: u64,
-    /// Copies of each record; the cluster's default if `None`.
+    /// Number of copies of each record. If `None`, the cluster's default.
     pub replicas: Option<u8>,
-    /// Parts that it is spread over; one for each memory node that is not a spare if `None`.
+    /// Number of parts (shards) over which the table is spread. If `None`, one for each memory node
+    /// that is not a spare.
     pub shards: Option<u16>,
     /// The memory node that has the primary of the first part, counted from 0. The primaries of the
-    /// other parts are at the nodes behind it.
+    /// other parts are at the nodes after it.
     pub first_node: u16,
-    /// How a reader notices a record that is just being written. `None` chooses: nothing for
-    /// records of one 64-byte line; line versions for a key and a value of up to 512 bytes
-    /// together; a checksum for longer ones, and for all of them where the fabric does not read
-    /// lines whole.
+    /// How a reader notices that a record is just being written. If `None`, the library chooses.
+    /// Records of one line of 64 bytes need nothing. If key and value have up to 512 bytes
+    /// together, the record has line versions. Longer records have a checksum. If the fabric does
+    /// not read lines whole, all records have a checksum.
     pub read_scheme: Option<ReadScheme>,
-    /// Whether the table grows before it is full, while transactions go on. One that does not grows
-    /// when [`Cluster::grow_table`] is called.
+    /// Whether the table grows by itself before it is full, while transactions go on. If not, it
+    /// grows only when [`Cluster::grow_table`] is called.
     pub grows: bool,
 }
 
@@ -48,36 +50,39 @@ setters!(TableOptions {
 });
 
 impl TableOptions {
-    /// A table of `rows` rows, which grows when it needs more, otherwise with the cluster's
-    /// defaults.
+    /// Returns the options for a table of `rows` rows, which grows by itself when it needs more.
+    /// For everything else it has the cluster's defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> TableOptions {
         TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None, grows: true }
     }
 }
 
-/// Pause between two looks whether a table that another client creates is ready.
+/// Pause between two checks whether a table that another client creates is ready.
 const CREATION_PAUSE: Duration = Duration::from_millis(5);
-/// Looks at such a table: a minute of them.
+/// Number of checks whether a table that another client creates is ready. Together they take a
+/// minute.
 const CREATION_LOOKS: u32 = 12_000;
 
-/// Bytes of key and value up to which records have line versions. For such records, line versions
-/// cost readers less CPU time than a checksum, and writers none. For larger records they cost
-/// readers no less, and take an eighth more bytes (`docs/reproduce-latches.md`).
+/// Largest number of bytes of key and value for which records have line versions. For such records,
+/// line versions cost readers less CPU time than a checksum, and writers none. For larger records
+/// they cost readers no less, and take an eighth more bytes (`docs/reproduce-latches.md`).
 const LINE_VERSIONS_MAX: usize = 512;
 
 impl Cluster {
-    /// Creates a table, empty. A name has 1 to 64 bytes, and no control characters.
+    /// Creates an empty table, and returns its handle. A name has 1 to 64 bytes, and no control
+    /// characters.
     ///
     /// Fails with [`OpenErrorKind::TableExists`] if there is a table of this name, with
     /// [`OpenErrorKind::Full`] if a memory node has no room for it, and with
-    /// [`OpenErrorKind::Argument`] for a name, a size or a number of copies that cannot be. A
-    /// cluster has at most 128 tables, the parts of ordered tables and of others counted.
+    /// [`OpenErrorKind::Argument`] if the name, a size or a number of copies is not allowed. A
+    /// cluster has at most 128 tables. The parts of ordered tables, and of other kinds, count as
+    /// tables.
     pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
         self.create_table_as(name, Table::<K, V>::schema(), options)
     }
 
-    /// Creates a table of this schema, of which the caller knows that it fits the types.
+    /// Creates a table with this schema. The caller makes sure that the schema fits the types.
     pub(crate) fn create_table_as<K: Key, V: Record>(
         &self,
         name: &str,
@@ -88,13 +93,13 @@ impl Cluster {
         Ok(Table::new(created?, self.inner.cluster))
     }
 
-    /// Creates a table of this schema, whose handle has no types.
+    /// Creates a table with this schema. Its handle has no types.
     pub(crate) fn create_raw(&self, name: &str, schema: Schema, options: TableOptions) -> Result<RawTable, OpenError> {
         let created = self.create_with(name, schema, options).map_err(|error| error.of_table(name));
         Ok(RawTable::new(created?, self.inner.cluster))
     }
 
-    /// Opens a table of this schema, whose handle has no types.
+    /// Opens a table with this schema. Its handle has no types.
     pub(crate) fn open_raw(&self, name: &str, schema: Schema) -> Result<RawTable, OpenError> {
         Ok(RawTable::new(self.open_with(name, schema)?, self.inner.cluster))
     }
@@ -144,7 +149,8 @@ impl Cluster {
             shard_bytes: sizes.shard_bytes,
             grows: if options.grows { Grows::ByItself } else { Grows::WhenTold },
         };
-        // The closure asks for nodes and client itself: there the last epoch has been entered.
+        // The closure itself asks for the nodes and the client, because the last epoch has been
+        // entered by then.
         let draft = self.draft();
         let create = || {
             self.administer(async |lane: &Lane| {
@@ -160,8 +166,8 @@ impl Cluster {
         if let Some(draft) = &draft {
             draft.note(id);
         }
-        // Records with a checksum need this, too. The checksum vouches for the value, but
-        // validation looks at lock and version alone, which must be of one instant.
+        // Records with a checksum need this, too. The checksum covers the value, but validation
+        // reads only the lock and the version, which must be of one instant.
         if atomic_line {
             let table = remora_index::Table::open(&metadata, name)?;
             announce_lines(self.fabric(), &table, |_| true);
@@ -170,8 +176,8 @@ impl Cluster {
         self.open_with(name, schema)
     }
 
-    /// Memory nodes for new tables: live nodes that are neither spare nor about to leave. If these
-    /// are too few, all live nodes.
+    /// Returns the memory nodes for new tables: live nodes that are neither spares nor about to
+    /// leave. If these are too few, all live nodes.
     pub(super) fn places(&self) -> NodeSet {
         let live = self.live_nodes();
         let regular = NodeSet::first(self.founders() - self.inner.options.spares.min(self.founders()));
@@ -181,11 +187,11 @@ impl Cluster {
         if places.count() < u16::from(self.replicas()) { live } else { places }
     }
 
-    /// Opens a table, or creates it, empty, if there is none of this name. If another client is
-    /// creating it, waits until that client has finished or has died, but at most a minute.
+    /// Opens a table, or creates an empty one if there is none of this name. If another client is
+    /// creating the table, waits until that client has finished or has died, but at most a minute.
     ///
-    /// Fails if the table has other types than these. The options of a table that exists stay as
-    /// they are.
+    /// Fails as [`open_table`](Cluster::open_table) and [`create_table`](Cluster::create_table) do.
+    /// The options of a table that exists stay as they are.
     pub fn open_or_create_table<K: Key, V: Record>(
         &self,
         name: &str,
@@ -194,7 +200,7 @@ impl Cluster {
         self.open_or_create(|| self.open_table(name), || self.create_table(name, options))
     }
 
-    /// Opens something, or creates it if it is not there.
+    /// Opens something, or creates it if it does not exist.
     pub(crate) fn open_or_create<T>(
         &self,
         open: impl Fn() -> Result<T, OpenError>,
@@ -206,7 +212,7 @@ impl Cluster {
                 Err(error) if self.is_being_created(&error) => error,
                 Err(error) if matches!(error.kind(), OpenErrorKind::NoTable | OpenErrorKind::Dropped) => match create()
                 {
-                    // Another client was faster.
+                    // Another client has created it meanwhile.
                     Err(error) if error.kind() == OpenErrorKind::TableExists || self.is_being_created(&error) => error,
                     created => return created,
                 },
@@ -221,12 +227,12 @@ impl Cluster {
         }
     }
 
-    /// Whether a client that is alive is creating the table that is in the way.
+    /// Returns whether a client that is alive is creating the table of this name.
     fn is_being_created(&self, error: &OpenError) -> bool {
         matches!(error.kind(), OpenErrorKind::Unfinished { client } if !self.is_dead(client))
     }
 
-    /// Opens a table that exists.
+    /// Opens a table that exists, and returns its handle.
     ///
     /// Fails with [`OpenErrorKind::NoTable`] or [`OpenErrorKind::Dropped`] if there is none of this
     /// name, with [`OpenErrorKind::Unfinished`] while a client creates it, with
@@ -236,7 +242,7 @@ impl Cluster {
         self.open_table_as(name, Table::<K, V>::schema())
     }
 
-    /// Opens a table of this schema, of which the caller knows that it fits the types.
+    /// Opens a table with this schema. The caller makes sure that the schema fits the types.
     pub(crate) fn open_table_as<K: Key, V: Record>(
         &self,
         name: &str,
@@ -247,7 +253,7 @@ impl Cluster {
 
     fn open_with(&self, name: &str, wanted: Schema) -> Result<Arc<remora_index::Table>, OpenError> {
         let known = self.inner.opened.get(name);
-        // Another client may have dropped it, and created another one of that name.
+        // Another client may have dropped the table, and created another one with the same name.
         let has_heard = || self.configuration.as_ref().and_then(|all| all.look(|membership| membership.dropped()).ok());
         let is_current = |table: &Arc<remora_index::Table>| {
             table.entry().spec.fingerprint == wanted.fingerprint
@@ -260,7 +266,8 @@ impl Cluster {
                 if let (_, TableEntry { creator: Some(client), .. }) = catalog.table(name)?
                     && self.creator() != Some(*client)
                 {
-                    // This process does not open it yet: when it is ready, it may be another table.
+                    // This process does not open the table yet: when the name is ready, it may be
+                    // the one of another table.
                     return Err(MemoryError::Unfinished { table: name.to_owned(), client: *client }.into());
                 }
                 if let Some(table) = self.inner.opened.open(&catalog, Wanted::Name(name))? {
@@ -298,7 +305,7 @@ impl Cluster {
     pub(crate) fn accept(&self, table: &remora_index::Table) -> Result<(), OpenError> {
         self.check_protocol(table)?;
         let is_local = table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL;
-        // Workers do not wait for the configuration if this process has the table already.
+        // Workers do not wait for the configuration if this process has claimed the table already.
         if is_local && !self.inner.opened.has_claimed(table.id()) {
             self.claim(table)?;
         }
@@ -325,8 +332,8 @@ impl Cluster {
     }
 }
 
-/// Rows of a shard: its share of all rows, and five standard deviations more, because keys scatter
-/// unevenly.
+/// Returns the number of rows for which a shard needs room. This is its share of all rows, and five
+/// standard deviations more, because keys scatter unevenly.
 pub(super) fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
     if shards == 1 {
         return rows;

@@ -9,27 +9,27 @@ use remora_txn::{Validation, VersionCache};
 
 use super::handle::Cluster;
 
-/// The most bytes of a version cache. More has no use, and must not be asked of the system.
+/// Largest size of a version cache, in bytes. A larger one would be of no use, so the process must
+/// not ask the system for it.
 const VERSION_CACHE_BYTES_MAX: usize = 1 << 30;
 
 impl Cluster {
-    /// The version cache that all workers of this cluster share that validate locally
-    /// (`ford-local`). The first call makes it, of about as many bytes as asked for, at most 1 GiB;
-    /// the first worker makes one of [`VersionCache::BYTES`]. A table has one version cache:
-    /// clients of another [`Cluster::connect`], also of this process, are refused a table while
-    /// workers of this one are there that may write it.
+    /// Returns the version cache that all workers of this cluster share that validate locally
+    /// (`ford-local`). The first call makes it, with about `bytes` bytes, and at most 1 GiB. If a
+    /// worker comes before that, it makes one of [`VersionCache::BYTES`] bytes. A table has one
+    /// version cache. So while this handle has workers that may write a table, clients of another
+    /// [`Cluster::connect`] are refused the table, even in the same process.
     pub fn version_cache(&self, bytes: usize) -> &Arc<VersionCache> {
         self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes.min(VERSION_CACHE_BYTES_MAX))))
     }
 
-    /// The version cache, if the workers of this handle validate by one.
+    /// Returns the version cache, if the workers of this handle validate by one.
     pub(crate) fn own_version_cache(&self) -> Option<Arc<VersionCache>> {
         let is_local = self.protocol.validation() == Validation::Local;
         is_local.then(|| self.version_cache(VersionCache::BYTES).clone())
     }
 
-    /// Has a table validated by this process's version cache alone, as long as workers of it are
-    /// there.
+    /// Claims a table for this process's version cache, as long as this process has workers.
     pub(super) fn claim(&self, table: &remora_index::Table) -> Result<(), MemoryError> {
         let Some(configuration) = &self.configuration else { return Ok(()) };
         let claim = || {
@@ -38,14 +38,14 @@ impl Cluster {
         };
         claim()?;
         if self.inner.opened.note_claim(table.id()) {
-            // A worker that came in between did not claim it.
+            // A worker that was made in between has not claimed the table.
             claim()?;
         }
         Ok(())
     }
 }
 
-/// The error of a table that another process's version cache vouches for.
+/// Returns the error of a table that another process's version cache validates.
 pub(super) fn other_cache(OtherCache(client): OtherCache) -> MemoryError {
     MemoryError::OtherVersionCache(client)
 }
