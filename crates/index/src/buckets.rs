@@ -1,47 +1,48 @@
-//! What all hash indexes of a shard have in common: an array of buckets behind a header.
+//! The common part of all hash indexes: a shard has a header, and then an array of buckets.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Bytes of a shard's header, at least, whatever its index.
+/// Smallest number of bytes of a shard's header, with any index.
 pub(crate) const SHARD_HEADER_BYTES: u64 = 128;
 
-/// An array of buckets: main buckets, which keys hash to, then overflow buckets, which chains grow
-/// by.
+/// An array of buckets in a shard. Main buckets come first: keys hash to them. Then come overflow
+/// buckets, by which chains grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buckets {
-    /// Main buckets.
+    /// Number of main buckets.
     pub main: u64,
-    /// Buckets behind them, shared by all chains.
+    /// Number of overflow buckets, which all chains share.
     pub overflow: u64,
     /// Bytes of a bucket.
     pub bytes: u64,
-    /// Offset of the first.
+    /// Offset of the first bucket.
     pub first: u64,
 }
 
 impl Buckets {
-    /// How many there are.
+    /// Returns the number of all buckets.
     #[inline]
     #[must_use]
     pub fn count(&self) -> u64 {
         self.main + self.overflow
     }
 
-    /// Offset of a bucket in its shard; the main ones come first.
+    /// Returns the offset of a bucket in its shard. The main buckets have the lowest numbers.
     #[inline]
     #[must_use]
     pub fn at(&self, number: u64) -> u64 {
         self.first + number * self.bytes
     }
 
-    /// Offset behind the last one.
+    /// Returns the offset at which the last bucket ends.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.at(self.count())
     }
 
-    /// Number of the bucket at an offset, which may be anything, if there is one.
+    /// Returns the number of the bucket that begins at an offset, if there is one. The offset may
+    /// be any number.
     #[inline]
     #[must_use]
     pub fn number(&self, offset: u64) -> Option<u64> {
@@ -49,8 +50,8 @@ impl Buckets {
         (number < self.count() && self.at(number) == offset).then_some(number)
     }
 
-    /// The main bucket of a key: by multiplication, so that other bits of the hash are free to
-    /// choose the shard.
+    /// Returns the main bucket of a key, from the hash `scatter`. It uses a multiplication, so that
+    /// other bits of the hash are free to choose the shard.
     #[inline]
     #[must_use]
     pub fn home(&self, scatter: u64) -> u64 {
@@ -58,21 +59,21 @@ impl Buckets {
     }
 }
 
-/// How an index lies in a shard: what the rounds of a transaction, loaders and checks need to know
-/// of it.
+/// The layout of an index in a shard, as far as the rounds of a transaction, loaders and checks
+/// need it.
 pub trait Index: fmt::Debug + Send + Sync {
-    /// The buckets of a shard.
+    /// Returns the buckets of a shard.
     fn buckets(&self) -> Buckets;
 
-    /// Bytes of a shard.
+    /// Returns the bytes of a shard.
     fn bytes(&self) -> u64;
 
-    /// Slots of records in a shard.
+    /// Returns the number of record slots in a shard.
     fn slots_in_all(&self) -> u64;
 
-    /// What of a shard consists of records alone.
+    /// Returns the range of offsets in a shard that consists only of records.
     fn lines_of_records(&self) -> Range<u64>;
 
-    /// Offset of the first slot of a record at or behind an offset.
+    /// Returns the offset of the first record slot at or after an offset, if there is one.
     fn slot_behind(&self, at: u64) -> Option<u64>;
 }

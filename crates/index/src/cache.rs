@@ -1,15 +1,15 @@
-//! The location cache (DrTM, section 6.3): copies of index buckets, so that a key looked up again
-//! costs no READ.
+//! The location cache (DrTM, section 6.3): copies of index buckets, so that a client that looks a
+//! key up again needs no READ of the index.
 //!
-//! One for each table, shared by all threads of a client: a line holds the last copy of a bucket
-//! that anyone has read, so one READ caches the locations of seven keys. About 30 bytes for each
-//! key of the table.
+//! Each table has one cache, which all threads of a client share. A line holds the last copy of a
+//! bucket that any thread has read, so one READ caches the locations of seven keys. The cache takes
+//! about 30 bytes for each key of the table.
 //!
-//! Lock-free because it may be wrong: words are stored one by one, lines are replaced without
-//! asking, a copy goes stale when its bucket changes, and a location learned from an RPC overwrites
-//! whatever pair it comes to. Whatever it says is checked against the record that it names, by key
-//! and incarnation; a location that fails is forgotten and the bucket is read again. That a key is
-//! absent is never concluded from the cache.
+//! The cache needs no locks, because it may be wrong. Words are stored one by one, lines are
+//! replaced without a check, a copy becomes stale when its bucket changes, and a location that was
+//! learned from a call overwrites any pair. Every location from the cache is checked against the
+//! record that it names, by key and incarnation. If the check fails, the location is forgotten, and
+//! the bucket is read again. The cache is never used to conclude that a key is absent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,33 +24,33 @@ use crate::cluster_hash::{BUCKET_SLOTS, BUCKET_WORDS, Location, Probe, entry_wor
 #[repr(align(128))]
 struct Line([AtomicU64; BUCKET_WORDS]);
 
-/// See the [module](self).
+/// The location cache of a table. The head of this module says what it may get wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct LocationCache {
     lines: Arc<Box<[Line]>>,
-    /// Every bucket has a line of its own.
+    /// Whether every bucket has its own line.
     complete: bool,
 }
 
 impl LocationCache {
-    /// A cache of at most `bytes` bytes, for a table of `buckets` buckets.
+    /// Makes a cache of at most `bytes` bytes, for a table of `buckets` buckets.
     pub(crate) fn new(buckets: u64, bytes: usize) -> LocationCache {
         let count = (bytes / size_of::<Line>()).min(buckets as usize).max(1);
-        // Memory that is zero already: writing it would keep transactions waiting for a table that
-        // has grown.
+        // The system gives memory that is zero already. To write zeros would make transactions wait
+        // for a table that has grown.
         let lines = <[Line]>::new_box_zeroed_with_elems(count);
         let lines = lines.unwrap_or_else(|_| Box::new([Line::new_zeroed()]));
         LocationCache { complete: lines.len() as u64 == buckets, lines: Arc::new(lines) }
     }
 
-    /// Direct-mapped.
+    /// Returns the line of a bucket. The cache is direct-mapped.
     #[inline]
     fn line(&self, bucket: u64) -> &Line {
         let index = bucket as usize;
         &self.lines[if self.complete && index < self.lines.len() { index } else { index % self.lines.len() }]
     }
 
-    /// What the copy of a bucket says.
+    /// Searches the copy of a bucket for a key's word.
     #[inline]
     pub(crate) fn search(&self, shard: ShardId, bucket: u64, word: u64) -> Probe {
         let line = self.line(bucket);
@@ -64,8 +64,9 @@ impl LocationCache {
         }
     }
 
-    /// Keeps one location: in the key's own pair, else in one that names nothing, else in one that
-    /// follows from the key, so that at worst another key of the bucket is looked up again.
+    /// Keeps one location. It goes to the key's own pair or, if there is none, to a pair that names
+    /// no record. If there is none either, it goes to a pair that follows from the key. In that
+    /// case, another key of the bucket has to be looked up again.
     pub(crate) fn learn(&self, bucket: u64, hash: KeyHash, location: Location) {
         let line = self.line(bucket);
         let load = |index: usize| line.0[index].load(Ordering::Relaxed);
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_was_learned_is_found_until_it_is_forgotten() {
-        // A line for each bucket, and one for all.
+        // A cache with a line for each bucket, and one with a single line.
         for bytes in [4096, 1] {
             let cache = LocationCache::new(4, bytes);
             for scatter in 0..BUCKET_SLOTS as u64 + 3 {

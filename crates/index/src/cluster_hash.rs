@@ -16,83 +16,85 @@
 //! type 0 = empty, 1 = entry (the offset is that of a record's slot), 2 = link
 //! ```
 //!
-//! The text gives Entry and Header their codes both ways round; these are ours. Its fourth type, a
-//! link into the client's cache, is not needed: our cache is addressed by bucket. Its last slot
-//! becomes a link when the bucket overflows, and the entry that was there moves; here the link has
-//! a place of its own, so **nothing is ever moved**: a location stays good as long as its key
-//! lives, and a chain only ever grows at its end.
+//! The text gives the types Entry and Header different codes in two places; the codes here are our
+//! own. The text's fourth type, a link into the client's cache, is not needed, because our cache is
+//! addressed by bucket. In the text, the last slot of a bucket becomes a link when the bucket
+//! overflows, and its entry moves. Here the link has its own place, so **nothing is ever moved**: a
+//! location stays valid as long as its key lives, and a chain grows only at its end.
 //!
-//! A lookup reads the main bucket of its key, then as many indirect buckets as the chain has: about
-//! one READ, since a bucket has seven pairs.
+//! A lookup reads the main bucket of its key, and then the indirect buckets of the chain. Since a
+//! bucket has seven pairs, this takes about one READ.
 //!
 //! # Inserts and deletes
 //!
 //! Clients read everything by one-sided READs. An insert is *prepared* by the CPU of the primary's
-//! node ([`crate::Host`]): one thread chooses the pair and the record's slot, so there is never
-//! more than one entry for a key, and two inserters of one key meet at the same record. What it
-//! links is a record that is prepared: absent, but with a version and a lock word, so that
-//! inserting, from there on, is an ordinary update, and that the key is absent can be validated
-//! like a value. A delete is an ordinary update too: its holder installs a tombstone, then unlinks
-//! the entry, then unlocks.
+//! node ([`crate::Host`]): one thread, the *host*, chooses the pair and the record's slot. So there
+//! is never more than one entry for a key, and two inserts of one key meet at the same record. The
+//! host links a record that is *prepared*: the key is absent, but the record has a version and a
+//! lock word. From there on, an insert is an ordinary update, and the absence of the key can be
+//! validated like a value. A delete is an ordinary update, too. The holder of the record's lock
+//! installs a tombstone, then unlinks the entry, then unlocks.
 //!
-//! # Who may write which word, and when
+//! # The writers of each word
 //!
-//! | word | who, at the primary | when |
+//! | word | writer, at the primary | when |
 //! | --- | --- | --- |
 //! | header, links | the host | always; a link once, from 0 |
 //! | pair | the host | while it is empty: links it, key word first, then the entry |
-//! | pair: entry | who holds the lock of the record that it links | to unlink it, after the tombstone |
+//! | pair: entry | the holder of the lock of the record that it links | to unlink it, after the tombstone |
 //! | record from its version on | the host | while no pair links it |
-//! | record from its version on | who holds its lock | while a pair links it |
+//! | record from its version on | the holder of its lock | while a pair links it |
 //! | lock word | the client that the table's discipline names | always; preparing and undoing never do |
 //!
-//! To *undo* a prepared insert the host acts for the holder of its lock, who waits for the answer
-//! with the lock held. At a backup nobody but its applier writes.
+//! To *undo* a prepared insert, the host acts for the holder of the record's lock, which keeps the
+//! lock until it has the answer. At a backup, only the applier writes.
 //!
-//! So every word has one writer at a time, and the hand-over is itself a word that the next writer
-//! has seen: "empty" in the entry, or a lock. A deleter therefore learns which pair it is from a
-//! READ that it makes with the lock held (behind the CAS, in the same round): a location that was
-//! cached could be that of an earlier life in the same slot.
+//! So every word has one writer at a time. The hand-over is itself a word that the next writer has
+//! seen: "empty" in the entry, or a lock. So a transaction that deletes learns which pair links the
+//! record from a READ under the lock (after the CAS, in the same round). A cached location could be
+//! the one of an earlier life in the same slot.
 //!
 //! 1. *An entry names a whole record.* The host writes the image, then the key word, then the
-//!    entry; all stores are Release. Who finds the entry finds the record of that life, or a later
-//!    one.
-//! 2. *An empty pair's record is a whole tombstone, or was never committed.* The deleter's WRITEs
-//!    are ordered: tombstone, entry, lock. So the host, when it finds a pair empty, also sees the
-//!    version that its last life ended with.
+//!    entry; all stores are Release. A client that finds the entry finds the record of that life,
+//!    or of a later one.
+//! 2. *An empty pair's record is a whole tombstone, or was never committed.* The WRITEs of a delete
+//!    are ordered: tombstone, entry, lock. So if the host finds a pair empty, it also sees the
+//!    version with which the pair's last life ended.
 //! 3. *The key of a linked record never changes,* so the host compares keys without any lock or
 //!    check.
 //! 4. *A pair that is read torn does no harm.* A READ can bring the entry of one life and the key
-//!    word of another. The record says whose it is; and a key that was missed this way has been
-//!    linked after the READ began, so that [`still_absent`] finds it.
+//!    word of another. The record says to which key it belongs. If a key was missed this way, it
+//!    has been linked after the READ began, so [`still_absent`] finds it.
 //! 5. *A record that is read while it is prepared or undone may look torn,* as the host holds no
-//!    lock on it. But it comes from a life that has ended (or from none) and goes to one that has
-//!    not begun: no mixture of both says "present". No key is absent because a tombstone says so:
-//!    look into the bucket again.
+//!    lock on it. But it changes from a life that has ended (or from none) to one that has not
+//!    begun, and no mixture of both says "present". A tombstone does not show that a key is absent:
+//!    the client looks into the bucket again.
 //!
-//! The host asserts rule 1. The others are about what clients write at the same time:
+//! The host asserts rule 1. Rules 2 to 5 are about what clients write at the same time:
 //! `crates/index/tests/host` checks them.
 //!
 //! # Versions never restart
 //!
-//! Neither a key's nor a slot's, through all its lives: the read schemes, the appliers and
-//! validation by version need it. The version u that a prepare gives is above the header's *floor*,
-//! above that of the slot it takes, and above those of the records which the empty pairs of the
-//! chain retain for this key; and u becomes the floor. An empty pair therefore keeps the offset and
-//! the key word of its last life. When the host takes the pair for another key, it first raises the
-//! floor above what the pair retained: what a pair forgets the floor knows. u is odd (nothing was
-//! committed); the commit installs u + 1.
+//! Versions never restart, neither of a key nor of a slot, through all its lives. The read schemes,
+//! the appliers and validation by version need this. The version u that a prepare gives is above
+//! three others: the header's *floor*, the version of the slot that it takes, and the versions of
+//! the records which the empty pairs of the chain retain for this key. Then u becomes the floor.
+//! For this, an empty pair keeps the offset and the key word of its last life. When the host takes
+//! the pair for another key, it first raises the floor above the version that the pair retained. So
+//! the floor covers what a pair forgets. u is odd, because nothing was committed. The commit
+//! installs u + 1.
 //!
 //! # Backups, in any order
 //!
-//! A log entry carries the image of the record, and [patches](crate::Patch) of the index: the pair,
-//! and all links on the way to it. Rings are applied in any order, so a pair must say which of two
-//! states is the later one: its *incarnation* grows by one with every link and every unlink, also
-//! across keys, and is compared as a serial number (half of its range is ahead, half behind). It is
-//! odd as long as the pair is linked, and the record carries the same. A link needs no order,
-//! because it has only one value. A prepare that is undone has restored pair and record to the
-//! byte, and so leaves no trace that a backup would lack; except for an indirect bucket that it
-//! linked, which stays, empty, until an insert that uses it brings the link to the backups.
+//! A log entry has the image of the record, and [patches](crate::Patch) of the index: the pair, and
+//! all links on the way to it. Rings are applied in any order, so a pair must say which of two
+//! states is the later one. Its *incarnation* grows by one with every link and every unlink, also
+//! across keys. Incarnations are compared as serial numbers: half of the range is ahead of a
+//! number, and half is behind. The incarnation is odd as long as the pair is linked, and the record
+//! has the same one. A link needs no order, because it has only one value. A prepare that is undone
+//! has restored pair and record to the byte, so backups lack nothing of it. There is one exception:
+//! an indirect bucket that the prepare has linked stays, empty, until an insert that uses it brings
+//! the link to the backups.
 
 use std::ops::Range;
 
@@ -111,11 +113,11 @@ pub const BUCKET_SLOTS: usize = 7;
 pub const LINK_WORD: usize = 2 * BUCKET_SLOTS;
 /// Bytes of a shard's header.
 pub const HEADER_BYTES: u64 = SHARD_HEADER_BYTES;
-/// Where the header has the floor of versions.
+/// Word of the header that has the floor of versions.
 pub const HEADER_FLOOR_WORD: usize = 0;
-/// Where the header counts the record slots that are used.
+/// Word of the header that counts the record slots in use.
 pub const HEADER_SLOTS_WORD: usize = 1;
-/// Where the header counts the indirect buckets that are used.
+/// Word of the header that counts the indirect buckets in use.
 pub const HEADER_INDIRECT_WORD: usize = 2;
 
 const _: () = assert!(LINK_WORD + 2 == BUCKET_WORDS);
@@ -129,34 +131,35 @@ const EMPTY: u64 = 0;
 const ENTRY: u64 = 1;
 const LINK: u64 = 2;
 
-/// Share of the main buckets' pairs that are linked when a table holds what it was created for.
+/// Share of the main buckets' pairs that are linked when a table has the number of rows for which
+/// it was created.
 const OCCUPANCY: f64 = 0.75;
 
-/// Sizes and places within a shard.
+/// The sizes and places of an index and its records within a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Main buckets.
+    /// Number of main buckets.
     pub buckets: u64,
-    /// Indirect buckets, shared by all main buckets.
+    /// Number of indirect buckets, which all main buckets share.
     pub indirect: u64,
-    /// Record slots.
+    /// Number of record slots.
     pub slots: u64,
     /// Bytes of a record slot.
     pub slot_bytes: u64,
 }
 
 impl Geometry {
-    /// The geometry of a shard for `rows` rows.
+    /// Returns the geometry of a shard for `rows` rows.
     #[must_use]
     pub fn for_rows(rows: u64, slot_bytes: u32) -> Geometry {
         let buckets = ((rows as f64 / (BUCKET_SLOTS as f64 * OCCUPANCY)).ceil() as u64).max(1);
-        // At this occupancy 16 % of the main buckets overflow (Poisson with mean 5.25); a quarter
+        // At this occupancy 16 % of the main buckets overflow (Poisson with mean 5.25). A quarter
         // is more than chance gives.
         let indirect = buckets / 4 + 16;
         Geometry { buckets, indirect, slots: rows, slot_bytes: slot_bytes.into() }
     }
 
-    /// The geometry of a table's shards.
+    /// Returns the geometry of a table's shards.
     #[must_use]
     pub fn of(spec: &TableSpec) -> Geometry {
         Geometry {
@@ -167,41 +170,41 @@ impl Geometry {
         }
     }
 
-    /// Offset of a bucket; the indirect ones are numbered after the main ones.
+    /// Returns the offset of a bucket. The indirect buckets are numbered after the main ones.
     #[inline]
     #[must_use]
     pub fn bucket_at(&self, number: u64) -> u64 {
         Index::buckets(self).at(number)
     }
 
-    /// Number of the bucket at an offset, if there is one.
+    /// Returns the number of the bucket that begins at an offset, if there is one.
     #[inline]
     #[must_use]
     pub fn bucket_number(&self, offset: u64) -> Option<u64> {
         Index::buckets(self).number(offset)
     }
 
-    /// Offset of a pair of a bucket.
+    /// Returns the offset of a pair of a bucket.
     #[inline]
     #[must_use]
     pub fn pair_at(&self, bucket: u64, slot: usize) -> u64 {
         self.bucket_at(bucket) + slot as u64 * PAIR_BYTES
     }
 
-    /// Offset of a bucket's link.
+    /// Returns the offset of a bucket's link.
     #[inline]
     #[must_use]
     pub fn link_at(&self, bucket: u64) -> u64 {
         self.bucket_at(bucket) + LINK_AT
     }
 
-    /// Whether a pair that can hold an entry is at an offset, which may be anything.
+    /// Returns whether a pair that can hold an entry is at an offset. The offset may be any number.
     #[must_use]
     pub fn is_pair(&self, offset: u64) -> bool {
         self.within_bucket(offset).is_some_and(|at| at < LINK_AT && at.is_multiple_of(PAIR_BYTES))
     }
 
-    /// Whether a bucket's link is at an offset, which may be anything.
+    /// Returns whether a bucket's link is at an offset. The offset may be any number.
     #[must_use]
     pub fn is_link(&self, offset: u64) -> bool {
         self.within_bucket(offset) == Some(LINK_AT)
@@ -212,34 +215,35 @@ impl Geometry {
         self.bucket_number(offset - within).map(|_| within)
     }
 
-    /// Offset of a record slot.
+    /// Returns the offset of a record slot.
     #[must_use]
     pub fn slot_at(&self, number: u64) -> u64 {
         self.bucket_at(self.buckets + self.indirect) + number * self.slot_bytes
     }
 
-    /// Whether a record slot is at an offset, which may be anything.
+    /// Returns whether a record slot is at an offset. The offset may be any number.
     #[must_use]
     pub fn is_slot(&self, offset: u64) -> bool {
         let within = offset.checked_sub(self.slot_at(0));
         within.is_some_and(|at| at.is_multiple_of(self.slot_bytes) && at < self.slots.saturating_mul(self.slot_bytes))
     }
 
-    /// Bytes of the shard.
+    /// Returns the bytes of the shard.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.slot_at(self.slots)
     }
 
-    /// Bytes of the shard, for sizes that are not trusted; `None` if they overflow.
+    /// Returns the bytes of the shard, for sizes that are not trusted. Returns `None` if they
+    /// overflow.
     #[must_use]
     pub fn checked_bytes(&self) -> Option<u64> {
         let buckets = self.buckets.checked_add(self.indirect)?.checked_mul(BUCKET_BYTES as u64)?;
         self.slots.checked_mul(self.slot_bytes)?.checked_add(buckets)?.checked_add(HEADER_BYTES)
     }
 
-    /// The main bucket of a key: by multiplication, so that other bits of the hash are free to
-    /// choose the shard.
+    /// Returns the main bucket of a key, from the hash `scatter`. It uses a multiplication, so that
+    /// other bits of the hash are free to choose the shard.
     #[inline]
     #[must_use]
     pub fn main_bucket(&self, scatter: u64) -> u64 {
@@ -271,33 +275,35 @@ impl Index for Geometry {
     }
 }
 
-/// Where a record is, as an index said. It may have gone: the record itself tells.
+/// The location of a record, as an index has named it. The record may have been deleted since,
+/// which the record itself shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Location {
     /// The record's slot.
     pub pointer: Pointer,
-    /// Lossy incarnation of the key's life.
+    /// The lower bits of the incarnation of the key's life.
     pub incarnation: u16,
 }
 
-/// What a bucket says of a key.
+/// The result of a search for a key in a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
-    /// A record that may be its own.
+    /// The bucket names a record that may be the key's.
     Entry {
-        /// Where.
+        /// The location of the record.
         location: Location,
-        /// The bucket's pair that says so: if the record is another key's, search on after it.
+        /// The number of the pair that names the record. If the record is another key's, search on
+        /// after this pair.
         slot: usize,
     },
-    /// Nothing here: look into the indirect bucket at this offset.
+    /// The bucket does not name the key. Search on in the indirect bucket at this offset.
     Link(u64),
     /// The key is not in the table.
     Absent,
 }
 
-/// Searches a bucket for a key's word, from a pair on. `load` gives the bucket's words, as they are
-/// needed.
+/// Searches a bucket for a key's word, from the pair `from_slot` on. `load` returns the bucket's
+/// words, one by one, as they are needed.
 #[inline]
 #[must_use]
 pub fn search(shard: ShardId, load: impl Fn(usize) -> u64, word: u64, from_slot: usize) -> Probe {
@@ -312,13 +318,12 @@ pub fn search(shard: ShardId, load: impl Fn(usize) -> u64, word: u64, from_slot:
     linked_bucket(load(LINK_WORD)).map_or(Probe::Absent, Probe::Link)
 }
 
-/// Whether a key that was not in a bucket still is not, so that nothing which has happened since
-/// matters to who has found it absent: the pairs with the key's word (another key's, or a record
-/// that was only prepared) and the link are what they were. `before` and `now` are two READs of the
-/// bucket.
+/// Returns whether a key that was not in a bucket is still not there. `before` and `now` are two
+/// READs of the bucket. The pairs with the key's word, and the link, must be the same in both. Such
+/// a pair may belong to another key, or to a record that was only prepared.
 ///
-/// Holds for the bucket, not for the records that its entries name: they are validated by their
-/// versions.
+/// This validates the bucket, and not the records that its entries name. Those are validated by
+/// their versions.
 #[must_use]
 pub fn still_absent(before: &[u64], now: &[u64], word: u64) -> bool {
     let (Some(before), Some(now)) = (before.first_chunk::<BUCKET_WORDS>(), now.first_chunk::<BUCKET_WORDS>()) else {
@@ -331,79 +336,81 @@ pub fn still_absent(before: &[u64], now: &[u64], word: u64) -> bool {
     before[LINK_WORD] == now[LINK_WORD] && (0..BUCKET_SLOTS).all(|slot| entry(before, slot) == entry(now, slot))
 }
 
-/// Where the record is that an entry of a shard names.
+/// Returns the location that an entry of a shard names.
 #[inline]
 #[must_use]
 pub fn location(shard: ShardId, entry: u64) -> Location {
     Location { pointer: Pointer::new(shard, offset(entry)), incarnation: incarnation(entry) }
 }
 
-/// The entry that names a location.
+/// Returns the entry that names a location.
 #[inline]
 #[must_use]
 pub fn entry_word(location: Location) -> u64 {
     pack(ENTRY, location.incarnation, location.pointer.offset())
 }
 
-/// The entry that an insert puts over an empty word: the next incarnation, with this record's slot.
+/// Returns the entry by which an insert replaces an empty word. It has the next incarnation and the
+/// offset of the record's slot.
 #[inline]
 #[must_use]
 pub fn linked_over(empty: u64, offset: u64) -> u64 {
     pack(ENTRY, incarnation(empty) + 1, offset)
 }
 
-/// The word that a delete puts over an entry: empty, the next incarnation, and still the offset.
+/// Returns the word by which a delete replaces an entry. It is empty, and has the next incarnation
+/// and the same offset.
 #[inline]
 #[must_use]
 pub fn unlinked(entry: u64) -> u64 {
     pack(EMPTY, incarnation(entry) + 1, offset(entry))
 }
 
-/// The word that links to the indirect bucket at an offset.
+/// Returns the word that links to the indirect bucket at an offset.
 #[inline]
 #[must_use]
 pub fn link_word(offset: u64) -> u64 {
     pack(LINK, 0, offset)
 }
 
-/// Offset of the bucket that a link word names, if it names one.
+/// Returns the offset of the bucket that a link word names, if it names one.
 #[inline]
 #[must_use]
 pub fn linked_bucket(word: u64) -> Option<u64> {
     (word >> TYPE_SHIFT == LINK).then_some(offset(word))
 }
 
-/// Whether a pair's first word is an entry.
+/// Returns whether a pair's first word is an entry.
 #[inline]
 #[must_use]
 pub fn is_entry(word: u64) -> bool {
     word >> TYPE_SHIFT == ENTRY
 }
 
-/// Whether a pair's first word is empty.
+/// Returns whether a pair's first word is empty.
 #[inline]
 #[must_use]
 pub fn is_empty(word: u64) -> bool {
     word >> TYPE_SHIFT == EMPTY
 }
 
-/// The offset in a pair's first word: of an empty one, the last that it had.
+/// Returns the offset in a pair's first word. An empty word has the last offset that the pair had.
 #[inline]
 #[must_use]
 pub fn offset(word: u64) -> u64 {
     word & OFFSET_MASK
 }
 
-/// The incarnation in a pair's first word.
+/// Returns the incarnation in a pair's first word.
 #[inline]
 #[must_use]
 pub fn incarnation(word: u64) -> u16 {
     (word >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK
 }
 
-/// Whether a pair's first word was there before this other one, as serial numbers compare: half of
-/// the range is ahead of each. The 0 of a pair that has had nothing, as where a replica has just
-/// begun to join, was there before all.
+/// Returns whether a pair had the first word `word` before the word `than`. Their incarnations are
+/// compared as serial numbers: half of the range is ahead of each. The word 0, of a pair that was
+/// never used, comes before all others. A replica that has just begun to join has such pairs.
 #[inline]
 #[must_use]
 pub fn is_earlier(word: u64, than: u64) -> bool {

@@ -1,4 +1,4 @@
-//! What can go wrong when a table is opened or loaded.
+//! The error of opening or loading a table.
 
 use remora_fabric::FabricError;
 use remora_node::MemoryError;
@@ -6,17 +6,17 @@ use remora_node::MemoryError;
 /// Why a table could not be opened or loaded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum IndexError {
-    /// From the floor below.
+    /// An error of the memory nodes.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A table cannot hold more.
+    /// A table has no room for more rows.
     #[error("table {table:?} is full: {rows} rows do not fit ({what}); create it with a larger capacity")]
     Full {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// Which part ran out.
+        /// The part of a shard that has no room left.
         what: &'static str,
-        /// Rows that were to be in it.
+        /// The number of rows that the table was to have.
         rows: u64,
     },
     /// A table was opened by another cluster than the one that it is used with.
@@ -25,29 +25,29 @@ pub enum IndexError {
     /// A key occurs twice in a bulk load.
     #[error("table {table:?}: the key {key} occurs twice in the rows to load")]
     Duplicate {
-        /// The table.
+        /// The table's name.
         table: String,
         /// The key in hex.
         key: String,
     },
-    /// Bulk load is for empty tables.
+    /// The table has rows. Bulk load is for empty tables.
     #[error("table {0:?} has rows already: bulk load is for empty tables")]
     NotEmpty(String),
-    /// A client loads rows into the table, or died while it did.
+    /// A client is loading rows into the table, or died while it was.
     #[error(
         "client {client} loads rows into table {table:?}, or died while it did (then the next load begins anew): it is not to \
          be used before they are there"
     )]
     Loading {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The client.
+        /// The client that loads the rows.
         client: u32,
     },
-    /// The rows to load into an ordered table do not ascend.
+    /// The rows that are to be loaded into an ordered table do not ascend.
     #[error("ordered table {table:?}: the key {key} to load is not behind the one before it")]
     Unsorted {
-        /// The table.
+        /// The table's name.
         table: String,
         /// The key in hex.
         key: String,
@@ -55,7 +55,7 @@ pub enum IndexError {
     /// A value or key has the wrong size.
     #[error("table {table:?}: {what} of {bytes} bytes, the table has {expected}")]
     Size {
-        /// The table.
+        /// The table's name.
         table: String,
         /// "key" or "value".
         what: &'static str,
@@ -73,7 +73,7 @@ impl From<FabricError> for IndexError {
 }
 
 impl IndexError {
-    /// The error of making this table: names the table, unless the error names one already.
+    /// Adds the name of the table that was to be made, unless the error names a table already.
     #[must_use]
     pub fn of_table(self, name: &str) -> IndexError {
         match self {

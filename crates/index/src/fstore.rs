@@ -1,5 +1,5 @@
 //! FStore (Zhang et al., TOS 2023, section 5.1): a hash table whose buckets hold the records
-//! themselves, so that one READ brings a record whose location nobody knows.
+//! themselves, so that one READ brings a record whose location the client does not know.
 //!
 //! ```text
 //! shard
@@ -15,43 +15,49 @@
 //! ```
 //!
 //! A *structural record* is a record like any other, one line, with a value of 8 bytes and without
-//! a key: lock word, version, meta, value. So what changes in the structure is locked, logged,
-//! installed on every replica, made visible and recovered exactly as data are, by clients alone; no
+//! a key: lock word, version, meta, value. So clients lock, log and install a change of the
+//! structure on every replica, make it visible, and recover it, exactly as they do with data. No
 //! CPU of a memory node takes part.
 //!
-//! The reserved space is in *parts*, of about 8 buckets where there are many, because who takes a
-//! bucket of a part has its record locked to the end of the transaction: with a single one, all
-//! inserts that make a chain of the shard grow would wait for each other. A chain takes from its
-//! own part, or, if that is used up, from the next ones.
+//! The reserved space is divided into *parts*, of about 8 buckets if there are many buckets. A
+//! transaction that takes a bucket of a part keeps the part's record locked to its end. With a
+//! single part, all inserts that make a chain of the shard grow would wait for each other. A chain
+//! takes buckets from its own part or, if that is used up, from the next ones.
 //!
 //! # Rules
 //!
 //! 1. **A client that inserts into a chain holds the lock of its main bucket's header**, and
-//!    changes that header's version. So there are never two inserters of one key (the text leaves
-//!    this open; its authors' code lets the second take the next slot: litmus L10).
+//!    changes that header's version. So there are never two inserts of one key at a time. The text
+//!    leaves this open, and its authors' code lets the second insert take the next slot (litmus
+//!    L10).
 //! 2. **A delete is an update** to a tombstone, in place. A slot that was never used, or holds a
-//!    visible tombstone, is vacant; who inserts locks it as well, and looks again under that lock.
-//! 3. **Versions never restart**, neither a slot's nor a key's: an insert's version is above those
-//!    of all slots of its chain, which it reads under the lock of rule 1. The tombstone of the
-//!    key's former life is among them, or was overwritten by an insert into the same chain, whose
-//!    version is higher still.
-//! 4. **A chain only grows at its end**, and never shrinks: growing writes a part's record and the
-//!    last bucket's header.
+//!    visible tombstone, is vacant. A transaction that inserts locks the slot as well, and looks at
+//!    it again under that lock.
+//! 3. **Versions never restart**, neither of a slot nor of a key. The version of an insert is above
+//!    the versions of all slots of its chain, which it reads under the lock of rule 1. The
+//!    tombstone of the key's former life is among these slots, or was overwritten by an insert into
+//!    the same chain, whose version is higher still.
+//! 4. **A chain grows only at its end**, and never shrinks. To grow, it writes a part's record and
+//!    the last bucket's header.
 //!
 //! The client asserts rules 1 and 3 before its commit round (`remora_txn`, `protocol/ford`). The
-//! litmus test `ford-insert-insert` and `crates/remora/tests/inserts.rs` check the others.
+//! litmus test `ford-insert-insert` and `crates/remora/tests/inserts.rs` check rules 2 and 4.
 //!
-//! # That a key is absent
+//! # Absent keys
 //!
-//! is told by one READ of each bucket of its chain, which is not atomic. So it is validated: by
-//! reading the buckets again, at the primary, after all locks of one's own are held, and no version
-//! in the chain may have changed, of slots and of headers; and the main header must be unlocked, or
-//! locked by oneself. Then no insert fell in between. One that had the header locked when it was
-//! read again would be seen by the lock; one that had unlocked it by then, by the header's version,
-//! also if the slots were read before it wrote them (the litmus test `ford-absent-read` found that
-//! the lock is not enough); and one that locks it later sees the locks and versions of this
-//! transaction. What was inserted between the first READ of a slot and the first READ of the header
-//! shows in the slot's version.
+//! A client finds that a key is absent by one READ of each bucket of its chain. These READs are not
+//! atomic together, so the absence is validated. The client reads the buckets again, at the
+//! primary, after it holds all its own locks. No version in the chain may have changed, of slots
+//! and of headers, and the main header must be unlocked, or locked by this transaction. Then no
+//! insert of the key came in between:
+//!
+//! - If an insert has the header locked when the header is read again, the lock shows it.
+//! - If an insert has unlocked the header by then, the header's version shows it, even if the slots
+//!   were read before the insert wrote them. (The litmus test `ford-absent-read` found that the
+//!   lock alone is not enough.)
+//! - If an insert locks the header later, it sees the locks and versions of this transaction.
+//! - If an insert came between the first READ of a slot and the first READ of the header, the
+//!   slot's version shows it.
 
 use std::ops::Range;
 
@@ -61,33 +67,35 @@ use remora_record::{FetchedRecord, RecordShape, Unstable};
 
 use crate::buckets::{Buckets, Index, SHARD_HEADER_BYTES};
 
-/// Bytes of a bucket's header: a line.
+/// Bytes of a bucket's header, which is one line.
 pub const BUCKET_HEADER_BYTES: usize = 64;
-/// Bytes of the slots of a bucket, if at least [`SLOTS_MIN`] fit.
+/// Bytes of all slots of a bucket together, at most, if at least [`SLOTS_MIN`] slots fit.
 const SLOTS_BYTES: u64 = 448;
-/// Fewest slots of a bucket.
+/// Smallest number of slots of a bucket.
 const SLOTS_MIN: u64 = 2;
 
-/// Overflow buckets of a part of the reserved space, about, and most parts.
+/// Number of overflow buckets of a part of the reserved space, about. There are at most
+/// [`PARTS_MAX`] parts.
 const PART_BUCKETS: u64 = 8;
 const PARTS_MAX: u64 = 1024;
 
-/// Share of the main buckets' slots that are used when a table holds what it was created for.
+/// Share of the main buckets' slots that are used when a table has the number of rows for which it
+/// was created.
 const OCCUPANCY: f64 = 0.6;
 
-/// Sizes and places within a shard.
+/// The sizes and places of buckets and slots within a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Main buckets, and the reserved space behind them.
+    /// The main buckets, and the reserved space after them.
     pub buckets: Buckets,
-    /// Slots of a bucket.
+    /// Number of slots of a bucket.
     pub slots: u64,
     /// Bytes of a slot.
     pub slot_bytes: u64,
 }
 
 impl Geometry {
-    /// The geometry of a shard for `rows` rows.
+    /// Returns the geometry of a shard for `rows` rows.
     #[must_use]
     pub fn for_rows(rows: u64, slot_bytes: u32) -> Geometry {
         let slot_bytes = u64::from(slot_bytes);
@@ -99,8 +107,8 @@ impl Geometry {
         Geometry::new(main, overflow, slots, slot_bytes)
     }
 
-    /// The geometry of a shard with `main` main and `overflow` overflow buckets of `slots` slots
-    /// each.
+    /// Returns the geometry of a shard with `main` main and `overflow` overflow buckets of `slots`
+    /// slots each.
     #[must_use]
     pub fn new(main: u64, overflow: u64, slots: u64, slot_bytes: u64) -> Geometry {
         let bytes = slots.saturating_mul(slot_bytes).saturating_add(BUCKET_HEADER_BYTES as u64);
@@ -108,13 +116,13 @@ impl Geometry {
         Geometry { buckets: Buckets { main, overflow, bytes, first }, slots, slot_bytes }
     }
 
-    /// Parts of the reserved space.
+    /// Returns the number of parts of the reserved space.
     #[must_use]
     pub fn parts(&self) -> u64 {
         parts(self.buckets.overflow)
     }
 
-    /// The parts that a chain takes buckets from, the first one first.
+    /// Returns the parts from which a chain takes buckets, in this order.
     pub fn parts_of(&self, main_bucket: u64) -> impl Iterator<Item = Part> + use<> {
         let (parts, overflow, main) = (self.parts(), self.buckets.overflow, self.buckets.main);
         (0..parts).map(move |step| {
@@ -123,8 +131,9 @@ impl Geometry {
         })
     }
 
-    /// Number of the bucket of the same part that is taken next after the one of the reserved space
-    /// that a slot is in.
+    /// Returns the number of the bucket that is taken next after the bucket of a slot, from the
+    /// same part of the reserved space. Returns `None` if the slot is not in the reserved space, or
+    /// its bucket is the last one of the part.
     #[must_use]
     pub fn taken_after(&self, slot: u64) -> Option<u64> {
         let number = slot.checked_sub(self.buckets.first)? / self.buckets.bytes;
@@ -132,44 +141,45 @@ impl Geometry {
         (number >= self.buckets.main && next < self.buckets.count()).then_some(next)
     }
 
-    /// Whether the record at an offset, which may be anything, is structural.
+    /// Returns whether the record at an offset is a structural one. The offset may be any number.
     #[must_use]
     pub fn is_structural(&self, offset: u64) -> bool {
         offset < self.buckets.first || self.buckets.number(offset).is_some()
     }
 
-    /// The geometry of a table's shards.
+    /// Returns the geometry of a table's shards.
     #[must_use]
     pub fn of(spec: &TableSpec) -> Geometry {
         let buckets = spec.buckets.saturating_add(spec.indirect).max(1);
         Geometry::new(spec.buckets, spec.indirect, spec.slots / buckets, spec.layout.slot_bytes.into())
     }
 
-    /// The rows that a shard of this geometry is made for.
+    /// Returns the number of rows for which a shard of this geometry is made.
     #[must_use]
     pub fn rows(&self) -> u64 {
         (self.buckets.main as f64 * self.slots as f64 * OCCUPANCY) as u64
     }
 
-    /// Offset of a slot of a bucket.
+    /// Returns the offset of a slot of a bucket.
     #[inline]
     #[must_use]
     pub fn slot_at(&self, bucket: u64, slot: u64) -> u64 {
         self.buckets.at(bucket) + BUCKET_HEADER_BYTES as u64 + slot * self.slot_bytes
     }
 
-    /// The slots of a bucket that was read, by number.
+    /// Returns the records in the slots of a bucket that was read, in the order of the slots.
     #[inline]
     pub fn slots<'w>(&self, words: &'w [u64], shape: &'w RecordShape) -> impl Iterator<Item = FetchedRecord<'w>> {
         let record = shape.record_bytes() / 8;
         let slots =
             words.get(BUCKET_HEADER_BYTES / 8..).unwrap_or(&[]).chunks_exact((self.slot_bytes as usize / 8).max(1));
-        // A catalog may say anything of its sizes.
+        // A catalog may have any sizes, so the slot may lie outside of the words.
         slots.map(move |slot| FetchedRecord::new(slot.get(..record).unwrap_or(&[]), shape))
     }
 
-    /// Offset of the bucket behind one that was read; 0 if it is the last of its chain. `shape` is
-    /// that of structural records.
+    /// Returns the offset of the bucket that follows one that was read in its chain, or 0 if it is
+    /// the last one. `shape` is the shape of structural records. Fails if the bucket's header
+    /// cannot be used now.
     pub fn next(&self, words: &[u64], shape: &RecordShape) -> Result<u64, Unstable> {
         let header = words.get(..shape.record_bytes() / 8).unwrap_or(&[]);
         Ok(structural_value(FetchedRecord::new(header, shape))?.1)
@@ -180,7 +190,7 @@ fn parts(overflow: u64) -> u64 {
     (overflow / PART_BUCKETS).clamp(1, PARTS_MAX)
 }
 
-/// A part of the reserved space.
+/// A part of a shard's reserved space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
     number: u64,
@@ -190,33 +200,34 @@ pub struct Part {
 }
 
 impl Part {
-    /// Offset of its structural record.
+    /// Returns the offset of the part's structural record.
     #[must_use]
     pub fn at(&self) -> u64 {
         if self.number == 0 { 0 } else { (self.number + 1) * LINE_BYTES as u64 }
     }
 
-    /// The number of the part.
+    /// Returns the number of the part.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The number of the bucket to take when `used` buckets of the part are in use; `None` if all
-    /// of them are.
+    /// Returns the number of the bucket to take when `used` buckets of the part are in use, or
+    /// `None` if all of them are.
     #[must_use]
     pub fn bucket(&self, used: u64) -> Option<u64> {
         (used < self.count).then(|| self.first + used * self.step)
     }
 
-    /// The numbers of its buckets.
+    /// Returns the numbers of the part's buckets.
     pub fn buckets(&self) -> impl Iterator<Item = u64> + use<> {
         let part = *self;
         (0..part.count).map(move |used| part.first + used * part.step)
     }
 }
 
-/// Version and value of a structural record, which may be locked.
+/// Returns the version and the value of a structural record, which may be locked. Fails if the
+/// record is torn or invisible.
 #[inline]
 pub fn structural_value(record: FetchedRecord<'_>) -> Result<(u64, u64), Unstable> {
     let record = record.check_in_place()?;

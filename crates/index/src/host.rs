@@ -1,12 +1,12 @@
-//! What the CPU of a primary's node does for inserts and deletes: it chooses pairs and record
-//! slots, so that they need no agreement between clients. See [`cluster_hash`](crate::cluster_hash)
-//! for who may write what, and why versions never restart.
+//! The host: what the CPU of a primary's memory node does for inserts and deletes. It chooses pairs
+//! and record slots, so that clients need not agree on them. [`cluster_hash`](crate::cluster_hash)
+//! says who writes which word, and why versions never restart.
 //!
-//! One thread of the node calls all this, with the region that the shard was made for. Clients ask
-//! for it from elsewhere, so whatever they name may be absurd, and is refused if it is. What only
-//! the host knows, its free list and what it needs to undo, is in this process's memory: when it is
-//! lost, slots are found again by looking for tombstones, and inserts that were not undone stay
-//! prepared until a client inserts that key.
+//! One thread of the node calls these functions, with the region for which the shard was made. The
+//! requests come from clients, so they may name anything, and the host refuses a request that makes
+//! no sense. Some of the host's state is only in this process's memory: its free list, and what it
+//! needs to undo inserts. If that is lost, the host finds slots again by a search for tombstones.
+//! Inserts that were not undone stay prepared until a client inserts that key.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -21,21 +21,23 @@ use crate::cluster_hash::{
 };
 use crate::table::version_floor;
 
-/// Most links on the way to a pair that is taken for an insert: an answer, and a log entry, has
-/// room for no more. Pairs further down a chain, which a bulk load may have made, are found like
-/// all others.
+/// Largest number of links on the way to a pair that is taken for an insert. An answer to a client,
+/// and a log entry, have room for no more. Pairs further down a chain, which a bulk load may have
+/// made, are found like all others.
 pub const LINKS_MAX: usize = 16;
 
 #[cfg(feature = "mutants")]
 use crate::mutant::is_insert_beside_locked as insert_beside_locked;
 
-/// Whether a published error has been put back. Always false without the feature `mutants`.
+/// Returns whether a published error has been put back into the code. It is always false without
+/// the feature `mutants`.
 #[cfg(not(feature = "mutants"))]
 const fn insert_beside_locked() -> bool {
     false
 }
 
-/// Prepared inserts that are remembered before the committed ones among them are forgotten.
+/// Number of prepared inserts that the host remembers before it forgets the committed ones among
+/// them.
 const REMEMBERED_MAX: usize = 4096;
 
 /// A shard whose primary is in this node's memory.
@@ -43,11 +45,12 @@ const REMEMBERED_MAX: usize = 4096;
 pub struct HostShard {
     /// The shard's id.
     pub id: ShardId,
-    /// When its table was born: the id may have been that of a shard of another table before.
+    /// The generation of the catalog with which the shard's table was born. The shard's id may have
+    /// belonged to another table before.
     pub born: u64,
-    /// Where it begins in the region, in bytes.
+    /// The byte of the region at which the shard begins.
     pub base: u64,
-    /// What lies where.
+    /// The layout of the shard.
     pub geometry: Geometry,
     /// The shape of the shard's records.
     pub shape: RecordShape,
@@ -56,8 +59,8 @@ pub struct HostShard {
 }
 
 impl HostShard {
-    /// `None` if the shard's primary is not this node, or what the catalog says does not fit its
-    /// region.
+    /// Makes the description of a shard whose primary is at this node. Returns `None` if the
+    /// primary is at another node, or if what the catalog says does not fit the region.
     #[must_use]
     pub fn of(metadata: &Metadata, id: ShardId, node: NodeId, region: &[AtomicU64]) -> Option<HostShard> {
         let placement = metadata.shards.get(usize::from(id.0))?;
@@ -80,7 +83,7 @@ impl HostShard {
             })
     }
 
-    /// Looks for a key.
+    /// Looks for a key in the index.
     #[must_use]
     pub fn find(&self, region: &[AtomicU64], key: &Key) -> Presence {
         let view = self.view(region);
@@ -93,82 +96,82 @@ impl HostShard {
         }
     }
 
-    /// The first word of a record in the region, if there is a record's slot at this offset of the
-    /// shard.
+    /// Returns the index in the region of a record's first word, if there is a record's slot at
+    /// this offset of the shard.
     #[must_use]
     pub fn slot_word(&self, offset: u64) -> Option<usize> {
         self.geometry.is_slot(offset).then_some((self.base + offset) as usize / WORD_BYTES)
     }
 
-    /// The shard's words in the region that it was made for.
+    /// Returns the shard's words in the region for which it was made.
     fn view<'r>(&'r self, region: &'r [AtomicU64]) -> View<'r> {
         let words = |bytes: u64| (bytes / WORD_BYTES as u64) as usize;
         View { shard: self, words: &region[words(self.base)..][..words(self.geometry.bytes())] }
     }
 }
 
-/// Whether a key is in the index. What is linked may be present, or prepared, or a tombstone about
-/// to be unlinked.
+/// Tells whether a key is in the index. The record of a linked key may be present, or prepared, or
+/// a tombstone that is about to be unlinked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// It is.
+    /// The index has the key.
     Linked {
-        /// Offset within the shard of the pair that links it.
+        /// Offset within the shard of the pair that links the key.
         bucket_slot: u64,
         /// The pair's first word.
         entry: u64,
-        /// Where its record is.
+        /// The location of the key's record.
         location: Location,
     },
-    /// It is not.
+    /// The index does not have the key.
     Absent,
 }
 
-/// What an inserter goes on with: a record to lock, at a version to validate.
+/// The answer to a client that inserts a key: a record to lock, and a version to validate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Prepared {
     /// The key was linked already: present, or prepared by another client, or a tombstone about to
     /// be unlinked. The record says which.
     Linked {
-        /// Offset within the shard of the pair that links it.
+        /// Offset within the shard of the pair that links the key.
         bucket_slot: u64,
         /// The pair's first word.
         entry: u64,
-        /// Where its record is.
+        /// The location of the key's record.
         location: Location,
-        /// The links on the way to the pair, (offset, word): for the log. None if there are more
-        /// than [`LINKS_MAX`].
+        /// The links on the way to the pair, as offset and word, for the log. There are none if
+        /// there would be more than [`LINKS_MAX`].
         links: Vec<(u64, u64)>,
     },
-    /// It has been linked now.
+    /// The host has linked the key now.
     New {
-        /// Offset within the shard of the pair that links it.
+        /// Offset within the shard of the pair that links the key.
         bucket_slot: u64,
         /// The pair's first word.
         entry: u64,
         /// The pair's second word.
         key_word: u64,
-        /// Where its record is.
+        /// The location of the key's record.
         location: Location,
-        /// The prepared record's version: odd. The commit installs the next one.
+        /// The version of the prepared record, which is odd. The commit installs the next version.
         version: Version,
-        /// The links on the way to the pair, (offset, word): for the log.
+        /// The links on the way to the pair, as offset and word, for the log.
         links: Vec<(u64, u64)>,
-        /// Whether the shard has little room left: the table is to grow.
+        /// Whether the shard has little room left, so that the table is to grow.
         is_crowded: bool,
     },
 }
 
-/// Why an insert could not be prepared. Nothing has changed then.
+/// Why an insert could not be prepared. The shard has not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
     /// All record slots are taken.
     #[error("all record slots of the shard are taken; create the table with a larger capacity")]
     SlotsFull,
-    /// The key's chain is full, and is as long as it may get.
+    /// The key's chain is full, and is as long as a chain may be.
     #[error("a chain of the shard's index is full and too long to grow; create the table with a larger capacity")]
     ChainFull,
-    /// The key's chain is full and cannot grow.
+    /// The key's chain is full, and cannot grow, because all indirect buckets are in use.
     #[error("all indirect buckets of the shard's index are taken; create the table with a larger capacity")]
     BucketsFull,
     /// Keys of this table have another size.
@@ -176,20 +179,21 @@ pub enum Refused {
     KeySize,
 }
 
-/// What a node's CPU knows of the shards whose primary it has.
+/// The state that a memory node's CPU keeps for the shards whose primary it has.
 #[derive(Debug, Default)]
 pub struct Host {
     shards: HashMap<ShardId, Allocator>,
 }
 
 impl Host {
-    /// Knowing nothing yet.
+    /// Makes a host that knows no shard yet.
     #[must_use]
     pub fn new() -> Host {
         Host::default()
     }
 
-    /// Makes sure that a key is linked: if it is not, links a record that is prepared.
+    /// Makes sure that a key is linked. If it is not, links a prepared record. Fails, and changes
+    /// nothing, if the shard has no room or the key has the wrong size.
     pub fn prepare(&mut self, region: &[AtomicU64], shard: &HostShard, key: &Key) -> Result<Prepared, Refused> {
         if key.words().len() != shard.shape.key_words() {
             return Err(Refused::KeySize);
@@ -198,8 +202,8 @@ impl Host {
         let view = shard.view(region);
         let hash = key.hash();
         let mut chain = view.chain(hash);
-        // One look at the chain, for everything: a deleter may unlink meanwhile, but nobody else
-        // links.
+        // The host reads the chain once for everything. A delete may unlink a pair meanwhile, but
+        // only this thread links.
         let pairs: Vec<Pair> = view.pairs(&chain).collect();
         let passed_over = |pair: &Pair| insert_beside_locked() && !view.is_unlocked(offset(pair.entry));
         if let Some(pair) = pairs.iter().find(|pair| view.links(pair, key) && !passed_over(pair)) {
@@ -210,8 +214,8 @@ impl Host {
             }
             let mut links = view.way_to(&chain, pair);
             if links.len() > LINKS_MAX {
-                // A bulk load has taken this pair: its record is no insert's, and its links are at
-                // every replica.
+                // A bulk load has taken this pair, so no insert is under way at its record, and its
+                // links are at every replica.
                 links.clear();
             }
             return Ok(Prepared::Linked { bucket_slot: pair.at, entry: pair.entry, location, links });
@@ -230,7 +234,8 @@ impl Host {
         }
         let pair = empty.copied().unwrap_or_else(|| view.pair(chain[chain.len() - 1], 0));
 
-        // What this insert makes the pair forget, and what the key's former lives ended with.
+        // The versions that this insert makes the pair forget, and the versions with which the
+        // key's former lives ended.
         let forgotten = pairs.iter().filter(retains_key).chain([&pair]).map(|pair| view.retained_version(pair));
         let forgotten = forgotten.fold(shard.version_floor, Version::max);
         let (before, entry, location, version) = loop {
@@ -245,7 +250,7 @@ impl Host {
             view.install(slot, &image);
             // A client that locks the slot from here on sees that it is prepared. A client may have
             // locked it before, by a stale location, after the slot was taken. That client may not
-            // have seen that it is prepared, and would not take it back.
+            // have seen that the slot is prepared, and would not take it back.
             fence(Ordering::SeqCst);
             if view.is_unlocked(slot) {
                 break (before, entry, location, version);
@@ -269,13 +274,14 @@ impl Host {
     }
 
     /// Takes back a prepared insert that did not commit, at the request of the transaction `me`,
-    /// which has the record locked and keeps it locked until it has the answer. Returns whether it
-    /// has been taken back: if not, it was not prepared, or not by a host that remembers it.
+    /// which has the record locked and keeps it locked until it has the answer. Returns whether the
+    /// insert has been taken back. If not, the slot was not prepared, or this host does not
+    /// remember it.
     ///
-    /// Any client that holds the lock may do this. The slot may have been prepared anew since, for
-    /// another client. That client cannot hold the lock too: it fails its own lock or validation,
-    /// and tries again. Refusing would leave the slot prepared for ever, if that client gives up
-    /// meanwhile because the lock is taken.
+    /// Any client that holds the lock may ask for this. The slot may have been prepared anew since,
+    /// for another client. That client cannot hold the lock, too: its lock or its validation fails,
+    /// and it tries again. The host must not refuse in that case. Otherwise the slot would stay
+    /// prepared without end if that client gives up meanwhile because the lock is taken.
     pub fn undo(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, me: LockWord) -> bool {
         let allocator = Allocator::of(&mut self.shards, shard);
         let view = shard.view(region);
@@ -286,7 +292,7 @@ impl Host {
         let Some(Before { pair, image }) = mine.then(|| allocator.remembered.remove(&slot)).flatten() else {
             return false;
         };
-        // Unlinked first, so that nobody finds the entry of a record that has gone.
+        // The pair is unlinked first, so that no client finds the entry of a record that is gone.
         view.store(pair.at, pair.entry);
         view.store(pair.at + WORD_BYTES as u64, pair.key_word);
         view.install(slot, &image);
@@ -294,9 +300,9 @@ impl Host {
         true
     }
 
-    /// Frees the record slot of a delete that has been committed and installed, and unlocked, at
-    /// this version. Returns whether it has been freed. A slot that nobody asks to free is found
-    /// when all others are taken.
+    /// Frees the record slot of a delete that has been committed, installed and unlocked, at this
+    /// version. Returns whether the slot has been freed. A slot that no client asks to free is
+    /// found when all others are taken.
     pub fn free(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, version: Version) -> bool {
         let allocator = Allocator::of(&mut self.shards, shard);
         let view = shard.view(region);
@@ -312,23 +318,25 @@ impl Host {
     }
 }
 
-/// What a host knows of one shard.
+/// The state that a host keeps for one shard.
 #[derive(Debug, Default)]
 struct Allocator {
-    /// When the table was born that it is of.
+    /// The generation of the catalog with which the shard's table was born.
     born: u64,
-    /// Record slots that could be taken when they were freed, lowest first.
+    /// Record slots that could be taken when they were freed, the lowest first.
     free: BTreeSet<u64>,
-    /// By the slot of a prepared record. If the shard was elsewhere meanwhile, what is prepared has
-    /// been prepared here since, and remembered anew: nobody logs or copies such a record.
+    /// The prepared inserts, by the slot of the prepared record. The primary may have been at
+    /// another node meanwhile. Clients neither log nor copy a prepared record. So a record that is
+    /// prepared here was prepared here since, and is remembered anew.
     remembered: HashMap<u64, Before>,
-    /// How many inserts may be remembered before the committed ones among them are looked for.
+    /// Number of inserts that may be remembered before the host looks for the committed ones among
+    /// them.
     remembered_max: usize,
-    /// The record slot at which the search for tombstones goes on.
+    /// Number of the record slot at which the search for tombstones goes on, counted from 0.
     searched: u64,
 }
 
-/// What an insert was prepared over.
+/// What pair and slot held before an insert was prepared.
 #[derive(Debug)]
 struct Before {
     pair: Pair,
@@ -336,7 +344,8 @@ struct Before {
 }
 
 impl Allocator {
-    /// What is known of a shard: nothing, if its id was that of another table's shard before.
+    /// Returns the state of a shard. It is empty if the shard's id belonged to another table
+    /// before.
     fn of<'a>(shards: &'a mut HashMap<ShardId, Allocator>, shard: &HostShard) -> &'a mut Allocator {
         let allocator = shards.entry(shard.id).or_default();
         if allocator.born != shard.born {
@@ -345,19 +354,20 @@ impl Allocator {
         allocator
     }
 
-    /// A record slot: one that was freed, else one that was never used, else a tombstone that
-    /// nobody has freed, because its deleter or the free list is gone.
+    /// Takes a record slot: one that was freed, or else one that was never used, or else a
+    /// tombstone that no client has freed. Such a tombstone stays when the client that deleted the
+    /// record has died, or the free list is lost.
     fn take(&mut self, view: &View<'_>) -> Option<u64> {
         let Geometry { slots, .. } = view.shard.geometry;
         let used = view.words[HEADER_SLOTS_WORD].load(Ordering::Acquire).min(slots);
-        // A locked slot is about to be unlocked by the client that has undone an insert there. The
-        // others are hints: since they were freed the shard may have been elsewhere, where its
-        // primary has used them, or counts them as never used.
+        // If a slot is locked, the client that has undone an insert there is about to unlock it.
+        // The unlocked slots in the list are hints. The primary may have been at another node since
+        // they were freed, and may have used them there, or may count them as never used.
         while let Some(slot) = self.free.iter().copied().find(|slot| view.is_unlocked(*slot)) {
             self.free.remove(&slot);
             if slot < view.shard.geometry.slot_at(used) && view.is_vacant(slot) {
-                // It does not matter which client made it a tombstone: `prepare` raises the floor
-                // above the version that is there now.
+                // It does not matter which client made the slot a tombstone: `prepare` raises the
+                // floor above the slot's version.
                 return Some(slot);
             }
         }
@@ -370,7 +380,7 @@ impl Allocator {
             .find(|number| view.is_vacant(view.shard.geometry.slot_at(*number)))?;
         self.searched = number + 1;
         let slot = view.shard.geometry.slot_at(number);
-        // It may have been locked when the free ones were looked at, and have been let go since.
+        // The slot may have been locked when the host looked at the free ones, and unlocked since.
         self.free.remove(&slot);
         Some(slot)
     }
@@ -379,7 +389,8 @@ impl Allocator {
         self.remembered.insert(slot, before);
         if self.remembered.len() > self.remembered_max.max(REMEMBERED_MAX) {
             self.remembered.retain(|slot, _| matches!(view.life(*slot), Some(Life::Prepared { .. })));
-            // However many are left, each is looked at once for each that is added.
+            // With this limit, the host looks on average at one remembered insert for each one that
+            // it adds.
             self.remembered_max = 2 * self.remembered.len();
         }
     }
@@ -394,8 +405,8 @@ struct Pair {
     key_word: u64,
 }
 
-/// A shard's words. Offsets are of pairs and slots that the geometry has: it is asked before,
-/// whatever they came from.
+/// The words of a shard. The caller checks by the geometry that offsets are those of pairs and
+/// slots.
 #[derive(Clone, Copy)]
 struct View<'r> {
     shard: &'r HostShard,
@@ -411,11 +422,11 @@ impl View<'_> {
         self.words[offset as usize / WORD_BYTES].store(word, Ordering::Release);
     }
 
-    /// The buckets of a key, by number.
+    /// Returns the numbers of the buckets of a key's chain.
     fn chain(&self, hash: KeyHash) -> Vec<u64> {
         let geometry = &self.shard.geometry;
         let mut chain = vec![geometry.main_bucket(hash.scatter)];
-        // A circle would be longer than there are buckets.
+        // A chain that is longer than the number of buckets is a circle.
         while chain.len() as u64 <= geometry.indirect {
             let link = self.load(geometry.link_at(chain[chain.len() - 1]));
             let Some(next) = linked_bucket(link).and_then(|at| geometry.bucket_number(at)) else { break };
@@ -433,27 +444,27 @@ impl View<'_> {
         chain.iter().flat_map(move |bucket| (0..BUCKET_SLOTS).map(move |slot| self.pair(*bucket, slot)))
     }
 
-    /// The links from the main bucket to a pair's.
+    /// Returns the links from the main bucket to the bucket of a pair.
     fn way_to(&self, chain: &[u64], pair: &Pair) -> Vec<(u64, u64)> {
         let geometry = &self.shard.geometry;
         let steps = chain.windows(2).take_while(|step| step[0] != pair.bucket);
         steps.map(|step| (geometry.link_at(step[0]), link_word(geometry.bucket_at(step[1])))).collect()
     }
 
-    /// Whether three quarters of the record slots are used, or of the indirect buckets.
+    /// Returns whether three quarters of the record slots, or of the indirect buckets, are in use.
     fn is_crowded(&self) -> bool {
         let Geometry { slots, indirect, .. } = self.shard.geometry;
         let used = |word: usize| self.words[word].load(Ordering::Acquire);
         used(HEADER_SLOTS_WORD) >= slots - slots / 4 || used(HEADER_INDIRECT_WORD) >= indirect - indirect / 4
     }
 
-    /// An indirect bucket that is in no chain yet.
+    /// Returns an indirect bucket that is in no chain yet, if there is one.
     fn next_indirect(&self) -> Option<u64> {
         let used = self.words[HEADER_INDIRECT_WORD].load(Ordering::Acquire);
         (used < self.shard.geometry.indirect).then(|| self.shard.geometry.buckets + used)
     }
 
-    /// Links it to the end of a chain.
+    /// Links a bucket to the end of a chain.
     fn grow(&self, chain: &mut Vec<u64>, bucket: u64) {
         let geometry = &self.shard.geometry;
         self.words[HEADER_INDIRECT_WORD].store(bucket - geometry.buckets + 1, Ordering::Release);
@@ -461,7 +472,8 @@ impl View<'_> {
         chain.push(bucket);
     }
 
-    /// Whether a pair links a key. It may be read while its holder changes it: its key stays.
+    /// Returns whether a pair links a key. The holder of the record's lock may be changing the
+    /// record meanwhile, but the record's key stays.
     fn links(&self, pair: &Pair, key: &Key) -> bool {
         let slot = offset(pair.entry);
         is_entry(pair.entry)
@@ -486,7 +498,7 @@ impl View<'_> {
         self.shard.shape.life(&self.start(slot))
     }
 
-    /// Loads the words of a slot that tell of its lock, its version and the life of its key.
+    /// Loads the words of a slot that have its lock, its version and the life of its key.
     fn start(&self, slot: u64) -> [u64; LINE_WORDS] {
         let mut words = [0; LINE_WORDS];
         let count = self.shard.shape.life_bytes() / WORD_BYTES;
@@ -496,20 +508,20 @@ impl View<'_> {
         words
     }
 
-    /// The version of the record that an empty pair retains.
+    /// Returns the version of the record that an empty pair retains.
     fn retained_version(&self, pair: &Pair) -> Version {
         let slot = offset(pair.entry);
         if self.shard.geometry.is_slot(slot) { self.version(slot) } else { Version::default() }
     }
 
-    /// Whether a record slot can be taken: it was never used or holds a tombstone, and it is
-    /// reusable.
+    /// Returns whether a record slot can be taken: it was never used or holds a tombstone, and it
+    /// is reusable.
     fn is_vacant(&self, slot: u64) -> bool {
         matches!(self.life(slot), None | Some(Life::Deleted { .. })) && self.is_reusable(slot)
     }
 
-    /// Whether no pair links a slot, and no client has it locked. The slot is a tombstone, or was
-    /// never used.
+    /// Returns whether no pair links a slot, and no client has it locked. The slot must be a
+    /// tombstone, or never used.
     fn is_reusable(&self, slot: u64) -> bool {
         let key: Vec<u64> = self.key(slot).collect();
         let linked =
@@ -521,7 +533,7 @@ impl View<'_> {
         self.header(slot).is_some_and(|header| header.lock.is_free())
     }
 
-    /// Raises the floor of versions, and says where it is.
+    /// Raises the floor of versions to at least `version`, and returns the floor.
     fn raise_floor(&self, version: Version) -> Version {
         let floor = &self.words[HEADER_FLOOR_WORD];
         let (old, _) = Version::from_bits(floor.load(Ordering::Acquire));

@@ -1,16 +1,16 @@
-//! Where a key lives.
+//! The indexes of tables: how a client finds the record of a key.
 //!
-//! An index is read by one-sided READs and never talks to a memory node itself: it says which
-//! bucket to read next and what the words that came back mean, and the transaction puts those READs
-//! into its own rounds. So a lookup costs the round trips that its protocol shows, and a cached one
-//! costs none.
+//! An index is read by one-sided READs. The code here sends nothing to a memory node by itself. It
+//! says which bucket to read next, and what the words mean that were read, and the transaction puts
+//! these READs into its own rounds. So a lookup costs the round trips that its protocol shows, and
+//! a cached lookup costs none.
 //!
-//! Two indexes, behind one trait ([`Index`]): [`cluster_hash`], whose buckets say where records
-//! are, and [`fstore`], whose buckets hold them. In the former, inserts are prepared the CPU of the
-//! primary's node ([`host`]); in the latter clients change everything themselves.
+//! There are two hash indexes, behind one trait ([`Index`]). The buckets of [`cluster_hash`] name
+//! the locations of records, and the CPU of the primary's node prepares inserts ([`host`]). The
+//! buckets of [`fstore`] hold the records themselves, and clients change everything by themselves.
 //!
-//! Ordered tables are made of records of such tables, one for each node of a tree: [`btree`] says
-//! what is in a node, and [`learned`] remembers where leaves are.
+//! An ordered table is a tree whose nodes are records of such tables. [`btree`] has the layout of a
+//! node, and [`learned`] remembers where leaves are.
 #![forbid(unsafe_code)]
 
 pub mod btree;

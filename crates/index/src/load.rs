@@ -1,13 +1,13 @@
-//! Bulk load: builds the shards of an empty table in the client's memory and writes them to every
-//! replica.
+//! Bulk load: a client builds the shards of an empty table in its own memory, and writes them to
+//! every replica.
 //!
 //! A client that dies while it writes leaves a table that is neither empty nor whole. So the header
-//! of each shard names the client while it writes: in all primaries before it writes anything else,
-//! and in none of the replicas when all is written. The next load finds the name, and empties the
-//! table first ([`clear`]), once that client can write no more.
+//! of each shard names the client while it writes. The client writes its name to all primaries
+//! before anything else, and takes it out of all replicas when everything is written. The next load
+//! finds the name, and first empties the table ([`clear`]), once that client cannot write any more.
 //!
-//! The name is there from before the client makes the rows ([`begin`]), so that a client that drops
-//! the table finds it.
+//! The client writes its name before it makes the rows ([`begin`]), so that a client that drops the
+//! table finds the name.
 
 use remora_fabric::{Lane, WORD_BYTES};
 use remora_node::{MemoryError, Pointer, Replica, metadata};
@@ -22,32 +22,35 @@ use crate::error::IndexError;
 use crate::fstore;
 use crate::table::Table;
 
-/// The word of a shard's header that names the client that loads the table; 0 when no client does.
+/// The word of a shard's header that names the client that loads the table. It is 0 if no client
+/// does.
 const LOADER_WORD: usize = HEADER_BYTES as usize / WORD_BYTES - 1;
 
-/// A client that loads rows.
+/// A client that loads rows, and how it learns whether to go on.
 #[derive(Clone, Copy)]
 pub struct Loader<'l> {
     /// The client's number.
     pub client: u32,
-    /// Asked now and then whether to go on. If not, the table is empty still, or the next load
-    /// empties it.
+    /// A function that the load calls now and then, and that fails if the load is to end. Then the
+    /// table is still empty, or the next load empties it.
     pub goes_on: &'l dyn Fn() -> Result<(), MemoryError>,
 }
 
 impl Loader<'static> {
-    /// A client that goes on until it has loaded everything.
+    /// Makes the loader of a client that goes on until it has loaded everything.
     #[must_use]
     pub fn steady(client: u32) -> Loader<'static> {
         Loader { client, goes_on: &|| Ok(()) }
     }
 }
 
-/// Takes a row, unless the table has no place for it.
+/// A function that takes a row. It fails if the table has no room for the row.
 pub type TakeRow<'t> = &'t mut dyn FnMut(&Key, &[u8]) -> Result<(), IndexError>;
 
-/// Loads rows into an empty table. Returns how many. Nothing of the table may be in use. `rows`
-/// gives every row to the function that it is called with, and ends with the first error of that.
+/// Loads rows into an empty table, and returns their number. No client may use the table meanwhile.
+/// `rows` gives every row to the function that it gets, and ends with the first error of that
+/// function. Fails if the table has no room, if a key occurs twice, if a row has the wrong size, or
+/// if a memory node is unreachable.
 pub async fn bulk_load(
     lane: &Lane,
     table: &Table,
@@ -72,12 +75,13 @@ pub async fn bulk_load(
     Ok(count)
 }
 
-/// The word of an FStore shard's header that counts what was loaded; behind the structural record.
+/// The word of an FStore shard's header, after the structural record, that counts the loaded rows.
 const LOADED_WORD: usize = 9;
 
-/// Loads rows from parts, which this many threads make, bin and lay out side by side; only the
-/// writing is the calling thread's. The table comes out the same however many threads there are.
-/// `loaded` is told how many rows more have been laid out.
+/// Loads rows from parts into an empty table, and returns their number. `parts.threads` threads
+/// make the parts, sort their rows by shard, and lay the shards out. Only the calling thread writes
+/// to the memory nodes. The table does not depend on the number of threads. `loaded` is called with
+/// the number of rows that have been laid out since its last call. Fails as [`bulk_load`] does.
 pub async fn bulk_load_parts(
     lane: &Lane,
     table: &Table,
@@ -99,7 +103,7 @@ pub async fn bulk_load_parts(
     }
 }
 
-/// Makes the rows of all parts, and lays them out; how many there are.
+/// Makes the rows of all parts, and lays them out. Returns their number.
 fn make_parts(
     table: &Table,
     loader: Loader<'_>,
@@ -123,7 +127,7 @@ fn make_parts(
         })?;
         let rows: usize = binned.iter().flatten().map(|bin| bin.ends.len()).sum();
         count += rows as u64;
-        // Each shard's rows in the order of the parts.
+        // Each shard gets its rows in the order of the parts.
         side_by_side(builders.iter_mut().enumerate().collect(), |(shard, builder)| {
             binned
                 .iter()
@@ -135,24 +139,24 @@ fn make_parts(
     Ok(count)
 }
 
-/// Makes one part of a table's rows: gives each of them to a function, and ends with the first
-/// error of that.
+/// A function that makes one part of a table's rows. It gives each row to the function that it
+/// gets, and ends with the first error of that function.
 pub type MakePart<'p> = &'p (dyn Fn(u64, TakeRow<'_>) -> Result<(), IndexError> + Sync);
 
-/// Rows of a table, in parts that can be made side by side.
+/// The rows of a table, in parts that several threads can make at once.
 pub struct Parts<'p> {
-    /// How many parts.
+    /// Number of parts.
     pub count: u64,
-    /// Makes the part of this number.
+    /// Makes the part with this number.
     pub make: MakePart<'p>,
-    /// Parts that are made at a time.
+    /// Number of threads, each of which makes one part at a time.
     pub threads: usize,
 }
 
 /// Rows of one shard.
 #[derive(Default)]
 struct Rows {
-    /// Each key, and where its value ends.
+    /// Each key, and the offset at which its value ends.
     ends: Vec<(Key, usize)>,
     values: Vec<u8>,
 }
@@ -172,12 +176,12 @@ impl Rows {
 /// A shard being built.
 trait Build: Send {
     fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError>;
-    /// Ends with the header, where the loader is named: what is to be written to every replica, in
-    /// this order, and at which offsets.
+    /// Returns the words that are to be written to every replica, with their offsets, in the order
+    /// of writing. The header comes last, and names the loader.
     fn finish(&mut self, loader: u32) -> Vec<(u64, &[u8])>;
 }
 
-/// What builds each shard of a table.
+/// Returns a builder for each shard of a table.
 fn builders(table: &Table) -> Vec<Box<dyn Build + '_>> {
     let builder = |shard| -> Box<dyn Build + '_> {
         match (table.cluster_hash(), table.fstore()) {
@@ -189,8 +193,9 @@ fn builders(table: &Table) -> Vec<Box<dyn Build + '_>> {
     (0..table.shards()).map(builder).collect()
 }
 
-/// Names the client that is about to load rows in an empty table. Does nothing if it is named
-/// already. The caller makes sure that no client drops the table meanwhile.
+/// Names in an empty table the client that is about to load rows. Does nothing if the client is
+/// named already. The caller makes sure that no client drops the table meanwhile. Fails if the
+/// table is not empty.
 pub async fn begin(lane: &Lane, table: &Table, client: u32) -> Result<(), IndexError> {
     match check_empty(lane, table).await {
         Err(IndexError::Loading { client: named, .. }) if named == client => Ok(()),
@@ -199,18 +204,19 @@ pub async fn begin(lane: &Lane, table: &Table, client: u32) -> Result<(), IndexE
     }
 }
 
-/// Takes the name of a client out of a table again that it has written nothing to.
+/// Takes the name of a client out of a table again. The client must not have written any rows.
 pub async fn give_up(lane: &Lane, table: &Table) -> Result<(), MemoryError> {
     name_loader(lane, replicas(table), 0).await
 }
 
-/// Names a client that is about to load rows in place of the one that is named, which can write no
-/// more. The table is to be emptied then ([`clear`]).
+/// Names a client that is about to load rows, in place of the one that is named, which cannot write
+/// any more. The caller then empties the table ([`clear`]).
 pub async fn take_over(lane: &Lane, table: &Table, client: u32) -> Result<(), MemoryError> {
     name_loader(lane, primaries(table), client).await
 }
 
-/// The client that loads rows into a table, or was loading when it died.
+/// Returns the client that loads rows into a table, or that was loading when it died, if there is
+/// one.
 pub async fn loader(lane: &Lane, table: &Table) -> Result<Option<u32>, IndexError> {
     match check_empty(lane, table).await {
         Err(IndexError::Loading { client, .. }) => Ok(Some(client)),
@@ -219,8 +225,7 @@ pub async fn loader(lane: &Lane, table: &Table) -> Result<Option<u32>, IndexErro
     }
 }
 
-/// Refuses a table that has rows, or into which some client loads some, or was loading when it
-/// died.
+/// Fails if a table has rows, or if a client loads rows into it, or was loading when it died.
 pub async fn check_empty(lane: &Lane, table: &Table) -> Result<(), IndexError> {
     let loaded_word = if table.fstore().is_some() { LOADED_WORD } else { HEADER_SLOTS_WORD };
     let mut has_rows = false;
@@ -237,14 +242,14 @@ pub async fn check_empty(lane: &Lane, table: &Table) -> Result<(), IndexError> {
     if has_rows { Err(IndexError::NotEmpty(table.name().to_owned())) } else { Ok(()) }
 }
 
-/// Empties a table into which a client was loading rows that can write no more. The client that
-/// empties it is named in it, and stays named.
+/// Empties a table into which a client was loading rows that cannot write any more. The table names
+/// the client `client`, which empties it, and goes on to name it.
 pub async fn clear(lane: &Lane, table: &Table, client: u32) -> Result<(), IndexError> {
     let bytes = table.entry().spec.shard_bytes;
     for replica in replicas(table) {
         metadata::zero(lane, replica.address(HEADER_BYTES), bytes - HEADER_BYTES).await?;
     }
-    // The headers last, which say that it is not empty.
+    // The headers come last, because they say that the table is not empty.
     let mut header = [0; HEADER_BYTES as usize / WORD_BYTES];
     header[LOADER_WORD] = client.into();
     for replica in replicas(table) {
@@ -263,7 +268,7 @@ fn replicas(table: &Table) -> impl Iterator<Item = &Replica> {
     (0..table.shards()).flat_map(|shard| table.shard_replicas(shard))
 }
 
-/// Writes what has been built. The table names the loader meanwhile.
+/// Writes the shards that have been built. The table names the loader meanwhile.
 async fn write_all(
     lane: &Lane,
     table: &Table,
@@ -299,7 +304,7 @@ async fn name_loader<'r>(
     Ok(())
 }
 
-/// Refuses a row that the table has no place for.
+/// Fails if a row's key or value has the wrong size for the table.
 fn check_sizes(table: &Table, key: &Key, value: &[u8]) -> Result<(), IndexError> {
     let layout = &table.entry().spec.layout;
     let check = |what, bytes: usize, expected: usize, fits: bool| {
@@ -310,8 +315,8 @@ fn check_sizes(table: &Table, key: &Key, value: &[u8]) -> Result<(), IndexError>
     check("value", value.len(), layout.value_max as usize, value.len() <= layout.value_max as usize)
 }
 
-/// Does something with each of several, on a thread of its own; the calling thread does the last
-/// one.
+/// Calls `each` for several items at once. Each call runs on its own thread, and the last one on
+/// the calling thread.
 fn side_by_side<T: Send, R: Send>(
     mut all: Vec<T>,
     work: impl Fn(T) -> Result<R, IndexError> + Sync,
@@ -330,12 +335,12 @@ fn side_by_side<T: Send, R: Send>(
     })
 }
 
-/// A shard of the cluster-chaining hash table being built.
+/// Builds a shard of the cluster-chaining hash table.
 struct ClusterHash<'t> {
     table: &'t Table,
     shard: u16,
     geometry: Geometry,
-    /// Header and buckets.
+    /// The words of the header and the buckets.
     index: Vec<u64>,
     slots: Vec<u64>,
     indirect_used: u64,
@@ -360,8 +365,8 @@ impl<'t> ClusterHash<'t> {
         (self.slots.len() * WORD_BYTES) as u64 / self.geometry.slot_bytes
     }
 
-    /// The pair for a key, by its place in the index: the first empty one of its chain, which grows
-    /// by a bucket if it has none.
+    /// Returns the place in `index` of the pair for a key. It is the first empty pair of the key's
+    /// chain, which grows by a bucket if it has none.
     fn place(&mut self, key: &Key, hash: KeyHash, rows: u64) -> Result<usize, IndexError> {
         let mut bucket = self.table.home(hash).bucket;
         loop {
@@ -390,7 +395,7 @@ impl<'t> ClusterHash<'t> {
         }
     }
 
-    /// Whether the record that an entry names has this very key.
+    /// Returns whether the record that an entry names has this key.
     fn holds(&self, word: u64, key: &Key) -> bool {
         let start = (offset(word) - self.geometry.slot_at(0)) as usize / WORD_BYTES;
         let words = &self.slots[start..][..self.table.shape().record_bytes() / WORD_BYTES];
@@ -430,7 +435,7 @@ impl Build for ClusterHash<'_> {
         Ok(())
     }
 
-    /// The header's floor stays 0: no version is above [`Version::LOADED`] yet.
+    /// The header's floor stays 0, because no version is above [`Version::LOADED`] yet.
     fn finish(&mut self, loader: u32) -> Vec<(u64, &[u8])> {
         self.index[LOADER_WORD] = loader.into();
         self.index[HEADER_SLOTS_WORD] = self.rows();
@@ -439,13 +444,13 @@ impl Build for ClusterHash<'_> {
     }
 }
 
-/// An FStore shard being built.
+/// Builds a shard of FStore.
 struct FStore<'t> {
     table: &'t Table,
     geometry: fstore::Geometry,
-    /// The whole shard, up to the last bucket in use.
+    /// The words of the shard, up to the last bucket in use.
     words: Vec<u64>,
-    /// Overflow buckets in use, of each part.
+    /// Number of overflow buckets in use, for each part.
     used: Vec<u64>,
     rows: u64,
     image: Vec<u64>,
@@ -463,7 +468,7 @@ impl<'t> FStore<'t> {
         FetchedRecord::new(&self.words[slot_at as usize / WORD_BYTES..][..shape.record_bytes() / WORD_BYTES], shape)
     }
 
-    /// Puts what has been encoded into a slot of this shape.
+    /// Copies the encoded record into a slot of this shape.
     fn install(&mut self, shape: &RecordShape, slot_at: u64) {
         let at = (slot_at + shape.image_at()) as usize / WORD_BYTES;
         self.words[at..at + self.image.len()].copy_from_slice(&self.image);
@@ -477,7 +482,8 @@ impl<'t> FStore<'t> {
         self.install(shape, at);
     }
 
-    /// The vacant slot for a key: the first of its chain, which grows by a bucket if it has none.
+    /// Returns the slot for a key. It is the first vacant slot of the key's chain, which grows by a
+    /// bucket if it has none.
     fn place(&mut self, key: &Key, rows: u64) -> Result<u64, IndexError> {
         let home = self.table.home(key.hash()).bucket;
         let mut bucket = home;

@@ -1,5 +1,5 @@
-//! This crate's share of the published errors that can be put back: `remora_txn::mutant` has the
-//! list, and the switch.
+//! The published errors that can be put back into this crate. `remora_txn::mutant` has the list,
+//! and turns them on and off.
 
 use std::cell::Cell;
 
@@ -7,7 +7,8 @@ thread_local! {
     static INSERT_BESIDE_LOCKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// For the calling thread: an insert passes over a slot of its key that is locked.
+/// Turns an error on or off for the calling thread: an insert passes over a slot of its key that is
+/// locked.
 pub fn insert_beside_locked(on: bool) {
     INSERT_BESIDE_LOCKED.set(on);
 }

@@ -1,8 +1,8 @@
-//! What a log entry changes in the index of a backup.
+//! Patches: the changes of a backup's index that a log entry has, and the code that applies them.
 //!
-//! Patches of different rings are applied in any order, and again after a crash, and end in the
-//! same bytes: a pair takes only what is later than what it has, by its incarnation, and a link has
-//! only one value. See [`cluster_hash`](crate::cluster_hash).
+//! Patches of different rings may be applied in any order, and again after a crash, and always give
+//! the same bytes. A pair takes a patch only if the patch's incarnation is not earlier than its
+//! own, and a link has only one value ([`cluster_hash`](crate::cluster_hash)).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,10 +14,10 @@ use crate::cluster_hash::{
     linked_bucket, offset,
 };
 
-/// A change of the index, as it stands in the log.
+/// A change of the index, as the log has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Patch {
-    /// An insert has linked a pair, or a delete unlinked it.
+    /// An insert has linked a pair, or a delete has unlinked it.
     Entry {
         /// Offset of the pair within the shard.
         at: u64,
@@ -26,19 +26,19 @@ pub enum Patch {
         /// The second word of the pair.
         key: u64,
     },
-    /// A chain has this link, since whenever.
+    /// A chain has this link. Another insert may have made it.
     Link {
         /// Offset of the link within the shard.
         at: u64,
-        /// The link.
+        /// The link word.
         word: u64,
     },
 }
 
-/// Applies a patch to a backup of a shard, which begins at byte `base` of the region. By the
-/// backup's applier alone.
+/// Applies a patch to a backup of a shard, which begins at byte `base` of the region. Only the
+/// backup's applier may call this.
 ///
-/// `false` if the patch cannot be one of this shard: then nothing has been touched.
+/// Returns false, and changes nothing, if the patch cannot be one of this shard.
 pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: &Patch) -> bool {
     let at = match *patch {
         Patch::Entry { at, entry, .. } => {
@@ -54,14 +54,15 @@ pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: 
     let Some([first, second]) = start.and_then(|start| region.get(start..)).and_then(<[_]>::first_chunk) else {
         return false;
     };
-    // Where the shard's header counts what is used: should this backup become the primary, it
-    // allocates by that.
+    // The shard's header counts the slots and buckets in use. If this backup becomes the primary,
+    // it allocates by these counts.
     let used = |word: usize, count: u64| {
         region[(base / WORD_BYTES as u64) as usize + word].fetch_max(count, Ordering::Relaxed);
     };
     match *patch {
         Patch::Entry { entry, key, .. } => {
-            // The same once more: an applier that was killed may have left it without its key word.
+            // An equal patch is applied again, because an applier that was killed may have left the
+            // pair without its key word.
             if !is_earlier(entry, first.load(Ordering::Acquire)) {
                 second.store(key, Ordering::Release);
                 first.store(entry, Ordering::Release);
@@ -79,8 +80,8 @@ pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: 
     true
 }
 
-/// Raises the floor of a shard at a backup to the version of a delete. Should this backup become
-/// the primary, no record that is inserted into the shard later has a lower version.
+/// Raises the floor of a shard at a backup to the version of a delete. If this backup becomes the
+/// primary, no record that is inserted into the shard later has a lower version.
 pub fn apply_deletion(region: &[AtomicU64], base: u64, version: Version) {
     if let Some(floor) = region.get((base / WORD_BYTES as u64) as usize + HEADER_FLOOR_WORD) {
         floor.fetch_max(version.to_bits(), Ordering::Relaxed);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     proptest! {
-        /// Half of the range of incarnations is a long way, also across its end.
+        /// Half of the range of incarnations is far enough, even across the end of the range.
         #[test]
         fn of_two_states_of_a_pair_the_later_one_stays(
             start in any::<u16>(), lives in 1u16..4000, repeat in any::<bool>(),
@@ -118,7 +119,7 @@ mod tests {
             let patches = [(earlier, 1), (later, 2)].map(|(entry, key)| Patch::Entry { at, entry, key });
             let apply = |region: &[AtomicU64], patch| assert!(apply_patch(region, BASE, &GEOMETRY, patch));
             let [one, other] = [backup(), backup()];
-            // The pair was somewhere near.
+            // The pair had an incarnation near this one.
             for region in [&one, &other] {
                 region[((BASE + at) / 8) as usize].store(earlier, Ordering::Relaxed);
             }

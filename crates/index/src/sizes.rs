@@ -1,29 +1,30 @@
-//! How large a table is to be for a number of rows, whatever its index.
+//! The sizes of a table for a number of rows, for each kind of index.
 
 use remora_node::IndexKind;
 
 use crate::buckets::{Buckets, Index};
 use crate::{cluster_hash, fstore};
 
-/// What a table is created with, computed from its number of rows per shard.
+/// The sizes with which a table is created, computed from its number of rows per shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// Main buckets of a shard.
+    /// Number of main buckets of a shard.
     pub buckets: u64,
-    /// Buckets that chains grow by.
+    /// Number of buckets by which chains grow.
     pub indirect: u64,
-    /// Slots of records.
+    /// Number of record slots.
     pub slots: u64,
     /// Bytes of a shard.
     pub shard_bytes: u64,
 }
 
 impl Sizes {
-    /// Sizes of a shard for a number of rows. If there is no such shard, because it would have more
-    /// bytes than offsets can name, its size says so.
+    /// Returns the sizes of a shard for a number of rows. If the shard would have more bytes than
+    /// offsets can name, `shard_bytes` is larger than any offset.
     #[must_use]
     pub fn for_rows(kind: IndexKind, rows: u64, slot_bytes: u32) -> Sizes {
-        // No sum or product overflows for as many, and no memory node has room for them.
+        // With this number of rows, no sum or product overflows, and no memory node has room for
+        // them.
         const ROWS_MAX: u64 = 1 << 46;
         let rows = rows.min(ROWS_MAX);
         match kind {
@@ -32,7 +33,7 @@ impl Sizes {
         }
     }
 
-    /// The sizes of a shard that has this index.
+    /// Returns the sizes of a shard with this index.
     #[must_use]
     pub fn of(index: &dyn Index) -> Sizes {
         let Buckets { main, overflow, .. } = index.buckets();

@@ -1,5 +1,5 @@
-//! A table as a client sees it: what the catalog says, where its shards are, and the location
-//! cache.
+//! A table as a client sees it: its entry in the catalog, the places of its shards, and the
+//! location cache.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +14,9 @@ use crate::cluster_hash::{self, Location, Probe, location, search};
 use crate::error::IndexError;
 use crate::fstore;
 
-/// Chains longer than this are not followed in the cache, where a stale link could make a circle.
+/// Longest chain that is followed in the cache, where a stale link could make a circle.
 const CACHED_CHAIN_MAX: usize = 16;
-/// Location cache of one table, at most.
+/// Largest size of the location cache of one table, in bytes.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 
 /// An index bucket of a shard.
@@ -24,18 +24,18 @@ const CACHE_BYTES_MAX: usize = 64 << 20;
 pub struct BucketRef {
     /// The shard's place within its table.
     pub shard: u16,
-    /// The bucket's number within the shard; the indirect ones come after the main ones.
+    /// The bucket's number within the shard. The indirect buckets come after the main ones.
     pub bucket: u64,
 }
 
-/// An open table: what the catalog says of it, where its shards are, and the location cache. Shared
-/// by the workers of a client.
+/// An open table: its entry in the catalog, the places of its shards, and the location cache. The
+/// workers of a client share it.
 #[derive(Clone, Debug)]
 pub struct Table {
     id: TableId,
     entry: TableEntry,
     shape: RecordShape,
-    /// The shape of the records that the table's index consists of, if it does.
+    /// The shape of the structural records of the table's index, if it has any.
     structural: RecordShape,
     geometry: Geometry,
     buckets: Buckets,
@@ -56,11 +56,12 @@ pub struct Larger {
     pub stage: Stage,
 }
 
-/// Tables that grew one from the other, as this process knows them: they are one table to a
-/// program, whose handle may be of any of them.
+/// The tables that have grown one from the other, as this process knows them. To a program they are
+/// one table, and its handle may be the one of any of them.
 #[derive(Debug)]
 struct Lineage {
-    /// The newest of them that this process has found by its name: its generation above its id.
+    /// The newest of these tables that this process has found by its name. The upper bits have its
+    /// generation, and the lower bits its id.
     newest: AtomicU64,
 }
 
@@ -77,7 +78,7 @@ impl Lineage {
     }
 }
 
-/// The index of a table's shards.
+/// The layout of the index in a table's shards.
 #[derive(Clone, Copy, Debug)]
 enum Geometry {
     ClusterHash(cluster_hash::Geometry),
@@ -85,24 +86,26 @@ enum Geometry {
 }
 
 impl Table {
-    /// Opens a table of the catalog.
+    /// Opens the table with this name by the catalog. Fails if no table has the name, or if the
+    /// table cannot be used.
     pub fn open(metadata: &Metadata, name: &str) -> Result<Table, IndexError> {
         Table::open_with_cache(metadata, name, CACHE_BYTES_MAX)
     }
 
-    /// Opens a table of the catalog, with a location cache of at most `cache_bytes` bytes.
+    /// Opens the table with this name, as [`Table::open`] does, with a location cache of at most
+    /// `cache_bytes` bytes.
     pub fn open_with_cache(metadata: &Metadata, name: &str, cache_bytes: usize) -> Result<Table, IndexError> {
         let (id, entry) = metadata.table(name)?;
         Ok(Table::growing(metadata, (id, entry), cache_bytes, &Lineage::of(id, entry)))
     }
 
-    /// Opens a table of the catalog by its entry there.
+    /// Opens a table by its entry in the catalog.
     #[must_use]
     pub fn open_entry(metadata: &Metadata, (id, entry): (TableId, &TableEntry)) -> Table {
         Table::growing(metadata, (id, entry), CACHE_BYTES_MAX, &Lineage::of(id, entry))
     }
 
-    /// A table with the larger ones that it grows into, one after the other.
+    /// Makes a table, with the larger tables that it grows into, one after the other.
     fn growing(
         metadata: &Metadata,
         (id, entry): (TableId, &TableEntry),
@@ -110,7 +113,7 @@ impl Table {
         lineage: &Arc<Lineage>,
     ) -> Table {
         let mut table = Table::of(metadata, id, entry, cache_bytes, lineage.clone());
-        // Each is younger than the one before, or else the catalog is damaged.
+        // Each larger table is younger than the one before. Otherwise the catalog is damaged.
         let larger = metadata.larger(id).filter(|(_, larger)| larger.born > entry.born);
         table.growth = larger.and_then(|larger| {
             let stage = larger.1.growth?.stage;
@@ -119,8 +122,9 @@ impl Table {
         table
     }
 
-    /// The table that has an id in the catalog, also if it was dropped and its space is kept: to
-    /// look at it, without a location cache. `None` if the table has no space.
+    /// Returns the table that has an id in the catalog, without a location cache, to look at it.
+    /// The table may have been dropped, as long as its space is kept. Returns `None` if the table
+    /// has no space.
     #[must_use]
     pub fn open_by_id(metadata: &Metadata, id: TableId) -> Option<Table> {
         let entry = metadata.tables.get(usize::from(id.0)).filter(|table| !table.is_vacant())?;
@@ -156,8 +160,9 @@ impl Table {
         }
     }
 
-    /// This table as a later catalog has it: where it is now, and what it grows into, or has grown
-    /// into. Both share the location cache, because what it remembers names no nodes.
+    /// Returns this table as a later catalog has it: its places now, and the table that it grows
+    /// into, or has grown into. Both share the location cache, because cached locations name no
+    /// nodes. Fails if the catalog does not have the table.
     pub fn moved(&self, metadata: &Metadata) -> Result<Table, IndexError> {
         let (id, entry) = metadata.table_of_origin(self.origin(), self.name())?;
         let mut moved = Table::growing(metadata, (id, entry), 0, &Lineage::of(id, entry));
@@ -166,7 +171,7 @@ impl Table {
         Ok(moved)
     }
 
-    /// Takes over what this process has of the same tables, and of their lineage.
+    /// Takes over the caches that this process has of the same tables, and their lineage.
     fn follow(&mut self, before: &Table) {
         self.lineage = before.lineage.clone();
         let same = before.and_larger().find(|table| table.born() == self.born());
@@ -179,41 +184,41 @@ impl Table {
         }
     }
 
-    /// This table, and the larger ones that it grows into, one after the other.
+    /// Returns this table, and the larger tables that it grows into, one after the other.
     pub fn and_larger(&self) -> impl Iterator<Item = &Table> {
         std::iter::successors(Some(self), |table| table.growth.as_ref().map(|larger| &*larger.table))
     }
 
-    /// Whether two tables have the same larger ones, in the same stages.
+    /// Returns whether two tables grow into the same larger tables, in the same stages.
     #[must_use]
     pub fn grows_like(&self, other: &Table) -> bool {
         let stages = |table: &Table| table.and_larger().map(|one| (one.born(), one.stage())).collect::<Vec<_>>();
         stages(self) == stages(other)
     }
 
-    /// The table that this one grows into, if it grows.
+    /// Returns the table that this one grows into, if it grows.
     #[inline]
     #[must_use]
     pub fn growth(&self) -> Option<&Larger> {
         self.growth.as_ref()
     }
 
-    /// How far this one has grown into a larger one, if it grows.
+    /// Returns how far this table has grown into a larger one, if it grows.
     #[inline]
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
         self.growth.as_ref().map(|larger| larger.stage)
     }
 
-    /// The generation of the catalog that entered the first of the tables that this one has grown
-    /// from. Two tables with one origin are one table to a program.
+    /// Returns the generation of the catalog that entered the first of the tables from which this
+    /// one has grown. Two tables with one origin are one table to a program.
     #[inline]
     #[must_use]
     pub fn origin(&self) -> u64 {
         self.entry.origin
     }
 
-    /// The id of the newest table that this one is known to have grown into, or its own.
+    /// Returns the id of the newest table that this one is known to have grown into, or its own id.
     #[inline]
     #[must_use]
     pub fn newest_id(&self) -> TableId {
@@ -225,56 +230,57 @@ impl Table {
         self.lineage.newest.fetch_max(Lineage::packed(newest.id, newest.born()), Ordering::Relaxed);
     }
 
-    /// The lowest version that a record of this table may have. It is above each version that a
-    /// table has given which this one has grown from, so that versions of a key never restart.
+    /// Returns the lowest version that a record of this table may have. It is above every version
+    /// that was given by the tables from which this one has grown, so versions of a key never
+    /// restart.
     #[inline]
     #[must_use]
     pub fn version_floor(&self) -> Version {
         version_floor(&self.entry)
     }
 
-    /// The table's id.
+    /// Returns the table's id.
     #[inline]
     #[must_use]
     pub fn id(&self) -> TableId {
         self.id
     }
 
-    /// The generation of the catalog that entered the table. With the id, it tells the table from
-    /// every other one, also from one that has the same id later.
+    /// Returns the generation of the catalog that entered the table. Together with the id, it tells
+    /// the table from every other one, even from a later table with the same id.
     #[inline]
     #[must_use]
     pub fn born(&self) -> u64 {
         self.entry.born
     }
 
-    /// The table's name.
+    /// Returns the table's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.entry.spec.name
     }
 
-    /// What the catalog says of it.
+    /// Returns the table's entry in the catalog.
     #[must_use]
     pub fn entry(&self) -> &TableEntry {
         &self.entry
     }
 
-    /// The shape of the table's records.
+    /// Returns the shape of the table's records.
     #[inline]
     #[must_use]
     pub fn shape(&self) -> &RecordShape {
         &self.shape
     }
 
-    /// The shape of the structural records of the table's index.
+    /// Returns the shape of the structural records of the table's index.
     #[inline]
     #[must_use]
     pub fn structural(&self) -> &RecordShape {
         &self.structural
     }
 
-    /// How its index lies in a shard.
+    /// Returns the layout of the table's index in a shard.
     #[must_use]
     pub fn index(&self) -> &dyn Index {
         match &self.geometry {
@@ -283,7 +289,7 @@ impl Table {
         }
     }
 
-    /// How the index lies in a shard, if it is the cluster-chaining hash table.
+    /// Returns the layout of the index in a shard, if it is the cluster-chaining hash table.
     #[must_use]
     pub fn cluster_hash(&self) -> Option<&cluster_hash::Geometry> {
         match &self.geometry {
@@ -292,7 +298,7 @@ impl Table {
         }
     }
 
-    /// How the index lies in a shard, if it is FStore.
+    /// Returns the layout of the index in a shard, if it is FStore.
     #[inline]
     #[must_use]
     pub fn fstore(&self) -> Option<&fstore::Geometry> {
@@ -302,7 +308,7 @@ impl Table {
         }
     }
 
-    /// The rows that each of its shards is made for.
+    /// Returns the number of rows for which each shard of the table is made.
     #[must_use]
     pub fn rows_of_shard(&self) -> u64 {
         match &self.geometry {
@@ -311,26 +317,26 @@ impl Table {
         }
     }
 
-    /// Rows that all shards together have room for.
+    /// Returns the number of rows for which all shards together have room.
     #[must_use]
     pub fn room(&self) -> u64 {
         self.rows_of_shard().saturating_mul(self.shards().into())
     }
 
-    /// Bytes to READ for a bucket.
+    /// Returns the number of bytes to READ for a bucket.
     #[inline]
     #[must_use]
     pub fn bucket_bytes(&self) -> usize {
         self.buckets.bytes as usize
     }
 
-    /// Number of its shards.
+    /// Returns the number of the table's shards.
     #[must_use]
     pub fn shards(&self) -> u16 {
         self.shards.len() as u16
     }
 
-    /// The shard of a key, by its place within the table, and its main bucket.
+    /// Returns the shard of a key, by its place within the table, and the key's main bucket.
     #[inline]
     #[must_use]
     pub fn home(&self, hash: KeyHash) -> BucketRef {
@@ -338,40 +344,41 @@ impl Table {
         BucketRef { shard: shard as u16, bucket: self.buckets.home(hash.scatter) }
     }
 
-    /// Where a record of this table is: its primary's slot.
+    /// Returns the address of a record's slot at its primary.
     #[inline]
     #[must_use]
     pub fn primary(&self, pointer: Pointer) -> Address {
         self.replicas(pointer)[0].address(pointer.offset())
     }
 
-    /// Where something else of a record's shard is, at its primary.
+    /// Returns the address of another offset of a record's shard, at its primary.
     #[must_use]
     pub fn primary_at(&self, pointer: Pointer, offset: u64) -> Address {
         self.replicas(pointer)[0].address(offset)
     }
 
-    /// The replicas of a record, the primary first.
+    /// Returns the replicas of a record, the primary first.
     #[inline]
     #[must_use]
     pub fn replicas(&self, pointer: Pointer) -> &[Replica] {
         &self.shards[usize::from(pointer.shard().0 - self.entry.shard_first.0)]
     }
 
-    /// The replicas of a shard, by its place within the table.
+    /// Returns the replicas of a shard, the primary first. `shard` is the shard's place within the
+    /// table.
     #[must_use]
     pub fn shard_replicas(&self, shard: u16) -> &[Replica] {
         &self.shards[usize::from(shard)]
     }
 
-    /// The id of a shard, by its place within the table.
+    /// Returns the id of a shard, by its place within the table.
     #[inline]
     #[must_use]
     pub fn shard_id(&self, shard: u16) -> ShardId {
         ShardId(self.entry.shard_first.0 + shard)
     }
 
-    /// Where to READ a bucket of the index.
+    /// Returns the address at which to READ a bucket of the index.
     #[inline]
     #[must_use]
     pub fn bucket_address(&self, bucket: BucketRef) -> Address {
@@ -382,7 +389,7 @@ impl Table {
         u64::from(bucket.shard) * self.buckets.count() + bucket.bucket
     }
 
-    /// Where the cache believes a key to be.
+    /// Returns the location of a key in the cache, if the cache has one. It may be stale.
     #[inline]
     #[must_use]
     pub fn cached(&self, home: BucketRef, hash: KeyHash) -> Option<Location> {
@@ -397,15 +404,15 @@ impl Table {
         None
     }
 
-    /// Whether a location can be one of this table: what a cache or a torn bucket says may be
-    /// anything.
+    /// Returns whether a location can be one of this table. A cache or a torn bucket may have any
+    /// words.
     #[inline]
     fn belongs(&self, location: Location) -> bool {
         location.pointer.offset() + self.shape.record_bytes() as u64 <= self.shard_bytes
     }
 
-    /// What a bucket that has been read says of a key, from a pair on. Keeps the bucket in the
-    /// cache.
+    /// Searches a bucket that was read for a key, from the pair `from_slot` on. Keeps the bucket in
+    /// the cache.
     #[must_use]
     pub fn probe(&self, at: BucketRef, words: &[u64], hash: KeyHash, from_slot: usize) -> Probe {
         self.cache.fill(self.cache_number(at), words);
@@ -415,28 +422,28 @@ impl Table {
         }
     }
 
-    /// The bucket that a link names; `None` if it is no bucket of this table.
+    /// Returns the bucket that a link names, or `None` if it is no bucket of this table.
     #[inline]
     #[must_use]
     pub fn linked(&self, from: BucketRef, offset: u64) -> Option<BucketRef> {
         Some(BucketRef { bucket: self.buckets.number(offset)?, ..from })
     }
 
-    /// The location that an entry of the index names, in the shard of its key; `None` if it can be
-    /// none of this table.
+    /// Returns the location that an entry of the index names, in the shard of its key, or `None` if
+    /// it cannot be one of this table.
     #[must_use]
     pub fn located(&self, home: BucketRef, entry: u64) -> Option<Location> {
         let location = location(self.shard_id(home.shard), entry);
         self.belongs(location).then_some(location)
     }
 
-    /// Keeps a location that was learned otherwise than by reading a bucket, for the next lookup of
-    /// the key.
+    /// Keeps a location in the cache that was learned without a READ of a bucket, for the next
+    /// lookup of the key.
     pub fn learn(&self, home: BucketRef, hash: KeyHash, location: Location) {
         self.cache.learn(self.cache_number(home), hash, location);
     }
 
-    /// A location of the cache has turned out wrong.
+    /// Removes a location from the cache that has turned out to be wrong.
     #[cold]
     pub fn forget(&self, home: BucketRef, hash: KeyHash, location: Location) {
         let mut at = home;
@@ -450,11 +457,11 @@ impl Table {
     }
 }
 
-/// Bits of a version that count within one table. The bits above count how often the table has
-/// grown.
+/// Number of the lower bits of a version that count within one table. The bits above count how
+/// often the table has grown.
 const GROWTH_SHIFT: u32 = 42;
 
-/// The lowest version that a record of a table may have.
+/// Returns the lowest version that a record of a table may have.
 pub(crate) fn version_floor(entry: &TableEntry) -> Version {
     let (floor, _) = Version::from_bits(u64::from(entry.growths) << GROWTH_SHIFT);
     floor

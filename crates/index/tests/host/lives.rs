@@ -1,5 +1,5 @@
-//! Random lives of keys, against a model: what must hold after every step, and what a backup ends
-//! with that was told of them in another order.
+//! Random lives of keys, checked against a model after every step. A backup that applies the
+//! changes in another order must end with the same bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,11 @@ use super::{BASE, Insert, KEYS, Logged, Primary, SCHEMES, SMALL, apply, blank, k
 #[derive(Default)]
 struct Model {
     live: BTreeMap<u8, Insert>,
-    /// Prepared, and left.
+    /// Inserts that were prepared and left.
     left: BTreeMap<u8, Insert>,
-    /// Of each key, the last that was committed or prepared.
+    /// The last version of each key that was committed or prepared.
     versions: BTreeMap<u8, Version>,
-    /// Deleted, and not freed.
+    /// Deleted records whose slots were not freed.
     deleted: Vec<Insert>,
     rings: [VecDeque<Logged>; 3],
 }
@@ -53,7 +53,7 @@ impl Model {
 
     fn step(&mut self, primary: &mut Primary, backup: &[AtomicU64], op: u8, number: u8, ring: u8) {
         match op {
-            // Insert, or update what is there.
+            // Insert the key, or update its record.
             0..4 => {
                 let Some(insert) = self.prepare(primary, number) else { return };
                 self.left.remove(&number);
@@ -67,7 +67,7 @@ impl Model {
                     self.left.insert(number, insert);
                 }
             }
-            // Prepare, and undo. If it was prepared before, it is the former's that is undone.
+            // Prepare, and undo. If the key was prepared before, this undoes the earlier insert.
             5 => {
                 let Some(insert) = self.prepare(primary, number) else { return };
                 let committed = self.live.contains_key(&number);
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// An undone insert may leave a chain with a bucket that nobody has used. The backup has no link to
+/// An undone insert may leave a chain with a bucket that was never used. The backup has no link to
 /// it.
 fn forget_unused_link(primary: &Primary, backup: &[AtomicU64], bucket: u64) {
     let geometry = &primary.shard.geometry;

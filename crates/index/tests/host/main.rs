@@ -91,8 +91,7 @@ struct Logged {
     patches: Vec<Patch>,
 }
 
-/// A primary and its host; what clients do to the primary, they do by [`Primary::commit`] and so
-/// on.
+/// A primary and its host. Clients change the primary by [`Primary::commit`] and the other methods.
 struct Primary {
     region: Vec<AtomicU64>,
     shard: HostShard,
@@ -144,7 +143,7 @@ impl Primary {
         Ok(Insert { key: *key, bucket_slot, location, links, new })
     }
 
-    /// Installs an image and says what was logged.
+    /// Installs an image, and returns what was logged.
     fn install(&self, insert: &Insert, life: Life, value: &[u8]) -> Logged {
         let slot = insert.location.pointer.offset();
         let version = self.version(slot).committed_over();
@@ -185,7 +184,7 @@ impl Primary {
         self.host.free(&self.region, &self.shard, slot, self.version(slot))
     }
 
-    /// How often each key is linked.
+    /// Returns how often each key is linked.
     fn entries(&self) -> BTreeMap<Vec<u64>, usize> {
         let geometry = &self.shard.geometry;
         let mut entries = BTreeMap::new();
@@ -347,7 +346,7 @@ fn a_full_shard_refuses_until_a_tombstone_is_found() {
     let before = words(&primary.region);
     assert_eq!(primary.prepare(&key(20)).err(), Some(Refused::SlotsFull));
     assert_eq!(words(&primary.region), before);
-    // Nobody frees the slot of this delete, and the host has been started anew.
+    // No client frees the slot of this delete, and the host has been started anew.
     primary.delete(&lives[4]);
     primary.host = Host::new();
     let insert = primary.prepare(&key(20)).unwrap();
@@ -358,8 +357,8 @@ fn a_full_shard_refuses_until_a_tombstone_is_found() {
     assert!(primary.prepare(&key(21)).is_ok(), "and given back");
 }
 
-/// The shard was elsewhere meanwhile: what this host knew to be free has another primary's record,
-/// or its tombstone.
+/// The primary was at another node meanwhile: the slot that this host knew to be free has a record
+/// of the other primary, or its tombstone.
 #[test]
 fn a_slot_that_another_primary_has_used_is_not_free() {
     for is_deleted in [false, true] {
@@ -393,8 +392,8 @@ fn a_slot_that_another_primary_has_used_is_not_free() {
     }
 }
 
-/// An insert that was undone has left no trace elsewhere: there the slot has never been used, and
-/// is counted so.
+/// An insert that was undone has left no trace at another node: the slot has never been used there,
+/// and counts as unused.
 #[test]
 fn a_slot_that_another_primary_has_never_used_is_not_free() {
     let mut primary = Primary::new(SMALL, ReadScheme::SingleLine);
@@ -408,8 +407,8 @@ fn a_slot_that_another_primary_has_never_used_is_not_free() {
     assert_eq!(one, undone.location.pointer, "the next that was never used");
 }
 
-/// A free slot may be locked when it is looked for among the free ones, and be let go before it is
-/// found as a tombstone.
+/// A free slot may be locked when the host looks at the free ones, and be unlocked before the host
+/// finds it as a tombstone.
 #[test]
 fn a_slot_that_is_let_go_meanwhile_is_taken_once() {
     let geometry = Geometry { buckets: 4, indirect: 4, slots: 1, slot_bytes: 64 };
