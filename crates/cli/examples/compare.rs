@@ -1,5 +1,5 @@
-//! SmallBank under each protocol and number of copies, interleaved in one run, as medians and
-//! ratios: machines drift, so only what was measured side by side is compared.
+//! SmallBank under each protocol and number of copies, as medians and ratios. The speed of machines
+//! drifts, so the measurements are interleaved in one run, and only these are compared.
 //!
 //! ```sh
 //! cargo run --release -p remora-cli --example compare -- [rounds] [seconds] [threads]
@@ -16,8 +16,8 @@ use remora_workload::Setting;
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
 
-/// What is compared: a name, the protocol, copies of each record, and whether the history is
-/// recorded.
+/// The cases that are compared: a name, the protocol, the number of copies of each record, and
+/// whether the history is recorded.
 const CASES: [(&str, Protocol, u8, bool); 9] = [
     ("unsynchronized, 1 copy", Protocol::UNSYNCHRONIZED, 1, false),
     ("unsynchronized, 3 copies", Protocol::UNSYNCHRONIZED, 3, false),

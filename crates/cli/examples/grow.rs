@@ -20,10 +20,10 @@ use remora_workload::smallbank::{Account, Customers, Kind, SmallBank};
 const FIRST: u64 = 1_000;
 /// Coroutines of the thread that opens accounts.
 const OPENERS: u64 = 4;
-/// What an account has when it is opened, in cents.
+/// The balance of an account when it is opened, in cents.
 const BALANCE: i64 = 10_000;
 
-/// What one thread has seen.
+/// The observations of one thread.
 #[derive(Default)]
 struct Seen {
     transactions: u64,
@@ -106,7 +106,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Has a worker's transactions recorded, if they are to be.
+/// Records the transactions of a worker, if there is a history.
 fn record(worker: &mut Worker, history: Option<&Arc<HistoryFile>>) {
     for session in worker.sessions() {
         session.observe(history.map(|file| Box::new(file.recorder()) as Box<_>));
@@ -134,7 +134,7 @@ fn run(
     })
 }
 
-/// Opens accounts until there are as many.
+/// Opens accounts until there are the number that is wanted.
 fn open(
     cluster: &Cluster,
     [savings, checking]: [&Table<u64, Account>; 2],

@@ -14,10 +14,11 @@ use remora_workload::Prng;
 const FIRST: u64 = 1_000;
 /// Coroutines of the thread that inserts rows.
 const INSERTERS: usize = 4;
-/// Rows that a scan wants.
+/// Number of rows that a scan asks for.
 const SCANNED: usize = 20;
 
-/// Row number `number` has a key far from those of its neighbours.
+/// Returns the key of the row with this number. It is far from the keys of the neighbouring
+/// numbers.
 fn key(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -84,7 +85,7 @@ fn scan(
     })
 }
 
-/// Inserts rows until there are as many.
+/// Inserts rows until there are `rows` of them.
 fn insert(cluster: &Cluster, table: &Ordered<u64, u64>, rows: u64, inserted: &AtomicU64) -> Result<(), Error> {
     let mut worker = cluster.worker(WorkerOptions::default().coroutines(INSERTERS))?;
     let ended = worker.run(async |_, session| {

@@ -35,7 +35,8 @@ pub(crate) struct AddOptions {
     node: String,
 }
 
-/// For so long it is no wonder that no controller has reached the node.
+/// Time that a controller may take until it has reached the node. After that, the command says that
+/// something is wrong.
 const UNREACHED: Duration = Duration::from_secs(10);
 
 pub(crate) fn add(options: &AddOptions) -> Result<Verdict, Failure> {
@@ -67,7 +68,7 @@ pub(crate) fn add(options: &AddOptions) -> Result<Verdict, Failure> {
                 "was lost again before it had its share: see that it runs; started again, empty, it is taken in again";
             return Err(Failure::new(&options.node, why));
         }
-        // Not while an epoch begins.
+        // While an epoch begins, this is not known.
         let is_arranged = cluster.is_arranged().unwrap_or(false);
         if let Some(progress) = Progress::of(&cluster, configuration) {
             let joining = progress.joining_at(node);
@@ -95,11 +96,12 @@ fn nobody_looks(configuration: &Arc<dyn Configuration>) -> Option<String> {
 }
 
 fn room_at(cluster: &Cluster, node: NodeId) -> Option<u64> {
-    // With the others, since clients have rings there that this one is to have too.
+    // The room is computed with the other nodes, because clients have rings at these that the new
+    // node is to have, too.
     room(cluster, cluster.live_nodes().with(node))?.remove(&node)
 }
 
-/// Why a node with so much room has no shards.
+/// Says why a node with this much room has no shards.
 fn nothing(catalog: &Metadata, room: Option<u64>) -> String {
     let Some(smallest) = catalog.shards.iter().filter(|shard| !shard.replicas.is_empty()).map(extent).min() else {
         return "has nothing yet: there are no tables, and it gets its part of those that are created".to_owned();

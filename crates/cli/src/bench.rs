@@ -1,5 +1,6 @@
-//! A benchmark of transactions: its settled options, its memory nodes, and what to blame when
-//! something fails. Each workload has a file of its own for its options and what it loads.
+//! A benchmark of transactions: its settled options, its memory nodes, and the option that is to
+//! blame when something fails. Each workload has its own file for its options and the tables that
+//! it loads.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,30 +19,30 @@ use crate::options::RunArgs;
 use crate::output::ReportTo;
 use crate::{Failure, value};
 
-/// A benchmark whose size is known: from here on, its options are all settled.
+/// A benchmark whose size is known. From here on, all its options are settled.
 #[derive(Debug)]
 pub(crate) struct Bench {
-    /// Every option in force.
+    /// All options of the run, with their settled values.
     pub(crate) run: RunArgs,
     node_bytes: u64,
     /// The option that has said how large memory nodes are.
     sized_by: String,
-    /// Where the memory nodes are, in the order of their numbers, once they have been connected to.
+    /// The addresses of the memory nodes, in the order of their numbers, once they are connected.
     pub(crate) nodes: Option<Nodes>,
     pub(crate) history: Option<Arc<HistoryTo>>,
     pub(crate) report_to: ReportTo,
 }
 
-/// A workload whose tables are there.
+/// A workload whose tables are loaded.
 #[derive(Debug)]
 pub(crate) struct Opened<W> {
     pub(crate) cluster: Cluster,
     pub(crate) workload: W,
-    /// Where there can be other clients.
+    /// The list of clients, if there can be other clients.
     pub(crate) guests: Option<GuestBook>,
-    /// The flag that the first signal sets: it ends the run.
+    /// The flag that the first signal sets, and that ends the run.
     pub(crate) stop: Arc<AtomicBool>,
-    /// Where nothing of it is real.
+    /// The simulator, if the cluster is a simulated one.
     pub(crate) sim: Option<Sim>,
     /// How long loading took.
     pub(crate) loaded_in: Duration,
@@ -54,8 +55,8 @@ impl<W> Opened<W> {
 }
 
 impl Bench {
-    /// A bench with memory nodes of `needed` bytes, unless `--node-size` says otherwise.
-    /// `because_of` names the option of the workload that needs them.
+    /// Makes a benchmark with memory nodes of `needed` bytes, unless `--node-size` says otherwise.
+    /// `because_of` names the option of the workload that needs this size.
     pub(crate) fn sized(mut run: RunArgs, needed: u64, because_of: String) -> Bench {
         let sized_by = run.node_size.map_or(because_of, |bytes| format!("--node-size {bytes}"));
         let node_bytes = run.node_size.unwrap_or(needed);
@@ -63,7 +64,8 @@ impl Bench {
         Bench { run, node_bytes, sized_by, nodes: None, history: None, report_to: ReportTo::People }
     }
 
-    /// Bytes of a memory node of this process, if there is memory for all of them.
+    /// Returns the bytes of each memory node of this process. Fails if there is no memory for all
+    /// of them.
     pub(crate) fn node_bytes(&self) -> Result<usize, Failure> {
         let run = &self.run;
         let nodes = run.memory_nodes();
@@ -76,7 +78,7 @@ impl Bench {
         Ok(usize::try_from(self.node_bytes).unwrap_or(usize::MAX))
     }
 
-    /// A cluster of this process.
+    /// Makes a cluster whose memory nodes are in this process.
     pub(crate) fn embedded(&self) -> Result<Cluster, Failure> {
         let run = &self.run;
         let options = Cluster::embedded()
@@ -102,7 +104,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Which option to change, when memory cannot be laid out.
+    /// Makes the failure of a benchmark whose memory cannot be laid out. It names the option to
+    /// change.
     pub(crate) fn blame(&self, error: &OpenError) -> Failure {
         let option = match error.memory() {
             Some(MemoryError::OutOfMemory { .. } | MemoryError::TooSmall { .. } | MemoryError::Region(_)) => {
@@ -137,7 +140,7 @@ impl Bench {
         }
     }
 
-    /// A memory node is lost, and which one.
+    /// Makes the failure of a benchmark that has lost a memory node. It names the node.
     pub(crate) fn lost(&self, error: &FabricError) -> Failure {
         let name = self.nodes.as_ref().and_then(|nodes| nodes.name(error.node));
         Failure(name.map_or_else(|| error.to_string(), |name| format!("memory node {name} {}", error.fault)))

@@ -1,4 +1,4 @@
-//! `remora check`: whether recorded histories are strictly serializable.
+//! `remora check`: checks whether recorded histories are strictly serializable.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -19,8 +19,8 @@ pub(crate) struct CheckOptions {
     /// Histories of one run, as `remora bench --history` writes them.
     #[arg(required = true, value_name = "HISTORY")]
     histories: Vec<PathBuf>,
-    /// Accept that clients were killed: that their histories have no end, or a truncated last line,
-    /// or are empty.
+    /// Accept histories of clients that were killed: without an end, with a truncated last line, or
+    /// empty.
     #[arg(long)]
     crashed: bool,
 }

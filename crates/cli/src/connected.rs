@@ -1,5 +1,5 @@
-//! Benchmarks on memory nodes that are running: connecting, loading or finding the tables, coming
-//! and leaving.
+//! Benchmarks on memory nodes that are running: the client connects, loads or finds the tables,
+//! registers with the other clients, and leaves.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
@@ -24,7 +24,7 @@ use crate::memnode::{read_client_tls, read_keys};
 use crate::signals::stop_on_signals;
 use crate::{Failure, meet, output};
 
-/// Refuses an option that contradicts what memory nodes hold.
+/// Refuses an option that contradicts the tables at the memory nodes.
 pub(crate) fn agrees<T: PartialEq + Display>(option: &str, given: Option<T>, found: T) -> Result<(), Failure> {
     match given.filter(|given| *given != found) {
         Some(given) => {
@@ -35,18 +35,20 @@ pub(crate) fn agrees<T: PartialEq + Display>(option: &str, given: Option<T>, fou
     }
 }
 
-/// Clients that come to new memory nodes at the same time get in each other's way for a moment.
+/// Number of attempts to load or find the tables. Clients that connect to new memory nodes at the
+/// same time get in each other's way for a moment.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Bench {
-    /// The workload: loaded into a cluster of this process; or into running memory nodes, unless
-    /// another client has done so, whose tables are then found.
+    /// Opens the workload. Loads its tables into a cluster of this process, or into running memory
+    /// nodes. If another client has loaded them there, opens that client's tables.
     pub(crate) fn open<W: Workload>(
         &mut self,
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<Opened<W>, Failure> {
-        // Before anything is changed: from here on, no signal may leave anything half-done.
+        // This comes before anything is changed. From here on, no signal may leave anything
+        // half-done.
         let stop = stop_on_signals()?;
         self.open_files()?;
         let Some(nodes) = self.run.connect.clone() else {
@@ -67,7 +69,7 @@ impl Bench {
         let catalog = cluster.catalog();
         let discipline = first_table(&catalog).map(|table| table.spec.discipline);
         if let Some(discipline) = discipline.filter(|found| self.run.check && !self.run.protocol().accepts(*found)) {
-            // No transactions are to be run, so any protocol will do that may touch the tables.
+            // The command runs no transactions, so any protocol will do that the tables accept.
             let fitting = Protocol::ALL.into_iter().find(|protocol| protocol.accepts(discipline));
             cluster = self.connect(&nodes, fitting.unwrap_or_default(), &stop)?;
         }
@@ -138,13 +140,14 @@ impl Bench {
         }
     }
 
-    /// The backend, for reports.
+    /// Returns the name of the backend, for reports.
     pub(crate) fn fabric(&self) -> &str {
         let named = self.run.fabric.as_deref().unwrap_or("shm");
         self.nodes.as_ref().filter(|_| !self.run.is_rdma()).map_or(named, |nodes| nodes.fabric())
     }
 
-    /// Runs it between coming and leaving; or only looks at what must hold.
+    /// Registers with the other clients, runs the workload, and leaves. With `--check`, only checks
+    /// the invariants.
     pub(crate) fn measure<W: Workload>(
         &self,
         opened: &Opened<W>,
@@ -178,20 +181,20 @@ impl Bench {
             Ok(guests.check(cluster, workload)?)
         });
         if let Err(RunError::Open(_) | RunError::Thread(_)) = measured {
-            // No transaction has run, so nobody need wonder what this client did. If that cannot be
-            // said, they will.
+            // No transaction has run, so this client leaves nothing unknown. If it cannot tell the
+            // other clients, they have to assume otherwise.
             let _ = guests.leave(&Farewell { settled: true, ..Farewell::default() });
         }
         measured.map_err(|error| self.failure(error))
     }
 }
 
-/// The first table of a catalog.
+/// Returns the first table of a catalog.
 fn first_table(catalog: &Metadata) -> Option<&TableEntry> {
     catalog.tables.iter().find(|table| table.is_there())
 }
 
-/// Tells that this client waits for another one: at once, on a terminal or not.
+/// Reports at once that this client waits for another one, whether or not there is a terminal.
 struct Waiting<'s> {
     stop: &'s AtomicBool,
     told: Option<u32>,

@@ -24,18 +24,18 @@ Prints one line when it is ready; SIGTERM, SIGINT and SIGHUP stop it. Exit statu
 pub(crate) struct ControllerOptions {
     #[command(flatten)]
     meet: MeetArgs,
-    /// A memory node that leaves a question unanswered for this time is lost.
+    /// Time without an answer after which a memory node counts as lost.
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     patience_ms: u64,
     /// Lease of this controller: after this time without a sign of life, another one takes its
     /// place.
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     lease_ms: u64,
-    /// Copy at most MB megabytes a second, where copies are made of what was lost.
+    /// Copy at most MB megabytes a second when new copies are made.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     copy_mb: Option<u64>,
-    /// Write the writes of ended clients that this controller puts back, as JSON lines: for
-    /// `remora check`, together with the clients' histories.
+    /// Record the writes of dead clients that this controller puts back, as JSON lines. `remora
+    /// check` needs them, together with the clients' histories.
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
 }

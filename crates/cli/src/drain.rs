@@ -1,4 +1,5 @@
-//! `remora drain`: has what a memory node holds go elsewhere, so that it can be stopped.
+//! `remora drain`: moves the shards of a memory node to other nodes, so that the node can be
+//! stopped.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,11 +33,10 @@ Exit status: 0 the node may be stopped, or stays, 2 it cannot be.")]
 pub(crate) struct DrainOptions {
     #[command(flatten)]
     meet: MeetArgs,
-    /// Also if there are too few other nodes for as many copies as there are now, or will be when
-    /// it leaves.
+    /// Drain the node even if too few other nodes are left for the number of copies.
     #[arg(long)]
     fewer_copies: bool,
-    /// Let the node stay after all, with what it has still.
+    /// Let the node stay, with the shards that it still has.
     #[arg(long, conflicts_with = "fewer_copies")]
     cancel: bool,
     /// The memory node, as it is named by --connect.
@@ -44,10 +44,10 @@ pub(crate) struct DrainOptions {
     node: OsString,
 }
 
-/// Between two looks.
+/// Pause between two looks at the progress.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
-/// Who says so would wait for ever.
+/// The reason why a command that waits for a controller would never end.
 pub(crate) const LOOKED_AFTER: &str = "nobody looks after the memory nodes: start remora controller";
 
 pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
@@ -103,8 +103,9 @@ pub(crate) fn failure(error: ConfigurationError) -> Failure {
     Failure::new("--configuration", error)
 }
 
-/// Has one of `all` nodes leave, if enough are left, or too few are accepted. A part of the change,
-/// since others may be having other nodes leave.
+/// Marks one of `all` nodes as leaving, if enough others are left, or if fewer copies are accepted.
+/// This is a part of the configuration's change, because other commands may drain other nodes at
+/// the same time.
 fn begin(
     membership: &mut Membership,
     node: NodeId,
@@ -132,7 +133,7 @@ fn begin(
     Ok(())
 }
 
-/// Has a node stay that is leaving.
+/// Makes a node stay that is leaving.
 fn cancel(membership: &mut Membership, node: NodeId) -> Result<(), &'static str> {
     if membership.lost().has(node) {
         return Err("has left already, or was lost: started again, it is taken in again");
@@ -144,14 +145,14 @@ fn cancel(membership: &mut Membership, node: NodeId) -> Result<(), &'static str>
     Ok(())
 }
 
-/// Where shards are, and which joining replicas have everything.
+/// The progress of moving shards: where they are, and which joining replicas are complete.
 pub(crate) struct Progress {
     pub(crate) catalog: Metadata,
     copied: Vec<(ShardId, NodeId)>,
 }
 
 impl Progress {
-    /// Nobody can say just while an epoch begins.
+    /// Returns the progress, or `None` while an epoch begins, because it is not known then.
     pub(crate) fn of(cluster: &Cluster, configuration: &Arc<dyn Configuration>) -> Option<Progress> {
         cluster.refresh().ok()?;
         let catalog = cluster.catalog();
@@ -160,22 +161,22 @@ impl Progress {
         Some(Progress { copied: copied.ok()??, catalog })
     }
 
-    /// Shards with a replica at a node.
+    /// Returns the number of shards with a replica at a node.
     pub(crate) fn shards_at(&self, node: NodeId) -> usize {
         self.catalog.shards.iter().filter(|shard| is_at(shard, node)).count()
     }
 
-    /// Replicas that lack something still.
+    /// Returns the joining replicas that are not complete yet.
     fn lacking(&self) -> impl Iterator<Item = (ShardId, NodeId)> {
         self.catalog.joining().filter(|one| !self.copied.contains(one))
     }
 
-    /// Shards that a node has yet to be given.
+    /// Returns the number of shards that still have to be copied to a node.
     pub(crate) fn joining_at(&self, node: NodeId) -> usize {
         self.lacking().filter(|(_, at)| *at == node).count()
     }
 
-    /// Shards at a node that others have not been given instead.
+    /// Returns the number of shards at a node that have not been copied to other nodes yet.
     fn left_at(&self, node: NodeId) -> usize {
         let lacking: Vec<_> = self.lacking().map(|(id, _)| id).collect();
         let is_left = |(id, shard): &(ShardId, &ShardPlacement)| {
@@ -190,7 +191,7 @@ fn is_at(shard: &ShardPlacement, node: NodeId) -> bool {
     shard.replicas.iter().any(|replica| replica.node == node)
 }
 
-/// Finds out that nothing moves, and says why, once.
+/// Notices that no shard moves, and reports the reason once.
 pub(crate) struct Stall {
     seen: usize,
     since: Instant,
@@ -198,14 +199,16 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    /// Longer than epochs take to begin.
+    /// Time without progress after which the reason is reported. It is longer than an epoch takes
+    /// to begin.
     const PATIENCE: Duration = Duration::from_secs(5);
 
     pub(crate) fn new() -> Stall {
         Stall { seen: usize::MAX, since: Instant::now(), has_said: false }
     }
 
-    /// So much is left now.
+    /// Notes how much is left now. If this has not changed for a while, reports the reason, if
+    /// `why` returns one.
     pub(crate) fn look(&mut self, left: usize, why: impl FnOnce() -> Option<String>) {
         if left != self.seen {
             *self = Stall { seen: left, ..Stall::new() };
@@ -220,7 +223,7 @@ impl Stall {
     }
 }
 
-/// Why nothing of a node that is to leave goes elsewhere, if that is so.
+/// Returns the reason why no shard of a leaving node moves, if there is one.
 fn why_nothing_moves(
     cluster: &Cluster,
     configuration: &Arc<dyn Configuration>,
@@ -238,18 +241,19 @@ fn why_nothing_moves(
     stuck(&progress.catalog, node, &room, name)
 }
 
-/// Bytes that shards may take at nodes.
+/// Returns the bytes that shards may still take at each node.
 pub(crate) fn room(cluster: &Cluster, nodes: NodeSet) -> Option<BTreeMap<NodeId, u64>> {
     let look = async |lane: &Lane| metadata::room(lane, nodes).await;
     block_on(cluster.fabric(), ClientId(0), look).ok()?.ok()
 }
 
-/// What a shard takes of a node.
+/// Returns the bytes that a shard takes at a node.
 pub(crate) fn extent(shard: &ShardPlacement) -> u64 {
     node::extent(shard.bytes)
 }
 
-/// Which shards of a node none of the others takes, which have so much room, and what to do.
+/// Says which shards of a node fit none of the other nodes, how much room these have, and what to
+/// do.
 fn stuck(
     catalog: &Metadata,
     node: NodeId,

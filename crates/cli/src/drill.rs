@@ -1,6 +1,6 @@
-//! `remora drill`: clients of a small cluster of real processes, or its memory nodes, are killed,
-//! one after the other, while all clients run SmallBank; then it is checked that nothing was lost
-//! and nothing of the dead is left.
+//! `remora drill`: runs SmallBank on a small cluster of real processes, and kills clients or memory
+//! nodes, one after the other. Then it checks that nothing was lost, and that nothing of the dead
+//! clients is left.
 
 mod processes;
 mod timeline;
@@ -61,18 +61,17 @@ pub(crate) struct DrillOptions {
     /// Copies of each record.
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
     replicas: u8,
-    /// Memory nodes among them that have nothing in the beginning, until another one is killed.
+    /// Number of these memory nodes that have no shards until another node is killed.
     #[arg(long, value_name = "N", default_value_t = 0)]
     spares: u16,
-    /// Who is killed: clients, or memory nodes.
+    /// The victims: clients, or memory nodes.
     #[arg(long, value_name = "WHO", default_value = "clients")]
     kill: Victims,
-    /// Where clients and controllers meet: a file of the drill's own, if not said.
+    /// Place of the configuration of clients and controllers [default: a file of the drill's own].
     #[arg(long, value_name = "FILE|etcd://...")]
     #[serde(skip)]
     configuration: Option<OsString>,
-    /// Client processes at a time, each with one thread. A drill of one has nobody who could
-    /// recover it.
+    /// Client processes at a time, each with one thread. With only one, no client could recover it.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
     clients: u16,
     /// Transactions in flight for each client.
@@ -81,15 +80,15 @@ pub(crate) struct DrillOptions {
     /// Seconds between two kills.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = value::seconds)]
     every: f64,
-    /// Seconds in which a victim is killed every so often; then all run on for as long as between
-    /// two kills.
+    /// Seconds of the drill in which victims are killed. Then all clients run on for as long as
+    /// between two kills.
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = value::seconds)]
     seconds: f64,
-    /// At most N transactions a second, of all clients: all that they do is recorded, and checked
-    /// in the end.
+    /// At most N transactions a second, of all clients together. All of them are recorded, and
+    /// checked in the end.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
-    /// How transactions are run.
+    /// The protocol by which transactions run.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     #[serde(skip)]
     protocol: String,
@@ -97,22 +96,21 @@ pub(crate) struct DrillOptions {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ford_without: Vec<String>,
-    /// Customers, of whom 4 % are in 90 % of the transactions.
+    /// Number of customers. 4 % of them are in 90 % of the transactions.
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(Customers::ACCOUNTS_MIN..=10_000_000))]
     accounts: u64,
-    /// Lease of a client: after this time without a sign of life it is taken for dead.
+    /// Lease of a client. After this time without a renewal, other clients take it for dead.
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     lease_ms: u64,
-    /// Between two kills, have a client stand still for three of its leases: the others take it for
-    /// dead, and when it goes on, it has to find out.
+    /// Between two kills, stop a client for three of its leases. The others take it for dead, and
+    /// it has to notice that when it goes on.
     #[arg(long)]
     stall: bool,
     /// Seed of the choice of victims, and of all transactions.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Write the timeline: committed transactions of each client in bins of 20 ms, and who was
-    /// killed.
+    /// Write the timeline: committed transactions of each client in bins of 20 ms, and the kills.
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     csv: Option<PathBuf>,
@@ -140,7 +138,7 @@ fn fabric(text: &str) -> Result<String, String> {
     }
 }
 
-/// What came out of a drill.
+/// The report of a drill.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     workload: &'static str,
@@ -148,26 +146,27 @@ struct Report<'a> {
     fabric: &'a str,
     config: &'a DrillOptions,
     seconds: f64,
-    /// Client processes, the killed ones among them.
+    /// Number of client processes, including the killed ones.
     clients: usize,
     kills: usize,
-    /// Clients that stood still for a while.
+    /// Number of clients that stood still for a while.
     stalls: usize,
     committed: u64,
     throughput_tps: f64,
-    /// Workers that were taken for dead though they were alive, and went on as new clients, ...
+    /// Number of workers that were taken for dead although they were alive, and went on as new
+    /// clients.
     fenced: u64,
-    /// ... and processes that others ended because they took them for dead: on shared memory there
-    /// is no other way.
+    /// Number of processes that other clients ended because they took them for dead. On shared
+    /// memory there is no other way to revoke a client.
     ended_by_others: usize,
     recovery_ms: RecoveryMs,
-    /// Time from the end of each memory node until there were as many copies of everything again.
+    /// Time from the kill of each memory node until all shards had their copies again.
     copies_ms: Vec<u64>,
     histories: Histories,
     invariants: Vec<Invariant>,
 }
 
-/// As a client's report has it.
+/// An invariant, as a client's report has it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Invariant {
     name: String,
@@ -261,8 +260,8 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
     Verdict::Unsound.told(written)
 }
 
-/// Bytes of a memory node: beside the tables, rings for the living, for the dead that are not
-/// recovered yet, and for those who come and leave.
+/// Returns the bytes of a memory node. It needs room for the tables and for rings: of living
+/// clients, of dead clients that are not recovered yet, and of clients that come and leave.
 fn node_bytes(options: &DrillOptions) -> u64 {
     let setting = Setting {
         memory_nodes: options.memory_nodes,
@@ -270,18 +269,18 @@ fn node_bytes(options: &DrillOptions) -> u64 {
         workers: 8 * u64::from(options.clients) + 64,
         coroutines: options.coroutines,
     };
-    // What a node had that is lost, another one has.
+    // Another node takes the shards of a lost one.
     let times = if options.kill == Victims::Nodes { 2 } else { 1 };
     (times * SmallBank::node_bytes_with_ledger(options.accounts, &setting)).next_multiple_of(1 << 20)
 }
 
-/// What has happened.
+/// What has happened in a drill.
 #[derive(Debug)]
 struct Ran {
     began_ns: u64,
     ended_ns: u64,
     stalls: usize,
-    /// All that have ever been, in the order of their numbers.
+    /// All clients of the drill, in the order of their numbers.
     clients: Vec<Client>,
     lost: Vec<Lost>,
 }
@@ -291,9 +290,9 @@ struct Ran {
 struct Lost {
     node: usize,
     at_ns: u64,
-    /// When it was started again, with nothing.
+    /// When the node was started again, empty.
     back_ns: Option<u64>,
-    /// When there were as many copies of everything again as before.
+    /// When all shards had as many copies again as before.
     copied_ns: Option<u64>,
 }
 
@@ -310,9 +309,9 @@ impl Ran {
 }
 
 const LOOK: Duration = Duration::from_millis(5);
-/// Between two questions how many copies there are.
+/// Pause between two questions how many copies there are.
 const ASK_NS: u64 = 200_000_000;
-/// For so long it is waited for copies in the end.
+/// How long the drill waits for copies in the end.
 const COPIES_NS: u64 = 60_000_000_000;
 /// Number of leases for which a client stands still that is to be taken for dead.
 const STALL_LEASES: u64 = 3;
@@ -360,7 +359,7 @@ fn run(options: &DrillOptions, processes: &mut Processes, stop: &AtomicBool) -> 
         let is_whole = lost.last().is_none_or(|last| last.copied_ns.is_some());
         if kill <= kills && now_ns() >= next && is_whole {
             if options.kill == Victims::Nodes {
-                // First one that has primaries.
+                // The first victim is a node that has primaries.
                 let spares = if lost.is_empty() { options.spares } else { 0 };
                 let node = random.below(u64::from(options.memory_nodes - spares)) as usize;
                 processes.kill_node(node)?;
@@ -403,8 +402,8 @@ fn run(options: &DrillOptions, processes: &mut Processes, stop: &AtomicBool) -> 
     Ok(Ran { began_ns, ended_ns, stalls: stalls as usize, clients, lost })
 }
 
-/// Waits until the clients have stopped giving back the slots of those whom an epoch has ended: of
-/// many, that takes seconds.
+/// Waits until the living clients have given back the slots of clients that an epoch has ended. If
+/// there are many, this takes seconds.
 fn until_swept(processes: &Processes) -> Result<(), Failure> {
     const QUIET_NS: u64 = 2_000_000_000;
     let (mut fewest, mut since) = (u64::MAX, now_ns());
@@ -418,7 +417,7 @@ fn until_swept(processes: &Processes) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts a memory node again that was killed, and finds out when it has left no trace.
+/// Starts a killed memory node again, and notes when all copies are there again.
 fn attend(
     processes: &mut Processes,
     options: &DrillOptions,
@@ -441,7 +440,7 @@ fn attend(
     Ok(())
 }
 
-/// Looks at what must hold, and at what was when.
+/// Checks the invariants, and makes the timeline.
 fn conclude(
     options: &DrillOptions,
     processes: &mut Processes,
@@ -484,7 +483,7 @@ fn conclude(
     };
     let name = "histories are strictly serializable".to_owned();
     invariants.push(match unreadable {
-        // What it lacks would be missed elsewhere.
+        // A history that is cut lacks transactions, which would look like errors of other clients.
         Some(why) => Invariant { name, holds: None, detail: why },
         None => {
             if !report.is_clean() {
@@ -498,7 +497,8 @@ fn conclude(
     Ok((invariants, histories, timeline))
 }
 
-/// A client that was killed before it could record anything has no history.
+/// Opens a history, if there is one. A client that was killed before it could record anything has
+/// none.
 fn existing(path: &Path) -> Result<Option<File>, Failure> {
     match File::open(path) {
         Ok(file) => Ok(Some(file)),
@@ -507,7 +507,7 @@ fn existing(path: &Path) -> Result<Option<File>, Failure> {
     }
 }
 
-/// Slots of clients at all nodes.
+/// Returns the number of client slots in use, at all nodes together.
 fn slots(status: &Value) -> Option<u64> {
     status["nodes"].as_array()?.iter().map(|node| node["clients"].as_u64()).sum()
 }
@@ -519,7 +519,7 @@ fn no_slot_is_left(status: &Value) -> Invariant {
     Invariant { name: "no client slot is left".to_owned(), holds: left.map(|left| left == 0), detail }
 }
 
-/// Whether all nodes are in the cluster, and all tables have their copies.
+/// Checks that all nodes are in the cluster, and that all tables have their copies.
 fn copies(status: &Value, replicas: u8) -> Invariant {
     let rows = |what: &str| status[what].as_array().map_or(&[][..], Vec::as_slice);
     let are_in = rows("nodes").iter().all(|node| node["number"].is_u64());
@@ -532,7 +532,7 @@ fn copies(status: &Value, replicas: u8) -> Invariant {
 
 fn table(report: &Report<'_>) -> String {
     let mut text = String::new();
-    let _ = write_table(&mut text, report); // a string takes everything
+    let _ = write_table(&mut text, report); // writing to a string cannot fail
     text
 }
 

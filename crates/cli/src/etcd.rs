@@ -1,4 +1,4 @@
-//! Options of a configuration in etcd: TLS, and who to be.
+//! Options for a configuration in etcd: TLS and the user.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use crate::{Failure, value};
 
-/// Heading of `--help`.
+/// Heading of these options in `--help`.
 const HEADING: &str = "Configuration in etcd";
 
-/// What `--configuration etcd://...` does not say.
+/// Options that `--configuration etcd://...` cannot have in its address.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct EtcdArgs {
     /// Talk TLS to etcd, and trust these certificates: PEM, of an authority or its servers' own.
@@ -38,8 +38,8 @@ pub(crate) struct EtcdArgs {
 }
 
 impl EtcdArgs {
-    /// The files that a client of a cluster reads: the files of these options, and of the given
-    /// ones.
+    /// Returns the files that a client of a cluster reads: the files of these options, and the
+    /// given ones.
     pub(crate) fn inputs_with(
         &self,
         connect: Option<&Nodes>,
@@ -58,7 +58,7 @@ impl EtcdArgs {
             .with("--etcd-password-file", self.etcd_password_file.as_deref())
     }
 
-    /// A place with what these options say of it.
+    /// Completes the place of a configuration with these options.
     pub(crate) fn complete(&self, mut place: Option<Place>) -> Result<Option<Place>, Failure> {
         let Some(Place::Etcd(options)) = &mut place else {
             let given = [("--etcd-ca", self.etcd_ca.is_some()), ("--etcd-user", self.etcd_user.is_some())];

@@ -1,4 +1,4 @@
-//! The file that a run's history goes to.
+//! The file to which the history of a run is written.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -9,8 +9,8 @@ use remora_check::HistoryFile;
 use crate::Failure;
 use crate::output::OutputFile;
 
-/// The history of a run: a file that is left as it is until every worker is ready, or until there
-/// is something to tell before.
+/// The history of a run. The file stays as it is until every worker is ready, or until there is
+/// something to record before that.
 #[derive(Debug)]
 pub(crate) struct HistoryTo {
     output: OutputFile,
@@ -19,14 +19,14 @@ pub(crate) struct HistoryTo {
 }
 
 impl HistoryTo {
-    /// As it was until it is begun.
+    /// Opens the file, and leaves its content as it is until the history begins.
     pub(crate) fn open(path: &Path, durable: bool) -> Result<Arc<HistoryTo>, Failure> {
         let output = OutputFile::open("--history", path)?;
         Ok(Arc::new(HistoryTo { output, durable, begun: OnceLock::new() }))
     }
 
-    /// Has a history, if there is one, be told of what this process puts back that others had
-    /// written.
+    /// Makes a history, if there is one, record the writes of other clients that this process puts
+    /// back.
     pub(crate) fn told_of_rollbacks(history: Option<&Arc<HistoryTo>>, cluster: Cluster) -> Cluster {
         let Some(history) = history.cloned() else { return cluster };
         cluster.with_rollbacks_told(Arc::new(move |rollback| {
@@ -47,12 +47,13 @@ impl HistoryTo {
         self.begin().ok()
     }
 
-    /// Whether it could not be begun, or not be written on.
+    /// Returns whether the history could not be begun, or could not be written to its end.
     pub(crate) fn is_cut(&self) -> bool {
         self.begun.get().is_some_and(|begun| begun.as_ref().map_or(true, |file| file.has_failed()))
     }
 
-    /// Ends it, if it was begun, when all is recorded. What went wrong, if anything has.
+    /// Ends the history, if it was begun, after everything is recorded. Fails if it could not be
+    /// written.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         match self.begun.get() {
             Some(_) => self.begin()?.finish().map_err(|error| self.output.failure(error)),

@@ -1,5 +1,5 @@
-//! `remora keygen`: makes the key that memory nodes and clients prove to each other, and has a
-//! cluster change it.
+//! `remora keygen`: makes the key that memory nodes and clients prove to each other, and changes
+//! the key of a cluster in steps.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ the file to every machine before you go on. Memory nodes and clients read it aga
 Exit status: 0 done, 2 the file cannot be read or written, is there already, or has not the keys for that step."
 )]
 pub(crate) struct KeygenOptions {
-    /// The new file; only its owner may read it. With a step: the file that is there.
+    /// The new file, which only its owner may read. With a step: the existing file.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]

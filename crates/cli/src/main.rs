@@ -1,8 +1,13 @@
 //! The `remora` command.
 //!
-//! Exit status: 0 done; 1 an invariant does not hold, or a history is not strictly serializable; 2
-//! bad input, nothing to work with, or a result that cannot be written; 141 standard output is a
-//! pipe that nobody reads. Whatever is wrong is said in one line on standard error.
+//! The exit status is:
+//!
+//! - 0: done;
+//! - 1: an invariant does not hold, or a history is not strictly serializable;
+//! - 2: bad input, memory nodes or files that cannot be used, or a result that cannot be written;
+//! - 141: standard output is a pipe that no process reads.
+//!
+//! The command reports what is wrong in one line on standard error.
 #![forbid(unsafe_code)]
 
 mod add;
@@ -53,26 +58,24 @@ enum Command {
         #[command(subcommand)]
         workload: Workload,
     },
-    /// Serves memory to clients, over TCP or to processes of this host, until it is stopped.
+    /// Serves memory to clients over TCP, or to processes of this host, until it is stopped.
     Memnode(memnode::MemnodeOptions),
-    /// Looks after memory nodes, until it is stopped: when one dies, the cluster goes on without
-    /// it.
+    /// Looks after memory nodes until it is stopped: when one dies, the cluster goes on without it.
     Controller(controller::ControllerOptions),
-    /// Adds a memory node to a cluster that runs, and has its share of the others' shards move
-    /// there.
+    /// Adds a memory node to a running cluster, and moves its share of the shards there.
     Add(add::AddOptions),
-    /// Has what a memory node holds go elsewhere, so that it can be stopped.
+    /// Moves the shards of a memory node to other nodes, so that it can be stopped.
     Drain(drain::DrainOptions),
-    /// Kills clients of a small cluster of processes, and checks that nothing is lost and nothing
-    /// left.
+    /// Kills clients or memory nodes of a small cluster of processes, and checks that nothing was
+    /// lost.
     Drill(drill::DrillOptions),
-    /// Makes the key that memory nodes and clients prove to each other.
+    /// Makes or changes the key that memory nodes and clients prove to each other.
     Keygen(keygen::KeygenOptions),
     /// Shows what memory nodes hold, and whether they answer.
     Status(status::StatusOptions),
     /// Checks recorded histories, together, for strict serializability.
     Check(check::CheckOptions),
-    /// What `remora-lab` does.
+    /// Moved to `remora-lab`.
     #[command(hide = true, disable_help_flag = true)]
     Sim {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -84,8 +87,8 @@ enum Command {
 enum Workload {
     /// Six short banking transactions on two tables, most of them on a few hot accounts.
     Smallbank(smallbank::SmallBankOptions),
-    /// Seven short transactions on a telephone network's subscribers: most only read, some insert
-    /// and delete.
+    /// Seven short transactions on the subscribers of a telephone network: most only read, some
+    /// insert and delete.
     Tatp(tatp::TatpOptions),
     /// TPC-C: orders, payments and deliveries of a wholesale supplier, five transactions on twelve
     /// tables.
@@ -95,7 +98,7 @@ enum Workload {
     /// YCSB: reads, updates, inserts and read-modify-writes of single records, most of them of a
     /// few hot ones.
     Ycsb(ycsb::YcsbOptions),
-    /// Bare rounds of one-sided verbs, next to the same work without rounds.
+    /// Bare rounds of one-sided verbs, compared with the same work without rounds.
     Micro(micro::MicroOptions),
 }
 
@@ -105,7 +108,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(status) => return status,
     };
-    // What a failing benchmark has to say is its one line; a server has nobody else to tell.
+    // A failing benchmark reports one line. A server has no other output than its log, so it logs
+    // more.
     let serves = matches!(cli.command, Command::Memnode(_) | Command::Controller(_));
     remora_command::log(if serves { LevelFilter::WARN } else { LevelFilter::ERROR });
     let result = match cli.command {

@@ -1,4 +1,4 @@
-//! Options of commands that look at a cluster or look after it: its memory nodes, its configuration
+//! Options of commands that show or change a running cluster: its memory nodes, its configuration
 //! and its key.
 
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ pub(crate) struct MeetArgs {
     /// The memory nodes: host:port of each, or shm: and the path of each.
     #[arg(long, value_name = "ADDR,...", required = true, value_parser = value::nodes())]
     pub(crate) connect: Nodes,
-    /// What the clients name with the same option. Beside the first file of memory nodes if they
-    /// are files.
+    /// The configuration, as the clients name it [default: beside the first file, if memory nodes
+    /// are files].
     #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place())]
     pub(crate) configuration: Option<Place>,
     #[command(flatten)]
@@ -29,13 +29,13 @@ pub(crate) struct MeetArgs {
     /// The key that the memory nodes ask for.
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
+    /// Use TLS, and trust these certificates: PEM, of an authority or of the memory nodes.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
 }
 
 impl MeetArgs {
-    /// The files that these options name, which the command reads.
+    /// Returns the files that these options name, which the command reads.
     pub(crate) fn inputs(&self) -> Inputs {
         let (key_file, tls_ca) = (self.key_file.as_deref(), self.tls_ca.as_deref());
         self.etcd.inputs_with(Some(&self.connect), self.configuration.as_ref(), key_file, tls_ca)
@@ -46,8 +46,7 @@ impl MeetArgs {
         self.connect_as(stop, ConnectOptions::default())
     }
 
-    /// Connects to look after the memory nodes, and takes one for dead that does not answer for so
-    /// long.
+    /// Connects as a controller. A memory node that does not answer for `patience` counts as dead.
     pub(crate) fn control(&self, stop: &Arc<AtomicBool>, patience: Duration) -> Result<Cluster, Failure> {
         self.connect_as(stop, ConnectOptions::default().patience(patience).controls(true))
     }
@@ -66,7 +65,7 @@ impl MeetArgs {
     }
 }
 
-/// Which option to change, when memory nodes cannot be connected to.
+/// Makes the failure of a connection to memory nodes. It names the option to change.
 pub(crate) fn blame(error: &ConnectError) -> Failure {
     let option = match error {
         ConnectError::Configuration(_) | ConnectError::OtherConfiguration { .. } => "--configuration",

@@ -29,27 +29,26 @@ neither encrypted nor signed; with --tls-cert it is both.
 
 Exit status: 0 stopped, 2 it cannot serve.")]
 pub(crate) struct MemnodeOptions {
-    /// Serve new memory over TCP, gone when the node stops; port 0 takes a free one.
+    /// Serve new memory over TCP, which is lost when the node stops. Port 0 takes a free one.
     #[arg(long, value_name = "ADDR", required_unless_present = "shm", conflicts_with = "shm")]
     listen: Option<String>,
-    /// Serve a file of this host, or a memory device, with what it holds, to processes of this
-    /// host.
+    /// Serve a file of this host, or a memory device, with its content, to processes of this host.
     #[arg(long, value_name = "PATH")]
     shm: Option<PathBuf>,
-    /// Bytes to serve, such as 1GiB [default with --shm: what is there].
+    /// Bytes to serve, such as 1GiB [default with --shm: the size of the file].
     #[arg(long, value_name = "SIZE", value_parser = value::bytes, required_unless_present = "shm")]
     size: Option<u64>,
-    /// The key that clients must have: see remora keygen.
+    /// The file with the key that clients must have: see remora keygen.
     #[arg(long, value_name = "FILE", conflicts_with = "shm")]
     key_file: Option<PathBuf>,
-    /// Talk TLS only, and show this certificate: PEM, followed by the certificates that lead to one
+    /// Use only TLS, and show this certificate: PEM, followed by the certificates that lead to one
     /// that clients trust.
     #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "shm")]
     tls_cert: Option<PathBuf>,
-    /// The private key to that certificate: PEM, for nobody else to read.
+    /// The private key to that certificate: PEM, which only its owner may read.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Serve everybody who reaches the address, though there is no key.
+    /// Serve every client that reaches the address, without a key.
     #[arg(long, conflicts_with_all = ["shm", "key_file"])]
     insecure: bool,
     /// Backend: tcp; or verbs, an RDMA device that clients reach the memory through [default: tcp].
@@ -57,25 +56,26 @@ pub(crate) struct MemnodeOptions {
     fabric: Option<String>,
     #[command(flatten)]
     rdma: RdmaArgs,
-    /// Connections of clients that it takes, each a worker of a client [default: 1024].
+    /// Largest number of connections, of which each worker of a client has one [default: 1024].
     #[arg(long, value_name = "N", conflicts_with = "shm", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_connections: Option<u32>,
-    /// Stop when the terminal is closed that it was started from (SIGHUP), too; otherwise it serves
-    /// on.
+    /// Stop also on SIGHUP, when the terminal that started the node is closed.
     #[arg(long)]
     stop_on_hangup: bool,
 }
 
-/// From here on it takes seconds until a node has all of its memory, and it says so.
+/// Size in bytes from which on a node takes seconds to get all of its memory. The node reports
+/// this.
 const LONG_TO_TAKE: u64 = 4 << 30;
 
 pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
-    // Before anything is served: from the ready line on, no signal may end it any other way.
+    // This comes before anything is served. From the ready line on, no signal may end the node in
+    // another way.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new("signals", error))?;
     let (node, place) = match (&options.listen, &options.shm) {
         (Some(address), _) => listen(address, options)?,
         (None, Some(path)) => {
-            // The line is one line, whatever the path holds.
+            // The ready line must be one line, whatever characters the path has.
             let name = path.display().to_string();
             (map(path, options.size)?, format!("serving {}", output::printable(&name)))
         }
@@ -88,7 +88,7 @@ pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
     };
     let size = value::show_bytes(node.region().bytes());
     output::show(&format!("remora memory node ready: {place}, {size}, {found}\n"))?;
-    // The end of a terminal is not to take the memory with it.
+    // The end of the terminal must not end the node, which would lose the memory.
     signals.forever().find(|signal| *signal != SIGHUP || options.stop_on_hangup);
     drop(node);
     Ok(Verdict::Sound)
@@ -109,7 +109,7 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
     }
     let node = MemoryNode::listen(address, bytes, server).map_err(|error| match error {
         NodeError::Region(_) | NodeError::Memory(MemoryError::TooSmall { .. }) => Failure::new(size(), error),
-        // It names the address itself.
+        // This error names the address itself.
         NodeError::Server(ServerError::NoKey(_)) => Failure::new("--listen", error),
         error => Failure::new(format!("--listen {address}"), error),
     })?;
@@ -135,18 +135,18 @@ fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, Failure> {
         | NodeError::File(
             OpenError::Size { .. } | OpenError::NoRoom { .. } | OpenError::Region { cause: RegionError::Size(_), .. },
         ) => Failure::new(size, error),
-        // These name the path themselves.
+        // These errors name the path themselves.
         NodeError::File(_) => Failure::new("--shm", error),
         error => Failure::new(format!("--shm {}", path.display()), error),
     })
 }
 
-/// The keys in the file that `--key-file` names.
+/// Reads the keys in the file that `--key-file` names.
 pub(crate) fn read_keys(path: &Path) -> Result<NodeKeys, Failure> {
     NodeKeys::read(path).map_err(|error| Failure::new(format!("--key-file {}", path.display()), error))
 }
 
-/// What `--tls-cert` and `--tls-key` name.
+/// Reads the files that `--tls-cert` and `--tls-key` name.
 fn read_server_tls((certificates, key): (&Path, &Path)) -> Result<ServerTls, Failure> {
     ServerTls::read(certificates, key).map_err(|error| match error {
         TlsError::PrivateKey(_) | TlsError::NoPrivateKey | TlsError::Exposed { .. } => {
@@ -156,7 +156,7 @@ fn read_server_tls((certificates, key): (&Path, &Path)) -> Result<ServerTls, Fai
     })
 }
 
-/// What `--tls-ca` names.
+/// Reads the file that `--tls-ca` names.
 pub(crate) fn read_client_tls(trusted: &Path) -> Result<ClientTls, Failure> {
     ClientTls::read(trusted).map_err(|error| Failure::new(format!("--tls-ca {}", trusted.display()), error))
 }

@@ -1,4 +1,4 @@
-//! `remora bench micro`.
+//! `remora bench micro`: its options, and its report.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args, Serialize)]
-#[command(allow_negative_numbers = true)] // to be refused with the option's name
+#[command(allow_negative_numbers = true)] // so that the error names the option
 #[command(after_help = "Examples:
   remora bench micro
   remora bench micro --kind read --size 256 --batch 4 --report -
@@ -52,16 +52,16 @@ pub(crate) struct MicroOptions {
     /// Measure each verb's latency and rates too, as perftest does.
     #[arg(long)]
     rates: bool,
-    /// Write a profile for the simulator that behaves as what was measured; implies --rates.
+    /// Write a profile with which the simulator behaves as measured; implies --rates.
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     write_profile: Option<PathBuf>,
-    /// Where that profile has from what was not measured [default: by the fabric, connectx5 for
+    /// Profile that gives the values that were not measured [default: by the fabric, connectx5 for
     /// verbs].
     #[arg(long, value_name = "NAME|FILE", requires = "write_profile")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     base_profile: Option<OsString>,
-    /// How long to measure; the rates take as long again.
+    /// Seconds to measure; the rates take as long again.
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = value::seconds)]
     seconds: f64,
     /// Seed of the addresses.
@@ -118,14 +118,14 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     bar.finish_and_clear();
     let report = report.map_err(|error| refuse(&options, &error))?;
     let fitted = match (&to_fit, &report.verbs) {
-        // A profile of a part of the measurement would not say so.
+        // A profile from a part of the measurement would not show that it is one.
         (Some(_), _) if stop.load(Ordering::Relaxed) => {
             Some(Err(Failure::new("--write-profile", "interrupted: no profile was written")))
         }
         (Some(to_fit), Some(verbs)) => Some(to_fit.fit(&report, verbs, inline_bytes, options.seed)),
         _ => None,
     };
-    // What was measured is shown whatever becomes of the profile.
+    // The measurement is shown even if the profile cannot be written.
     let (profile, fitted) = match fitted.transpose() {
         Ok(fitted) => (fitted.map(|one| ProfileReport { name: one.profile.name, checks: one.checks }), Ok(())),
         Err(failure) => (None, Err(failure)),
@@ -135,7 +135,7 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     output::all([written, fitted]).map(|()| Verdict::Sound)
 }
 
-/// A profile to be written.
+/// A profile that is to be written.
 struct ToFit {
     file: OutputFile,
     name: String,
@@ -159,7 +159,7 @@ impl ToFit {
         Ok(ToFit { file: OutputFile::open("--write-profile", path)?, name, base })
     }
 
-    /// Fits it to what was measured, and writes it.
+    /// Fits the profile to what was measured, and writes it.
     fn fit(
         &self,
         report: &MicroReport,
@@ -183,7 +183,7 @@ impl ToFit {
     }
 }
 
-/// The report, and what was made of it.
+/// The report, and the profile that was made of it.
 #[derive(Serialize)]
 struct WithProfile {
     #[serde(flatten)]

@@ -22,7 +22,7 @@ use crate::{Failure, value};
 
 const SECONDS: f64 = 10.0;
 
-// Headings of `--help`. What belongs to one workload stands above them.
+// Headings of `--help`. The options of one workload come before them.
 const CLUSTER: &str = "Cluster";
 const TRANSACTIONS: &str = "Transactions";
 const LOAD: &str = "Load";
@@ -40,8 +40,8 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = CLUSTER, value_name = "NAME", value_parser = value::fabric)]
     #[serde(skip)] // a field of the report already, as is the protocol
     pub(crate) fabric: Option<String>,
-    /// Use running memory nodes: host:port of each, or shm: and the path of each. The first
-    /// client loads the tables.
+    /// Use running memory nodes: host:port of each, or shm: and the path of each. The first client
+    /// loads the tables.
     #[arg(long, help_heading = CLUSTER, value_name = "ADDR,...", value_parser = value::nodes())]
     #[serde(serialize_with = "value::serialize_nodes")]
     pub(crate) connect: Option<Nodes>,
@@ -49,13 +49,13 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = CLUSTER, value_name = "FILE", requires = "connect")]
     #[serde(serialize_with = "value::serialize_path")]
     pub(crate) key_file: Option<PathBuf>,
-    /// What says which clients are alive, the same for all client processes of a cluster: a file,
-    /// if they are on one host, or etcd://host:port,host:port,.../PATH. Beside the first file of
-    /// memory nodes if they are files
+    /// Configuration that says which clients are alive, the same for all client processes of a
+    /// cluster: a file, if they are on one host, or etcd://host:port,host:port,.../PATH [default:
+    /// beside the first file, if memory nodes are files]
     #[arg(long, help_heading = CLUSTER, value_name = "FILE|etcd://...", requires = "connect", value_parser = value::place())]
     #[serde(serialize_with = "value::serialize_place")]
     pub(crate) configuration: Option<Place>,
-    /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
+    /// Use TLS, and trust these certificates: PEM, of an authority or of the memory nodes.
     #[arg(long, help_heading = CLUSTER, value_name = "FILE", requires = "connect")]
     #[serde(serialize_with = "value::serialize_path")]
     pub(crate) tls_ca: Option<PathBuf>,
@@ -79,8 +79,8 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = CLUSTER, value_name = "N", conflicts_with = "connect",
           value_parser = clap::value_parser!(u16).range(1..=fabric::limits::NODES_MAX as i64))]
     memory_nodes: Option<u16>,
-    /// Spare memory nodes, the last ones: they get nothing of new tables, and take over what other
-    /// nodes lose.
+    /// Spare memory nodes, the last ones: they get no shards of new tables, and take copies when
+    /// another node dies.
     #[arg(long, help_heading = CLUSTER, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
     pub(crate) spares: u16,
     /// Copies of each record [default: 3].
@@ -90,8 +90,8 @@ pub(crate) struct RunArgs {
     /// Bytes of each memory node, such as 512MiB [default: what the workload needs].
     #[arg(long, help_heading = CLUSTER, value_name = "SIZE", value_parser = value::bytes, conflicts_with = "connect")]
     pub(crate) node_size: Option<u64>,
-    /// Lease of a client: after this time without a sign of life, the other clients take it for
-    /// dead and recover it. They see at once that a process has ended [default: 2000].
+    /// Lease of a client: after this time without a renewal, other clients take it for dead and
+    /// recover it. They see at once if a process has ended [default: 2000].
     #[arg(long, help_heading = CLUSTER, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_ms: Option<u64>,
@@ -102,7 +102,7 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = LOAD, value_name = "C", default_value_t = 8,
           value_parser = clap::value_parser!(u64).range(1..fabric::limits::LANES_MAX as u64))]
     pub(crate) coroutines: u64,
-    /// Let other coroutines run after every round, also where it completes at once.
+    /// Let other coroutines run after every round, even if it completes at once.
     #[arg(long, help_heading = LOAD)]
     pub(crate) yield_after_rounds: bool,
     /// How long to run [default: 10].
@@ -111,14 +111,14 @@ pub(crate) struct RunArgs {
     /// Run N transactions instead: committed, or aborted by the workload.
     #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     transactions: Option<u64>,
-    /// At most N transactions a second, of all workers; what was missed is not caught up with.
+    /// At most N transactions a second, of all workers together; missed ones are not made up for.
     #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<u64>,
     /// Seed of all random choices.
     #[arg(long, help_heading = LOAD, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Run no transactions: check what must hold of these memory nodes' tables.
+    /// Run no transactions, and check the invariants of the memory nodes' tables.
     #[arg(long, help_heading = RESULTS, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
     pub(crate) check: bool,
     /// Write the report as JSON; - for standard output.
@@ -129,8 +129,8 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = RESULTS, value_name = "FILE")]
     #[serde(serialize_with = "value::serialize_path")]
     pub(crate) history: Option<PathBuf>,
-    /// Record also what is about to commit, before it does: for clients that may be killed, and
-    /// `remora check --crashed`.
+    /// Record each commit also before it begins, for clients that may be killed, and `remora check
+    /// --crashed`.
     #[arg(long, help_heading = RESULTS, requires = "history")]
     pub(crate) history_durable: bool,
     #[command(flatten)]
@@ -145,7 +145,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// With what nobody said filled in.
+    /// Returns the options with their settled values: defaults stand for options that were not given.
     pub(crate) fn settled(&self) -> Result<RunArgs, Failure> {
         if let Some(fabric) = self.fabric.as_deref() {
             let refused = |why| Err(Failure::new(format!("--fabric {fabric}"), why));
@@ -166,7 +166,7 @@ impl RunArgs {
         }
         let connected = self.connect.as_ref().map(|nodes| nodes.count() as u16);
         let memory_nodes = connected.or(self.memory_nodes).unwrap_or(MEMORY_NODES);
-        // Where there are running nodes, it is known when they have been asked.
+        // With running nodes, this is known only after they have been asked.
         let replicas = self.replicas.or(if connected.is_some() { None } else { Some(REPLICAS) });
         if let Some(replicas) = replicas.filter(|replicas| u16::from(*replicas) > memory_nodes) {
             let option = if connected.is_some() { "--connect names" } else { "--memory-nodes is" };
@@ -207,29 +207,29 @@ impl RunArgs {
         Ok(RunArgs { threads, seconds, memory_nodes, replicas, sim, ..self.clone() })
     }
 
-    /// The files that these options name, which the command reads.
+    /// Returns the files that these options name, which the command reads.
     pub(crate) fn inputs(&self) -> Inputs {
         let (key_file, tls_ca) = (self.key_file.as_deref(), self.tls_ca.as_deref());
         let inputs = self.etcd.inputs_with(self.connect.as_ref(), self.configuration.as_ref(), key_file, tls_ca);
         inputs.with_profile("--profile", self.sim.profile.as_deref())
     }
 
-    /// Whether the cluster is a simulated one.
+    /// Returns whether the cluster is a simulated one.
     pub(crate) fn is_simulated(&self) -> bool {
         self.fabric.as_deref() == Some("sim")
     }
 
-    /// Over an RDMA device?
+    /// Returns whether the memory nodes are reached by an RDMA device.
     pub(crate) fn is_rdma(&self) -> bool {
         self.fabric.as_deref() == Some("verbs")
     }
 
-    /// Workers of each client machine.
+    /// Returns the number of workers of each client machine.
     pub(crate) fn threads_each(&self) -> u64 {
         self.threads.unwrap_or(1)
     }
 
-    /// Workers of all machines.
+    /// Returns the number of workers of all machines.
     pub(crate) fn threads(&self) -> u64 {
         self.threads_each() * self.sim.machines()
     }
@@ -238,7 +238,7 @@ impl RunArgs {
         value::protocol_without(&self.protocol, &self.ford_without)
     }
 
-    /// A cluster with the leases that are asked for.
+    /// Returns the cluster with the leases that the options ask for.
     pub(crate) fn leased(&self, cluster: Cluster) -> Result<Cluster, Failure> {
         let Some(lease) = self.lease_ms else { return Ok(cluster) };
         if cluster.lease().is_none() {
@@ -258,7 +258,7 @@ impl RunArgs {
         self.replicas.unwrap_or(REPLICAS)
     }
 
-    /// What the size of a memory node depends on.
+    /// Returns the settings on which the size of a memory node depends.
     pub(crate) fn setting(&self) -> Setting {
         Setting {
             memory_nodes: self.memory_nodes(),
@@ -268,12 +268,12 @@ impl RunArgs {
         }
     }
 
-    /// How many transactions are run, if that is what ends the run.
+    /// Returns the number of transactions of the run, if that number ends the run.
     pub(crate) fn transactions(&self) -> Option<u64> {
         self.transactions
     }
 
-    /// How long the run is, in seconds; virtual ones of a simulated cluster.
+    /// Returns the length of the run, in seconds. On a simulated cluster these are virtual seconds.
     pub(crate) fn seconds_at_most(&self) -> f64 {
         if self.is_simulated() { self.sim.seconds() } else { self.seconds.unwrap_or(SECONDS) }
     }
@@ -301,11 +301,11 @@ pub(crate) struct SimArgs {
     #[arg(long, help_heading = SIMULATED, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deployment: Option<Deployment>,
-    /// The memory nodes' memory, as the profile has it: dram, optane ... [default: dram].
+    /// Memory of the memory nodes, as the profile names it: dram, optane ... [default: dram].
     #[arg(long, help_heading = SIMULATED, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<String>,
-    /// NICs write to memory and not to the processors' caches (DDIO off).
+    /// Let NICs write to memory and not to the processors' caches (DDIO off).
     #[arg(long, help_heading = SIMULATED)]
     pub(crate) no_ddio: bool,
     /// Virtual time before anything is counted [default: 1].
@@ -318,7 +318,7 @@ pub(crate) struct SimArgs {
     pub(crate) measure_ms: Option<f64>,
 }
 
-/// Who runs where.
+/// The machines on which workers and memory nodes run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Deployment {
@@ -334,7 +334,7 @@ const WARMUP_MS: f64 = 1.0;
 const MEASURE_MS: f64 = 5.0;
 
 impl SimArgs {
-    /// An option that means nothing elsewhere.
+    /// Returns one of these options that was given, for an error if the cluster is not simulated.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let SimArgs { profile, compute_nodes, deployment, memory, no_ddio, warmup_ms, measure_ms } = self;
         let given = [
@@ -349,7 +349,7 @@ impl SimArgs {
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 
-    /// With what nobody said filled in.
+    /// Returns the options with their settled values: defaults stand for options that were not given.
     pub(crate) fn settled(&self, memory_nodes: u16) -> Result<SimArgs, Failure> {
         let deployment = self.deployment.unwrap_or(Deployment::Disaggregated);
         let compute_nodes = match deployment {
@@ -383,12 +383,12 @@ impl SimArgs {
         remora_command::profile(self.profile.as_deref().unwrap_or(OsStr::new(PROFILE)))
     }
 
-    /// Worker threads of a client machine, as the profile has them.
+    /// Returns the number of worker threads of a client machine, as the profile has it.
     pub(crate) fn threads(&self) -> Result<u64, Failure> {
         Ok(self.hardware()?.machine.threads.into())
     }
 
-    /// Virtual seconds of a run.
+    /// Returns the virtual seconds of a run.
     pub(crate) fn seconds(&self) -> f64 {
         (self.warmup_ms.unwrap_or(WARMUP_MS) + self.measure_ms.unwrap_or(MEASURE_MS)) / 1e3
     }

@@ -1,4 +1,4 @@
-//! Options of the RDMA device.
+//! Options for the RDMA device.
 
 use clap::{Args, ValueEnum};
 use remora::connect::{Device, DeviceOptions};
@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::Failure;
 
-/// Heading of `--help`.
+/// Heading of these options in `--help`.
 const HEADING: &str = "RDMA device (--fabric verbs)";
 
-/// Which RDMA device to use, with `--fabric verbs`.
+/// Options that say which RDMA device to use with `--fabric verbs`.
 #[derive(Clone, Debug, Default, Args, Serialize)]
 pub(crate) struct RdmaArgs {
     /// RDMA device, as rdma link names it [default: the first with an active port].
@@ -21,12 +21,12 @@ pub(crate) struct RdmaArgs {
     #[arg(long, help_heading = HEADING, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     device_port: Option<u8>,
-    /// Place of its address in the port's table [default: RoCE version 2 for IPv4, else the first].
+    /// Index of its address in the port's table [default: RoCE version 2 for IPv4, else the first].
     #[arg(long, help_heading = HEADING, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     gid_index: Option<u8>,
-    /// How calls travel: rc, in the reliable connections; ud, as unreliable datagrams, repeated
-    /// until they are acknowledged. Clients decide it, and memory nodes follow [default: rc].
+    /// Transport of calls: rc, the reliable connections; ud, unreliable datagrams that are repeated
+    /// until they are acknowledged. Clients choose it, and memory nodes follow [default: rc].
     #[arg(long, help_heading = HEADING, value_name = "HOW")]
     #[serde(skip_serializing_if = "Option::is_none")]
     rdma_calls: Option<RdmaCalls>,
@@ -40,7 +40,7 @@ enum RdmaCalls {
 }
 
 impl RdmaArgs {
-    /// How another process is told to use it.
+    /// Returns the arguments by which another process uses the same device.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let number = |number: Option<u8>| number.map(|number| number.to_string());
         let options = [
@@ -53,7 +53,7 @@ impl RdmaArgs {
         options.into_iter().filter_map(|(option, value)| Some([option.to_owned(), value?])).flatten().collect()
     }
 
-    /// The device, if there is to be one.
+    /// Opens the device, if it is wanted. Fails if these options are given and it is not.
     pub(crate) fn open(&self, wanted: bool) -> Result<Option<Device>, Failure> {
         let given = [
             ("--device", self.device.is_some()),

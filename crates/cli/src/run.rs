@@ -13,7 +13,7 @@ use crate::bench::{Bench, Opened};
 use crate::{Failure, Verdict, output};
 
 impl Bench {
-    /// Runs a workload, and reports.
+    /// Runs a workload, and shows its report.
     pub(crate) fn run<W: Workload>(&self, opened: &Opened<W>, config: &impl Serialize) -> Result<Verdict, Failure> {
         let (run, cluster) = (&self.run, &opened.cluster);
         let config = serde_json::to_value(config).map_err(|error| Failure::new("the report", error))?;
@@ -83,7 +83,7 @@ impl Bench {
         Verdict::Unsound.told(told)
     }
 
-    /// Whether the run goes on: not without the history that it was to record.
+    /// Returns whether the run goes on. It ends if its history cannot be written.
     fn goes_on(&self) -> ControlFlow<()> {
         if !self.history.as_ref().is_some_and(|history| history.is_cut()) {
             return ControlFlow::Continue(());
@@ -94,7 +94,7 @@ impl Bench {
 }
 
 fn progress_bar(length: Length) -> ProgressBar {
-    // Draws on standard error, and only if that is a terminal.
+    // The bar is drawn on standard error, and only if that is a terminal.
     let bar = ProgressBar::new(match length {
         Length::Time(length) => length.as_millis() as u64,
         Length::Transactions(transactions) => transactions,

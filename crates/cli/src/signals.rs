@@ -8,9 +8,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::Failure;
 
-/// A flag that the first signal sets, so that the command ends as it should; the second one ends it
-/// at once. A command asks for it before it changes anything. A hangup, the end of its terminal, is
-/// a signal like the others, unless the command was started to ignore it (`nohup`).
+/// Returns a flag that the first signal sets, so that the command ends in order. The second signal
+/// ends the command at once. A command calls this before it changes anything. A hangup, the end of
+/// its terminal, is a signal like the others, unless the command was started to ignore it
+/// (`nohup`).
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     const INTERRUPTED: i32 = 2;
     let stop = Arc::new(AtomicBool::new(false));
@@ -23,7 +24,7 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Whether this process was started to ignore a signal, as far as the system tells.
+/// Returns whether this process was started to ignore a signal, as far as the system tells.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -15,7 +15,7 @@ use crate::bench::{Bench, Opened};
 use crate::options::Deployment;
 
 impl Bench {
-    /// A simulated cluster: nothing takes time on it yet.
+    /// Makes a simulated cluster, on which nothing takes time yet.
     pub(crate) fn simulated(&self) -> Result<(Cluster, Sim), Failure> {
         let (run, args) = (&self.run, &self.run.sim);
         let options = SimOptions {
@@ -38,7 +38,7 @@ impl Bench {
         })
     }
 
-    /// Runs it in virtual time.
+    /// Runs a workload in virtual time, and shows its report.
     pub(crate) fn simulate<W: Workload>(
         &self,
         opened: &Opened<W>,

@@ -1,4 +1,4 @@
-//! `remora bench smallbank`.
+//! `remora bench smallbank`: its options, and the tables that it loads.
 
 use clap::Args;
 use remora_workload::smallbank::{Customers, SmallBank};
@@ -10,7 +10,7 @@ use crate::options::RunArgs;
 use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args, Serialize)]
-#[command(allow_negative_numbers = true)] // to be refused with the option's name
+#[command(allow_negative_numbers = true)] // so that the error names the option
 #[command(after_help = "Examples:
   remora bench smallbank
   remora bench smallbank --threads 2 --replicas 1 --seconds 5 --report -
@@ -26,14 +26,15 @@ pub(crate) struct SmallBankOptions {
     /// Customers, each with a savings and a checking account [default: 100,000 for each thread].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(Customers::ACCOUNTS_MIN..))]
     accounts: Option<u64>,
-    /// The share of the customers that is hot [default: 0.04].
+    /// Share of the customers that is hot [default: 0.04].
     #[arg(long, value_name = "SHARE", value_parser = value::share)]
     hot_fraction: Option<f64>,
-    /// How probable it is that a transaction is about a hot customer [default: 0.9].
+    /// Probability that a transaction is about a hot customer [default: 0.9].
     #[arg(long, value_name = "P", value_parser = value::share)]
     hot_probability: Option<f64>,
-    /// Have every transaction that changes the sum of all balances say so in a table, so that money
-    /// can be checked also when clients were killed. Who loads the tables decides for all.
+    /// Make every transaction that changes the sum of all balances note this in a table, so that
+    /// money can be checked even if clients were killed. The client that loads the tables decides
+    /// for all.
     #[arg(long)]
     ledger: bool,
 }
@@ -52,7 +53,8 @@ pub(crate) fn smallbank(options: &SmallBankOptions) -> Result<Verdict, Failure> 
         let bank = SmallBank::load(cluster, Customers::new(accounts, fraction, probability))?;
         if options.ledger { bank.with_ledger(cluster) } else { Ok(bank) }
     })?;
-    // The tables have the size that they were loaded with. Who is hot is each client's own affair.
+    // The tables have the size with which they were loaded. Each client chooses by itself which
+    // customers are hot.
     let found = *opened.workload.customers();
     agrees("--accounts", options.accounts, found.accounts())?;
     let ledger = opened.workload.has_ledger();

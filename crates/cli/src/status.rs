@@ -1,5 +1,5 @@
-//! `remora status`: what memory nodes hold, and what the cluster is doing. It asks each of them by
-//! itself, so one that is down hides no other.
+//! `remora status`: shows what memory nodes hold, and what the cluster is doing. It asks each node
+//! by itself, so a node that is down does not hide the others.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -38,10 +38,10 @@ Exit status: 0 all nodes answer, 1 one does not, 2 bad input.")]
 pub(crate) struct StatusOptions {
     #[command(flatten)]
     meet: MeetArgs,
-    /// Count the rows of each table. Reads all tables once, so that it takes as long as that.
+    /// Count the rows of each table. This reads all tables once, which takes time.
     #[arg(long)]
     rows: bool,
-    /// Write it as JSON; - for standard output.
+    /// Write the report as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
 }
@@ -52,35 +52,35 @@ struct Status {
     tables: Vec<TableRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     configuration: Option<Known>,
-    /// Why nothing is known of it.
+    /// Why the configuration is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     configuration_error: Option<String>,
 }
 
-/// What the configuration says.
+/// The content of the configuration.
 #[derive(Debug, Serialize)]
 struct Known {
     epoch: u64,
-    /// The next one is about to begin.
+    /// Whether the next epoch is about to begin.
     changing: bool,
-    /// The cluster has a controller.
+    /// Whether the cluster has a controller.
     controllers: bool,
-    /// Nodes that the cluster goes on without, ...
+    /// Memory nodes that the cluster goes on without.
     lost: Vec<String>,
-    /// ... whose shards go elsewhere, ...
+    /// Memory nodes whose shards move to other nodes.
     leaving: Vec<String>,
-    /// ... and that are to have as much as the others.
+    /// Memory nodes that are to get their share of the shards.
     filling: Vec<String>,
-    /// Replicas that join, ...
+    /// Number of replicas that join.
     joining: usize,
-    /// ... and those of them that have everything, and count from the next epoch on.
+    /// Number of joining replicas that are complete, and count from the next epoch on.
     copied: usize,
 }
 
 #[derive(Debug, Serialize)]
 struct Node {
     address: String,
-    /// Why nothing else is known.
+    /// Why nothing else is known of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(flatten)]
@@ -93,9 +93,10 @@ struct State {
     number: Option<u16>,
     bytes: u64,
     allocated: u64,
-    /// Shards that it has a replica of, or is being given one.
+    /// Number of shards of which the node has a replica, or is being given one.
     shards: usize,
-    /// Workers of clients, and what clients keep for themselves; also of such that were killed.
+    /// Number of client slots in use: of workers, and of clients that only change the catalog.
+    /// Killed clients count, too.
     clients: usize,
     #[serde(flatten)]
     server: Option<Server>,
@@ -114,24 +115,24 @@ struct Server {
 #[derive(Debug, Serialize)]
 struct TableRow {
     name: String,
-    /// Rows that fit.
+    /// Number of rows for which the table has room.
     rows: u64,
-    /// Rows that there are, if they were counted.
+    /// Number of rows, if they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     counted: Option<u64>,
-    /// Another table of this name grows into this one.
+    /// Whether another table of this name grows into this one.
     growing: bool,
     shards: u16,
     replicas: u8,
-    /// Fewest copies that some shard has: fewer than there should be where memory nodes have been
-    /// lost.
+    /// Smallest number of copies that a shard has. It is less than it should be after memory nodes
+    /// were lost.
     copies: usize,
-    /// Replicas that are just being given what the others have.
+    /// Number of replicas that are being copied now.
     joining: usize,
     discipline: String,
-    /// What keys and values mean.
+    /// The schema's text, which says what keys and values mean.
     schema: String,
-    /// Of all copies.
+    /// Bytes of all copies together.
     bytes: u64,
 }
 
@@ -149,7 +150,7 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
         match answer {
             Ok((state, identity, metadata)) => {
                 cluster = cluster.or(identity.map(|identity| identity.cluster));
-                // The newest one that a node knows.
+                // The catalog that counts is the newest one that a node knows.
                 if catalog.as_ref().is_none_or(|known| known.generation < metadata.generation) {
                     catalog = Some(metadata);
                 }
@@ -195,7 +196,7 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
         Some((place, cluster)) => known(&place, cluster, &nodes, &catalog).map(Some),
         None => Ok(None),
     };
-    // Nodes are shown whatever is wrong with the configuration.
+    // Nodes are shown even if something is wrong with the configuration.
     let (configuration, unknown) = configuration.map_or_else(|why| (None, Err(why)), |known| (known, Ok(())));
     let configuration_error = unknown.as_ref().err().map(|Failure(why)| why.clone());
     let status = Status { nodes, tables, configuration, configuration_error };
@@ -208,7 +209,7 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     written.map(|()| if down.is_empty() { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// Counts the rows of all tables, which takes all of their nodes.
+/// Counts the rows of all tables. This needs all nodes of the tables.
 fn count_rows(
     connect: &Nodes,
     tcp: &TcpOptions,
@@ -216,7 +217,7 @@ fn count_rows(
     catalog: &Metadata,
 ) -> Result<Vec<(TableId, u64)>, Failure> {
     let unknown = |why: String| Failure::new("--rows", why);
-    // By their numbers in the cluster, by which the catalog names them.
+    // The nodes are sorted by their numbers in the cluster, by which the catalog names them.
     let number = |node: &Node| node.state.as_ref().and_then(|state| state.number);
     let mut places: Vec<(u16, usize)> =
         nodes.iter().map(number).zip(0..).filter_map(|(at, place)| Some((at?, place))).collect();
@@ -253,9 +254,9 @@ fn count_rows(
     counted.map_err(|error| unknown(error.to_string()))?
 }
 
-/// What a configuration says, of nodes that have been asked.
+/// Returns what a configuration says of nodes that have been asked.
 fn known(place: &Place, cluster: u64, nodes: &[Node], catalog: &Metadata) -> Result<Known, Failure> {
-    // Who opens one makes it.
+    // To open a file makes it, so only an existing file is opened.
     if let Place::File(path) = place
         && !path.exists()
     {
@@ -284,10 +285,10 @@ fn known(place: &Place, cluster: u64, nodes: &[Node], catalog: &Metadata) -> Res
     known.map_err(failure)
 }
 
-/// What a node says, or why it does not.
+/// The answer of a node, or the reason why it gives none.
 type Answer = Result<(State, Option<Identity>, Metadata), String>;
 
-/// Asks all nodes side by side: one that is silent takes no longer than the slowest of them.
+/// Asks all nodes at once, so that silent nodes take no longer than the slowest one of them.
 fn ask_all(nodes: &Nodes, tcp: &TcpOptions) -> Vec<Answer> {
     thread::scope(|scope| {
         let ask = |at| thread::Builder::new().spawn_scoped(scope, move || ask(nodes, at, tcp));
@@ -348,12 +349,12 @@ impl From<NodeStatus> for Server {
 
 fn table(status: &Status) -> String {
     let mut text = String::new();
-    let _ = write_table(&mut text, status); // a string takes everything
+    let _ = write_table(&mut text, status); // writing to a string cannot fail
     text
 }
 
 fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
-    // The path of a memory node may hold anything.
+    // The path of a memory node may have any characters.
     let names: Vec<_> = status.nodes.iter().map(|node| output::printable(&node.address)).collect();
     let width = width_of(&names);
     write!(text, "{:<width$}{:>6}{:>12}{:>12}", "memory node", "number", "size", "allocated")?;
@@ -381,7 +382,7 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
     if status.tables.is_empty() {
         return writeln!(text, "\nno tables");
     }
-    // Another program may have made a table of any name.
+    // Another program may have made a table with any name.
     let names: Vec<_> = status.tables.iter().map(|table| output::printable(&table.name)).collect();
     let width = width_of(&names);
     write!(text, "\n{:<width$}", "table")?;
@@ -414,7 +415,7 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
     Ok(())
 }
 
-/// The width of a column of names.
+/// Returns the width of a column of names.
 fn width_of(names: &[Cow<'_, str>]) -> usize {
     names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(16) + 2
 }
@@ -436,7 +437,7 @@ fn write_known(text: &mut String, known: &Known) -> std::fmt::Result {
     Ok(())
 }
 
-/// Hours, minutes and seconds.
+/// Writes a time as hours, minutes and seconds.
 fn show_time(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)

@@ -1,4 +1,4 @@
-//! `remora bench tatp`.
+//! `remora bench tatp`: its options, and the tables that it loads.
 
 use clap::Args;
 use remora_workload::tatp::{Subscribers, Tatp};
@@ -10,7 +10,7 @@ use crate::options::RunArgs;
 use crate::{Failure, Verdict};
 
 #[derive(Clone, Debug, Args, Serialize)]
-#[command(allow_negative_numbers = true)] // to be refused with the option's name
+#[command(allow_negative_numbers = true)] // so that the error names the option
 #[command(after_help = "Examples:
   remora bench tatp
   remora bench tatp --threads 2 --subscribers 1000000 --protocol fasst --report -

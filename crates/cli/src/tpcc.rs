@@ -1,4 +1,4 @@
-//! `remora bench tpcc` and `remora bench tpcc-no`.
+//! `remora bench tpcc` and `remora bench tpcc-no`: their options, and the tables that they load.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,7 +14,7 @@ use crate::options::RunArgs;
 use crate::{Failure, Verdict};
 
 #[derive(Clone, Debug, Args, Serialize)]
-#[command(allow_negative_numbers = true)] // to be refused with the option's name
+#[command(allow_negative_numbers = true)] // so that the error names the option
 #[command(after_help = "Examples:
   remora bench tpcc
   remora bench tpcc --threads 2 --warehouses 8 --protocol ford --report -
@@ -33,17 +33,17 @@ pub(crate) struct TpccOptions {
     /// each thread].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     warehouses: Option<u16>,
-    /// One of the transactions only, instead of the mix: new_order, payment, order_status, delivery
-    /// or stock_level.
+    /// Run only one of the transactions, instead of the mix: new_order, payment, order_status,
+    /// delivery or stock_level.
     #[arg(long, value_name = "TYPE", value_parser = kind)]
     only: Option<String>,
-    /// Orders that there is room for beside the loaded ones [default: what a run of this length
-    /// makes].
+    /// Number of orders for which there is room beside the loaded ones [default: what a run of this
+    /// length makes].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     orders: Option<u64>,
 }
 
-/// What mix is run.
+/// The mix of transactions that runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mix {
     Standard,
@@ -68,7 +68,7 @@ pub(crate) fn tpcc_no(options: &TpccOptions) -> Result<Verdict, Failure> {
     bench.run(&opened, &config)
 }
 
-/// What is to be loaded.
+/// The size of the tables that are to be loaded.
 struct Size {
     scale: Scale,
     room: Room,
@@ -86,7 +86,7 @@ impl Size {
     }
 }
 
-/// The name of a transaction.
+/// Parses the name of a transaction.
 fn kind(text: &str) -> Result<String, String> {
     match Kind::named(text) {
         Some(_) => Ok(text.to_owned()),
@@ -96,7 +96,7 @@ fn kind(text: &str) -> Result<String, String> {
 
 fn prepare(options: &TpccOptions, mix: Mix) -> Result<(Bench, Size), Failure> {
     let run = options.run.settled()?;
-    // Where orders are always to be distributed there must be another warehouse.
+    // If all orders are to be distributed, there must be another warehouse.
     let least = if mix == Mix::NewOrdersOnly { 2 } else { 1 };
     let warehouses = options.warehouses.unwrap_or(run.threads().max(least) as u16);
     let scale = Scale::full(warehouses);
@@ -111,16 +111,16 @@ fn prepare(options: &TpccOptions, mix: Mix) -> Result<(Bench, Size), Failure> {
     Ok((bench, Size { scale, room, seed }))
 }
 
-/// More orders a second than a thread makes, beside the other transactions: on memory nodes of its
-/// own process, ...
+/// More orders a second than a thread makes, beside the other transactions, on memory nodes of its
+/// own process.
 const ORDERS_PER_SECOND: f64 = 30_000.0;
-/// ... on others, ...
+/// More orders a second than a thread makes on memory nodes of other processes.
 const ORDERS_PER_SECOND_CONNECTED: f64 = 10_000.0;
-/// ... and in virtual time.
+/// More orders a virtual second than a thread makes in a simulation.
 const ORDERS_PER_VIRTUAL_SECOND: f64 = 500_000.0;
 
-/// Room for what a run makes; but its own memory nodes take no more than half of the memory that
-/// there is, if less will do.
+/// Returns room for the orders that a run makes. Memory nodes of this process take at most half of
+/// the machine's memory, unless the smallest room needs more.
 fn default_room(run: &RunArgs, mix: Mix, needed: impl Fn(Room) -> u64) -> Room {
     const ORDERS_MIN: u64 = 100_000;
     if let Some(transactions) = run.transactions() {
@@ -134,7 +134,7 @@ fn default_room(run: &RunArgs, mix: Mix, needed: impl Fn(Room) -> u64) -> Room {
         (None, true) => ORDERS_PER_VIRTUAL_SECOND,
         (None, false) => ORDERS_PER_SECOND,
     };
-    // Alone, it makes twice as many.
+    // Without the other transactions, a thread makes twice as many orders.
     let share = if mix == Mix::NewOrdersOnly { 2.0 } else { 1.0 };
     let mut orders = (run.seconds_at_most() * rate * share * run.threads() as f64) as u64;
     if run.connect.is_none() && !run.is_simulated() {
@@ -148,7 +148,8 @@ fn default_room(run: &RunArgs, mix: Mix, needed: impl Fn(Room) -> u64) -> Room {
     Room::for_orders(orders)
 }
 
-/// The options in force. The tables have the size that they were loaded with.
+/// Returns the options with their settled values. The tables have the size with which they were
+/// loaded.
 fn settled(options: &TpccOptions, bench: &Bench, found: &Tpcc) -> Result<TpccOptions, Failure> {
     let (warehouses, orders) = (found.scale().warehouses, found.room().orders);
     agrees("--warehouses", options.warehouses, warehouses)?;

@@ -1,4 +1,4 @@
-//! `remora bench ycsb`.
+//! `remora bench ycsb`: its options, and the table that it loads.
 
 use clap::Args;
 use remora::Design;
@@ -12,7 +12,7 @@ use crate::options::RunArgs;
 use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args, Serialize)]
-#[command(allow_negative_numbers = true)] // to be refused with the option's name
+#[command(allow_negative_numbers = true)] // so that the error names the option
 #[command(after_help = "Examples:
   remora bench ycsb
   remora bench ycsb --mix b --read-share 0.9 --theta 0.8 --value-size 128 --protocol ford
@@ -35,13 +35,13 @@ pub(crate) struct YcsbOptions {
     /// Share of the operations that are reads, instead of the workload's own.
     #[arg(long, value_name = "SHARE", value_parser = value::share)]
     read_share: Option<f64>,
-    /// Which records: zipf, uniform or latest [default: the workload's own].
+    /// How records are chosen: zipf, uniform or latest [default: the workload's own].
     #[arg(long, value_name = "NAME", value_parser = ["zipf", "uniform", "latest"])]
     distribution: Option<String>,
-    /// How uneven zipf and latest are: 0, all records alike, to 1, excluded [default: 0.99].
+    /// Skew of zipf and latest, from 0 (all records alike) to below 1 [default: 0.99].
     #[arg(long, value_name = "THETA", value_parser = theta)]
     theta: Option<f64>,
-    /// Operations of a transaction, of as many records.
+    /// Operations of a transaction, each on another record.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=OPERATIONS_MAX as u64))]
     operations: u64,
     /// Records that are loaded [default: 100,000].
@@ -50,20 +50,20 @@ pub(crate) struct YcsbOptions {
     /// Bytes of a value: 32, 128 or 1000 [default: 1000, which is YCSB's].
     #[arg(long, value_name = "BYTES", value_parser = value_size)]
     value_size: Option<u64>,
-    /// What the table is: a hash table, or an ordered one [default: hash; of workload e, which
-    /// scans, ordered].
+    /// Kind of table: hash or ordered [default: hash; for workload e, which scans, ordered].
     #[arg(long, value_name = "KIND", value_parser = ["hash", "ordered"])]
     table: Option<String>,
-    /// Where nodes of an ordered table lie: fine (spread over the memory nodes), hybrid (leaves
-    /// spread, inner nodes at one, whose CPU looks for leaves) or coarse (all at one).
+    /// Placement of an ordered table's tree nodes: fine (spread over the memory nodes), hybrid
+    /// (leaves spread, inner nodes at one memory node, whose CPU looks for leaves) or coarse (all
+    /// at one).
     #[arg(long, value_name = "DESIGN", value_parser = ["fine", "hybrid", "coarse"], default_value = "fine")]
     design: String,
-    /// In which order records of an ordered table are: hashed (inserts are all over the table) or
-    /// ordered (they are at its end) [default: hashed].
+    /// Order of records in an ordered table: hashed (inserts are all over the table) or ordered
+    /// (inserts are at its end) [default: hashed].
     #[arg(long, value_name = "ORDER", value_parser = ["hashed", "ordered"])]
     insert_order: Option<String>,
-    /// Records that there is room for beside the loaded ones [default: what a run of this length
-    /// inserts].
+    /// Number of records for which there is room beside the loaded ones [default: what a run of
+    /// this length inserts].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1 << 38))]
     inserts: Option<u64>,
 }
@@ -99,8 +99,8 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
     let (needed, because_of) = (needed(inserts), format!("--records {records} --inserts {inserts}"));
     let mut bench = Bench::sized(run, needed, because_of);
     let opened = bench.open(|cluster| Ycsb::load(cluster, size(inserts)))?;
-    // The table has the size that it was loaded with. What is done with it is each client's own
-    // affair.
+    // The table has the size with which it was loaded. Each client chooses its operations by
+    // itself.
     let found = *opened.workload.size();
     agrees("--records", options.records, found.records)?;
     agrees("--value-size", options.value_size, found.value_bytes as u64)?;
@@ -141,7 +141,8 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
 }
 
 impl YcsbOptions {
-    /// Where the nodes of an ordered table lie, and its records in them, if it is one.
+    /// Returns the placement of the tree nodes, and the order of records, if the table is an
+    /// ordered one.
     fn ordered(&self, mix: &Mix) -> Result<Option<(Design, InsertOrder)>, Failure> {
         let design = match self.design.as_str() {
             "hybrid" => Design::Hybrid(0),
@@ -169,7 +170,7 @@ impl YcsbOptions {
     }
 
     fn mix(&self) -> Result<Mix, Failure> {
-        // The parser has refused all others.
+        // The parser has refused all other names.
         let Some(standard) = Mix::named(&self.ycsb_workload) else {
             return Err(Failure::new(format!("--ycsb-workload {}", self.ycsb_workload), "there is none"));
         };
@@ -191,15 +192,15 @@ impl YcsbOptions {
     }
 }
 
-/// More operations a second than a thread does: on memory nodes of its own process, ...
+/// More operations a second than a thread does on memory nodes of its own process.
 const OPERATIONS_PER_SECOND: f64 = 2_000_000.0;
-/// ... on others, ...
+/// More operations a second than a thread does on memory nodes of other processes.
 const OPERATIONS_PER_SECOND_CONNECTED: f64 = 1_000_000.0;
-/// ... and in virtual time.
+/// More operations a virtual second than a thread does in a simulation.
 const OPERATIONS_PER_VIRTUAL_SECOND: f64 = 5_000_000.0;
 
-/// Room for what a run inserts; but its own memory nodes take no more than half of the memory that
-/// there is, if less will do.
+/// Returns room for the records that a run inserts. Memory nodes of this process take at most half
+/// of the machine's memory, unless the smallest room needs more.
 fn default_inserts(run: &RunArgs, mix: &Mix, needed: impl Fn(u64) -> u64) -> u64 {
     const INSERTS_MIN: u64 = 100_000;
     if mix.other != Kind::Insert {

@@ -1,4 +1,5 @@
-//! Circles of files: files of one crate that use each other.
+//! The rule against circles of files: files of one crate that use each other, directly or through
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,11 +41,11 @@ fn reached_from<'e>(at: &'e str, edges: &'e BTreeMap<&str, BTreeSet<String>>) ->
     reached
 }
 
-/// What one file names.
+/// The paths that one file names.
 struct Names {
-    /// Paths that begin with `crate` or `super`, but for those that it only re-exports.
+    /// Paths that begin with `crate` or `super`, except the ones that the file only re-exports.
     used: Vec<String>,
-    /// What it imports and re-exports.
+    /// Paths that the file imports or re-exports.
     imported: Vec<String>,
 }
 

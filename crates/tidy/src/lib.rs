@@ -1,7 +1,7 @@
 //! Rules for the repository's own text. Each rule is a function from a text to its violations.
 //!
-//! `tests/tidy.rs` applies all rules to all files. The test compares the number of violations of
-//! each file with `ratchet.txt`, so that a number can only shrink.
+//! `tests/tidy.rs` applies all rules to all files. It compares the number of violations of each
+//! file with `ratchet.txt`, so that a number can only shrink.
 #![forbid(unsafe_code)]
 
 mod book;
@@ -23,7 +23,7 @@ pub use words::{doc_comments, parse_words, spelling};
 /// One place in one file that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The name of the rule, as `ratchet.txt` has it.
+    /// The name of the rule, as in `ratchet.txt`.
     pub rule: &'static str,
     /// The line, counted from 1.
     pub line: usize,
@@ -37,7 +37,7 @@ fn violation(rule: &'static str, index: usize, message: impl Into<String>) -> Vi
 
 const COMMENT_COLUMNS_MAX: usize = 100;
 
-/// Openings that lean on a neighbour, which rustdoc does not show.
+/// Openings of doc comments that rely on a neighbouring comment, which rustdoc does not show.
 const OPENINGS: [&str; 4] = ["The same", "Of a ", "Of the ", "Its "];
 
 const PHRASES: [(&str, &str); 5] = [
@@ -54,7 +54,8 @@ const CALLS: [(&str, &str, &[&str]); 3] = [
     ("thread_rng", "use the lane's random numbers, or `Prng` with a seed", &[]),
 ];
 
-/// Sources that read a clock of the machine: backends, helper threads, and what measures real time.
+/// Sources that may read a clock of the machine: backends, helper threads, and code that measures
+/// real time.
 pub const CLOCK_FILES: &[&str] = &[
     "crates/membership/src/etcd/present.rs",
     "crates/membership/src/file.rs",
@@ -82,12 +83,12 @@ pub const CLOCK_FILES: &[&str] = &[
     "crates/workload/src/simulated.rs",
 ];
 
-/// Encodings in the machine's order of bytes. What lies in memory, files and messages must be the
-/// same everywhere. `clippy.toml` bans the encodings whose length depends on the machine.
+/// Encodings in the machine's order of bytes. Memory, files and messages must be the same on all
+/// machines. `clippy.toml` bans the encodings whose length depends on the machine.
 const ENCODINGS: [&str; 2] = ["to_ne_bytes", "from_ne_bytes"];
 
-/// Sources that may use the machine's order of bytes. `poller.rs` hands bytes to the operating
-/// system, and `ring.rs` takes bytes of a memory node as the words that they are there.
+/// Sources that may use the machine's order of bytes. `poller.rs` passes bytes to the operating
+/// system, and `ring.rs` reads the bytes of a memory node as words.
 pub const NATIVE_FILES: &[&str] = &["crates/fabric/src/tcp/poller.rs", "crates/node/src/ring.rs"];
 
 /// Sources that may contain `unsafe`.
@@ -99,8 +100,8 @@ pub const UNSAFE_FILES: &[&str] = &[
     "crates/fabric/tests/counting_allocator/mod.rs",
 ];
 
-/// Sources of the simulators that have a hash map. They look it up by key, sort its keys, or drop
-/// entries: its order shows nowhere.
+/// Sources of the simulators that may have a hash map. They look it up by key, sort its keys, or
+/// drop entries, so its order has no effect.
 pub const HASH_FILES: &[&str] = &["crates/fabric/src/seeded/explore.rs", "crates/fabric/src/sim/faults.rs"];
 
 /// Checks the bytes of any text file: blanks, tabs, the last line, leftovers, conflict markers.
@@ -211,8 +212,8 @@ pub fn calls(path: &str, text: &str) -> Vec<Violation> {
     found
 }
 
-/// Is this a source of a library, without its tests? The two commands print, and `remora-command`
-/// prints for them.
+/// Returns whether this is a source of a library, and not of its tests. The two commands may print,
+/// and `remora-command` prints for them.
 fn is_library(path: &str) -> bool {
     let commands = ["crates/cli/", "crates/command/", "crates/lab/src/bin/"];
     path.contains("/src/") && !path.ends_with("/tests.rs") && !commands.iter().any(|at| path.starts_with(at))
@@ -255,7 +256,7 @@ pub fn links(text: &str, anchors_of: &dyn Fn(&str) -> Option<BTreeSet<String>>) 
     found
 }
 
-/// The anchors that a page of Markdown offers: its headings, as GitHub spells them.
+/// Returns the anchors of a page of Markdown: its headings, as GitHub spells them.
 pub fn anchors(text: &str) -> BTreeSet<String> {
     outside_fences(text)
         .filter(|(_, line)| line.starts_with('#'))
@@ -308,7 +309,7 @@ pub fn snippets(text: &str, source_of: &dyn Fn(&str) -> Option<String>) -> Vec<V
     found
 }
 
-/// The lines of a page of Markdown that are in no fenced block, with their indices.
+/// Returns the lines of a page of Markdown that are in no fenced block, with their indices.
 fn outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut inside = false;
     text.lines().enumerate().filter(move |(_, line)| {
@@ -406,7 +407,8 @@ pub fn parse_ratchet(text: &str) -> Result<Counts, String> {
     .collect()
 }
 
-/// Compares what was found with what is allowed. Fewer is an error too: the number must be lowered.
+/// Compares the violations that were found with the allowed numbers. Fewer violations are an error
+/// too, because the number must be lowered.
 pub fn compare(found: &BTreeMap<String, Vec<Violation>>, allowed: &Counts) -> Vec<String> {
     let now = count(found);
     let mut errors = Vec::new();

@@ -1,4 +1,5 @@
-//! The licences of everything that the project is built from. `deny.toml` lists the allowed ones.
+//! The rule for licences: every package that the project is built from must have a licence that
+//! `deny.toml` allows.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,8 @@ pub fn forbidden_licences(tree: &str, allowed: &BTreeSet<String>) -> BTreeSet<St
     forbidden.map(|(package, licence)| format!("{package}: {licence:?}")).collect()
 }
 
-/// Says whether an SPDX expression can be met by allowed licences only. An old "A/B" is a choice.
+/// Returns whether an SPDX expression can be met by allowed licences only. The old form "A/B" is a
+/// choice.
 fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -26,7 +28,8 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
     is_met == Some(true) && rest.is_empty()
 }
 
-/// Reads terms joined by `OR`; `None` if the expression is malformed.
+/// Reads terms joined by `OR`. Returns whether one of them is allowed, or `None` if the expression
+/// is malformed.
 fn choice(rest: &mut &[&str], allowed: &BTreeSet<String>) -> Option<bool> {
     let mut is_met = all_of(rest, allowed)?;
     while let ["OR", more @ ..] = *rest {
@@ -36,7 +39,8 @@ fn choice(rest: &mut &[&str], allowed: &BTreeSet<String>) -> Option<bool> {
     Some(is_met)
 }
 
-/// Reads terms joined by `AND`, which binds tighter than `OR`.
+/// Reads terms joined by `AND`, which binds tighter than `OR`. Returns whether all of them are
+/// allowed.
 fn all_of(rest: &mut &[&str], allowed: &BTreeSet<String>) -> Option<bool> {
     let mut is_met = term(rest, allowed)?;
     while let ["AND", more @ ..] = *rest {

@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Lists the text files of the repository, relative to its root, without what builds leave.
+/// Lists the text files of the repository, relative to its root, without files that builds make.
 fn files() -> Vec<String> {
     fn walk(folder: &Path, relative: &str, into: &mut Vec<String>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -108,7 +108,7 @@ fn the_repository_is_tidy() {
     let mut allowed = old.clone().unwrap_or_default();
     if std::env::var_os("REMORA_TIDY").is_some_and(|value| value == "update") {
         let now = count(&found);
-        // Without the file there is nothing to compare with: the tree of today is the beginning.
+        // Without the file there is nothing to compare with, so today's numbers are the beginning.
         let grown = old.map(|old| remora_tidy::grown(&now, &old)).unwrap_or_default();
         assert!(
             grown.is_empty(),
@@ -162,11 +162,11 @@ fn circles() {
     let none = [""; 0];
     assert_eq!(found(&[root, ("a", "use crate::b::{self, B};\n"), ("b", "")]), none);
     assert_eq!(found(&[root, ("a", "use crate::b::B;\n"), ("b", "use super::{\n    a::A,\n};\n")]), ["a b"]);
-    // By way of a third file, and by names in the middle of the code.
+    // A circle through a third file, and by names in the middle of the code.
     let third = ("c", "fn a(a: crate::a::A) {}\n");
     let second = ("b", "use crate::{c::C as D};\n");
     assert_eq!(found(&[root, ("a", "use crate::{b::B as C, E};\n"), second, third]), ["a b c"]);
-    // By names that the root re-exports.
+    // A circle by names that the root re-exports.
     assert_eq!(found(&[root, ("a", "struct A(crate::B);\n"), ("b", "struct B(Box<crate::A>);\n")]), ["a b"]);
     // A re-export uses nothing. A folder and the file above it are one. Comments and tests do not
     // count.
@@ -177,8 +177,9 @@ fn circles() {
     assert_eq!(found(&[root, ("a", tests), other]), none);
 }
 
-/// Everything that this machine builds by default has an allowed licence. With
-/// `REMORA_LICENCES=all`: everything in the lock file's reach, for all machines and features.
+/// Every package that this machine builds by default has an allowed licence. With
+/// `REMORA_LICENCES=all`, the test checks every package of the lock file, for all machines and
+/// features.
 #[test]
 fn every_licence_is_allowed() {
     let deny = fs::read_to_string(root().join("deny.toml")).unwrap();
@@ -229,7 +230,7 @@ fn licences() {
     }
 }
 
-/// Asserts which rules a text breaks, in order.
+/// Asserts that a text breaks these rules, in this order.
 #[track_caller]
 fn breaks(found: Vec<Violation>, rules: &[&str]) {
     assert_eq!(found.iter().map(|one| one.rule).collect::<Vec<_>>(), rules, "{found:?}");

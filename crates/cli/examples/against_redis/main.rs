@@ -1,6 +1,7 @@
-//! Remora over TCP and Redis, side by side on one machine: gets by key, and small transactions. The
-//! same keys, values, connections and requests in flight, interleaved in one run, as medians and
-//! ratios: machines drift.
+//! Remora over TCP and Redis, side by side on one machine: gets by key, and small transactions.
+//! Both have the same keys, values, connections and requests in flight. The measurements are
+//! interleaved in one run, because the speed of machines drifts, and are reported as medians and
+//! ratios.
 //!
 //! ```sh
 //! apt-get install redis-server redis-tools
@@ -21,28 +22,28 @@ use processes::MemoryNodeProcess;
 use redis::Redis;
 use remora_client::{Load, Store};
 
-/// Keys of both stores.
+/// Number of keys in each store.
 const KEYS: u64 = 100_000;
 /// Bytes of a value.
 const VALUE_BYTES: usize = 64;
-/// Requests in flight on a connection.
+/// Number of requests in flight on a connection.
 const IN_FLIGHT: usize = 16;
-/// Connections where there are many.
+/// Number of connections in the rows with many connections.
 const MANY: usize = 50;
 
-/// What a repetition has measured.
+/// The result of one repetition.
 #[derive(Clone, Copy)]
 struct Sample {
     operations: f64,
     seconds: f64,
-    /// Awaited round trips of all operations; of Redis not counted.
+    /// Awaited round trips of all operations. They are not counted for Redis.
     round_trips: Option<f64>,
     /// CPU seconds of the measuring side and of the servers.
     client_cpu: f64,
     server_cpu: f64,
 }
 
-/// What is measured: its name, the row that it is compared with, and how.
+/// A row of the comparison: its name, the row with which it is compared, and how it is measured.
 struct Case<'a> {
     name: &'static str,
     rival: Option<usize>,
@@ -78,7 +79,7 @@ fn main() {
     let redis = Redis::start();
     redis.load();
     let nodes: Vec<MemoryNodeProcess> = (0..4).map(|_| MemoryNodeProcess::start()).collect();
-    // Every table has its own nodes: one with one copy, three with three.
+    // Each table has its own memory nodes: one node for one copy, three nodes for three copies.
     let (one, three) = (Store::load(&nodes[..1]), Store::load(&nodes[1..]));
     let get = |threads| Load { threads, write: false };
     let write = Load { threads: 1, write: true };

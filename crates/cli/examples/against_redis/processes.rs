@@ -13,7 +13,7 @@ pub(crate) const AS_MEMORY_NODE: &str = "--memory-node";
 const NODE_BYTES: u64 = 256 << 20;
 
 /// Serves memory until standard input ends. So a memory node ends with the process that started it,
-/// however that ends.
+/// whatever ends that process.
 pub(crate) fn be_memory_node() {
     let node = MemoryNode::listen("127.0.0.1:0", NODE_BYTES, ServerOptions::default()).expect("a memory node");
     println!("{}", node.address().expect("a node over TCP has an address"));
@@ -43,7 +43,7 @@ impl MemoryNodeProcess {
     }
 }
 
-/// A process that ends with this value.
+/// A process that ends when this value is dropped.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
@@ -55,7 +55,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,5 +1,5 @@
-//! A Redis server, and two clients of it: `redis-benchmark`, and one for transactions, which that
-//! cannot measure.
+//! A Redis server, and two clients of it: `redis-benchmark`, and a client for transactions, which
+//! `redis-benchmark` cannot measure.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -13,20 +13,20 @@ use remora_workload::Prng;
 use crate::processes::{Process, ended_cpu_seconds, own_cpu_seconds};
 use crate::{IN_FLIGHT, KEYS, Sample, VALUE_BYTES};
 
-/// A server without persistence, on a port of its own.
+/// A Redis server without persistence, on its own port.
 pub(crate) struct Redis {
     process: Process,
     port: u16,
 }
 
-/// Gets of a first measurement, when their rate is not known.
+/// Number of gets of the first measurement, when their rate is not known yet.
 const FIRST_GETS: f64 = 300_000.0;
 
 const START_TIME_MAX: Duration = Duration::from_secs(10);
 
 impl Redis {
     pub(crate) fn start() -> Redis {
-        // Free now, and most likely still when the server binds it.
+        // The port is free now, and most likely still free when the server binds it.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = free.expect("a free port").port();
         let mut command = Command::new("redis-server");
@@ -59,12 +59,13 @@ impl Redis {
     fn connect(&self) -> TcpStream {
         let connection = TcpStream::connect(("127.0.0.1", self.port)).expect("redis-server listens");
         connection.set_nodelay(true).expect("an option of every socket");
-        // A reply that is shorter than expected must not keep us for ever.
+        // A reply that is shorter than expected must not block this program without end.
         connection.set_read_timeout(Some(START_TIME_MAX)).expect("an option of every socket");
         connection
     }
 
-    /// Gets by `redis-benchmark`, which wants their number: as many as it did in that time before.
+    /// Measures gets by `redis-benchmark`. It wants their number, which is the number that it did
+    /// in the given time before.
     pub(crate) fn benchmark(&self, connections: usize) -> impl FnMut(Duration) -> Sample + '_ {
         let rate = Cell::new(None);
         move |time| {
@@ -92,9 +93,9 @@ impl Redis {
         }
     }
 
-    /// Transactions on one connection, sent and answered `IN_FLIGHT` at a time, as by
-    /// `redis-benchmark`. What they write does not depend on what they read: Redis would need a
-    /// script for that, or a round trip more and WATCH.
+    /// Runs transactions on one connection, which are sent and answered `IN_FLIGHT` at a time, as
+    /// by `redis-benchmark`. The values that they write do not depend on what they read. Redis
+    /// would need a script for that, or another round trip and WATCH.
     pub(crate) fn transactions(&self, time: Duration) -> Sample {
         let mut connection = self.connect();
         let mut random = Prng::new(1);

@@ -18,22 +18,23 @@ use crate::{IN_FLIGHT, KEYS, Sample, VALUE_BYTES};
 #[repr(C)]
 struct Value([u64; VALUE_BYTES / 8]);
 
-/// Fifty threads and a memory node on few processors: who waits long for his turn is not dead.
+/// How long a memory node may leave a client without an answer. With fifty threads on few
+/// processors, a node that waits long for its turn is not dead.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A table on some memory nodes, with as many copies.
+/// A table on some memory nodes, with a copy at each of them.
 pub(crate) struct Store<'a> {
     nodes: &'a [MemoryNodeProcess],
     cluster: Cluster,
     table: Table<u64, Value>,
 }
 
-/// Who runs how many of which transactions.
+/// The load of a measurement: its threads, and its kind of transactions.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
-    /// Each with a connection to each memory node.
+    /// Number of threads. Each has a connection to each memory node.
     pub(crate) threads: usize,
-    /// Reads and writes two records; otherwise reads one.
+    /// Whether a transaction reads and writes two records. Otherwise it reads one.
     pub(crate) write: bool,
 }
 
@@ -86,10 +87,12 @@ impl<'a> Store<'a> {
         self.nodes.iter().map(MemoryNodeProcess::cpu_seconds).sum()
     }
 
-    /// One thread's transactions until it is stopped: how many, and their round trips.
+    /// Runs one thread's transactions until it is stopped. Returns their number, and their round
+    /// trips.
     fn work(&self, load: Load, number: usize, barrier: &Barrier, stop: &AtomicBool) -> (u64, u64) {
         let worker = self.cluster.worker(WorkerOptions::default().coroutines(IN_FLIGHT));
-        // All come here, also who has no worker: the others would wait for ever.
+        // Every thread must come here, even one that has no worker. Otherwise the other threads
+        // would wait without end.
         barrier.wait();
         let run = worker.expect("room for a worker").run(async |coroutine, session: &mut Session| {
             let mut random = Prng::derive(number as u64, coroutine as u64);

@@ -1,5 +1,5 @@
-//! The processes of a drill: memory nodes, and clients that are killed or stopped. All of them end
-//! with it.
+//! The processes of a drill: memory nodes, controllers, and clients that are killed or stopped. All
+//! of them end with the drill.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -17,29 +17,31 @@ use serde_json::Value;
 use super::{DrillOptions, LOOK};
 use crate::Failure;
 
-/// Long enough on a machine that is busy with everything else; what takes longer hangs.
+/// How long a step of a process may take, even on a busy machine. A process that takes longer
+/// hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 const KILLED: i32 = 9;
 const TERMINATED: i32 = 15;
 
-/// Set for a process that is to end when the drill does, however that does.
+/// Environment variable of a process that is to end when the drill ends, for whatever reason.
 const ENDS_WITH_ITS_PARENT: &str = "REMORA_ENDS_WITH_ITS_PARENT";
 
-/// For every process of the command: whether it is one of a drill.
+/// Makes this process end with its parent, if it is one of a drill. Every process of the command
+/// calls this.
 pub(crate) fn end_with_the_parent() {
     if std::env::var_os(ENDS_WITH_ITS_PARENT).is_some() {
-        // Where the system has no such thing, only a drill that is killed leaves something behind.
+        // If the system cannot do this, a drill leaves processes behind only if it is killed.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     }
 }
 
-/// CLOCK_MONOTONIC, by which histories tell the time.
+/// Returns the time of CLOCK_MONOTONIC, which histories use, in nanoseconds.
 pub(super) fn now_ns() -> Nanos {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// One process, ended when it is dropped.
+/// One process, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Process {
     name: String,
@@ -58,7 +60,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(File::create(&output).map_err(failed)?)
             .stderr(File::create(&errors).map_err(failed)?)
-            // Ctrl-C is for the drill, which ends them in order.
+            // Ctrl-C goes to the drill, which ends its processes in order.
             .process_group(0)
             .env(ENDS_WITH_ITS_PARENT, "1")
             .spawn();
@@ -69,7 +71,7 @@ impl Process {
         fs::read_to_string(&self.output).unwrap_or_default()
     }
 
-    /// What it complained about last.
+    /// Makes the failure of a process that has ended, with the last line of its standard error.
     fn failure(&self, status: ExitStatus) -> Failure {
         let errors = fs::read_to_string(&self.errors).unwrap_or_default();
         let last = errors.lines().last().unwrap_or("it said nothing").to_owned();
@@ -100,7 +102,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.kill(); // the process may have ended
         let _ = self.child.wait();
     }
 }
@@ -112,14 +114,14 @@ pub(super) struct Client {
     pub(super) began_ns: Nanos,
     pub(super) ended_ns: Option<Nanos>,
     pub(super) killed: bool,
-    /// Another client took it for dead.
+    /// Whether another client took this client for dead, and ended it.
     pub(super) ended_by_others: bool,
     report: PathBuf,
     process: Process,
 }
 
 impl Client {
-    /// Whether it has ended by itself, which is an error, or was ended by another client.
+    /// Returns whether the client was ended by another client. Fails if it has ended by itself.
     pub(super) fn has_ended(&mut self) -> Result<bool, Failure> {
         let Some(status) = self.process.ended()? else { return Ok(false) };
         if status.signal() != Some(KILLED) {
@@ -137,7 +139,7 @@ impl Client {
         self.process.wait().map(drop)
     }
 
-    /// Stops it where it is, or lets it go on; nothing of one that has ended.
+    /// Stops the client where it is, or lets it go on. Does nothing if it has ended.
     pub(super) fn stand_still(&self, still: bool) -> Result<(), Failure> {
         if self.ended_ns.is_some() {
             return Ok(());
@@ -145,7 +147,7 @@ impl Client {
         self.process.signal(if still { Signal::STOP } else { Signal::CONT })
     }
 
-    /// Lets it finish what is under way.
+    /// Makes the client finish what is under way, and end.
     pub(super) fn stop(&mut self) -> Result<(), Failure> {
         self.process.signal(Signal::TERM)?;
         let status = self.process.wait()?;
@@ -155,34 +157,34 @@ impl Client {
                 self.ended_by_others = true;
                 return Ok(());
             }
-            // It had just been started: one more that says no goodbye.
+            // The client had just been started, and has ended without leaving.
             Some(TERMINATED) => return Ok(()),
             _ => {}
         }
-        // The check that follows finds what does not hold, whether or not this client has noticed
-        // it.
+        // The check that follows finds broken invariants, whether or not this client has noticed
+        // them.
         if matches!(status.code(), Some(0 | 1)) { Ok(()) } else { Err(self.process.failure(status)) }
     }
 
-    /// The report of a client that has left in good order.
+    /// Returns the report of a client that has left in good order.
     pub(super) fn report(&self) -> Option<Value> {
         serde_json::from_slice(&fs::read(&self.report).ok()?).ok()
     }
 }
 
-/// The memory nodes, and whatever a client of them needs.
+/// The memory nodes and controllers of a drill, and what its clients need.
 #[derive(Debug)]
 pub(super) struct Processes {
     folder: PathBuf,
-    /// Where nodes in files have them, if not there.
+    /// The folder of the memory nodes' files, if it is not the drill's folder.
     memory: Option<PathBuf>,
     keep: bool,
-    /// And what each of them was started with; `None` of one that was killed.
+    /// The memory nodes and the arguments of each. The process of a killed node is `None`.
     nodes: Vec<(Option<Process>, Vec<OsString>)>,
     controllers: Vec<Process>,
-    /// What controllers have put back.
+    /// The histories of what controllers have put back.
     put_back: Vec<PathBuf>,
-    /// What every client has on its command line.
+    /// The arguments by which every client connects.
     connect: Vec<OsString>,
     bank: Vec<OsString>,
     accounts: u64,
@@ -238,7 +240,7 @@ impl Processes {
             let said = node.said();
             if let Some((_, address)) = said.split_once("listening on ") {
                 let address = OsString::from(address.split(',').next().unwrap_or_default());
-                // Where it is again if it is started again.
+                // If the node is started again, it gets the same address.
                 arguments.iter_mut().filter(|one| *one == place).for_each(|one| one.clone_from(&address));
                 *place = address;
             }
@@ -274,7 +276,7 @@ impl Processes {
         Process::start(&self.folder, name, &[&bank, &self.connect[..], &self.bank, &paths, &more].concat())
     }
 
-    /// Loads the tables, by a client of their own.
+    /// Loads the tables, by a client that only does this.
     pub(super) fn load(&mut self) -> Result<(), Failure> {
         let (accounts, report) = (self.accounts.to_string(), self.folder.join("loaded.json"));
         let spares = self.spares.to_string();
@@ -284,17 +286,17 @@ impl Processes {
         if status.success() { Ok(()) } else { Err(loader.failure(status)) }
     }
 
-    /// The history of who has loaded the tables.
+    /// Returns the history of the client that has loaded the tables.
     pub(super) fn loaded(&self) -> &Path {
         &self.loaded
     }
 
-    /// Histories of what controllers have put back, as far as there are any.
+    /// Returns the histories of what controllers have put back, as far as there are any.
     pub(super) fn put_back(&self) -> impl Iterator<Item = &Path> {
         self.put_back.iter().map(PathBuf::as_path)
     }
 
-    /// Starts those who look after the memory nodes: two, because one may be wrong.
+    /// Starts the controllers. There are two, because one may be wrong.
     pub(super) fn start_controllers(&mut self) -> Result<(), Failure> {
         for number in 0..2 {
             let name = format!("controller-{number}");
@@ -317,14 +319,14 @@ impl Processes {
         self.controllers.drain(..).try_for_each(stop)
     }
 
-    /// Kills a memory node: what it had is gone.
+    /// Kills a memory node, whose memory is lost.
     pub(super) fn kill_node(&mut self, node: usize) -> Result<(), Failure> {
         let Some(mut process) = self.nodes[node].0.take() else { return Ok(()) };
         process.child.kill().map_err(|error| Failure::new(&process.name, error))?;
         process.wait().map(drop)
     }
 
-    /// Starts it again where it was.
+    /// Starts a killed memory node again, at the same address.
     pub(super) fn start_node(&mut self, node: usize) -> Result<(), Failure> {
         let (process, arguments) = &mut self.nodes[node];
         let mut started = Process::start(&self.folder, &format!("node-{node}"), arguments)?;
@@ -346,14 +348,14 @@ impl Processes {
         Ok(Client { history, began_ns, ended_ns: None, killed: false, ended_by_others: false, report, process })
     }
 
-    /// Waits until a client has begun its history: it runs transactions now.
+    /// Waits until a client has begun its history, so that it runs transactions.
     pub(super) fn wait_for_history(&self, client: &mut Client) -> Result<(), Failure> {
         let history = client.history.clone();
         let recorded = move |_: &Process| fs::metadata(&history).is_ok_and(|file| file.len() > 0);
         wait_for(&mut client.process, "begin its history", recorded)
     }
 
-    /// An error if a memory node has ended that was not killed, or a controller.
+    /// Fails if a controller has ended, or a memory node that was not killed.
     pub(super) fn look(&mut self) -> Result<(), Failure> {
         for process in self.nodes.iter_mut().filter_map(|(node, _)| node.as_mut()).chain(&mut self.controllers) {
             if let Some(status) = process.ended()? {
@@ -363,14 +365,14 @@ impl Processes {
         Ok(())
     }
 
-    /// Runs another command on the nodes to its end; its report.
+    /// Runs another command on the memory nodes to its end. Returns its report.
     pub(super) fn ask(&self, name: &str, command: &[&str], as_bank: bool) -> Result<Value, Failure> {
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
         let bank = self.bank.iter().filter(|option| as_bank && *option != "--history-durable");
         let mut process =
             Process::start(&self.folder, name, &[command, self.connect.clone(), bank.cloned().collect()].concat())?;
         let status = process.wait()?;
-        // A report says also what does not hold.
+        // There is a report even if an invariant does not hold.
         serde_json::from_str(&process.said()).map_err(|_| process.failure(status))
     }
 
@@ -379,17 +381,17 @@ impl Processes {
         self.nodes.drain(..).filter_map(|(node, _)| node).try_for_each(stop)
     }
 
-    /// Leaves the files of the run where they are.
+    /// Keeps the files of the run, and returns their folder.
     pub(super) fn keep(&mut self) -> &Path {
         self.keep = true;
         &self.folder
     }
 }
 
-/// What a started process has to do within the drill's patience.
+/// What a started process has to do within [`PATIENCE`], for error messages.
 const READY: &str = "be ready";
 
-/// Has a process end in good order.
+/// Makes a process end in good order.
 fn stop(mut process: Process) -> Result<(), Failure> {
     process.signal(Signal::TERM)?;
     let status = process.wait()?;
@@ -416,7 +418,7 @@ impl Drop for Processes {
     fn drop(&mut self) {
         self.nodes.clear();
         for folder in self.memory.iter().chain((!self.keep).then_some(&self.folder)) {
-            let _ = fs::remove_dir_all(folder); // nothing better could be done about it
+            let _ = fs::remove_dir_all(folder); // if this fails, the files stay
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What a drill's clients committed, and when: from their histories, which have one clock.
+//! The timeline of a drill: what its clients committed, and when. It is made from their histories,
+//! which have one clock.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -13,18 +14,19 @@ use super::Ran;
 
 const MS: Nanos = 1_000_000;
 const BIN: Nanos = 20 * MS;
-/// A rate is back when this bin and the mean of it and those behind it are.
+/// Number of bins whose mean must be back. A rate is back in a bin if the bin is, and if the mean
+/// of this bin and the ones after it is, too.
 const BINS_BACK: usize = 5;
 const SHARE_BACK: f64 = 0.9;
 
-/// One client's part.
+/// The timeline of one client.
 #[derive(Debug)]
 struct Line {
-    /// The client's first bin, and the bin behind its last.
+    /// The client's first bin, and the bin after its last one.
     alive: (usize, usize),
-    /// When it was killed.
+    /// When the client was killed, if it was.
     killed: Option<Nanos>,
-    /// Committed transactions of every bin.
+    /// Number of committed transactions in each bin.
     committed: Vec<u32>,
 }
 
@@ -38,7 +40,7 @@ pub(super) struct Timeline {
     clients: Vec<Line>,
     /// Memory nodes that were killed, and when.
     nodes: Vec<(usize, Nanos)>,
-    /// What became of them, and when.
+    /// What happened to the killed memory nodes later, and when.
     restored: Vec<(usize, &'static str, Nanos)>,
 }
 
@@ -47,7 +49,7 @@ pub(super) struct Timeline {
 pub(super) struct RecoveryMs {
     pub(super) median: Option<u64>,
     pub(super) max: Option<u64>,
-    /// Kills after which they did not before the next one.
+    /// Number of kills after which the survivors did not get there before the next kill.
     pub(super) not_before_the_next: usize,
 }
 
@@ -91,9 +93,10 @@ impl Timeline {
         self.clients.iter().flat_map(|client| &client.committed).map(|count| u64::from(*count)).sum()
     }
 
-    /// A row for each client and bin in which it lived, and three for each memory node that was
-    /// killed: for that, for when it was started again, and for when there were as many copies of
-    /// everything again, which may be after the last bin.
+    /// Returns the timeline as CSV. It has a row for each client and each bin in which the client
+    /// was alive. It has three rows for each killed memory node: for the kill, for the new start,
+    /// and for the time when all shards had their copies again. The last one may be after the last
+    /// bin.
     pub(super) fn csv(&self) -> String {
         let mut text = "bin_ms,client,committed,killed\n".to_owned();
         for bin in 0..self.bins {
@@ -114,14 +117,14 @@ impl Timeline {
         text
     }
 
-    /// The sum of all clients.
+    /// Returns a chart of the committed transactions of all clients together.
     pub(super) fn svg(&self, title: &str, marked: &str) -> Result<String, std::fmt::Error> {
         let seconds = |at: Nanos| at as f64 / 1e9;
         let rate = |bin: usize| {
             let committed: u64 = self.clients.iter().map(|client| u64::from(client.committed[bin])).sum();
             committed as f64 / seconds(BIN)
         };
-        // The last bin is not a whole one.
+        // The last bin is not complete.
         let points = (0..self.bins.saturating_sub(1)).map(|bin| (seconds(bin as u64 * BIN), rate(bin)));
         let line = Series { name: "committed, bins of 20 ms".to_owned(), points: points.collect() };
         let kills: Vec<f64> = self.kills().map(|(at, _)| seconds(at)).collect();
@@ -129,7 +132,7 @@ impl Timeline {
         plot::timeline(&labels, &line, (marked, &kills))
     }
 
-    /// When each kill happened, and the victim if it was a client.
+    /// Returns when each kill happened, and the victim if it was a client.
     fn kills(&self) -> impl Iterator<Item = (Nanos, Option<&Line>)> {
         let clients = self.clients.iter().filter_map(|client| Some((client.killed?, Some(client))));
         clients.chain(self.nodes.iter().map(|(_, at)| (*at, None)))
@@ -149,11 +152,10 @@ impl Timeline {
         RecoveryMs { median, max: times.last().copied(), not_before_the_next }
     }
 
-    /// Bins from a kill to the end of the first one from which on those who survived it commit as
-    /// much as before.
+    /// Returns the number of bins from a kill until the survivors commit as much as before.
     fn back_after(&self, at: Nanos, victim: Option<&Line>) -> Option<usize> {
         let kill = (at / BIN) as usize;
-        // What they did just after the kill before this one is no measure.
+        // The time just after the kill before this one does not count as "before".
         let from = kill.saturating_sub((self.every / 2).clamp(1, 50));
         let survivors: Vec<&Line> = self
             .clients
