@@ -145,7 +145,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Returns the options with their settled values: defaults stand for options that were not given.
+    /// Returns the options with defaults in place of the ones that were not given.
     pub(crate) fn settled(&self) -> Result<RunArgs, Failure> {
         if let Some(fabric) = self.fabric.as_deref() {
             let refused = |why| Err(Failure::new(format!("--fabric {fabric}"), why));
@@ -349,7 +349,7 @@ impl SimArgs {
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 
-    /// Returns the options with their settled values: defaults stand for options that were not given.
+    /// Returns the options with defaults in place of the ones that were not given.
     pub(crate) fn settled(&self, memory_nodes: u16) -> Result<SimArgs, Failure> {
         let deployment = self.deployment.unwrap_or(Deployment::Disaggregated);
         let compute_nodes = match deployment {

@@ -1,4 +1,4 @@
-//! The CPU time of a [`Db`](remora::Db) of eight threads that has nothing to do, over TCP.
+//! Measures the CPU time of a [`Db`](remora::Db) of eight threads that has nothing to do, over TCP.
 //!
 //! ```sh
 //! for port in 7000 7001 7002; do remora memnode --listen 127.0.0.1:$port --size 64MiB & done
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Prints the share of one core that all threads of this process take together, in ten seconds at
-//! rest. The memory nodes are processes of their own, and are not counted.
+//! rest. The memory nodes are other processes, and are not counted.
 
 use std::fs;
 use std::thread;
@@ -19,7 +19,7 @@ use remora::{Cluster, WorkerOptions};
 const THREADS: usize = 8;
 const REST: Duration = Duration::from_secs(10);
 
-/// The nanoseconds that the threads of this process have run, by the system's count.
+/// Returns the nanoseconds that the threads of this process have run, by the system's count.
 fn ran_ns() -> Result<u64, std::io::Error> {
     let mut total = 0;
     for task in fs::read_dir("/proc/self/task")? {

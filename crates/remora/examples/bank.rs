@@ -1,12 +1,13 @@
-//! A bank that moves money between accounts: by slots, on a worker of this thread, and through a
-//! pool. `transfer` is the program to begin with.
+//! A bank that moves money between accounts: first on a worker of this thread, and then through a
+//! pool. The transactions use slots. The example `transfer` is the one to begin with.
 //!
 //! `cargo run --release -p remora --example bank`
 
 use remora::{Cluster, Error, Table, TableOptions, Transaction, WorkerOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A record is plain bytes: fixed size, no pointers. The derives let the compiler check that.
+/// A record is plain bytes of a fixed size, without pointers. The derives let the compiler check
+/// that.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[record(schema = "account: balance i64")]
 #[repr(C)]
@@ -21,8 +22,8 @@ const TRANSFERS: u64 = 10_000;
 #[error("account {0} has not enough money")]
 struct NotEnough(u64);
 
-/// A transaction is a function of a handle. It may run several times, so it must not do anything
-/// else.
+/// A transaction is a function of a handle. It may run several times, so it must have no other
+/// effects.
 async fn transfer(
     tx: &mut Transaction<'_, '_>,
     accounts: &Table<u64, Account>,
@@ -39,7 +40,7 @@ async fn transfer(
     Ok(())
 }
 
-/// What a thread of a bank does all day, from a random number.
+/// Returns a random transfer: the two accounts, and the amount.
 fn order(random: u64) -> (u64, u64, i64) {
     (random % ACCOUNTS, (random >> 20) % ACCOUNTS, (random >> 40) as i64 % 200)
 }
@@ -52,13 +53,13 @@ fn total(cluster: &Cluster, accounts: &Table<u64, Account>) -> Result<i64, Error
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Three memory nodes in this process; every record is on all of them.
+    // The cluster has three memory nodes in this process, and every record is on all of them.
     let cluster = Cluster::embedded().open()?;
     let accounts = cluster.create_table::<u64, Account>("accounts", TableOptions::for_rows(ACCOUNTS))?;
     cluster.load(&accounts, (0..ACCOUNTS).map(|id| (id, Account { balance: 100 })))?;
 
-    // The first door is a worker of this thread. Its coroutines take turns: while one waits for
-    // memory, others work.
+    // The first way is a worker of this thread. Its coroutines take turns: while one waits for
+    // memory, the others work.
     let mut worker = cluster.worker(WorkerOptions::default())?;
     let refused = worker.run(async |_, session| {
         let mut refused = 0;
@@ -76,7 +77,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(worker); // waits until the backups have everything
     println!("worker: {TRANSFERS} transfers, {refused} refused, {} in the bank", total(&cluster, &accounts)?);
 
-    // The second door is a pool of workers, to be used from any thread and any executor.
+    // The second way is a pool of workers, which any thread and any executor can use.
     let db = cluster.db(2, WorkerOptions::default())?;
     let tasks: Vec<_> = (0..TRANSFERS / 100)
         .map(|task| {

@@ -1,5 +1,5 @@
-//! Two threads and eight coroutines increment one counter: the library tries again what has
-//! collided, and nothing is lost.
+//! Two threads with eight coroutines increment one counter. The library tries again the
+//! transactions that have collided, and no increment is lost.
 //!
 //! `cargo run --release -p remora --example counter`
 
@@ -14,7 +14,7 @@ const THREADS: u64 = 2;
 const COROUTINES: u64 = 4;
 const INCREMENTS: u64 = 2_000;
 
-/// Counts the attempts that another transaction was in the way of.
+/// Counts the attempts that aborted because another transaction was in the way.
 struct Collisions(Rc<Cell<u64>>);
 
 impl Observer for Collisions {
@@ -32,7 +32,7 @@ fn increment(cluster: &Cluster, counters: &Table<u64, u64>) -> Result<u64, Error
     }
     let ended = worker.run(async |_, session| {
         for _ in 0..INCREMENTS {
-            // The closure may run several times: it changes nothing but the transaction.
+            // The closure may run several times, so it changes nothing outside of the transaction.
             session
                 .transact(async |tx| {
                     *counters.get_mut(tx, 1).await? += 1;

@@ -1,5 +1,5 @@
-//! SmallBank's transactions on typed tables and on tables of bytes, in turn: what types at run time
-//! cost.
+//! SmallBank's transactions on typed tables and on tables of bytes, in turn. Shows the cost of
+//! sizes that are known only at run time.
 //!
 //! `cargo run --release -p remora --example dyn_cost`
 
@@ -20,7 +20,7 @@ struct Account {
     balance: i64,
 }
 
-/// Where the balances are.
+/// The tables that have the balances.
 trait Bank {
     /// Names an account's balance, for the next round trip.
     fn name(&self, tx: &mut Transaction<'_, '_>, table: usize, account: u64, intent: Intent) -> Result<(), Error>;
@@ -64,7 +64,8 @@ impl Bank for [DynTable; 2] {
     }
 }
 
-/// One of SmallBank's six transactions, by its shares: 15 % each but for SendPayment's 25 %.
+/// Runs one of SmallBank's six transactions, drawn by their shares: 25 % for SendPayment, and 15 %
+/// for each of the others.
 async fn transact(session: &mut Session, bank: &impl Bank) -> Result<(), Error> {
     let random = session.lane().random();
     let (one, other) = ((random >> 8) % ACCOUNTS, (random >> 32) % ACCOUNTS);
@@ -73,7 +74,7 @@ async fn transact(session: &mut Session, bank: &impl Bank) -> Result<(), Error> 
         const SAVINGS: usize = 0;
         const CHECKING: usize = 1;
         match kind {
-            // Amalgamate: all of one account's money to another.
+            // Amalgamate: moves all of one account's money to another.
             0..15 => {
                 bank.name(tx, SAVINGS, one, Intent::Update)?;
                 bank.name(tx, CHECKING, one, Intent::Update)?;
@@ -125,7 +126,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let table = cluster.create_table::<u64, Account>(name, TableOptions::for_rows(ACCOUNTS))?;
         cluster.load(&table, rows())?;
         typed.push(table);
-        // Made by its schema, loaded by its types.
+        // The table is created by its schema, and loaded by its types.
         let (name, schema) = (format!("dynamic {name}"), DynSchema::of::<u64, Account>());
         bytes.push(cluster.create_dyn_table(&name, &schema, DynOptions::for_rows(ACCOUNTS))?);
         cluster.load(&cluster.open_table::<u64, Account>(&name)?, rows())?;
@@ -145,7 +146,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 Ok::<(), Error>(())
             });
             run.into_iter().collect::<Result<(), _>>()?;
-            // In the first round locations become known.
+            // In the first round, the client learns the locations of records.
             if round > 0 {
                 rates.push(TRANSACTIONS as f64 / began.elapsed().as_secs_f64());
             }

@@ -1,4 +1,4 @@
-//! Three memory nodes as processes of their own. One of them is killed while a client counts, and
+//! Three memory nodes in processes of their own. One of them is killed while a client counts, and
 //! the client goes on without a restart.
 //!
 //! `cargo run --release -p remora --example fail_over`: the program starts itself three times more,
@@ -14,8 +14,8 @@ use remora::connect::{ConnectOptions, Nodes, Place};
 use remora::node::{MemoryNode, ServerOptions};
 use remora::{Cluster, Error, TableOptions, Verdict};
 
-/// Serves 64 MiB of this process until it is killed, or its parent has ended. Prints its address
-/// first.
+/// Serves 64 MiB of this process until the process is killed, or its parent has ended. Prints the
+/// address first.
 fn serve() -> Result<(), Box<dyn std::error::Error>> {
     let node = MemoryNode::listen("127.0.0.1:0", 64 << 20, ServerOptions::default())?;
     println!("{}", node.address().ok_or("no address")?);
@@ -49,8 +49,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let ends = AtomicBool::new(false);
     thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
-        // The controller finds out that a node is lost: mostly a process of its own, `remora
-        // controller`.
+        // The controller finds out that a node is lost. Most often it is a process of its own,
+        // `remora controller`.
         scope.spawn(|| {
             let controller = options.clone().controls(true).open().expect("the nodes answer");
             controller.controller().expect("a controller").run(|| ends.load(Ordering::Relaxed));
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let done = session.transact(async |tx| counters.get_mut(tx, 1).await.map(|mut count| *count += 1));
                 counted += match done.await {
                     Ok(()) => 1,
-                    // Its answer was lost with the node. Recovery has decided it.
+                    // The answer was lost with the node. Recovery has decided the transaction.
                     Err(Error::Unknown(id)) => match session.resolve(id, Duration::from_secs(10)).await? {
                         Verdict::Committed => 1,
                         Verdict::Aborted => 0,

@@ -1,18 +1,19 @@
-//! How long a lock is held after its transaction has committed, over TCP, and what a client on its
-//! own makes of one record.
+//! Measures how long a lock is held after its transaction has committed, over TCP, and how fast a
+//! single client updates one record.
 //!
 //! ```sh
 //! cargo run --release -p remora --example hold_time
 //! ```
 //!
-//! Three memory nodes with three copies, each behind a server in this process. For each protocol:
+//! There are three memory nodes with three copies, each with a server in this process. For each
+//! protocol it measures:
 //!
-//! - *busy*: client A updates a record, and its thread then computes until client B, which waits
-//!   for nothing else, has updated the record, too. B's wait, with its own round trips, is how long
-//!   others wait for A's locks.
+//! - *busy*: client A updates a record, and its thread then computes until client B has updated the
+//!   record, too. B waits for nothing else. So B's wait, with its own round trips, is how long
+//!   other clients wait for A's locks.
 //! - *idle*: the same while A's coroutine sleeps, so that its worker runs.
-//! - *one record, nine*: updates a second of one coroutine, of one record again and again, and of
-//!   nine in turn.
+//! - *one record, nine*: updates a second of one coroutine, on one record again and again, and on
+//!   nine records in turn.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -40,9 +41,9 @@ async fn update(session: &mut Session, rows: &Table<u64, Counter>, key: u64) -> 
         .await
 }
 
-/// How long B waits, in each turn.
+/// Returns how long B waits, in each turn.
 fn waits(cluster: &Cluster, rows: &Table<u64, Counter>, is_busy: bool) -> Result<Vec<Duration>, Error> {
-    // Turns that A has begun, and turns that B has ended.
+    // The number of turns that A has begun, and of turns that B has ended.
     let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let (begun, ended) = (&begun, &ended);
@@ -62,7 +63,7 @@ fn waits(cluster: &Cluster, rows: &Table<u64, Counter>, is_busy: bool) -> Result
         let mut worker = cluster.worker(Default::default()).expect("a worker");
         let waits = worker.block_on(async |session| {
             let mut waits = Vec::new();
-            // It knows where the record is.
+            // After this, the client knows where the record is.
             session.transact(async |tx| rows.get(tx, 0).await).await?;
             for turn in 1..=TURNS {
                 while begun.load(Ordering::Acquire) < turn {
@@ -80,7 +81,7 @@ fn waits(cluster: &Cluster, rows: &Table<u64, Counter>, is_busy: bool) -> Result
     })
 }
 
-/// Updates a second, of `records` records in turn.
+/// Returns the updates a second, of `records` records in turn.
 fn rate(cluster: &Cluster, rows: &Table<u64, Counter>, records: u64) -> Result<f64, Error> {
     let mut worker = cluster.worker(Default::default()).expect("a worker");
     worker.block_on(async |session| {
@@ -100,7 +101,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let protocols = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
     for protocol in protocols {
         let options = Cluster::embedded().node_bytes(32 << 20).protocol(protocol);
-        // Leases so long that a client which computes is not taken for dead.
+        // The leases are so long that a client which computes is not taken for dead.
         let cluster = options.open_servers(None)?.with_lease(Some(Duration::from_secs(100)));
         let rows = cluster.create_table::<u64, Counter>("rows", TableOptions::for_rows(9))?;
         cluster.load(&rows, (0..9).map(|key| (key, Counter(0))))?;
@@ -111,7 +112,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok::<_, Error>(format!("{:>8} {:>8}", at(50), at(99)))
         };
         let (busy, idle) = (percentiles(true)?, percentiles(false)?);
-        // Interleaved; the medians.
+        // The measurements are interleaved, and the medians are printed.
         let mut rates = [Vec::new(), Vec::new()];
         for _ in 0..5 {
             rates[0].push(rate(&cluster, &rows, 1)?);

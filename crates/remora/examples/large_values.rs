@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let picture: Vec<u8> = (0..2_000_000_u32).map(|at| (at % 251) as u8).collect();
     let mut worker = cluster.worker(Default::default())?;
     let (album, found) = worker.block_on(async |session| {
-        // No transaction sees this yet, and it takes no lock.
+        // No transaction sees the stored value yet, and no lock is held.
         let stored = pictures.upload(session, &picture).await?;
         let link = session.transact(async |tx| {
             let mut album = albums.get_mut(tx, 7).await?;

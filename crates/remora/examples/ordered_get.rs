@@ -1,11 +1,11 @@
-//! What a lookup in an ordered table costs on shared memory, beside a skip list and a B-tree of
-//! this process.
+//! Measures a lookup in an ordered table on shared memory, compared with a skip list and a B-tree
+//! of this process.
 //!
 //! `cargo run --release -p remora --example ordered_get -- 10000000`
 //!
-//! One thread, keys of 8 bytes that are drawn evenly, values of 8 bytes. The table's memory nodes
-//! are in the process; the client remembers where leaves are. Rows take turns, and medians are
-//! printed.
+//! There is one thread. Keys and values have 8 bytes, and keys are drawn evenly. The table's memory
+//! nodes are in this process, and the client remembers where leaves are. The measurements take
+//! turns, and medians are printed.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -27,7 +27,7 @@ const GETS: u64 = 200_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let keys: u64 = std::env::args().nth(1).map_or(Ok(1_000_000), |argument| argument.parse())?;
-    // Half of the keys that are drawn are there.
+    // Half of the keys that are drawn are present.
     let numbers = || (0..keys).map(|number| (2 * number, number));
     let node_bytes = 64 * keys as usize + (64 << 20);
     let cluster = Cluster::embedded().nodes(1).replicas(1).node_bytes(node_bytes).open()?;

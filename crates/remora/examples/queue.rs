@@ -1,5 +1,5 @@
-//! A queue on an ordered table: one thread appends jobs at its end, two take jobs from its front,
-//! and each job is taken once.
+//! A queue on an ordered table. One thread appends jobs at its end, two threads take jobs from its
+//! front, and each job is taken once.
 //!
 //! `cargo run --release -p remora --example queue`
 
@@ -11,7 +11,7 @@ use remora::{Cluster, Error, Ordered, OrderedOptions, Session};
 
 const JOBS: u64 = 1_000;
 
-/// Jobs by their number, in the order in which they came.
+/// The jobs by their numbers, in the order in which they were appended.
 type Queue = Ordered<u64, u64>;
 
 /// Appends a job. The scan and the insert are one transaction: no two jobs of the queue have one

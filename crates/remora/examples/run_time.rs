@@ -1,4 +1,4 @@
-//! A table whose shape is known at run time only: keys and values are bytes of different lengths.
+//! A table whose shape is known only at run time: keys and values are bytes of different lengths.
 //!
 //! `cargo run --release -p remora --example run_time -- key value`
 

@@ -6,7 +6,7 @@ use remora::{Cluster, OrderedOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cluster = Cluster::embedded().open()?;
-    // By customer, and then by number.
+    // The orders by customer, and then by number.
     let orders = cluster.create_ordered::<(u32, u32), u64>("orders", OrderedOptions::for_rows(1000))?;
     let of_seven = cluster.worker(Default::default())?.block_on(async |session| {
         let run = session.transact(async |tx| {

@@ -1,11 +1,11 @@
-//! Users by number, and an index of their cities: one transaction changes both, so that no reader
-//! ever sees them differ.
+//! Users by number, and an index of their cities. One transaction changes both, so no reader ever
+//! sees them differ.
 //!
 //! `cargo run --release -p remora --example secondary_index`
 
 use remora::{Cluster, Error, OpenError, Ordered, OrderedOptions, Table, TableOptions, Transaction};
 
-/// A name of at most 16 bytes, with zeros behind it.
+/// A name of at most 16 bytes, padded with zeros.
 type Name = [u8; 16];
 
 #[derive(Clone, Copy, Debug, remora::Record)]
@@ -16,7 +16,7 @@ struct User {
 
 struct Users {
     by_number: Table<u64, User>,
-    /// City and number of each user; the value is empty.
+    /// The city and the number of each user, as a key. The value is empty.
     by_city: Ordered<(Name, u64), [u8; 0]>,
 }
 
@@ -49,7 +49,7 @@ impl Users {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cluster = Cluster::embedded().open()?;
-    // Both tables, or none if this program dies in between.
+    // Creates both tables, or none if this program dies in between.
     let users = cluster.create_together(|cluster| {
         Ok::<_, OpenError>(Users {
             by_number: cluster.create_table("users", TableOptions::for_rows(1000))?,

@@ -1,11 +1,12 @@
-//! A service on tokio: it answers lines over TCP, and every request is a transaction.
+//! A service on tokio. It answers lines over TCP, and every request is a transaction.
 //!
 //! ```text
 //! get NAME           -> the balance, or "none"
 //! pay FROM TO CENTS  -> "ok", or why not
 //! ```
 //!
-//! `cargo run --release -p remora --example service`: starts it, sends it some requests, and ends.
+//! `cargo run --release -p remora --example service` starts the service, sends it some requests,
+//! and ends.
 
 use remora::{Cluster, Db, DynOptions, DynSchema, DynTable, Error, Lengths, WorkerOptions};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -15,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 #[error("{0} has not enough money")]
 struct NotEnough(String);
 
-/// The balance that a value of the table is.
+/// Returns the balance that a value of the table encodes.
 fn cents(value: &[u8]) -> i64 {
     value.try_into().map_or(0, i64::from_le_bytes)
 }
@@ -32,7 +33,7 @@ async fn answer(db: &Db, accounts: &DynTable, line: &str) -> Result<String, Erro
         [pay, from, to, amount] if pay == "pay" && amount.parse::<u32>().is_ok() => {
             let (from, to, amount) = (from.clone(), to.clone(), amount.parse::<u32>().map_or(0, i64::from));
             let paid = db.transact(async move |tx| {
-                // One round trip for both.
+                // One round trip brings both accounts.
                 let [had, has] = tx.get_many([(&accounts, &from), (&accounts, &to)]).await?;
                 let had = cents(&had.ok_or_else(|| accounts.missing(from.as_bytes()))?);
                 if had < amount {
@@ -63,7 +64,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cluster = Cluster::embedded().open()?;
     let schema = DynSchema::new("balance in cents, i64", Lengths::UpTo(40), Lengths::Exactly(8));
     let accounts = cluster.create_dyn_table("accounts", &schema, DynOptions::for_rows(1000))?;
-    // A pool of two threads. Its futures run on any executor.
+    // A pool of two threads, whose futures run on any executor.
     let db = cluster.db(2, WorkerOptions::default())?;
     let opened = accounts.clone();
     db.transact(async move |tx| opened.insert(tx, b"anna", &1000_i64.to_le_bytes()).await).await?;

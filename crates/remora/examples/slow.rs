@@ -12,7 +12,7 @@ struct Slow {
 }
 
 impl Observer for Slow {
-    /// Called for each attempt, on the worker's thread: be quick.
+    /// The session calls this for each attempt, on the worker's thread. So it must be quick.
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
         let took = event.ended - event.began;
         if event.outcome != Outcome::Committed || took < self.threshold {

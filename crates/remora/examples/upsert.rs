@@ -1,4 +1,4 @@
-//! Counts words: inserts the ones that are new, and counts up the others.
+//! Counts words. Inserts the words that are new, and increments the counters of the others.
 //!
 //! `cargo run --release -p remora --example upsert`
 

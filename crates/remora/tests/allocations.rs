@@ -13,7 +13,7 @@ use support::{Words, embedded, table};
 
 #[test]
 fn none_in_a_committed_transaction() {
-    /// Buffers that may still be made after the first half; a buffer is two allocations.
+    /// Number of buffers that may still be made after the first half. A buffer is two allocations.
     const BUFFERS: u64 = 8;
     const ROWS: u64 = 64;
     const TRANSACTIONS: u64 = 2_000;
@@ -30,7 +30,8 @@ fn none_in_a_committed_transaction() {
                     before = allocations();
                 }
                 if number % 64 == 0 {
-                    // One that names many records, and has no wish to compete for them.
+                    // This transaction names many records, and is given up so that it does not
+                    // compete for them.
                     let mut large = session.begin().unwrap();
                     (0..ROWS).for_each(|row| _ = large.transaction().want(&rows, row));
                     large.abort().await;
@@ -49,8 +50,8 @@ fn none_in_a_committed_transaction() {
         // All coroutines share the thread. When the last one begins its second half, all others
         // have warmed up.
         let fewest = allocated.iter().min();
-        // Where the memory node's CPU installs, more rounds may be under way than ever before: each
-        // has a buffer.
+        // If the memory node's CPU installs, more rounds than ever before may be under way, and
+        // each has a buffer.
         let by_calls = matches!(protocol, Protocol::FARM | Protocol::FASST);
         let most = if by_calls { 2 * BUFFERS } else { 0 };
         assert!(
@@ -60,8 +61,8 @@ fn none_in_a_committed_transaction() {
     }
 }
 
-/// Nor do lookups and changes of one key of an ordered table, whose values are in leaves or out of
-/// them.
+/// Lookups and changes of one key of an ordered table allocate nothing either, with values in
+/// leaves or out of line.
 #[test]
 fn none_in_a_change_of_an_ordered_table() {
     none_of::<8>();

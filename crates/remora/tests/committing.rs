@@ -1,5 +1,5 @@
-//! Observers that are told of a transaction before it commits: what they hear, and that nothing of
-//! it can be seen yet.
+//! Observers that get an event before a transaction commits: what the event says, and that no
+//! client sees anything of the transaction yet.
 
 mod support;
 
@@ -13,10 +13,11 @@ use remora::{TableOptions, TransactionId};
 
 use support::{Words, look, on_every_fabric, quiet, table, worker};
 
-/// Versions that were read and that will be, or were, installed.
+/// The versions that were read, and the versions that will be, or were, installed.
 type Versions = Vec<(Option<u64>, Option<u64>)>;
 
-/// What it was told: the transaction, whether it was about to commit, and its records.
+/// The events of an observer: the transaction, its outcome (none if it was about to commit), and
+/// its records.
 type Told = Vec<(TransactionId, Option<Outcome>, Versions)>;
 
 #[derive(Clone, Default)]
@@ -49,7 +50,7 @@ impl Observer for Hears {
     }
 }
 
-/// The protocols that run on every backend there is.
+/// Returns the protocols that run on every backend.
 fn possible() -> impl Iterator<Item = Protocol> {
     let atomic_writes = on_every_fabric(Protocol::default(), 1).iter().all(|one| one.capabilities().atomic_writes);
     Protocol::ALL.into_iter().filter(move |protocol| atomic_writes || !protocol.needs_atomic_writes())

@@ -1,5 +1,5 @@
-//! Clusters of memory nodes that are served to others: founded once, found again, in whatever order
-//! they are named.
+//! Clusters of memory nodes that other processes could use: clients found them once, and find them
+//! again, in whatever order they name the nodes.
 
 mod support;
 #[path = "../../membership/tests/etcd_support/wire.rs"]
@@ -42,7 +42,7 @@ fn connect(addresses: &[String]) -> Result<Cluster, ConnectError> {
     Cluster::connect(Nodes::Tcp(addresses.to_vec())).open()
 }
 
-/// A folder of a test's own, with the configurations of clusters.
+/// A test's own folder, with the configurations of clusters.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -97,12 +97,12 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < Duration::from_secs(30), "{what}");
-        // Nobody tells.
+        // There is no notification to wait for.
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Adds 1 to every row; the rows' sum after it.
+/// Adds 1 to every row. Returns the sum of the rows after that.
 fn add_to_all(cluster: &Cluster) -> u64 {
     let rows: Table<u64, Words<1>> = cluster.open_table("rows").unwrap();
     let mut worker = cluster.worker(Default::default()).unwrap();
@@ -154,8 +154,8 @@ fn exactly_the_nodes_of_one_cluster_must_be_named() {
     refused(&[&a, &a], "another cluster, or was named twice");
     connect(&[c.clone(), d.clone()]).unwrap();
     refused(&[&a, &c], "another cluster");
-    // A founder that died half-way: one node knows, the other is told by the next client. But not
-    // once there are tables.
+    // A client that founds the cluster dies half-way. One node knows of the cluster, and the next
+    // client tells the other node. This is refused once there are tables.
     support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
     let [_, old_b, ..] = nodes;
     drop(old_b);
@@ -208,7 +208,7 @@ fn files_keep_what_they_hold() {
     paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
 }
 
-/// What it holds is out of date, and it does not know.
+/// The content of the lost node is stale, and the node does not know it.
 #[test]
 fn a_node_that_was_lost_and_lives_is_not_used_without_a_configuration() {
     let nodes = [listen(), listen(), listen()];
@@ -226,7 +226,7 @@ fn a_node_that_was_lost_and_lives_is_not_used_without_a_configuration() {
         wait_until("the next epoch has begun", || look(&cluster, |all| !all.is_changing()));
         assert_eq!(add_to_all(&cluster), 40);
     });
-    // Whichever of them has its catalog read.
+    // This must hold for each of the nodes whose catalog may be read.
     for names in [[&c, &a, &b], [&a, &b, &c]] {
         let refused = connect(&names.map(Clone::clone)).unwrap_err();
         let error = refused.to_string();
@@ -237,7 +237,8 @@ fn a_node_that_was_lost_and_lives_is_not_used_without_a_configuration() {
     assert_eq!(add_to_all(&options.clone().nodes(&all).open().unwrap()), 60);
 }
 
-/// Who has come by the configuration alone is not sent to where a node was that has left.
+/// A client that has connected by the configuration alone does not use the former address of a node
+/// that has left.
 #[test]
 fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
     let nodes = [listen(), listen(), listen(), listen()];
@@ -272,7 +273,7 @@ fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
     assert_eq!(add_to_all(&options.clone().nodes(&founders).open().unwrap()), 60);
 }
 
-/// Has a controller end the first epoch of a cluster.
+/// Makes a controller end the first epoch of a cluster.
 fn begin_second_epoch(cluster: &Cluster, nodes: &Nodes, options: &ConnectOptions) {
     controlled(nodes, options, || {
         let begins = cluster.configuration().unwrap().change(|all| {
@@ -363,7 +364,7 @@ fn a_cluster_that_is_founded_half_way_is_founded_by_the_next_client() {
         }
         polls += 1 + polls / 2;
     }
-    // How many polls a round takes is up to the machine.
+    // The number of polls of a round depends on the machine.
     eprintln!("{halves} clients have died with a part of the nodes founded");
 }
 
@@ -416,7 +417,7 @@ fn an_epoch_begins_while_the_name_server_is_silent() {
     controlled(&all, &options, || {
         assert_eq!(add_to_all(&cluster), 20);
         is_silent.store(true, Ordering::Relaxed);
-        // An answer counts for a second.
+        // A lookup of a name stays valid for a second.
         thread::sleep(Duration::from_millis(1_100));
         let [_alive, _alive_too, dies] = nodes;
         let began = Instant::now();
@@ -465,7 +466,7 @@ fn clients_that_a_new_configuration_does_not_know_are_recovered() {
             session.lane().sleep(10_000_000).await;
         }
     });
-    // Nobody is taken for dead by one that others go by.
+    // A client of one configuration takes no client for dead that uses another one.
     let client = lives.incarnations().next().unwrap();
     let another = folder.options("new").nodes(&all).open().unwrap();
     assert_eq!(look(&another, |all| all.standing(client)), Some(Standing::Alive));

@@ -1,4 +1,4 @@
-//! The second door: `Db`, from an executor of the program's own and from plain threads.
+//! The pool `Db`, used from an executor of the program and from plain threads.
 
 mod support;
 
@@ -59,7 +59,7 @@ async fn many_tasks_of_an_executor() {
     for task in tasks {
         task.await.unwrap();
     }
-    drop(db); // waits for its workers, and they for the appliers
+    drop(db); // waits for the workers, which wait for the appliers
     at_rest(&cluster, &accounts);
 }
 
@@ -160,7 +160,7 @@ fn errors_keep_their_types() {
     let rows = accounts.clone();
     let late = late.transact_blocking(async move |tx| rows.get(tx, 1).await);
     assert!(matches!(late, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
-    // The deadline is the other handle's only.
+    // Only the other handle has the deadline.
     let rows = accounts.clone();
     assert!(db.transact_blocking(async move |tx| rows.get(tx, 1).await).is_ok());
 }
@@ -182,7 +182,8 @@ fn the_pool_ends_with_its_last_handle_wherever_that_is() {
     drop(db);
     let rows = accounts.clone();
     second.transact_blocking(async move |tx| rows.update(tx, 0, Words([100])).await).unwrap();
-    // The last one goes on a worker of the pool itself, in a closure that outlives all others.
+    // The last handle is dropped on a worker of the pool itself, in a closure that outlives all
+    // other handles.
     let (go, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(()));
     let (their_go, their_gone, handle) = (go.clone(), gone.clone(), second.clone());
     let run = second.transact(async move |_| {
@@ -202,13 +203,13 @@ fn the_pool_ends_with_its_last_handle_wherever_that_is() {
         let region = cluster.fabric().region(NodeId(0), node::REGION).unwrap();
         clients(region.words()).count()
     };
-    // Of all clients the one that made the table is left.
+    // Only the client that made the table is left.
     while Arc::strong_count(&gone) > 1 || connected() > 1 {
         assert!(Instant::now() < patience, "it must end");
         thread::yield_now();
     }
-    // Client slots come back: more pools one after the other than a cluster has slots for at one
-    // time.
+    // Client slots are given back: there are more pools, one after the other, than a cluster has
+    // slots at one time.
     for _ in 0..5 {
         let db = cluster.db(2, WorkerOptions::default().coroutines(1)).unwrap();
         let rows = accounts.clone();
@@ -219,7 +220,7 @@ fn the_pool_ends_with_its_last_handle_wherever_that_is() {
     assert!(cluster.db(1, WorkerOptions::default().coroutines(64)).is_err());
 }
 
-/// What a closure returns is dropped by its worker if the caller has gone, and may panic then.
+/// If the caller is gone, the worker drops what the closure has returned, and that drop may panic.
 #[test]
 fn a_thread_that_dies_is_an_error() {
     struct Bomb;

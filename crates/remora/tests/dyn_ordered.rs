@@ -1,5 +1,5 @@
-//! Ordered tables whose keys and values are bytes: every operation against a model, keys that begin
-//! other keys, splits and merges, what it costs beside a typed table, and bad input.
+//! Ordered tables whose keys and values are bytes: every operation against a model, keys that are
+//! prefixes of other keys, splits and merges, costs compared with a typed table, and bad input.
 
 #[macro_use]
 mod support;
@@ -55,8 +55,8 @@ fn create(cluster: &Cluster, shape: (Lengths, Lengths), options: OrderedOptions)
     cluster.create_dyn_ordered("things", &schema(shape), options).unwrap()
 }
 
-/// Bytes for which lengths have room, of a few kinds, so that they begin each other, and have zeros
-/// in them and behind them.
+/// Returns bytes that the lengths allow. They are of a few kinds, so that some are prefixes of
+/// others, and have zeros inside and at the end.
 fn key(lengths: Lengths, random: u64) -> Vec<u8> {
     let max = match lengths {
         Exactly(bytes) | UpTo(bytes) => bytes,
@@ -103,7 +103,7 @@ fn of_range<'m>(model: &'m Model, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Vec<(
     model.iter().filter(|(key, _)| is_behind(key) && is_before(key)).collect()
 }
 
-/// One random operation on both, and whether they agree.
+/// Does one random operation on both, and checks that they agree.
 async fn act(
     tx: &mut Transaction<'_, '_>,
     things: &DynOrdered,
@@ -165,7 +165,8 @@ async fn act(
     Ok(())
 }
 
-/// Nothing is locked, torn, prepared or different at a backup, and the tree is one.
+/// Asserts that nothing is locked, torn, prepared or different at a backup, and that the tree is
+/// whole.
 fn settled(cluster: &Cluster, things: &DynOrdered, worker: &mut Worker) -> TreeInspection {
     assert!(worker.drain().unwrap());
     let (records, tree) = cluster.inspect_dyn_ordered(things).unwrap();
@@ -262,8 +263,8 @@ fn keys_are_in_the_order_of_their_bytes() {
     assert_eq!(settled(&cluster, &things, &mut worker).rows, keys.len() as u64);
 }
 
-/// Thousands of keys come in three orders, and go again: leaves and inner nodes are split and
-/// merged.
+/// Thousands of keys are inserted in three orders, and removed again, so that leaves and inner
+/// nodes are split and merged.
 #[test]
 fn a_tree_grows_and_shrinks() {
     const ROWS: u64 = 3000;
@@ -434,7 +435,7 @@ fn a_scan_sees_every_key_once(protocol: Protocol) {
                     Err(Error::Aborted(_)) => {}
                     Err(error) => panic!("seed {seed}: {error}"),
                 }
-                // Two scans that follow one another would keep writers out for ever.
+                // Two scans that directly follow one another would keep writers out without end.
                 session.lane().sleep(500_000).await;
             }
             scans
@@ -504,8 +505,8 @@ impl Observer for Costs {
     }
 }
 
-/// Every operation takes as many round trips as on a typed table of a shape that is as large; where
-/// both are laid out alike, it also moves as many bytes. A long value takes one round trip more.
+/// Every operation takes as many round trips as on a typed table of the same size. If both have the
+/// same layout, it also moves as many bytes. A long value takes one round trip more.
 fn it_costs_what_a_typed_table_costs(protocol: Protocol) {
     costs::<[u8; 20]>(protocol, (Exactly(8), Exactly(20)), 20);
     costs::<[u8; 20]>(protocol, (UpTo(7), UpTo(19)), 12);
@@ -519,7 +520,8 @@ fn it_costs_what_a_typed_table_costs(protocol: Protocol) {
 fn costs<V: Record>(protocol: Protocol, shape: (Lengths, Lengths), bytes: usize) {
     let key = |number: u64| number.to_be_bytes()[if matches!(shape.0, Exactly(_)) { 0 } else { 1 }..].to_vec();
     let (value, of_type) = (vec![7; bytes], V::decode(&vec![7; V::BYTES]));
-    // Each in a cluster of its own, where both lie at the same places and rounds end in one order.
+    // Each table is in its own cluster, so that both lie at the same places and rounds end in one
+    // order.
     let of_turn = |is_typed: bool| {
         let (cluster, _) = options(protocol, 3).node_bytes(16 << 20).open_seeded(1).unwrap();
         let of_rows = OrderedOptions::for_rows(1000);
@@ -574,7 +576,7 @@ fn costs<V: Record>(protocol: Protocol, shape: (Lengths, Lengths), bytes: usize)
     let (typed, dynamic) = (fewest(&typed), fewest(&dynamic));
     println!("{protocol:?} {shape:?} of {bytes}: {dynamic:?}; typed {typed:?}");
     if protocol == Protocol::DRTM_R {
-        // What an insert needs comes in one round trip; locks, and the log, take one each.
+        // One round trip brings what an insert needs, one takes the locks, and one writes the log.
         assert_eq!((dynamic[0], typed[0]), (3, 3), "{shape:?}");
     }
     // The rest of a long value takes one more, unless it is inserted, and validation of several
@@ -679,7 +681,7 @@ fn typed_tables_and_tables_of_bytes_open_each_other() {
     });
     assert_eq!(bytes, [&[0, 1, 0, 0, 0, 0, 0, 0][..], b"anna"].concat());
 
-    // Another schema is another table, whatever is like it.
+    // A table with another schema is refused, even if its sizes are equal.
     let kind = |opened: Result<DynOrdered, remora::OpenError>| opened.unwrap_err().kind();
     let others = [
         DynSchema::new("other", Exactly(8), Exactly(12)),
@@ -771,7 +773,7 @@ fn bad_shapes_are_refused() {
         refused(UpTo(8), Exactly(huge), &["32704"]);
         refused(UpTo(huge), UpTo(huge), &["512"]);
     }
-    // The catalog knows the limit of records that are as large.
+    // The catalog refuses records of this size, with the limit.
     let large = schema((Exactly(8), Exactly(32_700)));
     let large = cluster.create_dyn_ordered("large", &large, OrderedOptions::for_rows(10)).unwrap_err();
     assert!(large.kind() == OpenErrorKind::Argument && large.to_string().contains("32704"), "{large}");

@@ -1,5 +1,5 @@
 //! Tables whose keys and values are bytes: every operation against a model, lengths that change,
-//! the price of a small value beside large ones, and bad input.
+//! the cost of a small value in a table of large ones, and bad input.
 
 #[macro_use]
 mod support;
@@ -35,7 +35,8 @@ fn create(cluster: &Cluster, schema: &DynSchema) -> DynTable {
     cluster.create_dyn_table("things", schema, DynOptions::for_rows(60).bytes(300_000)).unwrap()
 }
 
-/// Some of them are longer than a head, some are longer than a part, and some have no bytes.
+/// Returns a random length. Some lengths are longer than a head, some are longer than a part, and
+/// some are 0.
 fn length(random: u64) -> usize {
     match random % 8 {
         0 => 0,
@@ -125,7 +126,7 @@ fn what_a_model_says_is_there(protocol: Protocol) {
     }
 }
 
-/// Nothing is locked, torn, prepared or different at a backup.
+/// Asserts that nothing is locked, torn, prepared or different at a backup.
 fn settled(cluster: &Cluster, things: &DynTable, worker: &mut Worker) {
     assert!(worker.drain().unwrap());
     for found in cluster.inspect_dyn_table(things).unwrap() {
@@ -211,7 +212,7 @@ fn a_small_value_does_not_pay_for_large_ones(protocol: Protocol) {
     worker(&cluster, 1, 1).block_on(async |session| {
         let key = 7u64.to_be_bytes();
         session.transact(async |tx| things.insert(tx, &key, &[7; 100]).await).await.unwrap();
-        // Where they are becomes known.
+        // After this, the client knows where the records are.
         session.transact(async |tx| Ok((things.get(tx, &key).await?, typed.get(tx, 7).await?))).await.unwrap();
         rest(session).await;
         let costs = Costs::default();
@@ -245,7 +246,7 @@ fn a_small_value_does_not_pay_for_large_ones(protocol: Protocol) {
     });
 }
 
-/// A table of one length of keys and one of values is laid out as a typed one is.
+/// A table whose keys have one length, and whose values have one, has the layout of a typed table.
 #[test]
 fn a_typed_handle_opens_the_same_table() {
     #[derive(Clone, Copy, PartialEq, Debug, Record)]
@@ -324,7 +325,7 @@ fn bad_input_is_refused() {
             assert_eq!(refused.limit(), Some(limit), "{refused}");
             assert!(refused.to_string().contains(table.name()), "{refused}");
         }
-        // Nothing stays locked, and what is right goes on.
+        // Nothing stays locked, and correct calls go on.
         let put = session.transact(async |tx| {
             exact.prefetch(tx, b"key", Intent::Insert)?;
             things.put(tx, &[1; 20], &[1; 200]).await?;

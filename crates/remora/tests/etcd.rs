@@ -1,5 +1,5 @@
-//! Transactions whose clients keep their leases in a real etcd: which stands still, or which
-//! controllers go on with when a memory node dies.
+//! Transactions whose clients keep their leases in a real etcd. The etcd stops for a while, or
+//! controllers use it when a memory node dies.
 
 #[path = "../../membership/tests/etcd_support/server.rs"]
 mod server;
@@ -30,7 +30,7 @@ const ROWS: u64 = 16;
 const MONEY: i64 = 1_000;
 const NODES: u16 = 3;
 
-/// Three memory nodes with servers of their own, and money at each.
+/// Makes three memory nodes with their own servers, and a table with money at each of them.
 fn cluster() -> (Arc<Loopback>, Cluster, Table<u64, Account>) {
     let options = Cluster::embedded().nodes(NODES).replicas(2).node_bytes(8 << 20);
     let patient = TcpOptions { patience: Duration::from_secs(5), ..TcpOptions::default() };
@@ -41,7 +41,7 @@ fn cluster() -> (Arc<Loopback>, Cluster, Table<u64, Account>) {
     (servers, cluster, accounts)
 }
 
-/// The cluster as another process has it, as far as etcd knows.
+/// Returns the cluster as another process would have it, as far as etcd can tell.
 fn as_another_process(cluster: &Cluster, server: &Server, lease: Duration) -> Cluster {
     over_etcd(cluster, server.address(), lease)
 }
@@ -78,7 +78,7 @@ async fn total(session: &mut Session, accounts: &Table<u64, Account>) -> Result<
     sum.await
 }
 
-/// One transaction.
+/// The record of one transaction.
 struct Ran {
     began: Instant,
     took: Duration,
@@ -93,7 +93,7 @@ enum What {
     Late,
 }
 
-/// Writes and reads by turns, until it is over.
+/// Writes and reads in turn, until `over` is set.
 fn run(cluster: &Cluster, accounts: &Table<u64, Account>, over: &AtomicBool) -> Vec<Ran> {
     let mut worker = worker(cluster);
     let ran = worker.run(async |_, session: &mut Session| {
@@ -120,17 +120,17 @@ fn run(cluster: &Cluster, accounts: &Table<u64, Account>, over: &AtomicBool) -> 
     ran.into_iter().flatten().collect()
 }
 
-/// Two clients of different processes. While their leases hold, neither notices; then what they
-/// read may be no longer so, and they say so; and when etcd is back, they go on, and nobody has
-/// taken anybody for dead.
+/// Two clients of different processes run while etcd is stopped. As long as their leases hold,
+/// neither notices. Then their reads may be stale, and their transactions fail. When etcd is back,
+/// they go on, and no client was taken for dead.
 #[test]
 fn transactions_go_on_without_etcd_as_long_as_leases_hold() {
     const LEASE: Duration = Duration::from_secs(3);
-    // The last renewal but the one that is awaited is no older than a third, and a busy machine is
+    // The last renewal that was answered is at most a third of a lease old, and a busy machine is
     // slow.
     const HOLDS: Duration = Duration::from_millis(1_000);
     const AWAY: Duration = Duration::from_secs(7);
-    // Less than anybody waits for an answer of etcd's.
+    // Less time than any client waits for an answer of etcd.
     const STALL: Duration = Duration::from_millis(1_000);
     let server = Server::start();
     let (_servers, cluster, accounts) = cluster();
@@ -170,9 +170,9 @@ fn transactions_go_on_without_etcd_as_long_as_leases_hold() {
     assert!(standings(clusters[0].configuration().unwrap()).iter().all(|standing| *standing == Standing::Alive));
 }
 
-/// A client is cut off from etcd, and reaches all memory nodes; the others find that one of these
-/// is lost, and wait as long as they have to. When they may go on without it, the client believes
-/// nothing any more that it reads there.
+/// A client is partitioned from etcd, and reaches all memory nodes. The other clients find that one
+/// of these is lost, and wait as long as they have to. When they may go on without the node, the
+/// client does not accept reads from the node any more.
 #[test]
 fn who_is_cut_off_reads_nothing_of_the_epoch_that_has_ended() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -198,7 +198,7 @@ fn who_is_cut_off_reads_nothing_of_the_epoch_that_has_ended() {
         let may_go_on = Instant::now();
         thread::sleep(LEASE);
         finished.store(true, Ordering::Relaxed);
-        // Its end is told to etcd, which is out of its reach.
+        // The client tells etcd that it ends, but etcd is unreachable for it.
         (may_go_on, ran.join().unwrap())
     });
     let read = |ran: &&Ran| ran.outcome == What::Read;
@@ -207,8 +207,8 @@ fn who_is_cut_off_reads_nothing_of_the_epoch_that_has_ended() {
     assert!(ran.iter().any(|one| one.outcome == What::Late && one.began > may_go_on));
 }
 
-/// An epoch does not wait for the lease of a client that rests, or has never run: so it has none,
-/// whatever it renewed before.
+/// An epoch does not wait for the lease of a client that rests, or has never run. So such a client
+/// holds no lease, whatever it renewed before.
 #[test]
 fn who_begins_to_run_without_etcd_reads_nothing() {
     let server = Server::start();
@@ -229,9 +229,9 @@ fn who_begins_to_run_without_etcd_reads_nothing() {
     }
 }
 
-/// Two controllers of different processes, of which one is cut off from etcd when the memory node
-/// dies: the other one conducts. The first decides nothing meanwhile, and comes back as another
-/// when it hears that it was taken for dead.
+/// There are two controllers of different processes. One is partitioned from etcd when the memory
+/// node dies, and the other one conducts. The first one decides nothing meanwhile, and goes on as
+/// another incarnation when it hears that it was taken for dead.
 #[test]
 fn a_memory_node_dies_and_controllers_agree_by_etcd() {
     const LEASE: Duration = Duration::from_secs(1);
@@ -269,7 +269,7 @@ fn a_memory_node_dies_and_controllers_agree_by_etcd() {
                 let epoch = configuration.look(|all| all.epoch()).unwrap();
                 match transfer(session, &accounts).await {
                     Ok(()) => after += u64::from(epoch > 1),
-                    // The log of one that was under way says later what became of it.
+                    // The log tells the outcome of a transaction that was under way later.
                     Err(Error::Unknown(_)) => {}
                     Err(error) => panic!("coroutine {number}, epoch {epoch}: {error}"),
                 }
@@ -278,7 +278,7 @@ fn a_memory_node_dies_and_controllers_agree_by_etcd() {
                 }
                 assert!(began.elapsed() < WITHIN, "the next epoch does not begin");
             }
-            // Not while the other one transfers.
+            // The sum is taken while the other client does not transfer.
             loop {
                 match total(session, &accounts).await {
                     Err(Error::Aborted(_)) => session.lane().sleep(100_000).await,
@@ -298,7 +298,7 @@ fn a_memory_node_dies_and_controllers_agree_by_etcd() {
         over.store(true, Ordering::Relaxed);
         assert_eq!(sums, [MONEY * ROWS as i64; 2]);
         let agreed = configuration.look(|all| (all.epoch() > 1, all.lost().has(lost), all.lost().count())).unwrap();
-        // More than one, where copies have been made again.
+        // There is more than one copy if copies have been made again.
         assert_eq!(agreed, (true, true, 1));
     });
     let left = configuration.refresh().and_then(|()| configuration.look(|all| all.has_controller()));

@@ -1,5 +1,5 @@
-//! Tables that grow while transactions go on: nothing is lost, nothing is there twice, and every
-//! handle goes on.
+//! Tables that grow while transactions go on: no row is lost, no row is there twice, and every
+//! handle stays valid.
 
 #[macro_use]
 mod support;
@@ -27,7 +27,7 @@ every_protocol! {
 
 const ACCOUNTS: u64 = 150;
 const BALANCE: u64 = 1000;
-/// Keys of a thread begin at its number times this.
+/// The keys of a thread begin at the thread's number times this.
 const OWN: u64 = 1 << 32;
 
 fn cluster(protocol: Protocol) -> Cluster {
@@ -121,7 +121,7 @@ fn rows_move_while_transactions_go_on(protocol: Protocol) {
     assert_eq!(cluster.catalog().kept().count(), 0, "the memory of the smaller ones is free");
 }
 
-/// A first size is not a fate: no insert fails for want of room.
+/// A first size is no limit: no insert fails because the table is full.
 fn a_table_grows_by_itself(protocol: Protocol) {
     const THREADS: u64 = 2;
     const ROWS: u64 = 6_000;
@@ -153,7 +153,7 @@ fn a_table_grows_by_itself(protocol: Protocol) {
     });
 }
 
-/// Where the memory nodes have no room for a larger table, that is the error, and the rows stay.
+/// If the memory nodes have no room for a larger table, the error says so, and the rows stay.
 fn full_memory_nodes_are_told(protocol: Protocol) {
     let cluster = Cluster::embedded().nodes(2).replicas(2).node_bytes(3 << 20).protocol(protocol).open().unwrap();
     let rows: Table<u64, [u64; 100]> = cluster.create_table("rows", TableOptions::for_rows(200)).unwrap();
@@ -181,7 +181,7 @@ fn full_memory_nodes_are_told(protocol: Protocol) {
     assert_eq!(cluster.grow_table("nothing", 10).unwrap_err().kind(), OpenErrorKind::NoTable);
 }
 
-/// What is loaded says how large the table has to be, before or after it was found too small.
+/// A load makes its table large enough, before or after it has found the table too small.
 fn a_load_grows_its_table(protocol: Protocol) {
     let cluster = cluster(protocol);
     let count = |table: &Table<u64, u64>| cluster.inspect(table, |_| {}).unwrap().records;
@@ -237,10 +237,11 @@ fn all_parts_of_a_table_grow(protocol: Protocol) {
     }
 }
 
-/// A leaf has room for 13 of them.
+/// A value of which a leaf has room for 13.
 type Wide = [u64; 8];
 
-/// Keys of a thread's own: in two groups, so that leaves and inner nodes split in the middle, too.
+/// Returns a key of this thread. The keys are in two groups, so that leaves and inner nodes split
+/// in the middle, too.
 fn ordered_key(thread: u64, number: u64) -> u64 {
     thread << 32 | (number & 1) << 20 | number
 }
@@ -287,7 +288,7 @@ fn ordered_tables_grow_while_they_are_used(protocol: Protocol) {
         assert_eq!((tree.fault, tree.rows), (None, THREADS * ROWS), "{design:?}");
         assert!(nodes.iter().all(|found| (found.locked, found.torn, found.differing_lines) == (0, 0, 0)));
         assert!(cluster.catalog().table("ordered/leaves").unwrap().1.growths > 0, "{design:?}");
-        // Where the tables are by now, the root is found.
+        // A new handle finds the root where the tables are by now.
         let opened = cluster.open_ordered::<u64, Wide>("ordered").unwrap();
         let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
         let last = worker.block_on(async |session| session.transact(async |tx| opened.last(tx, ..).await).await);
@@ -341,7 +342,7 @@ fn row_and_mark(mutant: Option<Mutant>) -> (Option<u64>, Option<u64>) {
         });
         scope.spawn(|| {
             wait_for(&|| found_none.load(Ordering::Relaxed));
-            // One that waits for this transaction is not awaited.
+            // A growth that waits for this transaction is not awaited.
             let patience = Instant::now() + Duration::from_millis(100);
             wait_for(&|| born() != before || mutant.is_none() && Instant::now() > patience);
             let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
@@ -369,7 +370,7 @@ fn row_and_mark(mutant: Option<Mutant>) -> (Option<u64>, Option<u64>) {
 fn what_cannot_grow_says_why() {
     let cluster = cluster(Protocol::default());
     let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(100)).unwrap();
-    // A client without a lease never says what it has heard of.
+    // A client without a lease never acknowledges a change.
     let unleased = cluster.clone().with_lease(None);
     let mut silent = unleased.worker(WorkerOptions::default()).unwrap();
     let unheard = cluster.grow_table("rows", 10_000).unwrap_err();

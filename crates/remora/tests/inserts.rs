@@ -1,5 +1,6 @@
-//! Inserts and deletes at run time, for every protocol: what a program sees of them, keys that stay
-//! unique, absence that is validated, slots that are reused, replicas that stay byte-identical.
+//! Inserts and deletes at run time, under every protocol: what a program sees of them, keys that
+//! stay unique, absence that is validated, slots that are reused, and replicas that stay
+//! byte-identical.
 
 #[macro_use]
 mod support;
@@ -38,7 +39,7 @@ every_protocol! {
     one_transaction_fills_a_long_chain,
 }
 
-/// Rows 0, 1, ... in a table with room for `room` rows.
+/// Makes a table with the rows 0, 1, ... and with room for `room` rows.
 fn rows(cluster: &Cluster, loaded: u64, room: u64) -> Rows {
     let rows = cluster.create_table("rows", TableOptions::for_rows(room)).unwrap();
     cluster.load(&rows, (0..loaded).map(|key| (key, Words([key])))).unwrap();
@@ -50,8 +51,8 @@ async fn present(session: &mut Session, rows: &Rows, key: u64) -> Option<u64> {
     read.await.unwrap()
 }
 
-/// After everything has come to rest: the rows' values, and nothing locked, torn, or different at a
-/// backup.
+/// Returns the rows' values after everything has come to rest. Asserts that nothing is locked,
+/// torn, or different at a backup.
 fn settled(cluster: &Cluster, worker: &mut remora::Worker, rows: &Rows) -> Vec<u64> {
     assert!(worker.drain().unwrap());
     let (rows, found) = look(cluster, rows);
@@ -61,9 +62,9 @@ fn settled(cluster: &Cluster, worker: &mut remora::Worker, rows: &Rows) -> Vec<u
     values
 }
 
-/// One transaction deletes a key. Another asks for the key meanwhile, is told where it is and that
-/// it is locked, asks again, is told that it is not there, and inserts it. The place that it was
-/// told of first may be another key's by then.
+/// One transaction deletes a key. Another one asks for the key meanwhile, and learns its place and
+/// that it is locked. It asks again, learns that the key is absent, and inserts it. By then, the
+/// first place may belong to another key.
 fn what_was_locked_keeps_no_place(protocol: Protocol) {
     for seed in seeds(0..20) {
         let (cluster, _) = seeded(protocol, 2, seed);
@@ -74,7 +75,7 @@ fn what_was_locked_keeps_no_place(protocol: Protocol) {
                 let turn = session.transact(async |tx| {
                     let removed = rows.remove(tx, 0).await?;
                     if client == 0 {
-                        return rows.put(tx, 2 + turn, Words([turn])).await.map(|_| ()); // in the slot that is free
+                        return rows.put(tx, 2 + turn, Words([turn])).await.map(|_| ()); // takes the free slot
                     }
                     rows.insert(tx, 0, removed.unwrap_or(Words([turn]))).await
                 });
@@ -122,7 +123,8 @@ fn what_is_inserted_is_there_until_it_is_deleted(protocol: Protocol) {
     }
 }
 
-/// Many keys of one bucket: the transaction that inserts them all adds one bucket behind the other.
+/// Many keys of one bucket: the transaction that inserts all of them adds one bucket after the
+/// other.
 fn one_transaction_fills_a_long_chain(protocol: Protocol) {
     let (cluster, fabric) = seeded(protocol, 2, 1);
     let rows = rows(&cluster, 0, 400);
@@ -160,17 +162,17 @@ fn own_inserts_and_deletes_are_seen(protocol: Protocol) {
                 assert_eq!(rows.get(tx, 7).await?, Some(Words([70])));
                 rows.update(tx, 7, Words([71])).await?;
                 assert!(matches!(rows.insert(tx, 7, Words([0])).await, Err(Error::Exists(_))));
-                // Deleted and there again: an update.
+                // The key is deleted and inserted again, which is an update.
                 assert_eq!(rows.remove(tx, 1).await?, Some(Words([1])));
                 assert_eq!(rows.get(tx, 1).await?, None);
                 assert_eq!(rows.remove(tx, 1).await?, None);
                 assert!(matches!(rows.update(tx, 1, Words([0])).await, Err(Error::NotFound(_))));
                 rows.insert(tx, 1, Words([11])).await?;
-                // There and gone again: nothing.
+                // The key is inserted and deleted again, which changes nothing.
                 rows.insert(tx, 8, Words([80])).await?;
                 rows.remove(tx, 8).await?;
                 assert_eq!(rows.get(tx, 8).await?, None);
-                // Changed, and then gone.
+                // The key is changed, and then deleted.
                 rows.update(tx, 2, Words([22])).await?;
                 rows.remove(tx, 2).await
             });
@@ -223,10 +225,10 @@ fn round_trips_are_exact(protocol: Protocol) {
                 slots.into_iter().try_for_each(|slot| slot.insert(tx, Words([1])))
             });
             insert.await.unwrap();
-            // The primary's CPU is asked, the slot is locked, the log is written; deletes likewise.
-            // Where clients work alone, they lock and read the chain, lock the slot, and commit; a
-            // deleted record's location is known. Where there is a version cache elsewhere, it is
-            // told before that.
+            // An insert asks the primary's CPU, locks the slot, and writes the log, and so does a
+            // delete. With protocols that use no CPU, clients lock and read the chain, lock the
+            // slot, and commit; for a delete, the location is known. If the version cache is at
+            // another node, the transaction publishes there first.
             let told = u64::from(protocol.validation() == Validation::Global);
             assert_eq!(round_trips(), Some(3 + told));
             rest(session).await;
@@ -238,9 +240,9 @@ fn round_trips_are_exact(protocol: Protocol) {
             delete.await.unwrap();
             assert_eq!(round_trips(), Some(if matches!(protocol, Protocol::Ford(_)) { 2 + told } else { 3 }));
             rest(session).await;
-            // One absent key: the index is asked once, and nothing is validated, unless one READ of
-            // a bucket does not prove that it is absent. Several: they are looked for again, unless
-            // nobody has published an insert of them.
+            // For one absent key, the index is asked once, and nothing is validated, unless one
+            // READ of a bucket does not prove the absence. Several absent keys are looked for
+            // again, unless a version cache shows that no insert of them was published.
             let (one, several) = match protocol {
                 Protocol::Ford(ford) if ford.validation == Validation::Local => (1, 1),
                 Protocol::Ford(_) => (2, 2),
@@ -286,8 +288,8 @@ fn one_inserter_of_a_key_wins(protocol: Protocol) {
     }
 }
 
-/// Each of two clients inserts its key if the other's is not there: never both. What the seed
-/// found, for the mutant.
+/// Each of two clients inserts its key if the other client's key is absent. Returns whether both
+/// have, which may happen only with a mutant.
 fn both_inserted(protocol: Protocol, seed: u64) -> bool {
     let (cluster, _) = seeded(protocol, 1, seed);
     let rows = rows(&cluster, 0, 40);
@@ -415,7 +417,8 @@ fn slots_are_reused_and_versions_never_restart(protocol: Protocol) {
     }
 }
 
-/// An insert and a delete are dropped at every await: none of it stays, or all of it.
+/// An insert and a delete are dropped at every await. Then all of the transaction has happened, or
+/// nothing.
 fn an_insert_given_up_anywhere_leaves_no_trace(protocol: Protocol) {
     for seed in seeds(0..6) {
         let (cluster, fabric) = seeded(protocol, 3, seed);
@@ -433,7 +436,7 @@ fn an_insert_given_up_anywhere_leaves_no_trace(protocol: Protocol) {
                         let slot = tx.want_for(&rows, to, Intent::Insert);
                         tx.fetch().await?;
                         if slot.get(tx)?.is_some() {
-                            return Ok(()); // what was prepared for nothing is taken back
+                            return Ok(()); // the prepared slot is not needed, and is taken back
                         }
                         slot.insert(tx, row)?;
                         rows.remove(tx, from).await.map(|_| ())
@@ -500,7 +503,7 @@ fn chains_grow_until_the_reserved_space_is_used() {
             }
         });
         assert!(inserted > room * 3 / 4 && inserted <= room, "{inserted} of {room}");
-        // What was refused has left no lock, and a deleted record makes room again.
+        // The refused insert has left no lock, and a deleted record makes room again.
         workers.block_on(async |session| {
             session.transact(async |tx| rows.remove(tx, 1).await).await.unwrap();
             rest(session).await;
@@ -522,7 +525,7 @@ fn chains_grow_until_the_reserved_space_is_used() {
     }
 }
 
-/// A bulk load makes chains of any length. What is in such a chain is found, and no key is added to
+/// A bulk load makes chains of any length. Keys in a long chain are found, and no key is added to
 /// it.
 #[test]
 fn a_chain_that_is_too_long_is_a_full_table() {
@@ -558,8 +561,8 @@ fn a_chain_that_is_too_long_is_a_full_table() {
     });
 }
 
-/// Presets of one discipline run on the same rows at the same time; of another, they are refused by
-/// name.
+/// Presets of one discipline run on the same rows at the same time. A preset of another discipline
+/// is refused, and the error names it.
 #[test]
 fn presets_of_one_discipline_run_together() {
     for [one, other] in [

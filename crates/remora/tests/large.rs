@@ -1,5 +1,5 @@
-//! Values of any length: they come and go whole, take no more room than they need, and what clients
-//! leave behind that die on the way is found.
+//! Values of any length: they come and go whole, take no more room than they need, and chunks that
+//! dead clients have left are found.
 
 mod support;
 
@@ -56,11 +56,11 @@ fn seeded(protocol: Protocol, seed: u64) -> (Cluster, Seeded, Large<u64>) {
     (cluster, fabric, large)
 }
 
-/// Heads and chunks, with everything else as it should be.
+/// Returns the number of heads and of chunks. Asserts that everything else is in order.
 fn counts(cluster: &Cluster, large: &Large<u64>) -> [u64; 2] {
     cluster.inspect_large(large).unwrap().map(|found| {
         assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{found:?}");
-        // FORD's recovery leaves vacant slots so.
+        // FORD's recovery leaves vacant slots in this state.
         assert!(found.prepared == 0 || matches!(cluster.protocol(), Protocol::Ford(_)), "{found:?}");
         found.records
     })
@@ -130,10 +130,11 @@ fn round_trips_are_exact(protocol: Protocol) {
     let mut worker = worker(&cluster, 1, 1);
     let seen = RoundTrips::default();
     worker.sessions()[0].observe(Some(Box::new(seen.clone())));
-    // 8 chunks a round trip; the head's before, the validation's behind.
+    // A round trip brings 8 chunks. One comes before, for the head, and one after, for the
+    // validation.
     for (count, expected) in [(0, 1), (1, 3), (8, 3), (9, 4), (24, 5)] {
         worker.block_on(async |session| large.write(session, 1, &pattern(count * CHUNK, 1)).await.unwrap());
-        // Else it waits for room in the log.
+        // Otherwise the upload waits for room in the log.
         assert!(worker.drain().unwrap());
         for _ in 0..2 {
             worker.block_on(async |session| large.read(session, 1).await.unwrap());
@@ -155,7 +156,7 @@ fn round_trips_are_exact(protocol: Protocol) {
     }
 }
 
-/// What a transaction gave up for.
+/// The error for which a transaction gives up.
 #[derive(Debug, thiserror::Error)]
 #[error("given up")]
 struct GivenUp;
@@ -206,7 +207,7 @@ fn a_value_is_put_together_with_other_records(protocol: Protocol) {
 
 const LENGTHS: [usize; 5] = [0, 100, CHUNK, 2 * CHUNK + 5, 5 * CHUNK];
 
-/// Replaces a value, and the row that says what it is.
+/// Replaces a value, together with the row that describes it.
 async fn replace(session: &mut Session, (large, rows): (&Large<u64>, &Table<u64, Words<2>>), key: u64, byte: u8) {
     let value = vec![byte; LENGTHS[usize::from(byte) % LENGTHS.len()]];
     let stored = large.upload(session, &value).await.unwrap();
@@ -221,7 +222,7 @@ async fn replace(session: &mut Session, (large, rows): (&Large<u64>, &Table<u64,
     }
 }
 
-/// Reads both, which say the same.
+/// Reads the value and the row, and asserts that they agree.
 async fn check(session: &mut Session, (large, rows): (&Large<u64>, &Table<u64, Words<2>>), key: u64) {
     let read = session.transact(async |tx| {
         let value = large.get(tx, key).await?;
@@ -311,11 +312,11 @@ fn what_is_given_up_leaves_nothing(protocol: Protocol) {
             })
             .await;
         given_up.unwrap_err();
-        // What is gone is gone.
+        // Discarding again does nothing.
         for _ in 0..2 {
             large.discard(session, &stored).await.unwrap();
         }
-        // There is no room for it: what of it was stored goes.
+        // There is no room for this value. The chunks that were stored are deleted.
         let full = large.write(session, 1, &vec![3; 3 << 20]).await;
         assert!(matches!(full, Err(Error::Limit(Reason { cause: Limit::TableFull { .. }, .. }))), "{full:?}");
         let too_long = large.write(session, 1, &vec![3; LARGE_BYTES_MAX + 1]).await;
@@ -332,8 +333,8 @@ fn what_clients_leave_is_collected(protocol: Protocol) {
     let mut alive = worker(&cluster, 1, 1);
     let collect = async |session: &mut Session| large.collect(session).await.unwrap();
 
-    // One that ends, one that dies, one that goes on: each has a value that it has linked, and one
-    // that it has not.
+    // One client ends, one dies, and one goes on. Each has a value that it has linked, and one that
+    // it has not.
     let leave = async |session: &mut Session, key: u64| {
         large.write(session, key, &[key as u8; 30_000]).await.unwrap();
         large.upload(session, &[0; 20_000]).await.unwrap()
@@ -343,7 +344,7 @@ fn what_clients_leave_is_collected(protocol: Protocol) {
     let dead = dies.incarnations().next().unwrap();
     let of_the_dead = dies.block_on(async |session| {
         let stored = leave(session, 2).await;
-        // In the middle of another one.
+        // The client dies in the middle of another upload.
         let mut upload = std::pin::pin!(large.upload(session, &[0; 100_000]));
         let records = || cluster.inspect_large(&large).unwrap()[1].records;
         let before = records();
@@ -366,7 +367,7 @@ fn what_clients_leave_is_collected(protocol: Protocol) {
     alive.block_on(async |session| {
         assert_eq!(collect(session).await, 2, "of the one that has died");
         assert_eq!(collect(session).await, 0);
-        // What others have uploaded is theirs alone to link.
+        // Only the client that has uploaded a value may link it.
         let foreign = session.transact(async |tx| large.put(tx, 4, &of_the_dead).await).await;
         let names = matches!(&foreign, Err(Error::Foreign { table, by, client }) if table == "large" && (*by, *client) == (dead, me));
         assert!(names, "{foreign:?}");
@@ -387,7 +388,7 @@ fn what_clients_leave_is_collected(protocol: Protocol) {
 /// Deaths of writers.
 const TURNS: u64 = 24;
 
-/// Whatever a writer had done when it died: the key has one of the two values, and nothing else
+/// A writer dies at each of its steps. Then the key has one of the two values, and nothing else
 /// stays.
 fn a_writer_dies_at_every_step(protocol: Protocol) {
     let (mut collected, mut unknown) = (0, 0);
@@ -429,14 +430,15 @@ fn a_writer_dies_at_every_step(protocol: Protocol) {
         assert_eq!(counts(&cluster, &large), [1, chunks(found.len())], "{what}");
         collected += freed;
         if let Err(Error::Unknown(id)) = written {
-            // It is the transaction that was to link it.
+            // The id is the one of the transaction that links the value.
             let verdict = survivor.block_on(async |session| session.resolve(id, Duration::ZERO).await.unwrap());
             assert_eq!(verdict, if is_new { Verdict::Committed } else { Verdict::Aborted }, "{what}");
             unknown += 1;
         }
         is_new
     };
-    // From its first step to behind its last one, and then more closely where it is linked.
+    // The writer dies from its first step to after its last one, and then at more steps around the
+    // link.
     let all: Vec<_> = (0..TURNS).map(|turn| steps * turn / (TURNS - 4)).map(|step| (step, dies_at(step))).collect();
     let last_old = all.iter().filter(|(_, is_new)| !is_new).map(|(step, _)| *step).max().unwrap();
     let first_new = all.iter().filter(|(_, is_new)| *is_new).map(|(step, _)| *step).min().unwrap();
@@ -444,11 +446,12 @@ fn a_writer_dies_at_every_step(protocol: Protocol) {
     for turn in 0..TURNS {
         dies_at(from + (to - from) * turn / TURNS);
     }
-    // Elsewhere few steps lie between commit and answer.
+    // With other protocols few steps lie between commit and answer.
     assert!(collected > 10 && (unknown > 0 || protocol != Protocol::FASST), "{collected} {unknown}");
 }
 
-/// Others replace, read and delete values of clients that have gone, while it is collected.
+/// Other clients replace, read and delete values of clients that have left, while a client
+/// collects.
 fn collecting_takes_nothing_that_is_needed(protocol: Protocol) {
     let mut collected = 0;
     for seed in seeds(0..4) {
@@ -520,7 +523,7 @@ fn who_comes_while_it_is_collected_is_alive(protocol: Protocol) {
     assert!(came > 10, "{came}");
 }
 
-/// It is read in one transaction.
+/// The longest value is read in one transaction.
 fn the_longest_value_comes_back(protocol: Protocol) {
     let options = Cluster::embedded().nodes(1).replicas(1).node_bytes(160 << 20).protocol(protocol);
     let cluster = options.open().unwrap();
@@ -567,7 +570,8 @@ fn a_head_that_stays_locked_stops_the_collection(protocol: Protocol) {
     assert_eq!(counts(&cluster, &large), [1, 1]);
 }
 
-/// Also through a pool: what takes several transactions is run on one of its workers.
+/// A pool writes and reads large values, too. Work that takes several transactions runs on one of
+/// its workers.
 #[test]
 fn a_pool_writes_and_reads_them() {
     let cluster = embedded(Protocol::DRTM_R, 3);

@@ -1,5 +1,5 @@
-//! Where lines of records are not read whole, as over Soft-RoCE, no table may tell torn records by
-//! its lines: neither a new one, nor one that was made by a client that had them.
+//! On fabrics that do not read lines whole, such as Soft-RoCE, no table may detect torn records by
+//! their lines: neither a new table, nor one that was made by a client of another fabric.
 
 mod support;
 
@@ -17,7 +17,7 @@ use remora::{Cluster, OpenError, Table, TableOptions};
 
 use support::Words;
 
-/// Shared memory that does not promise lines, or does.
+/// Shared memory that promises whole lines, or does not.
 struct Lines {
     shm: Shm,
     atomic: AtomicBool,
@@ -69,7 +69,7 @@ impl Host for Lines {
     }
 }
 
-/// How tables may be made, and whether that needs lines.
+/// The ways to make tables, and whether each needs whole lines.
 const SCHEMES: [(Option<ReadScheme>, bool); 4] = [
     (Some(ReadScheme::SingleLine), true),
     (Some(ReadScheme::LineVersions), true),
@@ -83,7 +83,7 @@ fn create(cluster: &Cluster, name: &str, read_scheme: Option<ReadScheme>) -> Res
     cluster.create_table(name, TableOptions::for_rows(8).read_scheme(read_scheme))
 }
 
-/// Whether it was refused because of its lines, and for no other reason.
+/// Returns whether a table was refused because of its lines, and for no other reason.
 #[track_caller]
 fn is_refused(table: Result<Rows, OpenError>) -> bool {
     match table {
@@ -119,7 +119,7 @@ fn tables_that_need_lines_are_not_opened_where_there_are_none() {
         lines.atomic.store(false, Ordering::Relaxed);
         for (scheme, needs_lines) in SCHEMES {
             let name = format!("{scheme:?}");
-            // What is chosen where there are lines is one of the schemes that need them.
+            // On a fabric with whole lines, the default is one of the schemes that need them.
             let needs_lines = needs_lines || scheme.is_none();
             assert_eq!(is_refused(cluster.open_table(&name)), needs_lines, "{protocol:?}: {name}");
         }

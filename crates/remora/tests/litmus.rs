@@ -26,7 +26,8 @@ const PROTOCOL: Protocol = Protocol::DRTM_R;
 /// What a scenario found: the invariant holds, or how it is broken.
 type Verdict = Result<(), String>;
 
-/// Runs a scenario without and with a mutant: never broken without, broken by some seed with it.
+/// Runs a scenario without and with a mutant. Asserts that no seed breaks it without the mutant,
+/// and that some seed breaks it with the mutant.
 fn caught(mutant: Mutant, all: Range<u64>, scenario: impl Fn(u64) -> Verdict) {
     for seed in seeds(all.clone()) {
         if let Err(broken) = scenario(seed) {
@@ -52,7 +53,8 @@ fn check(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(broken()) }
 }
 
-/// What a transaction returned, if it committed. Contention is expected, anything else is not.
+/// Returns the result of a transaction, if it committed. Aborts are expected, and any other error
+/// panics.
 fn committed<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -157,7 +159,7 @@ fn torn<const N: usize>(seed: u64, scheme: ReadScheme) -> Verdict {
             let done = session.transact(async |tx| {
                 let record = tx.want(&records, key);
                 tx.fetch().await?;
-                // Also what will not commit must be whole.
+                // Records must be whole even if the transaction will not commit.
                 if !record.require(tx)?.is_whole() {
                     torn.replace(Some(*record.require(tx)?));
                 }

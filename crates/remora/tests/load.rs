@@ -1,4 +1,4 @@
-//! Bulk load in parts: the same table as without, to the byte.
+//! Bulk load in parts makes the same table as without parts, to the byte.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::Words;
 const PARTS: u64 = 7;
 const ROWS: u64 = 3_000;
 
-/// Rows of a part; the parts are of different sizes.
+/// Returns the rows of a part. The parts have different sizes.
 fn part(number: u64) -> Vec<((u32, u64), Words<3>)> {
     let bound = |number: u64| number * number * ROWS / (PARTS * PARTS);
     (bound(number)..bound(number + 1)).map(|row| ((row as u32 / 7, row), Words([row, row * row, 7]))).collect()
@@ -46,7 +46,7 @@ fn parts_make_the_same_table() {
         assert_eq!(in_parts.load_parts(&other, PARTS, part, |rows| told += rows).unwrap(), ROWS);
         assert_eq!((count, told), (ROWS, ROWS));
         let differing = memory(&whole).iter().zip(memory(&in_parts)).filter(|(one, other)| **one != *other).count();
-        // A cluster has a name of its own.
+        // A few words differ, because each cluster has its own id.
         assert!(differing < 16, "{protocol:?}: {differing} words");
         let mut found = 0;
         let inspected = in_parts.inspect(&other, |row| found += u64::from(row.0[1] == row.0[0] * row.0[0])).unwrap();

@@ -1,5 +1,5 @@
-//! Localized validation (`ford-local`, `ford-global`): what it costs, what it must not miss, and
-//! who is refused.
+//! Localized validation (`ford-local`, `ford-global`): its costs, the changes that it must not
+//! miss, and the clients that are refused.
 
 mod support;
 
@@ -23,7 +23,7 @@ const GLOBAL: Protocol = Protocol::FORD_GLOBAL;
 
 type Rows = Table<u64, Words<1>>;
 
-/// Publishes a later version of a record, as a transaction does that then aborts.
+/// Publishes a later version of a record, as a transaction does that aborts afterwards.
 fn publish(cluster: &Cluster, rows: &Rows, key: u64, version: Version) {
     cluster.version_cache(VersionCache::BYTES).publish(std::iter::once((pointer_of(rows, key), version)));
 }
@@ -42,13 +42,13 @@ impl Files {
         Files { paths, served }
     }
 
-    /// As a process of its own would.
+    /// Connects as a process of its own would.
     fn connect(&self, protocol: Protocol) -> Cluster {
         let nodes = Nodes::Shm(self.paths.clone());
         Cluster::connect(nodes).protocol(protocol).open().unwrap()
     }
 
-    /// Another process serves a node's memory.
+    /// Makes another server, as another process would, of a node's memory.
     fn restart(&mut self, node: usize) {
         self.served[node] = None;
         self.served[node] = Some(MemoryNode::map(&self.paths[node], None).unwrap());
@@ -89,8 +89,8 @@ fn what_the_cache_vouches_for_is_not_looked_at() {
             session.transact(async |tx| add(tx, &rows, 0..8, 0).await).await.unwrap();
             let seen = Observed::default();
             session.observe(Some(Box::new(seen.clone())));
-            // Nobody has written any of them, then one has been written, then one was to be and was
-            // not.
+            // At first none of the records was written. Then one was written. Then one was
+            // published, and not written.
             for (missed, written) in [(0, 2), (0, 2), (1, 2), (2, 2)] {
                 if missed > 0 {
                     let key = 4 + missed;
@@ -116,7 +116,7 @@ fn what_the_cache_vouches_for_is_not_looked_at() {
     }
 }
 
-/// The cluster's cache costs a call, and saves all other looks.
+/// The cluster's cache costs one call, and saves all other validation.
 #[test]
 fn one_call_asks_for_all_records() {
     for cluster in on_every_fabric(GLOBAL, 3) {
@@ -141,15 +141,15 @@ fn one_call_asks_for_all_records() {
     }
 }
 
-/// What another changes between a transaction's reads and its commit.
+/// A change by another transaction, between a transaction's reads and its commit.
 enum Change {
     Update,
     Insert,
     Delete,
 }
 
-/// Whether a transaction that has read a key, there or not, and writes another, commits after such
-/// a change.
+/// Returns whether a transaction commits after such a change. It has read one key, present or
+/// absent, and writes another key.
 fn commits_after(protocol: Protocol, seed: u64, change: &Change) -> bool {
     const READ: u64 = 3;
     let (cluster, _fabric) = seeded(protocol, 2, seed);
@@ -196,8 +196,8 @@ fn what_has_changed_since_is_noticed() {
     }
 }
 
-/// Threads that each take a half of a pair if both are there: one must stay. What they read is
-/// never looked at again.
+/// Threads each take a half of a pair if both halves are there, so one half must stay. The
+/// primaries of what they read are never looked at again.
 fn do_not_skew(clusters: [&Cluster; 2]) {
     const PAIRS: u64 = 4;
     let (cluster, protocol) = (clusters[0], clusters[0].protocol());
@@ -250,7 +250,7 @@ fn threads_do_not_skew() {
     }
 }
 
-/// Two compute nodes that ask the same host.
+/// Two processes ask the same host.
 #[test]
 fn processes_do_not_skew() {
     let files = Files::new("skew", 2);
@@ -260,8 +260,8 @@ fn processes_do_not_skew() {
 
 // --- What is lost.
 
-/// The process that has the cluster's cache makes room for another one, and the memory stays: what
-/// transactions had published that are under way is gone.
+/// Another process takes the place of the one that has the cluster's cache, and the memory stays.
+/// Publications of transactions under way are lost.
 #[test]
 fn a_host_that_has_lost_the_cache_vouches_for_nothing_in_this_epoch() {
     let mut files = Files::new("lost", 2);
@@ -305,7 +305,7 @@ fn who_does_not_publish_is_refused() {
     drop(rows);
 }
 
-/// Compute nodes that each have tables of their own, and some together.
+/// Each process has tables of its own, and all processes share some.
 #[test]
 fn tables_are_parted_between_compute_nodes() {
     let files = Files::new("parted", 2);
@@ -346,7 +346,7 @@ fn tables_are_parted_between_compute_nodes() {
     assert!(refused.contains(&format!("client {dead} uses another")), "{refused}");
     table(&other, "others", TableOptions::for_rows(4), Words([1]));
     drop(add(&other, "others").unwrap());
-    // Those of other protocols may come; and end what a dead one had begun.
+    // Clients of other protocols may connect, and recover a dead client.
     let mut janitor = files.connect(Protocol::FORD).worker(WorkerOptions::default()).unwrap();
     first.abandon();
     assert!(add(&other, "ones").is_err(), "what it had begun may still land");

@@ -1,4 +1,5 @@
-//! Lookups: what they cost cold and cached, what is loaded, and that a wrong location is found out.
+//! Lookups: their costs without and with cached locations, loaded tables, and wrong locations that
+//! are detected.
 
 mod support;
 
@@ -23,7 +24,7 @@ use support::{NODES, Words, at_one_node, embedded, look, options, table, worker}
 
 const PROTOCOL: Protocol = Protocol::DRTM_R;
 
-/// READs of every attempt.
+/// The number of READs of every attempt.
 #[derive(Clone, Default)]
 struct Reads(Rc<RefCell<Vec<u64>>>);
 
@@ -94,7 +95,7 @@ fn a_node_looks_at_its_catalog_until_it_is_whole() {
     let worker = Worker::new();
     rig::run(&worker, &mut rig.sessions(&worker, Protocol::FASST, 1), async |_, session| {
         let mut catalog = known().unwrap().unwrap();
-        // Nobody has what it has.
+        // The catalog must differ from the one that the nodes have.
         let mut other = catalog.clone();
         other.generation += 1;
         for shard in &mut other.shards {
@@ -252,7 +253,7 @@ fn a_wrong_location_in_the_cache_is_found_out() {
                 assert_eq!(locate(key).2, Some(location), "the cache has learned");
             }
         }
-        // A link to itself must not hold anybody up.
+        // A link to its own bucket must not block a lookup.
         let (home, hash, _) = locate(3);
         let mut circle = [0; BUCKET_WORDS];
         circle[BUCKET_WORDS - 2] = link_word(untyped.cluster_hash().unwrap().bucket_at(home.bucket));
@@ -291,7 +292,7 @@ fn loads_that_are_refused() {
         assert_eq!((state.records, state.differing_lines, state.torn), (count, 0, 0));
     }
 
-    // The untyped door can bring the wrong sizes.
+    // The untyped interface can bring the wrong sizes.
     let rig = Rig::new(Shm::new(&[vec![2 << 20]]).unwrap());
     let load = |name, key: &[u8], value: &[u8]| {
         let table = rig.table(name, ReadScheme::SingleLine, 1, 8, &[]);

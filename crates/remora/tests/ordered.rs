@@ -1,5 +1,5 @@
-//! Ordered tables: a map, in order, whose ranges have no phantoms, whatever splits, merges, dies or
-//! remembers something wrong.
+//! Ordered tables: each is an ordered map whose ranges have no phantoms, whatever nodes are split
+//! or merged, whichever clients die, and whatever wrong places clients remember.
 
 #[macro_use]
 mod support;
@@ -40,7 +40,7 @@ every_protocol! {
 
 /// A key of 48 bytes, so that few fit a node.
 type Wide = ([u8; 40], u64);
-/// A value that five of fit a leaf.
+/// A value of which a leaf has room for five.
 type Value = Words<15>;
 const LEAF: u64 = 5;
 
@@ -62,7 +62,7 @@ fn seeded<const WORDS: usize>(
     (cluster, fabric, as_of(seed, ordered))
 }
 
-/// A handle that remembers in either way.
+/// Returns a handle that remembers leaves in one of the two ways.
 fn as_of<const WORDS: usize>(seed: u64, ordered: Ordered<Wide, Words<WORDS>>) -> Ordered<Wide, Words<WORDS>> {
     if seed.is_multiple_of(2) { ordered } else { ordered.learned() }
 }
@@ -101,7 +101,7 @@ struct GivenUp;
 
 type Model = BTreeMap<u64, u64>;
 
-/// One random operation on both, and whether they agree.
+/// Does one random operation on both, and checks that they agree.
 async fn step<const WORDS: usize>(
     tx: &mut Transaction<'_, '_>,
     ordered: &Ordered<Wide, Words<WORDS>>,
@@ -403,8 +403,8 @@ fn threads_count_the_same(protocol: Protocol) {
 /// Deaths of writers.
 const TURNS: u64 = 40;
 
-/// Whatever a client had done when it died in a transaction that changes many nodes: all of it is
-/// there or nothing, and the tree is one.
+/// A client dies at each step of a transaction that changes many nodes. Then all of it has happened
+/// or nothing, and the tree is whole.
 fn dies_at_every_step(
     protocol: Protocol,
     keys: u64,
@@ -581,7 +581,8 @@ fn what_does_not_fit_changes_nothing(protocol: Protocol) {
     assert_eq!(look(&cluster, &ordered).rows, there);
 }
 
-/// Keys come at one end and go at the other: more of them than there would be room for.
+/// Keys are inserted at one end and removed at the other. There are more of them than the table has
+/// room for.
 fn a_queue_leaves_nothing_behind(protocol: Protocol) {
     let (cluster, fabric, ordered) = seeded::<15>(protocol, 1, 150);
     let mut worker = worker(&cluster, 1, 1);

@@ -236,7 +236,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
     all
 }
 
-/// What an observer saw of each attempt.
+/// The events of each attempt, as an observer saw them.
 #[derive(Clone, Default)]
 struct Observed(Rc<RefCell<Vec<(TransactionId, Outcome, Cost)>>>);
 
@@ -534,7 +534,7 @@ fn own_writes_are_read(protocol: Protocol) {
     }
 }
 
-/// Begun and ended by hand, with another transaction in between: a directed schedule.
+/// Transactions that are begun and ended by hand, with another transaction in between.
 fn transactions_by_hand(protocol: Protocol) {
     let locks_reads = protocol.spec().locks_reads;
     for cluster in on_every_fabric(protocol, 3) {
@@ -618,8 +618,8 @@ fn absent_keys(protocol: Protocol) {
     }
 }
 
-/// Two records are always equal. A closure that sees them differ has seen what will not commit: it
-/// gives up, and must be run again rather than be believed.
+/// Two records are always equal. A closure that sees them differ has seen a state that will not
+/// commit. It gives up, and must run again, because its error is not validated.
 fn user_errors_are_believed_only_after_validation(protocol: Protocol) {
     #[derive(Debug, PartialEq, thiserror::Error)]
     #[error("they differ: {0} and {1}")]
@@ -664,7 +664,8 @@ fn user_errors_are_believed_only_after_validation(protocol: Protocol) {
 
 // --- Giving up.
 
-/// Puts a lock on a record that nobody will release: of transaction 12345.6, which does not exist.
+/// Puts a lock on a record that no client will release. It is a lock of transaction 12345.6, which
+/// does not exist.
 fn lock_for_ever(cluster: &Cluster, rows: &remora::Table<u64, Words<1>>, key: u64) -> TransactionId {
     let holder = TransactionId::new(12_345, 6).unwrap();
     let mut worker = worker(cluster, 1, 1);
@@ -697,7 +698,7 @@ fn deadlines(protocol: Protocol) {
                 panic!("nothing is begun after the deadline")
             });
             assert!(matches!(too_late.await, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
-            // What ends after the deadline is not committed.
+            // A transaction that ends after the deadline does not commit.
             let slow = session.transact_with(within(Duration::from_micros(50)), async |tx| {
                 add(tx, &rows, 1..2, 1).await?;
                 while runs.get() > 0 {
@@ -734,7 +735,7 @@ fn attempts_end_with_the_holder_named(protocol: Protocol) {
             assert_eq!(lock.holder(), Some(holder));
             assert!(error.to_string().contains("12345.6"), "{error}");
             assert_eq!((runs.get(), seen.0.take().len()), (3, 3));
-            // The others are not locked: it has left no trace.
+            // The other records are not locked, because the transaction has left no trace.
             let rest = session.transact(async |tx| {
                 add(tx, &rows, 0..2, 2).await?;
                 add(tx, &rows, 3..4, 1).await
@@ -793,7 +794,7 @@ fn limits_are_errors(protocol: Protocol) {
         assert!(matches!(wide.await, Err(Error::Limit(Reason { cause: Limit::LogNodes { .. }, .. }))));
         session.transact(async |tx| add(tx, &rows, 0..8, 8).await).await.unwrap();
     });
-    // The untyped door takes keys and values of any size, and refuses the wrong ones.
+    // The untyped interface takes keys and values of any size, and refuses the wrong ones.
     let rig = Rig::for_protocol(remora::floors::fabric::shm::Shm::new(&[vec![4 << 20]]).unwrap(), protocol);
     let table = rig.table("rows", ReadScheme::Checksum, 1, 20, &[vec![1; 20]]);
     let worker = remora::floors::fabric::Worker::new();
@@ -973,7 +974,7 @@ fn money_is_conserved_between_threads(protocol: Protocol) {
 
 // --- Ends that nobody planned.
 
-/// An unlock that waits for something before it is sent must not wait for the next transaction.
+/// An unlock that waits for another round before it is sent must not wait for the next transaction.
 fn who_rests_has_nothing_on_its_way(protocol: Protocol) {
     for seed in seeds(0..10) {
         let (cluster, _fabric) = options(protocol, 3).open_seeded(seed).unwrap();
@@ -1123,8 +1124,8 @@ fn a_node_that_fails_is_named(protocol: Protocol) {
     }
 }
 
-/// A node fails after every step of a transaction that needs it: an answer comes, and it is a true
-/// one.
+/// A node fails after every step of a transaction that needs it. The client gets an answer, and the
+/// answer is true.
 fn a_node_that_fails_at_any_step(protocol: Protocol) {
     let (mut committed, mut unavailable, mut unknown) = (0, 0, 0);
     for polls in 0..140 {
@@ -1177,8 +1178,8 @@ fn a_node_that_fails_at_any_step(protocol: Protocol) {
 }
 
 /// The answer to a log is lost. The client goes on with records of other nodes, but the entry stays
-/// in its ring, where recovery will need it: when there is no room left beside it, the client is
-/// told to connect again.
+/// in its ring, because recovery will need it. When the ring has no room left beside the entry, the
+/// client's transactions fail, and it has to connect again.
 fn an_entry_in_doubt_is_kept(protocol: Protocol) {
     let mut in_doubt = 0;
     for polls in 0..140 {
@@ -1230,8 +1231,9 @@ fn an_entry_in_doubt_is_kept(protocol: Protocol) {
     panic!("no step leaves a transaction in doubt whose entry is at the other node: {in_doubt}");
 }
 
-/// A client loses its access after every step of a transaction. Committed means that all backups
-/// will have it; not committed means that none will; and a lost answer is neither.
+/// A client loses its access after every step of a transaction. If the transaction is reported as
+/// committed, all backups will have it. If it is reported as not committed, none will. A lost
+/// answer says neither.
 fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
     const ROWS: u64 = 300;
     for seed in seeds(0..2) {

@@ -1,6 +1,6 @@
-//! Recovery: clients die at every step of a transaction, and so do those who recover them; others
-//! wait only on the records concerned, no answer is contradicted, and nothing is left. Every test
-//! was seen to fail with the rule that it is about taken away.
+//! Recovery: clients die at every step of a transaction, and so do their recoverers. Other clients
+//! wait only on the records concerned, no answer is contradicted, and nothing of the dead clients
+//! is left. Every test was seen to fail without the rule that it is about.
 
 #[macro_use]
 mod support;
@@ -65,7 +65,7 @@ fn standing(cluster: &Cluster, client: u32) -> Option<Standing> {
     cluster.configuration().unwrap().change(|membership| membership.standing(client)).unwrap()
 }
 
-/// Nothing is locked, torn or different, and no money was lost. `sum` is of the rows' values.
+/// Asserts that nothing is locked, torn or different at a backup, and that no money was lost.
 fn assert_whole(cluster: &Cluster, fabric: &Seeded, rows: &Rows, what: &str) {
     fabric.settle_services();
     let (values, found) = look(cluster, rows);
@@ -109,7 +109,8 @@ fn victim(
     let client = worker.incarnations().next().unwrap();
     let last = Cell::new(None);
     worker.block_on(async |session| {
-        // Something older in its rings, long installed, and changed by others since.
+        // The client's rings have an older entry, which was installed long ago, and whose records
+        // other clients have changed since.
         transfer(session, rows, (keys.0, 5), &last).await.unwrap();
         support::rest(session).await;
     });
@@ -131,7 +132,7 @@ fn verdict(worker: &mut Worker, id: TransactionId) -> Verdict {
     worker.block_on(async |session| session.resolve(id, Duration::from_micros(10)).await.unwrap())
 }
 
-/// What was reported is what is found.
+/// Asserts that the verdict agrees with what was reported.
 fn assert_answer(result: &Result<(), Error>, verdict: Verdict, what: &str) {
     match result {
         Ok(()) => assert_eq!(verdict, Verdict::Committed, "{what}: it was reported"),
@@ -186,7 +187,7 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
     assert!(committed > 0 && back > 0 && forward > 0, "{committed} reported, {back} back, {forward} forward");
 }
 
-/// Each recoverer dies one step later than the one before it, until one is through.
+/// Each recoverer dies one step later than the one before it, until one finishes.
 fn a_recoverer_dies_at_every_step(protocol: Protocol) {
     let mut deaths = 0;
     for seed in seeds(0..1) {
@@ -277,7 +278,7 @@ fn an_inserter_dies_at_every_step(protocol: Protocol) {
     assert!(there > 2 && gone > 2, "{there} {gone}");
 }
 
-/// On shared memory, with leases: nobody says who has died.
+/// On shared memory, with leases, clients find dead clients by their leases alone.
 fn clients_that_die_are_found_by_their_leases(protocol: Protocol) {
     const LEASE: Duration = Duration::from_millis(300);
     let cluster = embedded(protocol, 3).with_lease(Some(LEASE));
@@ -286,7 +287,7 @@ fn clients_that_die_are_found_by_their_leases(protocol: Protocol) {
         let mut victim = worker(&cluster, 1, 1);
         let dead = victim.incarnations().next().unwrap();
         let last = Cell::new(None);
-        // Stands still in the middle of its transaction, for ever.
+        // The client stands still in the middle of its transaction, without end.
         let body = async |_: usize, session: &mut Session| {
             let stuck = async {
                 let mut transfer = std::pin::pin!(transfer(session, &rows, (1, 2), &last));
@@ -315,7 +316,8 @@ fn clients_that_die_are_found_by_their_leases(protocol: Protocol) {
     }
 }
 
-/// A client that stood still comes back: it is told, nothing of it lands, and it can connect again.
+/// A client that stood still goes on. It learns that it was taken for dead, nothing that it sends
+/// takes effect, and it can connect again.
 #[test]
 fn a_client_that_was_only_slow_is_told_so_and_connects_again() {
     let (cluster, fabric, rows) = cluster(Protocol::DRTM_R, 3, 3);
@@ -448,7 +450,7 @@ fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
     }
 }
 
-/// A client asks what became of transactions of its own, and of those of others.
+/// A client asks for the outcomes of its own transactions, and of transactions of other clients.
 #[test]
 fn answers_that_were_lost_are_found() {
     for protocol in [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL] {
@@ -481,7 +483,7 @@ fn answers_that_were_lost_are_found() {
     }
 }
 
-/// What is too long ago is forgotten, and never denied.
+/// The outcome of a transaction that is too old is forgotten, and never reported as aborted.
 #[test]
 fn old_answers_are_forgotten() {
     for protocol in [Protocol::DRTM_R, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL] {

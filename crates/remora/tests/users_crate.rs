@@ -1,4 +1,4 @@
-//! A crate of a user, outside of this workspace, that depends on the library alone.
+//! A user's crate, outside of this workspace, that depends only on the library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ fn users_crate(name: &str, dependency: &str, root: &Path) -> (Command, PathBuf) 
     // The versions of other crates that this workspace uses, so that nothing is downloaded.
     fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
     let mut cargo = Command::new(env!("CARGO"));
-    // What this test's own build was told is none of the user's.
+    // The environment of this test's build is not the one of a user.
     for (name, _) in env::vars().filter(|(name, _)| name.starts_with("CARGO_") && name != "CARGO_HOME") {
         cargo.env_remove(name);
     }

@@ -34,7 +34,7 @@ fn item(number: u32) -> Item {
     Item { is_new: number.is_multiple_of(2), price: f64::from(number) / 2.0, name: *b"apple", sold: (number, 1) }
 }
 
-/// What each verb gives on a key that is not there, and on one that is.
+/// Checks each verb on a key that is absent, and on one that is present.
 macro_rules! verbs {
     ($tx:ident, $table:expr, $key:expr) => {{
         let (table, key) = ($table, $key);

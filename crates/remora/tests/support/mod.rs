@@ -1,5 +1,5 @@
-//! What the tests of this crate share: records, seeded clusters, futures that are cut off, looks
-//! into raw memory.
+//! Code that the tests of this crate share: records, seeded clusters, futures that are cut off, and
+//! looks into raw memory.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "every test target uses a part of it")]
 
 pub mod rig;
@@ -61,7 +61,7 @@ impl<const N: usize> Words<N> {
     }
 }
 
-/// Memory nodes of every cluster here.
+/// Number of memory nodes of every cluster here.
 pub const NODES: u16 = 3;
 
 /// The seeds of a test, or the one of the environment variable `REMORA_SEED`, to replay it.
@@ -103,7 +103,7 @@ fn device() -> Option<Device> {
     DEVICE.get_or_init(|| wanted().then(open)).clone()
 }
 
-/// `many` turns, or a tenth of them where the device is software on an emulated processor.
+/// Returns `many`, or a tenth of it if the device is software on an emulated processor.
 pub fn turns(many: u64) -> u64 {
     if device().is_some() { many / 10 } else { many }
 }
@@ -111,7 +111,7 @@ pub fn turns(many: u64) -> u64 {
 /// A cluster of servers in this process.
 fn over_servers(rdma: Option<Device>, options: ClusterOptions) -> Cluster {
     let regions = vec![vec![options.node_bytes]; NODES.into()];
-    // A busy machine is not a dead node.
+    // A node on a busy machine must not count as dead.
     let patient = TcpOptions { rdma, patience: Duration::from_secs(30), ..TcpOptions::default() };
     options.open_on(Arc::new(Loopback::new(&regions, patient).unwrap())).unwrap()
 }
@@ -131,7 +131,7 @@ pub fn on_every_fabric(protocol: Protocol, replicas: u8) -> Vec<Cluster> {
     ]
 }
 
-/// Memory nodes in files that nobody finds by name any more.
+/// Makes memory nodes in files whose names are removed, so that no other process finds them.
 fn files(bytes: usize) -> ShmFiles {
     static CLUSTERS: AtomicU64 = AtomicU64::new(0);
     let cluster = format!("remora-test-{}-{}", std::process::id(), CLUSTERS.fetch_add(1, Ordering::Relaxed));
@@ -189,14 +189,14 @@ pub fn quiet(worker: &mut Worker) {
     worker.run(async |_, session| rest(session).await);
 }
 
-/// Ends a worker as a crash does: nothing of it is waited for.
+/// Ends a worker as a crash does, without waiting for anything of it.
 pub fn crash(worker: Worker, fabric: &dyn Fabric) {
     worker.incarnations().for_each(|client| fabric.revoke(ClientId(client)).unwrap());
     drop(worker);
 }
 
-/// The table's rows by key order of the loader, after everything has come to rest; and whether all
-/// is as it should be.
+/// Returns the table's rows, in the order in which they were loaded, after everything has come to
+/// rest. Also returns what the inspection has found.
 pub fn look<K: Key, V: Record>(cluster: &Cluster, table: &Table<K, V>) -> (Vec<V>, Inspection) {
     let mut rows = Vec::new();
     let found = cluster.inspect(table, |row| rows.push(*row)).unwrap();

@@ -1,5 +1,5 @@
-//! A cluster put together by hand from the floors below, for what `Cluster` does not let happen:
-//! appliers that stand still until the test steps them.
+//! A cluster that tests put together from the crates below, for situations that `Cluster` does not
+//! allow: appliers that stand still until the test steps them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,12 +18,12 @@ use remora::floors::txn::{
 };
 use remora::protocol::Protocol;
 
-/// See the [module](self).
+/// A cluster whose appliers stand still until the test steps them.
 pub struct Rig<F: Host> {
     pub fabric: F,
     admin: Registration,
     metadata: RefCell<Metadata>,
-    /// Whose tables are made.
+    /// The protocol for which the tables are made.
     protocol: Protocol,
     appliers: RefCell<Vec<Applier>>,
     vcache: Arc<VersionCache>,
@@ -164,7 +164,7 @@ impl<F: Host> Rig<F> {
         }
     }
 
-    /// Whether all is as it should be.
+    /// Returns what an inspection of a table finds.
     pub fn inspect(&self, table: &Table) -> Inspection {
         let found = self.administer(async |lane: &Lane| inspect(lane, table, &mut |_| ()).await);
         found.map_err(Error::from).unwrap()

@@ -1,4 +1,4 @@
-//! What a program costs that does nothing.
+//! The cost of a program that does nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use remora::{Cluster, WorkerOptions};
 
 const THREADS: usize = 8;
 
-/// Runs a test in a process of its own: what other tests do meanwhile is not at rest.
+/// Runs a test in its own process, because other tests in this process are not at rest.
 fn alone(test: &str, body: impl FnOnce()) {
     const ALONE: &str = "REMORA_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {

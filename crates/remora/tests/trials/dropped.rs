@@ -1,9 +1,9 @@
 //! Futures that are dropped inside a transaction, which then goes on.
 //!
-//! A program may drop any future that it awaits: it takes the first of two that is ready, or sets a
-//! time limit. What the dropped round did is unknown then. The transaction goes on, commits, aborts
-//! or is dropped itself, and each of these must leave what it leaves without any drop: no lost
-//! update, no lock, no prepared slot, equal replicas.
+//! A program may drop any future that it awaits, for example because it takes the first of two that
+//! is ready, or sets a time limit. Then it is unknown what the dropped round did. The transaction
+//! goes on, commits, aborts or is dropped itself. Each of these must have the same effect as
+//! without a drop: no lost update, no lock, no prepared slot, equal replicas.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

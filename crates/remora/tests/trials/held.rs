@@ -1,4 +1,4 @@
-//! How long locks are held, and what is sent for those who wait for them.
+//! How long locks are held, and that a release is sent even if the holder's thread is busy.
 
 use std::cell::Cell;
 use std::rc::Rc;

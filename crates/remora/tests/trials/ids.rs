@@ -1,4 +1,4 @@
-//! Transaction ids of a client incarnation come to an end; its transactions do not.
+//! A client incarnation runs out of transaction ids, and its transactions go on.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,7 +15,8 @@ every_protocol!(a_client_goes_on_as_another_one);
 
 const KEYS: u64 = 16;
 
-/// Whose ids were used, and how attempts ended that neither committed nor aborted.
+/// The incarnations whose ids were used, and the outcomes of attempts that neither committed nor
+/// aborted.
 #[derive(Default)]
 struct Told {
     owners: BTreeSet<u32>,
@@ -60,7 +61,8 @@ fn a_client_goes_on_as_another_one(protocol: Protocol) {
     assert_eq!((at_rest.locked, at_rest.torn, at_rest.differing_lines), (0, 0, 0));
 }
 
-/// Nobody renews a client that has no lease: the limit is told.
+/// A client that has no lease does not become another incarnation: its transactions fail with the
+/// limit.
 #[test]
 fn without_a_lease_the_end_is_told() {
     let cluster = support::embedded(Protocol::default(), 1).with_lease(None).with_transaction_ids(10);

@@ -1,5 +1,4 @@
-//! What hostile but fair programs do with the library, one file a kind of use: each test failed
-//! once.
+//! Unusual but legitimate uses of the library, one file for each kind. Each test has failed once.
 
 #[macro_use]
 #[path = "../support/mod.rs"]

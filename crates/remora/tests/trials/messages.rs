@@ -16,7 +16,7 @@ fn small(protocol: Protocol) -> Cluster {
     options(protocol, 1).node_bytes(2 << 20).open().unwrap()
 }
 
-/// No number makes anything panic: it works, or its limit is an error.
+/// No number causes a panic: the call works, or fails with the limit.
 #[test]
 fn numbers_without_bounds() {
     let many = [0, 1, 63, 64, 65, 1 << 32, usize::MAX - 1, usize::MAX];
