@@ -1,5 +1,5 @@
-//! The `remora` command as its users meet it: exit status, one line for what is wrong, JSON that
-//! scripts can read.
+//! The `remora` command as its users see it: its exit status, one line for an error, and JSON for
+//! scripts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("the command writes UTF-8")
 }
 
-/// A run that is over at once.
+/// The command line of a run that is over at once.
 const SMALL: &str = "bench smallbank --threads 2 --coroutines 4 --accounts 1000 --transactions 3000";
 
-/// A place for a test's file.
+/// Returns a path for a test's file.
 fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
@@ -434,7 +434,7 @@ fn bare_rounds_are_measured() {
     assert!(table.contains("cas-read") && table.contains("missing"), "{table}");
 }
 
-/// What is measured here is simulated afterwards, by the same names.
+/// The profile of what was measured can be simulated, and has the same names.
 #[test]
 fn a_profile_of_what_was_measured_is_written_and_simulated() {
     for (fabric, base) in [("shm", "cxl"), ("tcp", "ethernet10g")] {

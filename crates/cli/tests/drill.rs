@@ -1,8 +1,7 @@
-//! Litmus test L15, "crash tests must kill processes, not threads": the published artifacts have a
-//! thread stand still and call that a crash, so that its sockets stay open, its destructors run,
-//! and whatever it shares with the living goes on being served. Here every client is a process and
-//! dies by `kill -9`, at whatever instruction it is at; what it has posted may land, and nothing of
-//! it says goodbye.
+//! Litmus test L15, "crash tests must kill processes, not threads": the published artifacts stop a
+//! thread and call that a crash. Then its sockets stay open, its destructors run, and what it
+//! shares with living threads is still served. Here every client is a process and dies by `kill
+//! -9`, at any instruction. What it has posted may take effect, and it does not leave in order.
 
 mod support;
 
@@ -30,7 +29,7 @@ fn drill(name: &str, options: &str) -> Value {
     drill_at(4_000, name, options)
 }
 
-/// Few customers, so that the survivors do meet what the dead have locked.
+/// Runs a drill with few customers, so that the survivors meet locks of dead clients.
 fn drill_at(rate: u64, name: &str, options: &str) -> Value {
     let report = json(&remora(name, &words(&format!("drill --accounts 200 --rate {rate} --report - {options}"))));
     assert_sound(&report, 7);
@@ -92,7 +91,7 @@ fn two_are_killed_shm_ford() {
     two_are_killed("shm", "ford");
 }
 
-/// The first has primaries, the second is whichever: each comes back with nothing, and is given
+/// Two memory nodes are killed, the first of which has primaries. Each comes back empty, and gets
 /// copies.
 fn nodes_are_killed(protocol: &str) {
     let name = format!("drill-nodes-{protocol}");
@@ -101,12 +100,11 @@ fn nodes_are_killed(protocol: &str) {
         "--protocol {protocol} --kill nodes --memory-nodes 4 --spares 1 --every 5 --seconds 10 --lease-ms 500 --csv {}",
         csv.display()
     );
-    // A rate that a busy machine has room for, so that what is missing is missing because of the
-    // kill.
+    // The rate is one that a busy machine can do, so transactions that are missing are missing
+    // because of the kill.
     let report = drill_at(1_000, &name, &options);
     assert_eq!((&report["kills"], &report["clients"]), (&2.into(), &4.into()), "{report:#}");
-    // After each of them there were as many copies again, and after the last one all clients have
-    // gone on.
+    // After each kill all copies were there again, and after the last one all clients have gone on.
     assert_eq!(report["copies_ms"].as_array().unwrap().len(), 2, "{report:#}");
     let text = fs::read_to_string(csv).unwrap();
     let rows = |what: &str| text.lines().filter(|row| row.contains(",node-") && row.ends_with(what)).count();
@@ -125,7 +123,8 @@ fn nodes_are_killed_ford() {
     nodes_are_killed("ford");
 }
 
-/// Many die while they connect, or while they recover another one; and no slot of theirs is lost.
+/// Many clients die while they connect, or while they recover another one, and none of their slots
+/// is lost.
 #[test]
 #[ignore = "long: a part of .ci/long"]
 fn thirty_are_killed_within_seconds() {
@@ -133,8 +132,8 @@ fn thirty_are_killed_within_seconds() {
     assert_eq!(report["kills"], 30);
 }
 
-/// Who stands still between two kills is taken for dead: over TCP it goes on as a new client, and
-/// on shared memory its process is ended. Neither does any harm.
+/// A client that stands still between two kills is taken for dead. Over TCP it goes on as a new
+/// client, and on shared memory its process is ended. Neither does any harm.
 #[test]
 fn clients_that_stand_still_are_taken_for_dead() {
     for (fabric, taken) in [("tcp", "fenced"), ("shm", "ended_by_others")] {
@@ -145,7 +144,7 @@ fn clients_that_stand_still_are_taken_for_dead() {
     }
 }
 
-/// Also a drill can be killed, and leaves no process behind.
+/// A drill that is killed leaves no process behind.
 #[test]
 fn a_drill_that_is_killed_takes_its_processes_with_it() {
     let mut drill = Process::start("drill-killed", &words("drill --seconds 60 --rate 1000"));
@@ -153,7 +152,7 @@ fn a_drill_that_is_killed_takes_its_processes_with_it() {
     let history = folder.join("client-3.jsonl");
     drill.wait_until("at work", |_| fs::metadata(&history).is_ok_and(|file| file.len() > 0));
     drill.kill();
-    // The sign of life of each process: it gives up its lock when it ends.
+    // Each process holds a lock while it is alive, and gives it up when it ends.
     let began = Instant::now();
     let signs = || {
         let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
@@ -190,7 +189,7 @@ fn drills_that_make_no_sense_are_refused() {
 
 const BANK: &str = "bench smallbank --threads 1 --coroutines 4 --report -";
 
-/// What a killed client has paid in last, only a ledger knows; everything else can be told once it
+/// Only a ledger has the last payment of a killed client. Everything else is known once the client
 /// is recovered.
 #[test]
 fn money_is_known_after_a_kill_where_there_is_a_ledger() {
@@ -217,12 +216,13 @@ fn money_is_known_after_a_kill_where_there_is_a_ledger() {
         let mut victim =
             Process::start(&format!("{name}-victim"), &options.iter().map(String::as_str).collect::<Vec<_>>());
         victim.wait_until("a history", |_| fs::metadata(&history).is_ok_and(|file| file.len() > 0));
-        // Without the option: who has loaded the tables has decided.
+        // This client has no option for the ledger: the client that loaded the tables has decided.
         let beside = run("beside", "--transactions 100");
         assert_eq!(beside["config"]["ledger"], ledger);
         assert!(beside["invariants"][0]["detail"].as_str().unwrap().contains("at work"), "{beside:#}");
         victim.kill();
-        // It finds out who is dead by itself, and recovers it, for nobody else is there.
+        // This client finds the dead client by itself, and recovers it, because there is no other
+        // client.
         let checked = run("check", "--check");
         if ledger {
             assert_sound(&checked, 4);
@@ -239,8 +239,8 @@ fn money_is_known_after_a_kill_where_there_is_a_ledger() {
     }
 }
 
-/// A client that stands still for longer than its lease is taken for dead, and told so when it goes
-/// on: it comes back as a new one, and nothing of the old one does any harm.
+/// A client that stands still for longer than its lease is taken for dead, and learns this when it
+/// goes on. It connects again as a new client, and nothing of the old one does any harm.
 #[test]
 fn a_client_that_was_taken_for_dead_goes_on_as_a_new_one() {
     let (_nodes, connect) = listen("fenced", 3);
@@ -271,8 +271,8 @@ fn a_client_that_was_taken_for_dead_goes_on_as_a_new_one() {
         assert!(began.elapsed() < support::PATIENCE, "{}", configuration());
         std::thread::sleep(Duration::from_millis(20));
         if stopped.elapsed() > Duration::from_secs(3) {
-            // It was stopped while it had the configuration's lock, and nobody can change anything:
-            // elsewhere, then.
+            // The client was stopped while it had the configuration's lock, so no other client can
+            // change anything. Stop it at another time.
             slow.signal(Signal::CONT);
             std::thread::sleep(Duration::from_millis(20));
             slow.signal(Signal::STOP);

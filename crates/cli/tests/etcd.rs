@@ -61,7 +61,7 @@ mod present {
         let beside = run("etcd-beside", "--transactions 100");
         assert!(beside["invariants"][0]["detail"].as_str().unwrap().contains("at work"), "{beside:#}");
         victim.kill();
-        // etcd has to find out first that the process does not live any more.
+        // etcd first has to notice that the process has ended.
         let began = Instant::now();
         loop {
             let checked = run("etcd-check", "--check");
@@ -75,7 +75,7 @@ mod present {
     }
 
     /// Four memory nodes, one of them empty; four clients, two controllers. A memory node with
-    /// primaries is killed, and comes back with nothing.
+    /// primaries is killed, and comes back empty.
     #[test]
     fn memory_nodes_are_killed() {
         let server = Server::start();
@@ -93,7 +93,7 @@ mod present {
             assert_eq!((&report["kills"], &report["histories"]["anomalies"]), (&1.into(), &0.into()), "{report:#}");
             assert_eq!(report["copies_ms"].as_array().unwrap().len(), 1, "{report:#}");
             let timeline = fs::read_to_string(csv).unwrap();
-            // It is killed, started again, and its copies are restored.
+            // The node is killed, started again, and its copies are restored.
             assert!(timeline.matches(",node-").count() == 3 && !timeline.contains(",node-3"), "not the spare");
             assert_all_have_gone_on(&timeline, 4);
         }
@@ -110,15 +110,15 @@ mod present {
         client.wait_until("a history", |_| length(&history) > 0);
         server.signal("-STOP");
         let stopped = Instant::now();
-        // Longer than the lease, and than it takes to find out that nobody answers; in long runs a
-        // minute.
+        // Longer than the lease, and longer than a client needs to notice that etcd does not
+        // answer. In long runs it is a minute.
         let away = if std::env::var_os("REMORA_LONG").is_some() { 60 } else { 5 };
         client.wait_until("a pause", |_| stopped.elapsed() > Duration::from_secs(away));
         let before = length(&history);
         client.wait_until("more history", |_| length(&history) > before + (256 << 10));
         server.signal("-CONT");
         client.wait_until("a pause", |_| stopped.elapsed() > Duration::from_secs(away + 3));
-        // It knows nothing any more of who lives, and is told.
+        // The new etcd does not know any more which clients are alive, and the clients tell it.
         server.kill();
         let (killed, before) = (Instant::now(), length(&history));
         client.wait_until("a pause", |_| killed.elapsed() > Duration::from_secs(1));
@@ -144,7 +144,7 @@ mod present {
             let refused = by(who, options);
             assert!(refused.code == Some(2) && refused.errors.contains(&server.address()), "{}", refused.errors);
         }
-        // This one knows no users, and says so.
+        // This etcd has no users, and says so.
         write(&issued.file("password"), "secret of many\n");
         let user = format!("{good} --etcd-user remora --etcd-password-file {}", file("password"));
         let refused = by("etcd-user", &user);

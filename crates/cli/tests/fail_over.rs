@@ -1,4 +1,4 @@
-//! Memory nodes that are killed under clients and controllers that are processes of their own.
+//! Memory nodes are killed while clients and controllers run, each in its own process.
 
 mod support;
 #[path = "../../membership/tests/etcd_support/wire.rs"]
@@ -13,7 +13,7 @@ use serde_json::Value;
 use support::{Node, Process, listen, remora, scratch, words};
 use wire::Wire;
 
-/// Files of one test, none of them there yet.
+/// Returns the path of a test's file, which does not exist yet.
 fn fresh(name: &str) -> PathBuf {
     let path = scratch(name);
     let _ = fs::remove_file(&path);
@@ -25,8 +25,8 @@ fn committed_so_far(history: &PathBuf) -> usize {
 }
 
 /// Two clients, two controllers, three memory nodes. The leader is killed, then the controller that
-/// conducted, then another memory node; the first one comes back with nothing, and a client comes
-/// that has seen none of it.
+/// conducted, then another memory node; the first one comes back empty, and a client connects that
+/// has seen none of this.
 fn goes_on(protocol: &str) {
     let name = |what: &str| format!("lost-{protocol}-{what}");
     let (mut nodes, connect) = listen(&name("node"), 3);
@@ -66,7 +66,7 @@ fn goes_on(protocol: &str) {
     nodes[0].process.kill();
     goes_on(&mut clients);
     controllers[0].kill();
-    // It has lost its memory, and is given copies of what the others have.
+    // The node has lost its memory, and gets copies from the other nodes.
     nodes[0] = Node::start(&name("back"), &format!("--listen {leader} --size 64MiB"));
     clients.push(client("late"));
     goes_on(&mut clients);
@@ -104,8 +104,8 @@ fn ford_goes_on_without_memory_nodes() {
     goes_on("ford");
 }
 
-/// Copies that each table has at least, as `remora status` says; `None` while some are being made,
-/// or it cannot be asked.
+/// Returns the smallest number of copies of each table, as `remora status` shows it. Returns `None`
+/// while copies are being made, or if the command fails.
 fn copies(name: &str, connect: &str) -> Option<Vec<u64>> {
     let status = remora(name, &["status", "--connect", connect, "--report", "-"]);
     let status: Value = serde_json::from_str(&status.output).ok()?;
@@ -114,8 +114,8 @@ fn copies(name: &str, connect: &str) -> Option<Vec<u64>> {
     settled.then(|| tables.iter().filter_map(|table| table["copies"].as_u64()).collect())
 }
 
-/// Four memory nodes, one of them empty; the leader is killed, comes back with nothing, and another
-/// one is drained.
+/// Four memory nodes, one of them empty. The leader is killed, comes back empty, and another node
+/// is drained.
 fn copies_are_restored(protocol: &str) {
     let name = |what: &str| format!("copied-{protocol}-{what}");
     let (mut nodes, connect) = listen(&name("node"), 4);
@@ -218,7 +218,7 @@ fn a_memory_node_is_added() {
     let added = add(fourth.address());
     assert_eq!(added.code, Some(0), "{}", added.errors);
     let before = shards(&all);
-    // They are of different sizes, and it is these that are spread evenly.
+    // The shards have different sizes, and their bytes are spread evenly.
     assert!(before.iter().min().unwrap() * 2 > *before.iter().max().unwrap(), "{before:?}");
     assert_eq!(before.iter().sum::<u64>() % 3, 0, "three copies: {before:?}");
     goes_on(&mut client, "with four nodes");
@@ -263,7 +263,8 @@ fn a_memory_node_is_added() {
     let checked = remora("added-check", &checking);
     assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
 
-    // What said where it is is lost, with everybody who knew.
+    // The configuration that had the new node's address is lost, together with every process that
+    // knew the address.
     controllers[1].kill();
     fs::remove_file(&configuration).expect("a file");
     let drained = nodes[1].address().to_owned();
@@ -281,8 +282,8 @@ fn a_memory_node_is_added() {
     assert_eq!(left.code, Some(0), "{}", left.errors);
 }
 
-/// The only node that could take what another one is to give up has no room for it; the next one
-/// that is added has, and dies before it has everything. All of that is said.
+/// The only node that could take the shards of a drained one has no room for them. The next node
+/// that is added has room, and dies before it has all shards. The commands report all of this.
 #[test]
 #[ignore = "long: a part of .ci/long"]
 fn what_does_not_move_says_why() {
@@ -342,8 +343,8 @@ fn what_does_not_move_says_why() {
     assert!(lost.code == Some(2) && lost.errors.contains("lost again"), "{}", lost.errors);
 }
 
-/// An operator starts everything at once after a power failure. A memory node is gone, or has
-/// nothing any more, and no process was there to see it.
+/// An operator starts everything at once after a power failure. A memory node is gone, or empty,
+/// and no process has seen it die.
 #[test]
 #[ignore = "long: a part of .ci/long"]
 fn a_controller_may_come_after_a_node_has_died() {
@@ -371,8 +372,8 @@ fn a_controller_may_come_after_a_node_has_died() {
     let mut first = control("first");
     works("goes-on", "--transactions 1000");
 
-    // The controller dies, the node comes back, and another one loses its memory before anybody
-    // looks.
+    // The controller dies, the node comes back, and another node loses its memory before any
+    // process looks.
     first.kill();
     nodes[0] = Node::start("unseen-back", &format!("--listen {leader} --size 64MiB"));
     let third = nodes[2].address().to_owned();
@@ -387,12 +388,13 @@ fn a_controller_may_come_after_a_node_has_died() {
     works("again", "--transactions 1000");
     works("left", "--check");
 
-    // A client that comes as a node dies waits until the cluster goes on without it.
+    // A client that connects while a node dies waits until the cluster goes on without the node.
     nodes[1].process.kill();
     works("at-once", "--transactions 1000");
     works("left-at-last", "--check");
 
-    // Nobody answers for longer than anybody's patience: nobody is given up for that.
+    // No node answers for longer than the patience of any process. The cluster gives no node up for
+    // that.
     nodes[1] = Node::start("unseen-third", &format!("--listen {} --size 64MiB", nodes[1].address()));
     second.wait_until("three copies again", |_| has_three());
     for signal in [Signal::STOP, Signal::CONT] {
@@ -404,8 +406,8 @@ fn a_controller_may_come_after_a_node_has_died() {
     let refused = remora("unseen-drain", &words(&format!("drain {meet} {leader}")));
     assert!(refused.code == Some(2) && refused.errors.contains("--fewer-copies"), "{}", refused.errors);
 
-    // One is lost that lives, and then what said so is lost too: nobody takes its word for what is
-    // there.
+    // A node is lost that is alive, and then the configuration that said so is lost, too. No client
+    // uses the node's content.
     nodes[2].process.signal(Signal::STOP);
     works("without-third", "--transactions 1000");
     second.kill();
@@ -417,7 +419,7 @@ fn a_controller_may_come_after_a_node_has_died() {
     third.wait_until("three copies again, of a node that gave up what it had", |_| has_three());
     works("all-in-all", "--check");
 
-    // A node is lost again, and a controller is there that has seen it.
+    // A node is lost again, and this time a controller has seen it.
     nodes[0].process.signal(Signal::STOP);
     works("without-first", "--transactions 1000");
     nodes[0].process.signal(Signal::CONT);
@@ -449,8 +451,8 @@ fn a_client_that_alone_has_lost_a_node_goes_on() {
     let mut client = Process::start("alone-client", &words(&bank));
     client.wait_until("commits", |_| committed_so_far(&history) > 500);
     wire.cut();
-    // There is nothing to wait for but time: it misses the node within a second, and gives itself
-    // up after four leases.
+    // The test can only wait for time to pass: the client notices the loss within a second, and
+    // gives up its incarnation after four leases.
     std::thread::sleep(Duration::from_secs(4));
     wire.mend();
     let before = committed_so_far(&history);

@@ -1,7 +1,8 @@
-//! A memory node and its clients on a network of their own, whose link can be cut: then nobody is
-//! told anything, unlike by a process that is killed, whose system still closes its connections.
+//! A memory node and its clients on their own network, whose link can be cut. Then no process gets
+//! any notice. If a process is killed, in contrast, its system still closes its connections.
 //!
-//! Needs `ip` of iproute2 and the right to make network namespaces; skipped where it has not both.
+//! The tests need `ip` of iproute2 and the right to make network namespaces. They are skipped if
+//! one of the two is missing.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -11,21 +12,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Longer than a machine that is busy with everything else needs for anything here.
+/// How long a step may take, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A client says that a node is down within a second; this is for machines that are busy.
+/// How long a client may take to report that a node is down. It takes a second, and longer on a
+/// busy machine.
 const ERROR_TIME_MAX: Duration = Duration::from_secs(5);
 
 const NODE: &str = "10.77.0.1";
 const CLIENT: &str = "10.77.0.2";
 
-/// Two namespaces, joined by one link. They go with this value.
+/// Two namespaces, joined by one link. They are removed when this value is dropped.
 struct Network {
     node: String,
     client: String,
 }
 
-/// Runs `ip`; what it said if it failed.
+/// Runs `ip`. Fails with what the command said.
 fn ip(line: &str) -> Result<(), String> {
     let output = Command::new("ip").args(line.split_whitespace()).output().map_err(|error| error.to_string())?;
     if output.status.success() { Ok(()) } else { Err(format!("ip {line}: {}", text(&output.stderr))) }
@@ -36,7 +38,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl Network {
-    /// `None`, with a word why, where there can be none.
+    /// Makes the network. Returns `None`, and prints the reason, if it cannot be made.
     fn new() -> Option<Network> {
         let process = std::process::id();
         let network = Network { node: format!("remora-{process}-node"), client: format!("remora-{process}-client") };
@@ -74,12 +76,12 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for namespace in [&self.node, &self.client] {
-            let _ = ip(&format!("netns delete {namespace}")); // it may not have come to be
+            let _ = ip(&format!("netns delete {namespace}")); // it may not exist
         }
     }
 }
 
-/// A process of the command in a namespace. It ends with this value.
+/// A process of the command in a namespace. It ends when this value is dropped.
 struct Process(Child);
 
 impl Process {
@@ -103,7 +105,8 @@ impl Process {
         line
     }
 
-    /// Waits until it has ended: exit status, output, errors. It says less than a pipe holds.
+    /// Waits until the process has ended. Returns its exit status, its output and its errors. A
+    /// pipe has room for both.
     #[track_caller]
     fn wait(mut self) -> (Option<i32>, String, String) {
         let began = Instant::now();
@@ -119,7 +122,7 @@ impl Process {
         (code, text(&output), text(&errors))
     }
 
-    /// Waits until it has ended well; its report.
+    /// Waits until the process has ended well. Returns its report.
     #[track_caller]
     fn report(self) -> Value {
         let (code, output, errors) = self.wait();
@@ -137,12 +140,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it may have ended
+        let _ = self.0.kill(); // the process may have ended
         let _ = self.0.wait();
     }
 }
 
-/// A new key file, gone with this value.
+/// A new key file, which is removed when this value is dropped.
 struct KeyFile(PathBuf);
 
 impl KeyFile {
@@ -175,7 +178,8 @@ fn a_link_that_is_cut_is_an_error_that_names_the_node_within_a_second() {
     let (address, _) = address.split_once(',').expect("more behind the address");
     let status = || network.at_client(&format!("status --connect {address} {key} --report -")).report();
 
-    // Cold accounts only: what the first client had locked when it was cut off stays locked.
+    // The second client uses only cold accounts, because the locks of the first client stay when it
+    // is cut off.
     let bank = format!(
         "bench smallbank --connect {address} --threads 1 --coroutines 4 --accounts 20000 --hot-probability 0 --report -"
     );
@@ -183,7 +187,7 @@ fn a_link_that_is_cut_is_an_error_that_names_the_node_within_a_second() {
 
     let mut client = network.at_client(&format!("{bank} {key} --seconds 600"));
     let began = Instant::now();
-    // Many more than connecting and loading take.
+    // Many more frames than connecting and loading take.
     while status()["nodes"][0]["frames"].as_u64() < Some(20_000) {
         assert!(client.runs() && began.elapsed() < PATIENCE, "no transactions");
         thread::sleep(Duration::from_millis(20));

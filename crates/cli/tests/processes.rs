@@ -1,5 +1,5 @@
-//! Memory nodes and clients as processes of their own: what they do together, and what the others
-//! do when one is killed.
+//! Memory nodes and clients in processes of their own: they work together, and go on when one of
+//! them is killed.
 
 mod support;
 
@@ -16,14 +16,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 use support::{Ended, Node, Process, listen, new_file, remora, scratch, words};
 
-/// A client's report.
+/// Returns a client's report.
 #[track_caller]
 fn report(ended: &Ended) -> Value {
     assert_eq!(ended.code, Some(0), "{}", ended.errors);
     serde_json::from_str(&ended.output).expect("a report")
 }
 
-/// Whether each invariant holds.
+/// Returns whether each invariant holds.
 fn holds(report: &Value) -> Vec<Option<bool>> {
     report["invariants"].as_array().expect("invariants").iter().map(|one| one["holds"].as_bool()).collect()
 }
@@ -50,7 +50,8 @@ fn two_clients_at_once_are_serializable_together() {
     let mut clients: Vec<Process> = Vec::new();
     for (index, history) in histories.iter().enumerate() {
         let history = history.to_str().unwrap();
-        // Who is later takes the sizes of who was first; they meet on a few accounts.
+        // The client that comes later takes the sizes of the first one. Both use a few accounts, so
+        // their transactions meet.
         let options =
             format!("--accounts 40 --hot-fraction 0.1 --transactions 2000 --seed {index} --history {history}");
         clients.push(Process::start(&format!("two-client{index}"), &bank(&connect, &options)));
@@ -73,7 +74,7 @@ fn two_clients_at_once_are_serializable_together() {
     let checked = report(&remora("two-invariants", &bank(&connect, "--check")));
     assert_eq!(holds(&checked), [Some(true); 4], "{checked:#}");
     assert_eq!(checked["committed"], 0);
-    // In any order.
+    // The nodes can be named in any order.
     let reversed = connect.split(',').rev().collect::<Vec<_>>().join(",");
     let counted = remora("two-rows", &["status", "--connect", &reversed, "--rows", "--report", "-"]);
     let counted: Value = serde_json::from_str(&counted.output).unwrap();
@@ -127,12 +128,12 @@ fn options_that_contradict_what_is_there_are_refused() {
     }
     let tatp = remora("contradict-tatp", &["bench", "tatp", "--connect", &connect]);
     assert_refused(&tatp, &["smallbank", "tatp"]);
-    // One node of two, and one twice.
+    // Only one node of two is named, or one node twice.
     let (first, second) = connect.split_once(',').unwrap();
     assert_refused(&remora("contradict-one", &bank(first, "")), &["name all"]);
     assert_refused(&remora("contradict-twice", &bank(&format!("{first},{first}"), "")), &["named twice"]);
-    // In another order they are the same. A client that was refused does not count as one that
-    // came.
+    // Named in another order they are the same cluster. A client that was refused does not count as
+    // one that was there.
     let again = remora("contradict-order", &bank(&format!("{second},{first}"), "--accounts 100 --transactions 10"));
     assert_eq!(holds(&report(&again)), [Some(true); 4]);
     assert_refused(&remora("contradict-nobody", &bank("127.0.0.1:1", "")), &["127.0.0.1:1"]);
@@ -152,7 +153,7 @@ fn tatp_and_the_bound_without_transactions_are_shared_too() {
     let bare = ["--connect", &connect, "--protocol", "unsynchronized"];
     let ran = report(&remora("tatp-bare", &[&tatp[..], &bare].concat()));
     assert_eq!(holds(&ran), [None; 6], "{ran:#}");
-    // What it has left behind is no client's fault.
+    // The bound without transactions has left differences, and no client is blamed for them.
     let ran = report(&remora("tatp-third", &[&tatp[..], &["--connect", &connect]].concat()));
     assert_eq!(holds(&ran), [None; 6], "{ran:#}");
     assert!(ran["invariants"][0]["detail"].as_str().unwrap().contains("without transactions"));
@@ -230,7 +231,7 @@ fn a_key_is_asked_for() {
     assert_eq!(status.code, Some(0), "{}", status.errors);
 }
 
-/// The key goes from machine to machine, step by step, while everything runs.
+/// The key is changed on one machine after the other, in steps, while everything runs.
 #[test]
 fn a_key_is_changed_while_clients_come_and_go() {
     let [made, nodes_have, clients_have, old] =
@@ -279,13 +280,13 @@ fn a_key_is_changed_while_clients_come_and_go() {
     let before = recorded();
     stays.wait_until("transactions behind the change", |_| recorded() > before);
 
-    // Nodes tell once that a file is of no use, and go on without it.
+    // Memory nodes report once that a key file cannot be used, and go on without it.
     fs::write(&nodes_have, "rubbish").unwrap();
     for _ in 0..2 {
         assert_eq!(client("change-broken", &clients_have).code, Some(0));
     }
     stays.signal(Signal::INT);
-    // It connects once more for that: its key has been read again.
+    // The client connects again for that, with the new key, because it has read the file again.
     let stayed = report(&stays.wait());
     assert_eq!(holds(&stayed), [Some(true); 4], "{stayed:#}");
     for mut node in nodes {
@@ -370,7 +371,7 @@ fn wait_for_history(client: &mut Process, history: &PathBuf) {
 #[test]
 fn a_client_that_is_killed_leaves_the_others_in_doubt_but_at_work() {
     let (_nodes, connect) = listen("killed", 3);
-    // Loaded, so that both find tables.
+    // The tables are loaded first, so that both clients find them.
     let loaded = report(&remora("killed-load", &bank(&connect, "--accounts 40 --hot-fraction 0.1 --transactions 10")));
     assert_eq!(holds(&loaded), [Some(true); 4]);
     let history = scratch("killed.jsonl");
@@ -390,7 +391,7 @@ fn a_client_that_is_killed_leaves_the_others_in_doubt_but_at_work() {
     assert_eq!(holds(&checked), [None; 4], "{checked:#}");
 }
 
-/// What a killed client has done stands in its history, so what the others have seen of it can be
+/// The history of a killed client has what it did. So what other clients have seen of it can be
 /// checked.
 #[test]
 fn histories_beside_a_killed_client_can_be_checked() {
@@ -410,7 +411,7 @@ fn histories_beside_a_killed_client_can_be_checked() {
     killed.kill();
     assert!(report(&other.wait())["committed"].as_u64().unwrap() > 0);
 
-    // Nothing has committed that was not announced.
+    // Every transaction that has committed was announced before.
     let mut announced = HashSet::new();
     for line in fs::read_to_string(killed_history).unwrap().lines() {
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
@@ -426,7 +427,7 @@ fn histories_beside_a_killed_client_can_be_checked() {
     }
     assert!(announced.len() <= 4, "one for each coroutine: {announced:?}");
 
-    // As if it had been killed in the middle of a line.
+    // The history looks as if the client had been killed in the middle of a line.
     let mut file = fs::OpenOptions::new().append(true).open(&histories[0]).unwrap();
     file.write_all(b"{\"id\":1,\"worker\":1,\"sta").unwrap();
     assert_refused(&remora("durable-whole", &["check", killed_history, other_history]), &[killed_history, "truncated"]);
@@ -469,7 +470,7 @@ fn a_memory_node_that_is_killed_is_named() {
         if signal == Signal::TERM {
             assert_eq!(nodes[1].process.wait().code, Some(0), "also with clients connected");
         }
-        // What is left of the cluster can still be looked at.
+        // The status of the remaining nodes can still be shown.
         let status = remora("node-killed-status", &["status", "--connect", &connect]);
         assert_eq!(status.code, Some(1));
         assert!(status.errors.contains(nodes[1].address()) && !status.errors.contains(nodes[0].address()));
@@ -520,7 +521,7 @@ fn memory_in_files_outlives_its_server() {
     }
 }
 
-/// A file of the version before this one. Its superblock says so.
+/// A file of the format version before this one, as its superblock says.
 #[test]
 fn a_memory_node_of_another_format_is_refused_untouched() {
     let path = new_file("format-node");

@@ -244,7 +244,8 @@ impl Watcher<'_> {
                 self.shut.set(true);
             });
             let mut ends = None;
-            // All tasks share one lane. Each is polled, whichever is ready, and checks for itself.
+            // All tasks share one lane. So every task is polled, and checks by itself whether it is
+            // ready.
             poll_fn(|context| {
                 let _ = all.as_mut().poll(context);
                 if ends.is_none() {

@@ -524,7 +524,8 @@ impl Keeper {
             pin!(self.keep_sweeping(lane, lease)),
             pin!(self.keep_acknowledging(lane, lease)),
         );
-        // All four share one lane. Each is polled, whichever is ready, and checks for itself.
+        // All four tasks share one lane. So every task is polled, and checks by itself whether it
+        // is ready.
         poll_fn(|context| {
             let _ = renew.as_mut().poll(context);
             let _ = judge.as_mut().poll(context);

@@ -203,8 +203,8 @@ fn keys_whose_hashes_collide() {
             let limit = remora::floors::txn::limits::LOOKUP_ATTEMPTS as u64;
             let once = TransactionOptions::default().attempts(1);
             let found = session.transact_with(once, async |tx| rows.get(tx, key(*words)).await).await;
-            // Nobody has twenty 64-bit hashes that are all the same; a few are met, more are an
-            // abort.
+            // Twenty keys with equal 64-bit hashes do not occur by chance. A lookup handles a few
+            // of them, and aborts if there are more.
             match found {
                 Ok(found) => assert_eq!(found, (words[0] < 20).then_some(Words([words[0]]))),
                 Err(error) => assert!(words[0] >= limit, "{words:?}: {error}"),

@@ -231,7 +231,7 @@ fn a_scan_sees_every_key_once(protocol: Protocol) {
                     let (from, to) = (random.below(KEYS), random.below(KEYS));
                     session
                         .transact(async |tx| {
-                            // The next one behind, whichever that is, so that there is one mostly.
+                            // The next key at or after `from`, so that there is mostly one.
                             let Some((moved, value)) = ordered.first(tx, key(from)..).await? else { return Ok(()) };
                             if ordered.get(tx, key(to)).await?.is_none() {
                                 ordered.remove(tx, moved).await?;
@@ -267,8 +267,8 @@ fn a_scan_sees_every_key_once(protocol: Protocol) {
                     Err(error) => panic!("seed {seed}: {error}"),
                 }
                 if protocol.spec().locks_reads {
-                    // A scan keeps writers out while it lasts, and two that follow one another
-                    // would do so for ever.
+                    // A scan keeps writers out while it lasts. Two scans that directly follow one
+                    // another would do so without end.
                     session.lane().sleep(random.below(2_000_000)).await;
                 }
             }

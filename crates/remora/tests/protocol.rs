@@ -125,8 +125,8 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
         // A bucket brings its records; the lock of one has to be taken by another round.
         let cold = u64::from(ford.hitchhike);
         let further = u64::from(!ford.background_release) * 2;
-        // The cluster's cache is asked by a call instead, and told also of what nobody else is
-        // needed for.
+        // A call to the cluster's cache replaces the validation, and is also needed to publish when
+        // nothing else has to be validated.
         let told = u64::from(ford.validation == Validation::Global);
         return RoundTrips {
             cold,
@@ -1106,7 +1106,7 @@ fn a_node_that_fails_is_named(protocol: Protocol) {
                 // Half of it lives elsewhere: all or nothing.
                 let half = session.transact(async |tx| transfer(tx, &rows, zero[turn], one[turn]).await);
                 assert!(matches!(half.await, Err(Error::Unavailable(error)) if error.node == NodeId(1)));
-                // And who does not need the node goes on.
+                // Transactions that do not need the node go on.
                 let key = zero[turn + 4];
                 let others = session.transact(async |tx| add(tx, &rows, key..key + 1, 1).await);
                 assert!(matches!(others.await, Ok(()) | Err(Error::Aborted(_))));
@@ -1163,7 +1163,8 @@ fn a_node_that_fails_at_any_step(protocol: Protocol) {
             }
             Err(Error::Unknown(id)) => {
                 unknown += 1;
-                // Some backup may apply it: nobody else may come in between, so its locks stay.
+                // Some backup may apply the entry. No other transaction may come in between, so the
+                // locks stay.
                 quiet(&mut workers);
                 for key in 0..4 {
                     let (node, words) = replicas_of(&fabric, &rows, key).remove(0);

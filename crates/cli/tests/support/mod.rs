@@ -1,5 +1,5 @@
-//! Processes of the command for tests: started, waited for until a deadline, and killed when their
-//! test ends, however it does.
+//! Processes of the command for tests. A test starts them and waits for them until a deadline. They
+//! are killed when the test ends, even if it fails.
 #![allow(dead_code, reason = "every test target uses a part of it")]
 
 use std::fs::{self, File};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Long enough for a machine that is busy with everything else; what takes longer hangs.
+/// How long a process may take, even on a busy machine. A process that takes longer hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A place for a test's file.
+/// Returns a path for a test's file.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// A place for a test's file that is not there yet, whatever an earlier run has left.
+/// Returns a path for a test's file, and removes the file that an earlier run may have left.
 pub(crate) fn new_file(name: &str) -> PathBuf {
     let place = scratch(name);
     let _ = fs::remove_file(&place); // most often there is none
@@ -57,7 +57,7 @@ pub(crate) struct Ended {
 }
 
 impl Process {
-    /// Starts the command; a name of its own for what it says.
+    /// Starts the command. `name` must be unique, and names the files for its output.
     pub(crate) fn start(name: &str, arguments: &[&str]) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
         command.args(arguments);
@@ -79,12 +79,12 @@ impl Process {
         Process { child: child.expect("the command has been built"), output, errors }
     }
 
-    /// What it has said so far.
+    /// Returns what the process has written to standard output so far.
     pub(crate) fn output(&self) -> String {
         fs::read_to_string(&self.output).expect("what it says is text")
     }
 
-    /// What it has complained about so far.
+    /// Returns what the process has written to standard error so far.
     pub(crate) fn errors(&self) -> String {
         fs::read_to_string(&self.errors).expect("what it says is text")
     }
@@ -98,16 +98,16 @@ impl Process {
     }
 
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.kill(); // the process may have ended
         let _ = self.child.wait();
     }
 
-    /// Whether it has ended.
+    /// Returns whether the process has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("it is our child").is_some()
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has ended.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> Ended {
         let began = Instant::now();
@@ -120,7 +120,7 @@ impl Process {
         }
     }
 
-    /// Waits until it has said something, or a file has something in it.
+    /// Waits until a condition holds, for example until the process has written something.
     #[track_caller]
     pub(crate) fn wait_until(&mut self, what: &str, holds: impl Fn(&Process) -> bool) {
         let began = Instant::now();
@@ -152,7 +152,7 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
 /// A memory node that is ready.
 pub(crate) struct Node {
     pub(crate) process: Process,
-    /// What it said when it was.
+    /// The line that the node wrote when it was ready.
     pub(crate) ready: String,
 }
 
@@ -166,20 +166,20 @@ impl Node {
         Node { process, ready }
     }
 
-    /// One over TCP, at a free port.
+    /// Starts a memory node over TCP, at a free port.
     #[track_caller]
     pub(crate) fn listen(name: &str, options: &str) -> Node {
         Node::start(name, &format!("--listen 127.0.0.1:0 --size 64MiB {options}"))
     }
 
-    /// Where it listens.
+    /// Returns the address on which the node listens.
     pub(crate) fn address(&self) -> &str {
         let (_, rest) = self.ready.split_once("listening on ").expect("it listens");
         rest.split(',').next().expect("an address")
     }
 }
 
-/// Several over TCP, and how a client names them.
+/// Starts several memory nodes over TCP. Returns them, and the list by which a client names them.
 #[track_caller]
 pub(crate) fn listen(test: &str, count: usize) -> (Vec<Node>, String) {
     let nodes: Vec<Node> = (0..count).map(|index| Node::listen(&format!("{test}-node{index}"), "")).collect();

@@ -1,4 +1,4 @@
-//! Checks of invariants while other clients are there that this one does not know.
+//! Checks of invariants while there are other clients that this one does not know.
 
 use crate::support::{Process, listen, new_file, remora, words};
 
@@ -28,7 +28,7 @@ fn a_check_does_not_believe_a_configuration_that_does_not_know_all_clients() {
         let checked = remora("checks-other-check", &words(&bench(&typo, "--check")));
         assert_eq!(checked.code, Some(0), "{attempt}: {checked:?}");
     }
-    // One with the right configuration says nothing of the kind.
+    // A client with the right configuration reports no such thing.
     let known = remora("checks-other-right", &words(&bench(&right, "--transactions 200")));
     assert_eq!((known.code, known.errors.contains("another configuration")), (Some(0), false), "{known:?}");
     running.signal(rustix::process::Signal::INT);

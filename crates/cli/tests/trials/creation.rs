@@ -1,6 +1,6 @@
-//! What a client leaves that fails, is interrupted or is killed while it creates and loads: the
-//! next client begins anew. What other commands of several steps leave: the next one finishes it,
-//! or undoes it.
+//! Clients that fail, are interrupted or are killed while they create and load tables: the next
+//! client begins anew. Other commands of several steps that do not end: the next command finishes
+//! the work, or undoes it.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::support::{Node, Process, listen, new_file, remora, words};
 
-/// Takes a while to load, and fits.
+/// A workload that takes a while to load, and fits.
 const SLOW: &str = "tpcc --warehouses 2 --transactions 20 --threads 1";
 
 fn client(name: &str, connect: &str, workload: &str) -> Process {
@@ -74,8 +74,7 @@ fn who_waits_for_a_killed_loader_says_so_and_takes_its_place() {
     assert!(ran.output.contains("throughput"), "{ran:?}");
 }
 
-/// Memory nodes in files know nothing of connections: that a process has ended is seen by the
-/// configuration.
+/// Memory nodes in files have no connections. The configuration shows that a process has ended.
 #[test]
 fn what_a_killed_loader_leaves_in_a_file_makes_way() {
     let file = new_file("creation-file-node");
@@ -114,7 +113,7 @@ fn a_waiting_client_can_be_interrupted_and_a_client_that_is_stuck_ends_at_the_se
     let ended = waiting.wait();
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.errors.contains("interrupted"), "{ended:?}");
-    // The node answers nobody: the first signal has to wait for it.
+    // The node answers no client, so the first signal has no effect until it does.
     let mut stuck = client("creation-stuck-client", &connect, SLOW);
     stuck.wait_until("it waits", |process| process.errors().contains("loads the tables"));
     node.process.signal(Signal::STOP);
@@ -150,7 +149,7 @@ impl Slow {
         Slow { nodes, there, test, _controller: controller }
     }
 
-    /// What the configuration says.
+    /// Returns what the configuration says.
     fn known(&self) -> serde_json::Value {
         let line = format!("status {} --report -", self.there);
         let status = remora(&format!("{}-status", self.test), &words(&line));
@@ -158,7 +157,8 @@ impl Slow {
         serde_json::from_str::<serde_json::Value>(&status.output).unwrap()["configuration"].take()
     }
 
-    /// Kills a command once it says something that it says only when it has begun, and not ended.
+    /// Kills a command once it has written something that it writes only after it has begun, and
+    /// before it has ended.
     fn killed(&self, line: &str, says: &str) {
         let mut command = Process::start(&format!("{}-killed", self.test), &words(line));
         command.wait_until("it has begun", |process| process.output().contains(says));
@@ -216,7 +216,7 @@ fn an_addition_whose_command_was_killed_is_finished_by_the_next() {
     slow.checked();
 }
 
-/// A command says what it waits for, though nobody looks at a terminal.
+/// A command says what it waits for, even without a terminal.
 #[test]
 fn a_check_says_that_it_waits_for_dead_clients() {
     let (_nodes, connect) = listen("creation-waits", 1);
@@ -232,7 +232,7 @@ fn a_check_says_that_it_waits_for_dead_clients() {
     assert!(checked.errors.contains("waiting until nothing is left of dead clients"), "{checked:?}");
 }
 
-/// A first key is there as a whole or not at all, and touches no file but its own.
+/// A first key file is written as a whole or not at all, and no other file is changed.
 #[test]
 fn a_keygen_that_fails_leaves_nothing() {
     let (key, beside) = (new_file("creation-half.key"), new_file("creation-half.key.new"));

@@ -21,7 +21,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a name in text")
 }
 
-/// Runs the command where no file may be larger than this: as on a full disk.
+/// Runs the command with a limit for the size of files, which acts like a full disk.
 fn remora_within(kilobytes: u32, line: &str) -> Output {
     let limited = format!("ulimit -f {kilobytes}; exec {} {line}", env!("CARGO_BIN_EXE_remora"));
     Command::new("bash").args(["-c", &limited]).output().expect("a shell")
@@ -44,7 +44,7 @@ fn one_file_is_not_written_for_two_reasons() {
     symlink(&file, &link).unwrap();
     fs::hard_link(&file, &twin).unwrap();
     let file = text(&file);
-    // A run that began would not end.
+    // If the run began, it would not end.
     for other in [file, text(&link), text(&twin)] {
         let line = format!("{SMALL} --seconds 600 --history {file} --report {other}");
         assert_refused(&remora("one-file-bench", &words(&line)), &["writes the same file"]);
@@ -54,16 +54,17 @@ fn one_file_is_not_written_for_two_reasons() {
     let line = format!("bench micro --seconds 600 --write-profile {file} --report {}", text(&twin));
     assert_refused(&remora("one-file-micro", &words(&line)), &["--report", "writes the same file"]);
     assert_eq!(fs::read_to_string(file).unwrap(), "precious");
-    // What its shell has redirected standard output to is such a file as well.
+    // The file to which the shell has redirected standard output counts, too.
     let line = format!("{SMALL} --seconds 600 --history {}", text(&scratch("one-file-output.out")));
     let ended = remora("one-file-output", &words(&line));
     assert_refused(&ended, &["--history", "is where standard output goes"]);
-    // Devices are everybody's.
+    // A device may be named for two purposes.
     let line = format!("{SMALL} --transactions 10 --history /dev/null --report /dev/null");
     assert_eq!(remora("one-file-null", &words(&line)).code, Some(0));
 }
 
-/// The files that a command reads stay as they are, whichever of its options for results names one.
+/// The files that a command reads stay as they are, even if one of its options for results names
+/// one of them.
 #[test]
 fn a_result_does_not_overwrite_what_the_command_reads() {
     let folder = folder("inputs");
@@ -77,7 +78,7 @@ fn a_result_does_not_overwrite_what_the_command_reads() {
     let hardware = folder.join("mine.toml");
     fs::write(&hardware, &profile).unwrap();
     let (file, hardware) = (text(&file), text(&hardware));
-    // A run that began would wait for this memory node.
+    // If the run began, it would wait for this memory node.
     let there = "--connect 127.0.0.1:1 --configuration";
     let beside = text(&folder).to_owned() + "/configuration";
     let micro = "bench micro --seconds 600 --base-profile";
@@ -134,7 +135,7 @@ fn two_processes_do_not_record_to_one_file() {
     assert_eq!(remora("two-processes-check", &["check", text(&history)]).code, Some(0));
 }
 
-/// The run would go on for ten minutes; it ends when its history cannot be written on, and shows
+/// The run would take ten minutes. It ends when its history cannot be written any more, and shows
 /// what it has measured.
 #[test]
 fn a_history_that_cannot_be_written_on_ends_the_run_and_says_that_it_is_cut() {
@@ -149,7 +150,7 @@ fn a_history_that_cannot_be_written_on_ends_the_run_and_says_that_it_is_cut() {
         }
         assert!(errors.contains("note: the history cannot be written"), "{errors}");
         assert!(errors.contains("error: --history ") && errors.contains("File too large"), "{errors}");
-        // What is missing is no anomaly, whatever the disk had room for.
+        // Missing lines are no anomaly, wherever the history is cut.
         for options in [&["check"][..], &["check", "--crashed"]] {
             let checked = remora("cut-check", &[options, &[text(&history)]].concat());
             assert_refused(&checked, &[text(&history), "the history is cut"]);

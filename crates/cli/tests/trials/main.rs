@@ -1,4 +1,4 @@
-//! What hostile but fair users do with the command, one file a kind of use: each test failed once.
+//! Unusual but legitimate uses of the command, one file for each kind. Each test has failed once.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! Memory that is promised but not there: containers, several nodes of one host, full file systems.
+//! Memory that the system promises but does not have: containers, several nodes of one host, full
+//! file systems.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +11,11 @@ use crate::support::{Ended, Process, remora, scratch, words};
 
 const MIB: u64 = 1 << 20;
 
-/// A control group with a limit of memory, which is gone after the test.
+/// A control group with a memory limit, which is removed after the test.
 struct Group(PathBuf);
 
 impl Group {
-    /// `None`, with a message, where the test may not make one.
+    /// Makes the group. Returns `None`, and prints a message, if the test may not make one.
     fn new(name: &str, limit: u64) -> Option<Group> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let own = own.lines().find_map(|line| line.split_once(":memory:")).map_or("/", |(_, own)| own);
@@ -34,7 +35,7 @@ impl Group {
         None
     }
 
-    /// Lines of a shell that enter it.
+    /// Returns lines of a shell that enter the group.
     fn entered(&self) -> String {
         format!("echo $$ > '{}/cgroup.procs'", self.0.display())
     }
@@ -42,7 +43,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Its last process may have yet to leave.
+        // The last process may not have left the group yet.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() || !self.0.exists() {
                 return;
@@ -52,11 +53,11 @@ impl Drop for Group {
     }
 }
 
-/// A folder with a file system in memory, which is gone after the test.
+/// A folder with a file system in memory, which is removed after the test.
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// `None`, with a message, where the test may not mount one.
+    /// Mounts the file system. Returns `None`, and prints a message, if the test may not mount one.
     fn new(name: &str, size: &str) -> Option<Mounted> {
         let folder = scratch(&format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -81,7 +82,7 @@ impl Drop for Mounted {
     }
 }
 
-/// It was not killed, and says what there is.
+/// Asserts that a process was not killed, and says how much memory there is.
 #[track_caller]
 fn assert_refused(ended: &Ended, said: &[&str]) {
     assert_eq!(ended.code, Some(2), "{} {}", ended.output, ended.errors);
@@ -89,7 +90,7 @@ fn assert_refused(ended: &Ended, said: &[&str]) {
     assert!(said.iter().all(|said| ended.errors.contains(said)), "{}", ended.errors);
 }
 
-/// A memory node that has said that it is ready, or how it ended instead.
+/// Waits until a memory node is ready. Fails with how the process has ended instead.
 #[track_caller]
 fn ready(mut node: Process) -> Result<Process, Ended> {
     for _ in 0..3_000 {
@@ -123,7 +124,7 @@ fn a_container_gives_what_it_has_and_gives_it_once() {
     let second = node("container-3", "100MiB").map(drop).expect_err("ready with what another has");
     assert_refused(&second, &["--size 104857600: ", "the control group"]);
 
-    // What it has promised it has.
+    // The node has all the memory that it has promised.
     let address = first.output();
     let address = address.split("listening on ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
     let line = format!("bench smallbank --connect {address} --replicas 1 --accounts 250000 --threads 1 --seconds 0.2");

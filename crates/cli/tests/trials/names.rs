@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Node, remora, words};
 
-/// No resolver knows it (RFC 2606).
+/// A name that no resolver knows (RFC 2606).
 const NOWHERE: &str = "nowhere.invalid:7001";
 
 #[test]
 fn status_asks_all_nodes_side_by_side_and_says_which_name_does_not_resolve() {
     let node = Node::listen("names-status", "");
-    // Takes connections, and never says a word: a node that hangs.
+    // A node that hangs: it accepts connections, and never answers.
     let silent: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let silent: Vec<String> = silent.iter().map(|node| node.local_addr().unwrap().to_string()).collect();
     let connect = [&[NOWHERE.to_owned(), node.address().to_owned()], &silent[..]].concat().join(",");

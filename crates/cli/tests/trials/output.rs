@@ -7,7 +7,8 @@ use crate::support::{Node, scratch, words};
 
 const SMALL: &str = "bench smallbank --threads 1 --accounts 100 --transactions 100";
 
-/// Two transactions of which the later reads what the former has overwritten.
+/// A history of two transactions. The later one reads a version that the earlier one has
+/// overwritten.
 const STALE: &str = r#"{"id":1,"worker":0,"start_ns":1,"end_ns":2,"status":"committed","reads":[["t","01",2]],"writes":[["t","01",4,"update"]]}
 {"id":2,"worker":0,"start_ns":10,"end_ns":20,"status":"committed","reads":[["t","01",2]],"writes":[]}
 "#;
@@ -22,7 +23,7 @@ fn full() -> File {
     File::options().write(true).open("/dev/full").expect("a device that is always full")
 }
 
-/// The writing end of a pipe that nobody reads.
+/// The writing end of a pipe that no process reads.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
@@ -33,7 +34,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Command lines of which each shows something, and ends. All but the first write no file.
+/// Returns command lines that each show something and end. Only the first one writes a file.
 fn showing(test: &str) -> Vec<String> {
     let key = scratch(&format!("{test}.key"));
     let _ = fs::remove_file(&key); // of an earlier run

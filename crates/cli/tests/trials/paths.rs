@@ -1,4 +1,4 @@
-//! Paths are bytes: none has to be text.
+//! Paths are bytes, and need not be valid text.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, remora, scratch, words};
 
-/// An empty folder whose name, and everything in it, is no text.
+/// Makes an empty folder whose name is not valid text.
 fn folder(name: &str) -> PathBuf {
     let mut bytes = scratch(name).into_os_string().into_vec();
     bytes.push(0xff);
@@ -87,7 +87,7 @@ fn memory_nodes_configurations_histories_and_reports_are_named_by_bytes() {
     let shown = assert_done(command("status --report -", &[connect, ("--configuration", configuration.as_os_str())]));
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(shown["configuration"]["epoch"], 1, "{shown}");
-    // What its processes have locked is gone with them.
+    // The locks of the processes are gone with them.
     let left: Vec<OsString> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.as_bytes().windows(8).any(|part| part == b"process-")), "{left:?}");
 }

@@ -14,14 +14,14 @@ fn five_hundred_strangers_are_a_few_lines() {
     for number in 0..500 {
         let mut stranger = TcpStream::connect(node.address()).unwrap();
         stranger.write_all(b"GET / HTTP/1.1\r\nHost: remora\r\n\r\n").unwrap();
-        // It has been seen when it has been closed.
+        // When the connection is closed, the node has seen the stranger.
         let _ = stranger.read(&mut [0; 16]);
         if number == 0 {
             lines_by_now = lines().len();
         }
     }
     assert_eq!(lines_by_now, 1, "the first one is told at once: {:?}", lines());
-    // The others are told within a second.
+    // The other strangers are reported within a second.
     let told = || lines().iter().any(|line| line.contains("count="));
     (0..200).take_while(|_| !told()).for_each(|_| std::thread::sleep(Duration::from_millis(20)));
     let lines = lines();

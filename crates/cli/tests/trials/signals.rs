@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::support::{Node, Process, listen, new_file, remora, words};
 
-/// Whether a command that is started here is told of hangups: not if these tests were started by
-/// `nohup`.
+/// Returns whether a command that is started here gets hangups. It does not if these tests were
+/// started by `nohup`.
 fn hangups_arrive() -> bool {
     let status = fs::read_to_string("/proc/self/status").expect("Linux has it");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("it says what is ignored");

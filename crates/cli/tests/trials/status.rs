@@ -1,4 +1,4 @@
-//! What `status`, and others, say about a configuration that is another cluster's.
+//! What `status` and other commands report about the configuration of another cluster.
 
 use std::fs;
 

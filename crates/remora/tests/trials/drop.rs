@@ -1,5 +1,5 @@
-//! Tables that are dropped: their memory is used again, also if clients still have handles, or if
-//! the client died that was loading them.
+//! Tables that are dropped: their memory is used again, even if clients still have handles, or if
+//! the client that was loading them has died.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,7 +63,7 @@ fn fill(cluster: &Cluster, name: &str) -> (Rows, u64) {
 fn space_is_used_again() {
     for protocol in PROTOCOLS {
         let cluster = leased(protocol);
-        // A client that rests, has used each table, and is never told of a drop by anybody.
+        // A client that rests, has used each table, and never hears of a drop.
         let mut worker = support::worker(&cluster, 1, 1);
         let (table, count) = fill(&cluster, "rows");
         let mut table = Some(table);
@@ -363,7 +363,7 @@ fn tables_in_the_same_memory_are_whole() {
             let cluster = leased(protocol);
             let (_, count) = fill(&cluster, "rows");
             assert_eq!(cluster.drop_table("rows").unwrap(), Freed::Now);
-            // All that there is, but for a table behind it, and for what the clients need.
+            // All memory, except what a table after it and the clients need.
             let count = count / 2;
             let _: Rows = cluster.create_table("rows", TableOptions::for_rows(count)).unwrap();
             let _: Rows = cluster.create_table("behind", TableOptions::for_rows(count / 4)).unwrap();
@@ -381,7 +381,7 @@ fn tables_in_the_same_memory_are_whole() {
                     thread::sleep(Duration::from_millis(5));
                     let freed = cluster.drop_table("rows").unwrap();
                     assert_eq!(freed, Freed::Now, "{protocol:?} {seed} {turn}");
-                    // One that nobody else opens, in the same memory.
+                    // A table that no other thread opens, in the same memory.
                     let own: Rows = cluster.create_table("own", TableOptions::for_rows(count)).unwrap();
                     assert_eq!(look(cluster, &own).0, []);
                     cluster.load(&own, rows(count / 2)).unwrap();
@@ -406,7 +406,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Changes whatever table has the name now; how many transactions have committed.
+/// Changes the table that has the name now. Returns the number of committed transactions.
 fn change(cluster: &Cluster, seed: u64, count: u64, is_over: &AtomicBool) -> u64 {
     let mut worker = support::worker(cluster, 2, seed);
     let done = worker.run(async |number, session| {
@@ -446,7 +446,7 @@ fn change(cluster: &Cluster, seed: u64, count: u64, is_over: &AtomicBool) -> u64
     done.into_iter().sum()
 }
 
-/// A client that nobody can ask whether it uses a table: its slot is all that is known.
+/// A client without a lease cannot acknowledge a drop: only its slot is known.
 #[test]
 fn a_client_without_a_lease_is_waited_for_until_it_leaves() {
     let cluster = leased(Protocol::DRTM_R);
@@ -533,7 +533,7 @@ fn a_loader_that_died_half_way() {
             drop(connection);
             configuration.change(|now| now.give_up(dead)).unwrap().unwrap();
             if drops {
-                // Nobody recovers it here, so that its memory is kept.
+                // No client recovers the dead one here, so the table's memory is kept.
                 let _ = other.drop_table("rows").unwrap();
                 let again: Rows = other.create_table("rows", TableOptions::for_rows(100)).unwrap();
                 assert_eq!(other.load(&again, rows(100)), Ok(100));
@@ -560,7 +560,7 @@ fn a_load_that_comes_too_late_is_refused() {
     before.unwrap().unwrap();
     assert_eq!(memory_error(cluster.load(&table, rows(100))), dropped("rows"));
     assert_eq!(memory_error(cluster.load_parts(&table, 1, |_| rows(3).collect(), |_| ())), dropped("rows"));
-    // It has taken its name out again, so that nobody waits for it.
+    // The client has taken its name out of the table again, so that no other client waits for it.
     let _: Rows = cluster.create_table("new", TableOptions::for_rows(10)).unwrap();
     assert_eq!(cluster.drop_table("new").unwrap(), Freed::Now);
     assert_eq!(cluster.catalog().kept().count(), 0);

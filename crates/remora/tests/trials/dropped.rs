@@ -806,7 +806,8 @@ fn a_large_value_whose_upload_was_dropped(protocol: Protocol) {
     a_large_value(protocol, upload, |collected, done| if done { collected == 1 } else { collected <= 1 });
 }
 
-/// The key has the new value or the old one. The other one is collected, if it is there still.
+/// The key has the new value or the old one. The other value is collected, if its chunks are still
+/// there.
 fn a_large_value_whose_write_was_dropped(protocol: Protocol) {
     let write = async |session: &mut Session, large: &Large<u64>, bytes: &[u8], polls: usize| {
         cut_off(large.write(session, 1, bytes), polls).await.map(Result::unwrap).is_some()
