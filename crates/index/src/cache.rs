@@ -5,11 +5,12 @@
 //! bucket that any thread has read, so one READ caches the locations of seven keys. The cache takes
 //! about 30 bytes for each key of the table.
 //!
-//! The cache needs no locks, because it may be wrong. Words are stored one by one, lines are
-//! replaced without a check, a copy becomes stale when its bucket changes, and a location that was
-//! learned from a call overwrites any pair. Every location from the cache is checked against the
-//! record that it names, by key and incarnation. If the check fails, the location is forgotten, and
-//! the bucket is read again. The cache is never used to conclude that a key is absent.
+//! The cache needs no locks, because it may be wrong. Words are stored one by one, and lines are
+//! replaced without a check. A copy becomes stale when its bucket changes. A location that was
+//! learned from a call may overwrite another key's pair. Every location from the cache is checked
+//! against the record that it names, by key and incarnation. If the check fails, the location is
+//! forgotten, and the bucket is read again. The cache is never used to conclude that a key is
+//! absent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -273,10 +273,10 @@ impl Host {
         Ok(Prepared::New { bucket_slot, entry, key_word, location, version, links, is_crowded })
     }
 
-    /// Takes back a prepared insert that did not commit, at the request of the transaction `me`,
-    /// which has the record locked and keeps it locked until it has the answer. Returns whether the
-    /// insert has been taken back. If not, the slot was not prepared, or this host does not
-    /// remember it.
+    /// Takes back a prepared insert that did not commit, at the request of the transaction `me`.
+    /// That transaction has the record locked, and keeps it locked until it has the answer. Returns
+    /// whether the insert has been taken back. If not, the slot was not prepared, or this host does
+    /// not remember it.
     ///
     /// Any client that holds the lock may ask for this. The slot may have been prepared anew since,
     /// for another client. That client cannot hold the lock, too: its lock or its validation fails,

@@ -469,8 +469,8 @@ fn nanos(time: Duration) -> Nanos {
 
 impl Session {
     /// Begins a transaction that the caller ends ([`Begun`]). Most programs want
-    /// [`Session::transact`] instead. Fails with [`Error::Aborted`] if the client has rested and
-    /// has not heard yet whether tables were dropped meanwhile, and with [`Error::Limit`] if the
+    /// [`Session::transact`] instead. Fails with [`Error::Aborted`] if the client has rested, and
+    /// has not heard yet whether tables were dropped meanwhile. Fails with [`Error::Limit`] if the
     /// client has no transaction id left.
     ///
     /// ```

@@ -754,9 +754,9 @@ fn what_is_named_together_comes_together() {
     }
 }
 
-/// What a lookup costs that remembers nothing, by each design: as many round trips as the tree has
-/// levels, and validation of what was read on the way; one to ask and one for the leaf; one that
-/// brings the leaf.
+/// The cost of a lookup that remembers nothing, by each design. Fine: as many round trips as the
+/// tree has levels, and validation of what was read on the way. Hybrid: one round trip to ask, and
+/// one for the leaf. Coarse: one that brings the leaf.
 #[test]
 fn designs_cost_their_round_trips() {
     for protocol in [Protocol::DRTM_R, Protocol::DRTM_H, Protocol::FARM, Protocol::FASST, Protocol::FORD] {

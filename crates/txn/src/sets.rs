@@ -71,7 +71,7 @@ pub(crate) enum Fetch {
     /// The primary's CPU is to be asked where the key is, and for its record.
     Ask,
     /// The primary's CPU is to be asked where the key is, for its record, and for its place in the
-    /// index, because the key is to be deleted or inserted.
+    /// index. The key is to be deleted or inserted.
     Place(Intent),
     /// The record was read: the item has its version and its value.
     Here,

@@ -173,10 +173,10 @@ impl<'s> Tx<'s> {
         self.want_for(table, key, Intent::Read)
     }
 
-    /// Names a record, as [`Tx::want`] does, and says what it is wanted for. For an insert or a
-    /// delete in a table whose index the memory nodes maintain, the next [`Tx::fetch`] asks the CPU
-    /// of the record's primary, which takes one round trip. For an insert, that CPU links a slot
-    /// for the key, which no other transaction sees before the commit.
+    /// Names a record, as [`Tx::want`] does, and says what it is wanted for. Take an insert or a
+    /// delete in a table whose index the memory nodes maintain. For it, the next [`Tx::fetch`] asks
+    /// the CPU of the record's primary, which takes one round trip. For an insert, that CPU links a
+    /// slot for the key, which no other transaction sees before the commit.
     #[inline]
     pub fn want_for(&mut self, table: TableId, key: &Key, intent: Intent) -> Result<Slot, Stop> {
         self.state.sets.want(table, key, intent, self.state.spec.execute)

@@ -59,8 +59,8 @@ impl Cluster {
     }
 
     /// Returns whether a client is known to be dead. It is if the configuration says so, or if its
-    /// process has ended, or if it is a client that stays connected and no memory node has a
-    /// connection of it. Returns false for a client that may be alive.
+    /// process has ended. A client that stays connected is also known to be dead if no memory node
+    /// has a connection of it. Returns false for a client that may be alive.
     #[must_use]
     pub fn is_dead(&self, client: u32) -> bool {
         if client == self.admin() {

@@ -112,9 +112,9 @@ impl ConnectOptions {
 impl ConnectOptions {
     /// Connects to the memory nodes, which must be running, and founds their cluster if no client
     /// has yet. This blocks the calling thread. If the cluster has a controller, the call waits up
-    /// to 10 seconds for nodes that do not answer, until the cluster goes on without them. Fails
-    /// with [`ConnectError`] if a node that the cluster counts on cannot be used, if the nodes do
-    /// not form one cluster, or if the configuration cannot be used.
+    /// to 10 seconds for nodes that do not answer, until the cluster goes on without them. The call
+    /// fails if a node that the cluster counts on cannot be used, or if the configuration cannot be
+    /// used. It also fails if the nodes do not form one cluster ([`ConnectError`] has the reasons).
     pub fn open(&self) -> Result<Cluster, ConnectError> {
         let options = self;
         if self.nodes.count() == 0 {
@@ -236,9 +236,13 @@ impl Cluster {
     /// the others. Clients that run go on, and find the node in their configuration. If the cluster
     /// has the node already, and the node came back empty, it gets its share again.
     ///
-    /// Fails with [`ConnectError::CannotAdd`] if the cluster has no configuration, if the address
-    /// is not `host:port`, if the node has content, or if the cluster can have no more nodes. Fails
-    /// with [`ConnectError::Node`] if the node does not answer.
+    /// Fails
+    ///
+    /// - with [`ConnectError::CannotAdd`] if the cluster has no configuration, or can have no more
+    ///   nodes,
+    /// - with [`ConnectError::CannotAdd`] if the address is not `host:port`, or the node has
+    ///   content,
+    /// - with [`ConnectError::Node`] if the node does not answer.
     pub fn add_node(&self, address: &str) -> Result<NodeId, ConnectError> {
         let cannot = |why: &str| ConnectError::CannotAdd { name: address.to_owned(), why: why.to_owned() };
         let configuration = self.configuration().ok_or_else(|| cannot("the cluster has no configuration"))?;

@@ -20,15 +20,16 @@
 //! 1. *Each registered client has acknowledged the drop.* The slots at the leader are looked at
 //!    after step 2. A client that takes its slot later reads the catalog after that, before it runs
 //!    a transaction (`Arrived::begin`). So every client that may know the table is in a slot.
-//! 2. *A client acknowledges a drop when nothing of it is under way* (`Keeper::acknowledge_drops`):
-//!    its process has forgotten the table; each of its sessions runs an attempt that began after
-//!    that, or none; each round that a session had posted in the background before has completed;
-//!    and its keeper looks for no locks of dead clients by an older catalog. A client that has lost
-//!    a memory node does not acknowledge, since its last rounds may still arrive there.
+//! 2. *A client acknowledges a drop when nothing of it is under way* (`Keeper::acknowledge_drops`).
+//!    That is so when four conditions hold. Its process has forgotten the table. Each of its
+//!    sessions runs an attempt that began after that, or none. Each round that a session had posted
+//!    in the background before has completed. Its keeper looks for no locks of dead clients by an
+//!    older catalog. A client that has lost a memory node does not acknowledge, since its last
+//!    rounds may still arrive there.
 //! 3. *A client that rests has acknowledged.* It has nothing under way. It begins to run with a
-//!    renewal, which is a change of the configuration, and the configuration has been told of the
-//!    drop before it was asked who rests. So the client hears of the drop before its first attempt.
-//!    If the renewal fails, its transactions abort (`Keeper::is_awake`).
+//!    renewal, which is a change of the configuration. The configuration knew of the drop before
+//!    the dropping client asked it which clients rest. So the client hears of the drop before its
+//!    first attempt. If the renewal fails, its transactions abort (`Keeper::is_awake`).
 //! 4. *A client that dies is waited for until its slot is given back*: its transactions are
 //!    decided, its locks are freed, and its rings are applied. No client is being recovered, since
 //!    recovery goes by the catalog that it has read at its beginning.
@@ -84,12 +85,17 @@ impl Cluster {
     /// handle of the table later fails with [`Misuse::Dropped`](crate::Misuse::Dropped). Its client
     /// goes on with its other tables.
     ///
-    /// Fails with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the
-    /// name, with [`OpenErrorKind::Dropped`](crate::OpenErrorKind::Dropped) if it was dropped
-    /// before, with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while a client
-    /// is creating it, and with [`OpenErrorKind::Loading`](crate::OpenErrorKind::Loading) while a
-    /// client is loading rows into it. A table that a dead client was creating or loading can be
-    /// dropped.
+    /// Fails
+    ///
+    /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the name,
+    /// - with [`OpenErrorKind::Dropped`](crate::OpenErrorKind::Dropped) if the table was dropped
+    ///   before,
+    /// - with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while a client is
+    ///   creating the table,
+    /// - with [`OpenErrorKind::Loading`](crate::OpenErrorKind::Loading) while a client is loading
+    ///   rows into the table.
+    ///
+    /// A table that a dead client was creating or loading can be dropped.
     ///
     /// Do not call it on a thread that runs a worker. That worker could not give up the table while
     /// its thread waits for this call.

@@ -18,10 +18,14 @@ impl Cluster {
     /// Other clients hear of the change within 0.2 s. Until then, a client that has the renamed
     /// table open may get it by its old name.
     ///
-    /// Fails with [`OpenErrorKind::TableExists`](crate::OpenErrorKind::TableExists) if a table has
-    /// the new name, with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has
-    /// the old one, and with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while
-    /// a client is creating the table.
+    /// Fails
+    ///
+    /// - with [`OpenErrorKind::TableExists`](crate::OpenErrorKind::TableExists) if a table has the
+    ///   new name,
+    /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the old
+    ///   name,
+    /// - with [`OpenErrorKind::Unfinished`](crate::OpenErrorKind::Unfinished) while a client is
+    ///   creating the table.
     ///
     /// Other kinds of tables consist of several tables, and this call renames only one of these.
     /// For other kinds use [`rename_ordered`](Cluster::rename_ordered),

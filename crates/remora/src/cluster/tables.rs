@@ -73,11 +73,14 @@ impl Cluster {
     /// Creates an empty table, and returns its handle. A name has 1 to 64 bytes, and no control
     /// characters.
     ///
-    /// Fails with [`OpenErrorKind::TableExists`] if there is a table of this name, with
-    /// [`OpenErrorKind::Full`] if a memory node has no room for it, and with
-    /// [`OpenErrorKind::Argument`] if the name, a size or a number of copies is not allowed. A
-    /// cluster has at most 128 tables. The parts of ordered tables, and of other kinds, count as
+    /// A cluster has at most 128 tables. The parts of ordered tables, and of other kinds, count as
     /// tables.
+    ///
+    /// Fails
+    ///
+    /// - with [`OpenErrorKind::TableExists`] if a table has this name,
+    /// - with [`OpenErrorKind::Full`] if a memory node has no room for the table,
+    /// - with [`OpenErrorKind::Argument`] if the name, a size or a number of copies is not allowed.
     pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
         self.create_table_as(name, Table::<K, V>::schema(), options)
     }
@@ -234,10 +237,13 @@ impl Cluster {
 
     /// Opens a table that exists, and returns its handle.
     ///
-    /// Fails with [`OpenErrorKind::NoTable`] or [`OpenErrorKind::Dropped`] if there is none of this
-    /// name, with [`OpenErrorKind::Unfinished`] while a client creates it, with
-    /// [`OpenErrorKind::OtherTypes`] if it was made with another schema, and with
-    /// [`OpenErrorKind::OtherProtocol`] if transactions of this cluster's protocol cannot use it.
+    /// Fails
+    ///
+    /// - with [`OpenErrorKind::NoTable`] or [`OpenErrorKind::Dropped`] if no table has this name,
+    /// - with [`OpenErrorKind::Unfinished`] while a client creates the table,
+    /// - with [`OpenErrorKind::OtherTypes`] if the table was made with another schema,
+    /// - with [`OpenErrorKind::OtherProtocol`] if transactions of this cluster's protocol cannot
+    ///   use the table.
     pub fn open_table<K: Key, V: Record>(&self, name: &str) -> Result<Table<K, V>, OpenError> {
         self.open_table_as(name, Table::<K, V>::schema())
     }
