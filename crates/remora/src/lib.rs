@@ -87,8 +87,8 @@
 //! | `put` | inserts or replaces | returns the value that it had | returns `None` |
 //! | `update` | replaces | replaces | fails: [`Error::NotFound`] |
 //! | `remove` | deletes | returns the value that it had | returns `None` |
-//! | `scan`, `scan_back` | reads a range, ascending or descending | | |
-//! | `first`, `last` | reads one end of a range | | |
+//! | `scan`, `scan_back` | reads a range, ascending or descending | returns keys and values | returns an empty list |
+//! | `first`, `last` | reads one end of a range | returns its key and value | returns `None` |
 //!
 //! On a [`Table`], a verb takes one round trip if the client knows where the record is. It takes
 //! none if the transaction has the record already. A commit takes two or three more. Several
@@ -135,6 +135,9 @@
 //!    then.
 //! 3. What a closure returns counts only once its reads have been validated. That holds for its own
 //!    errors too: [`Error::User`] means that the state which made the closure give up was real.
+//! 4. A closure must not block its thread: the worker's other coroutines would stand still, and
+//!    other clients could wait for locks that the worker frees in the background.
+//!    [`Session::sleep`] waits without that.
 //!
 //! [`Session::transact`] tries a transaction again if it has certainly not committed and the cause
 //! may pass: an abort, a change of epoch, a full table that grows. Between attempts it makes
@@ -168,6 +171,53 @@
 //! - A [`Db`] is `Clone + Send + Sync`. It sends a closure to a pool of workers, and returns a
 //!   future that any executor can run. There is also a form that blocks the thread. It is for
 //!   programs that have an executor of their own.
+//!
+//! Threads share a [`Cluster`] and its tables, by reference or by clones. Each thread makes a
+//! worker of its own, with [options](WorkerOptions):
+//!
+//! ```
+//! # use remora::{Cluster, Error, TableOptions, WorkerOptions};
+//! # let cluster = Cluster::embedded().open()?;
+//! # let counters = cluster.create_table::<u64, u64>("counters", TableOptions::for_rows(10))?;
+//! # cluster.load(&counters, [(1, 0)])?;
+//! std::thread::scope(|scope| {
+//!     for _ in 0..2 {
+//!         scope.spawn(|| {
+//!             let mut worker = cluster.worker(WorkerOptions::default().coroutines(4))?;
+//!             // The closure runs once in each of the four coroutines.
+//!             let ended = worker.run(async |_, session| {
+//!                 session
+//!                     .transact(async |tx| counters.get_mut(tx, 1).await.map(|mut count| *count += 1))
+//!                     .await
+//!             });
+//!             ended.into_iter().collect::<Result<(), Error>>()
+//!         });
+//!     }
+//! });
+//! # let mut worker = cluster.worker(Default::default())?;
+//! # let count = worker.block_on(async |session| session.transact(async |tx| counters.get(tx, 1).await).await)?;
+//! # assert_eq!(count, Some(8));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Programs to begin with
+//!
+//! They are in the repository's folder `crates/remora/examples`, each of them about one idea, and
+//! run by `cargo run --release -p remora --example NAME`.
+//!
+//! | task | `NAME` |
+//! | --- | --- |
+//! | move money between two accounts | `transfer` |
+//! | insert or replace | `upsert` |
+//! | read a range of keys | `scan` |
+//! | a counter that many threads increment | `counter` |
+//! | a secondary index | `secondary_index` |
+//! | a queue of jobs | `queue` |
+//! | values of megabytes | `large_values` |
+//! | a table whose shape is known at run time only | `run_time` |
+//! | a server on tokio | `service` |
+//! | memory nodes as processes, and one that dies | `fail_over` |
+//! | print slow transactions | `slow` |
 //!
 //! # Values of any length
 //!
