@@ -187,7 +187,10 @@
 //!             // The closure runs once in each of the four coroutines.
 //!             let ended = worker.run(async |_, session| {
 //!                 session
-//!                     .transact(async |tx| counters.get_mut(tx, 1).await.map(|mut count| *count += 1))
+//!                     .transact(async |tx| {
+//!                         *counters.get_mut(tx, 1).await? += 1;
+//!                         Ok(())
+//!                     })
 //!                     .await
 //!             });
 //!             ended.into_iter().collect::<Result<(), Error>>()
@@ -195,7 +198,9 @@
 //!     }
 //! });
 //! # let mut worker = cluster.worker(Default::default())?;
-//! # let count = worker.block_on(async |session| session.transact(async |tx| counters.get(tx, 1).await).await)?;
+//! # let count = worker.block_on(async |session| {
+//! #     session.transact(async |tx| counters.get(tx, 1).await).await
+//! # })?;
 //! # assert_eq!(count, Some(8));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
