@@ -21,7 +21,7 @@
 //! +44  shards      u32   count
 //! then tables, then shards
 //!
-//! table, 192 bytes
+//! table, 320 bytes
 //! +0    name         64 bytes, zero-padded UTF-8
 //! +64   fingerprint  u64   of the schema
 //! +72   buckets      u64   of a shard's index
@@ -47,7 +47,8 @@
 //! +160  grower       u32   client that moves rows here from a table that grows, see below
 //! +164  grows_from   u16   that table
 //! +166  stage        u8    1 = announced, 2 = filling; 0 = no table grows into it
-//! +167  grows        u8    1 = clients make it larger before it is full
+//! +167  grows        u8    2 = clients make it larger before it is full; 1 = when a program says so
+//! +192  schema       128 bytes, zero-padded UTF-8: what keys and values mean, for people
 //! ```
 //!
 //! # Tables that are not ready

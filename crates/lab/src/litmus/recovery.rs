@@ -7,8 +7,8 @@
 use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::node::ReadScheme;
 use remora::floors::node::ReadScheme::{Checksum, LineVersions, SingleLine};
-use remora::floors::txn::Inspection;
 use remora::floors::txn::recovery::Verdict;
+use remora::floors::txn::{Inspection, Slot, Stop, Tx};
 use remora::protocol::Protocol;
 
 use super::stage::{
@@ -35,12 +35,12 @@ fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(broken()) }
 }
 
-/// Adds the client's amount to each of these records.
-async fn add(actor: &mut Actor, rows: &[Row]) -> Said {
+/// Adds the client's amount to each of these records, which `name` names.
+async fn add_named(actor: &mut Actor, rows: &[Row], name: fn(&mut Tx<'_>, Row) -> Result<Slot, Stop>) -> Said {
     let amount = actor.amount();
     actor
         .once(async |tx| {
-            let slots = rows.iter().map(|row| want_to_change(tx, *row)).collect::<Result<Vec<_>, _>>()?;
+            let slots = rows.iter().map(|row| name(tx, *row)).collect::<Result<Vec<_>, _>>()?;
             tx.fetch().await?;
             for (row, slot) in rows.iter().zip(slots) {
                 let value = get(tx, slot)?;
@@ -51,21 +51,15 @@ async fn add(actor: &mut Actor, rows: &[Row]) -> Said {
         .await
 }
 
+/// Adds the client's amount to each of these records.
+async fn add(actor: &mut Actor, rows: &[Row]) -> Said {
+    add_named(actor, rows, want_to_change).await
+}
+
 /// Adds the client's amount to each of these records, which are named for reading only. So they are
 /// locked at commit.
 async fn add_late(actor: &mut Actor, rows: &[Row]) -> Said {
-    let amount = actor.amount();
-    actor
-        .once(async |tx| {
-            let slots = rows.iter().map(|row| want(tx, *row)).collect::<Result<Vec<_>, _>>()?;
-            tx.fetch().await?;
-            for (row, slot) in rows.iter().zip(slots) {
-                let value = get(tx, slot)?;
-                put(tx, *row, slot, value + amount)?;
-            }
-            Ok(Vec::new())
-        })
-        .await
+    add_named(actor, rows, want).await
 }
 
 /// Reads these records.
