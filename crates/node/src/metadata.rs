@@ -47,7 +47,7 @@
 //! +160  grower       u32   client that moves rows here from a table that grows, see below
 //! +164  grows_from   u16   that table
 //! +166  stage        u8    1 = announced, 2 = filling; 0 = no table grows into it
-//! +167  grows        u8    2 = clients make it larger before it is full; 1 = when a program says so
+//! +167  grows        u8    1 = when a program says so, 2 = by itself, before it is full
 //! +192  schema       128 bytes, zero-padded UTF-8: what keys and values mean, for people
 //! ```
 //!

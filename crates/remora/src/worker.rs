@@ -825,7 +825,8 @@ impl Session {
     /// An id does not say to which cluster it belongs, and every cluster begins to number its
     /// clients with 1. So the call does not refuse the id of another cluster: it returns
     /// [`Verdict::Forgotten`], or the outcome of a transaction of this cluster that has the same
-    /// number. Keep an id together with the id of its cluster ([`Cluster::id`](crate::Cluster::id)).
+    /// number. Keep an id together with the id of its cluster
+    /// ([`Cluster::id`](crate::Cluster::id)).
     #[inline(never)]
     pub fn resolve(
         &mut self,
