@@ -14,8 +14,8 @@ use crate::file::LockedFile;
 /// The place at which the clients of a cluster keep their configuration. All clients must use the
 /// same place.
 ///
-/// Its text is a path, which need not be valid UTF-8, or `etcd://host:port,host:port,...`, perhaps
-/// with a path behind it: see [`EtcdOptions::prefix`].
+/// A place is written as the path of a file, or as `etcd://host:port,host:port,...`. A path need
+/// not be valid UTF-8. A path may follow etcd's addresses: see [`EtcdOptions::prefix`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// A file, for the client processes of one host: [`LockedFile`].

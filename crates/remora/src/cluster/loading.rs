@@ -92,7 +92,7 @@ impl Cluster {
 
     /// Makes an empty table grow if it does not have room for `rows` rows, and if it grows at all.
     /// Returns whether it has grown.
-    pub(crate) fn make_room_to_load(&self, table: Handle<'_>, rows: u64) -> Result<bool, OpenError> {
+    fn make_room_to_load(&self, table: Handle<'_>, rows: u64) -> Result<bool, OpenError> {
         let own = self.own_now(table)?;
         let entry = own.entry();
         let may_grow = entry.spec.grows == Grows::ByItself && entry.creator.is_none() && self.growths.is_some();

@@ -82,18 +82,8 @@ impl Cluster {
     /// - with [`OpenErrorKind::Full`] if a memory node has no room for the table,
     /// - with [`OpenErrorKind::Argument`] if the name, a size or a number of copies is not allowed.
     pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
-        self.create_table_as(name, Table::<K, V>::schema(), options)
-    }
-
-    /// Creates a table with this schema. The caller makes sure that the schema fits the types.
-    pub(crate) fn create_table_as<K: Key, V: Record>(
-        &self,
-        name: &str,
-        schema: Schema,
-        options: TableOptions,
-    ) -> Result<Table<K, V>, OpenError> {
-        let created = self.create_with(name, schema, options).map_err(|error| error.of_table(name));
-        Ok(Table::new(created?, self.inner.cluster))
+        let created = self.create_with(name, Table::<K, V>::schema(), options);
+        Ok(Table::new(created.map_err(|error| error.of_table(name))?, self.inner.cluster))
     }
 
     /// Creates a table with this schema. Its handle has no types.
@@ -245,16 +235,7 @@ impl Cluster {
     /// - with [`OpenErrorKind::OtherProtocol`] if transactions of this cluster's protocol cannot
     ///   use the table.
     pub fn open_table<K: Key, V: Record>(&self, name: &str) -> Result<Table<K, V>, OpenError> {
-        self.open_table_as(name, Table::<K, V>::schema())
-    }
-
-    /// Opens a table with this schema. The caller makes sure that the schema fits the types.
-    pub(crate) fn open_table_as<K: Key, V: Record>(
-        &self,
-        name: &str,
-        schema: Schema,
-    ) -> Result<Table<K, V>, OpenError> {
-        Ok(Table::new(self.open_with(name, schema)?, self.inner.cluster))
+        Ok(Table::new(self.open_with(name, Table::<K, V>::schema())?, self.inner.cluster))
     }
 
     fn open_with(&self, name: &str, wanted: Schema) -> Result<Arc<remora_index::Table>, OpenError> {

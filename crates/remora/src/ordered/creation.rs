@@ -101,7 +101,6 @@ impl Cluster {
     }
 
     fn load_nodes(&self, table: &RawTable, mut nodes: impl Iterator<Item = (u64, Image)>) -> Result<(), OpenError> {
-        self.make_room_to_load(table.handle(), nodes.size_hint().0 as u64)?;
         self.load_rows(table.handle(), &mut |take| nodes.try_for_each(|(id, image)| take(&node_key(id), &image)))?;
         Ok(())
     }

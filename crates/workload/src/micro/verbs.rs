@@ -1,8 +1,8 @@
 //! Measurements of single verbs, as perftest makes them: how long one verb takes, and how many
 //! verbs one worker executes that has several under way.
 //!
-//! The same code measures a fabric and a simulated cluster, so the two can be compared number by
-//! number. In this way a profile of the simulator is fitted to a device (`remora_lab::fit`).
+//! One function measures fabrics and simulated clusters, so that their numbers can be compared. In
+//! this way a profile of the simulator is fitted to a device (`remora_lab::fit`).
 
 use std::fmt;
 use std::ops::ControlFlow;

@@ -7,12 +7,13 @@ use std::time::Instant;
 use clap::Args;
 use indicatif::ProgressBar;
 use remora::floors::txn::mutant::Mutant;
-use remora::protocol::Protocol;
 use remora_lab::campaign::{self, Case, FAULTS, Load, Summary};
 use serde_json::json;
 
 use remora_command::output::{self, OutputFile, ReportTo};
-use remora_command::{Failure, Verdict, value};
+use remora_command::{Failure, Verdict};
+
+use crate::protocol::ProtocolArg;
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
@@ -63,14 +64,8 @@ struct CaseArgs {
     /// deletes of few records, or ranges, which does so in ordered tables and scans them.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = Protocol::default().name(),
-        value_parser = value::protocol,
-        help = value::protocol_help()
-    )]
-    protocol: String,
+    #[command(flatten)]
+    protocol: ProtocolArg,
     /// The faults: crash, pause, delay, partition, isolate, stall, clock-step, lose, duplicate,
     /// fail, drain, cancel, grow; or all, or none. A campaign draws some of them for each seed, a
     /// replay has all of them.
@@ -119,12 +114,9 @@ fn faults(text: &str) -> Result<Faults, String> {
 
 impl CaseArgs {
     fn case(&self, seed: u64) -> Result<Case, Failure> {
-        let protocol = Protocol::named(&self.protocol).unwrap_or_default();
+        let protocol = self.protocol.get();
         if !protocol.is_serializable() {
-            return Err(Failure::new(
-                format!("--protocol {}", self.protocol),
-                "runs no transactions: nothing to check",
-            ));
+            return Err(Failure::new(self.protocol.option(), "runs no transactions: nothing to check"));
         }
         Ok(Case {
             seed,

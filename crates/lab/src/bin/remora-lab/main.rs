@@ -6,6 +6,7 @@
 mod campaign;
 mod hardware;
 mod litmus;
+mod protocol;
 mod reproduce;
 mod trace;
 

@@ -1,10 +1,11 @@
 //! `remora-lab trace`: the rounds of one transaction, as a sequence diagram.
 
 use clap::Args;
-use remora::protocol::Protocol;
 use remora_lab::trace::{self, Does};
 
-use remora_command::{Failure, Verdict, output, value};
+use remora_command::{Failure, Verdict, output};
+
+use crate::protocol::ProtocolArg;
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Example: remora-lab trace --protocol ford
@@ -14,14 +15,8 @@ Numbers behind verbs are bytes. header: the lock word and the version of a recor
 
 Exit status: 0 done, 2 bad input.")]
 pub(crate) struct TraceOptions {
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = Protocol::default().name(),
-        value_parser = value::protocol,
-        help = value::protocol_help()
-    )]
-    protocol: String,
+    #[command(flatten)]
+    protocol: ProtocolArg,
     /// What the transaction does: transfer, read, or insert.
     #[arg(long, value_name = "NAME", default_value = Does::default().name(), value_parser = does)]
     workload: Does,
@@ -33,8 +28,7 @@ fn does(text: &str) -> Result<Does, String> {
 }
 
 pub(crate) fn trace(options: &TraceOptions) -> Result<Verdict, Failure> {
-    let protocol = Protocol::named(&options.protocol).unwrap_or_default();
-    let traced = trace::trace(protocol, options.workload)
-        .map_err(|error| Failure::new(format!("--protocol {}", options.protocol), error))?;
+    let traced = trace::trace(options.protocol.get(), options.workload)
+        .map_err(|error| Failure::new(options.protocol.option(), error))?;
     Verdict::Sound.told(output::show(&traced.to_string()))
 }
