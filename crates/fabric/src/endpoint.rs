@@ -138,6 +138,12 @@ impl Endpoint {
         self.failures.take()
     }
 
+    /// Returns whether a background round of this endpoint has ever failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed.iter().any(|failed| failed.get() > 0)
+    }
+
     /// Leases a buffer for the next round of a lane.
     #[inline]
     pub(crate) fn lease(&self, lane: LaneId) -> Box<RoundBuffer> {

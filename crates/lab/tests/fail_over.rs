@@ -494,6 +494,59 @@ fn a_client_that_alone_has_lost_a_node_connects_again() {
     }
 }
 
+/// A client loses a memory node in the middle of a commit, and after that uses none of the node's
+/// records. The locks of this transaction stay until the client makes room for another incarnation.
+/// It must do so by itself, because other clients wait for these locks.
+#[test]
+fn a_client_in_doubt_connects_again_even_if_it_is_idle() {
+    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+        let mut in_doubt = 0;
+        for seed in 0..8 {
+            let (cluster, sim, accounts) = cluster(protocol, SHAPE, seed);
+            let mut workers = [0, 1].map(|client| {
+                sim.place(client);
+                cluster.worker(WorkerOptions::default().coroutines(1)).expect("a worker")
+            });
+            sim.place(2);
+            let mut controller = cluster.controller().expect("a controller");
+            let kind = FaultKind::Isolate(2 * END_AT, 0b01);
+            sim.plan(Planned { probe: probes::LOCKS, nth: 1, after: 500 * seed, kind, holding: false });
+            sim.instant(false);
+            let began = sim.now();
+            let (is_lost, committed) = (Cell::new(None), Cell::new(false));
+            let bodies: Vec<_> = (0..2)
+                .map(|client| {
+                    let (sim, accounts, is_lost, committed) = (&sim, &accounts, &is_lost, &committed);
+                    async move |_: usize, session: &mut Session| {
+                        if client == 0 {
+                            let moved = transfer(session, accounts, 1, 2).await;
+                            is_lost.set(Some(matches!(moved, Err(Error::Unknown(_)))));
+                        }
+                        while is_lost.get().is_none() || !committed.get() {
+                            session.lane().sleep(100_000).await;
+                            if client == 1 && is_lost.get().is_some() {
+                                committed.set(transfer(session, accounts, 2, 1).await.is_ok());
+                            }
+                            assert!(sim.now() - began < 4 * END_AT, "{protocol:?}, seed {seed}: a lock stays");
+                        }
+                    }
+                })
+                .collect();
+            let ids: Vec<Vec<ClientId>> =
+                workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
+            let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
+            let id = ClientId(controller.incarnation());
+            let mut watching = controller.start(|| committed.get());
+            let mut driven: Vec<Driven<'_>> =
+                runs.iter_mut().zip(ids).map(|(run, clients)| Driven { clients, run }).collect();
+            driven.push(Driven { clients: vec![id], run: &mut watching });
+            assert_eq!(sim.run(&mut driven, Some(began + 8 * END_AT)), Ended::Finished, "{protocol:?}, seed {seed}");
+            in_doubt += u32::from(is_lost.get() == Some(true));
+        }
+        assert!(in_doubt > 0, "{protocol:?}: no commit was in doubt");
+    }
+}
+
 /// If it were let in, the client would find nothing at that node, and take that for the truth.
 #[test]
 fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {

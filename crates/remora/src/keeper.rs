@@ -573,13 +573,30 @@ impl Keeper {
     }
 
     async fn keep_renewing(&self, lane: &Lane, lease: Nanos) {
+        let mut in_doubt_since = None;
         loop {
             lane.sleep(lease / LOOKS).await;
             self.unless_it_is_over().await;
+            if self.is_in_doubt(lane) {
+                let since = *in_doubt_since.get_or_insert_with(|| lane.now());
+                let patience = self.patience_with_itself().unwrap_or(Nanos::MAX);
+                if lane.now() >= since.saturating_add(patience) && self.may_outlive() {
+                    self.give_up();
+                    continue;
+                }
+            }
             let (asked, client) = (lane.now(), self.client);
             let renewed = self.change(move |membership| membership.renew(client)).await;
             self.note_renewal(lane, asked, renewed);
         }
+    }
+
+    /// Returns whether this client runs transactions, and one of them may have left locks because
+    /// the answer to its commit or to a background round was lost. Only the recovery of this
+    /// incarnation frees these locks, and other clients wait for them. So the incarnation makes
+    /// room for another one, even if none of its transactions needs the lost node again.
+    fn is_in_doubt(&self, lane: &Lane) -> bool {
+        self.shared.is_some() && (self.held.is_in_doubt() || lane.endpoint().has_failed())
     }
 
     /// Frees shared locks that dropped transactions may have left, and looks for changes of the

@@ -678,11 +678,12 @@ impl Session {
                 return Grown::Yes;
             }
             match cluster.ask_to_grow(&now) {
-                Some(Growing::UnderWay) => {}
-                Some(Growing::Failed { nodes_full: true, .. }) => return Grown::NodesFull,
-                Some(Growing::Failed { .. }) | None => return Grown::No,
+                // A growth that has failed for another reason begins again soon.
+                Some(Growing::UnderWay | Growing::Failed { nodes_full: false }) => {}
+                Some(Growing::Failed { nodes_full: true }) => return Grown::NodesFull,
+                None => return Grown::No,
             }
-            if self.inner.lane().now() >= give_up {
+            if self.inner.lane().now() >= give_up || cluster.is_interrupted() {
                 return Grown::No;
             }
             self.inner.lane().sleep(GROWTH_PAUSE_NS).await;

@@ -44,11 +44,12 @@ pub struct SessionConfig {
 pub struct Lease {
     over: Cell<bool>,
     until: Cell<Nanos>,
+    in_doubt: Cell<bool>,
 }
 
 impl Default for Lease {
     fn default() -> Lease {
-        Lease { over: Cell::new(false), until: Cell::new(Nanos::MAX) }
+        Lease { over: Cell::new(false), until: Cell::new(Nanos::MAX), in_doubt: Cell::new(false) }
     }
 }
 
@@ -63,6 +64,13 @@ impl Lease {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over.get()
+    }
+
+    /// Returns whether the answer to a commit of this client was lost, so that the locks of the
+    /// transaction stay until the client is recovered.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt.get()
     }
 
     /// Extends the lease: until `until`, by the client's own clock, no other client takes it for
@@ -234,6 +242,7 @@ impl State {
     /// Notes that the outcome of a transaction is unknown, so that its log entry stays.
     pub(crate) fn doubt(&mut self) {
         self.in_doubt = true;
+        self.lease.in_doubt.set(true);
     }
 
     /// Notes that the program does not know the outcome of a transaction.

@@ -169,15 +169,19 @@ impl Cluster {
             let (cluster, growths, growing) = (self.clone(), growths.clone(), table.clone());
             let grow = move || {
                 let grown = cluster.with_grower(async |session| session.grow_by_itself(&growing).await);
-                // If clients take longer, the next who needs the space frees it.
-                let grown = grown.and_then(|()| {
-                    _ = cluster.free_dropped()?;
-                    Ok(())
-                });
-                if let Err(error) = grown {
-                    tracing::warn!(table = growing.name(), %error, "a table cannot grow");
-                    growths.fail(&growing, error.is_full());
-                    thread::sleep(RETRY_PAUSE);
+                match grown.map_err(|halt| (halt.is_full(), halt)) {
+                    Ok(()) => {
+                        // If that fails, or clients take longer, the next who needs the space frees
+                        // it.
+                        if let Err(error) = cluster.free_dropped() {
+                            tracing::debug!(table = growing.name(), %error, "what a table had before is freed later");
+                        }
+                    }
+                    Err((is_full, error)) => {
+                        tracing::warn!(table = growing.name(), %error, "a table cannot grow yet");
+                        growths.fail(&growing, is_full);
+                        thread::sleep(RETRY_PAUSE);
+                    }
                 }
                 growths.end(&growing);
             };
