@@ -13,7 +13,7 @@ use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
 use remora::{
     Cluster, Design, DynOptions, DynSchema, Error, LargeOptions, Lengths, Limit, OpenErrorKind, Ordered,
-    OrderedOptions, Table, TableOptions, Transaction, WorkerOptions,
+    OrderedOptions, Table, TableOptions, Transaction, TransactionOptions, WorkerOptions,
 };
 
 every_protocol! {
@@ -381,6 +381,42 @@ fn what_cannot_grow_says_why() {
     silent.block_on(async |session| session.transact(async |tx| rows.insert(tx, 1, 1).await).await).unwrap();
     drop(silent);
     cluster.grow_table("rows", 10_000).unwrap();
+}
+
+/// A growth that fails for want of anything but memory is tried again after a second. An insert
+/// waits for that as long as it is patient.
+#[test]
+fn an_insert_waits_for_a_growth_that_is_tried_again() {
+    let cluster = cluster(Protocol::default());
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(100)).unwrap();
+    // A client without a lease never acknowledges a change, so that the first growth fails.
+    let unleased = cluster.clone().with_lease(None);
+    let silent = unleased.worker(WorkerOptions::default()).unwrap();
+    let fails = cluster.grow_table("rows", 10_000).unwrap_err();
+    assert_eq!(fails.kind(), OpenErrorKind::Configuration, "{fails}");
+    let inserted = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+            worker.block_on(async |session| {
+                let options = TransactionOptions::default().deadline(Duration::from_secs(60));
+                for key in 0..1_000 {
+                    session.transact_with(options, async |tx| rows.insert(tx, key, key).await).await.unwrap();
+                    inserted.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        });
+        // The inserts are at the end of the room, and stay there while a growth fails.
+        let (mut before, began) = (u64::MAX, Instant::now());
+        while before != inserted.load(Ordering::Relaxed) || before < 100 {
+            before = inserted.load(Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(1_500));
+            assert!(began.elapsed() < Duration::from_secs(60), "{before} rows");
+        }
+        assert!(before < 1_000, "no insert had to wait");
+        drop(silent);
+    });
+    assert_eq!(inserted.into_inner(), 1_000);
 }
 
 #[test]
