@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use remora::connect::{ClientTls, NodeKeys, TlsError};
+use remora::floors::fabric::limits::SERVER_THREADS_MAX;
 use remora::floors::fabric::shm::file::OpenError;
 use remora::floors::fabric::tcp::ServerError;
 use remora::floors::fabric::{Headroom, LINE_BYTES, RegionError};
@@ -59,6 +60,9 @@ pub(crate) struct MemnodeOptions {
     /// Largest number of connections, of which each worker of a client has one [default: 1024].
     #[arg(long, value_name = "N", conflicts_with = "shm", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_connections: Option<u32>,
+    /// Threads that serve clients. A node with an RDMA device has one [default: 1].
+    #[arg(long, value_name = "N", conflicts_with = "shm", value_parser = clap::value_parser!(u32).range(1..=SERVER_THREADS_MAX as i64))]
+    threads: Option<u32>,
     /// Stop also on SIGHUP, when the terminal that started the node is closed.
     #[arg(long)]
     stop_on_hangup: bool,
@@ -103,7 +107,8 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
         .tls(options.tls_cert.as_deref().zip(options.tls_key.as_deref()).map(read_server_tls).transpose()?)
         .insecure(options.insecure)
         .rdma(options.rdma.open(options.fabric.as_deref() == Some("verbs"))?)
-        .connections_max(options.max_connections.map_or(defaults.connections_max, |connections| connections as usize));
+        .connections_max(options.max_connections.map_or(defaults.connections_max, |connections| connections as usize))
+        .threads(options.threads.map_or(defaults.threads, |threads| threads as usize));
     if bytes >= LONG_TO_TAKE && Headroom::now().bytes >= bytes {
         output::note(&format!("takes {} of memory, which lasts a while", value::show_bytes(bytes)));
     }
@@ -111,6 +116,7 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
         NodeError::Region(_) | NodeError::Memory(MemoryError::TooSmall { .. }) => Failure::new(size(), error),
         // This error names the address itself.
         NodeError::Server(ServerError::NoKey(_)) => Failure::new("--listen", error),
+        NodeError::Server(ServerError::Threads(_) | ServerError::RdmaThreads(_)) => Failure::new("--threads", error),
         error => Failure::new(format!("--listen {address}"), error),
     })?;
     let place = node.address().map_or_else(|| address.to_owned(), |address| address.to_string());

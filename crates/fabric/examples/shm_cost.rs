@@ -30,7 +30,7 @@ async fn rounds(lane: &Lane, what: &str, turns: u64, fill: impl Fn(&mut Round<'_
 struct Adder;
 
 impl Handler for Adder {
-    fn call(&mut self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+    fn call(&self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
         reply.extend(request.iter().map(|word| word + 1));
     }
 }

@@ -62,6 +62,9 @@ pub const LAZY_NS: u64 = 1_000_000;
 /// are not counted.
 pub const CONNECTIONS_MAX: usize = 1024;
 
+/// Largest number of threads of a memory node's server.
+pub const SERVER_THREADS_MAX: usize = 64;
+
 /// Connections beyond the maximum, so that a full server can still be asked, and told to revoke.
 pub const SPARE_CONNECTIONS: usize = 16;
 

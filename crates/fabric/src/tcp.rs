@@ -1,9 +1,10 @@
 //! The TCP backend: any machine can be a memory node, without special hardware.
 //!
-//! A [`Server`] serves the regions of one memory node from one thread. [`Tcp`] is the fabric of the
-//! clients. It has a connection for each endpoint and node, so what an endpoint posts to a node
-//! arrives in order. The server executes verbs by the same code as shared memory, one frame after
-//! the other.
+//! A [`Server`] serves the regions of one memory node, from one thread or several
+//! ([`ServerOptions::threads`]). [`Tcp`] is the fabric of the clients. It has a connection for each
+//! endpoint and node, so what an endpoint posts to a node arrives in order. A connection stays with
+//! one thread. The thread executes verbs by the same code as shared memory, one frame after the
+//! other.
 //!
 //! # What it costs
 //!

@@ -201,12 +201,13 @@ pub trait Fabric: Send + Sync {
     }
 }
 
-/// A handler, which serves calls ([`Round::call`](crate::Round::call)) on a memory node's own CPU,
-/// one after the other. It must cope with any words: a client is trusted with the memory that it
-/// opens, but not with the node's health.
-pub trait Handler: Send {
+/// A handler, which serves calls ([`Round::call`](crate::Round::call)) on a memory node's own CPU.
+/// Several threads of the node may call it at the same time, so it orders the calls that share
+/// state by itself. It must cope with any words: a client is trusted with the memory that it opens,
+/// but not with the node's health.
+pub trait Handler: Send + Sync {
     /// Serves a request. The handler pushes the answer to `reply`, which is empty at first.
-    fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>);
+    fn call(&self, from: ClientId, request: &[u64], reply: &mut Vec<u64>);
 
     /// Returns the CPU time of a request that begins with these words, beside receiving,
     /// dispatching, moving its words and answering. Simulated nodes use it.
@@ -216,15 +217,16 @@ pub trait Handler: Send {
     }
 
     /// Erases everything that the node has, as if the node were started anew, if `order` says so
-    /// and is right: see [`Fabric::forget`]. The handler calls `cut` before it erases anything.
-    /// `cut` ends all connections of clients, so that no earlier verb reaches the new memory.
-    fn forget(&mut self, order: &[u64], cut: &mut dyn FnMut()) {
+    /// and is right: see [`Fabric::forget`]. The handler calls `cut` before it erases anything, and
+    /// while it holds no lock that a call needs. `cut` ends all connections of clients, so that no
+    /// earlier verb reaches the new memory, and no call begins before the handler returns.
+    fn forget(&self, order: &[u64], cut: &mut dyn FnMut()) {
         let _ = (order, cut);
     }
 
     /// Forgets everything but what is in the node's memory, because the node's process has been
     /// started anew. Simulated nodes call it.
-    fn restart(&mut self) {}
+    fn restart(&self) {}
 }
 
 /// A fabric whose memory nodes are in this process. It gives access to the CPUs of the nodes.

@@ -22,8 +22,8 @@ fn fabric(nodes: usize) -> Shm {
 /// A handler that is made from a closure.
 struct With<F>(F);
 
-impl<F: FnMut(ClientId, &[u64], &mut Vec<u64>) + Send> Handler for With<F> {
-    fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+impl<F: Fn(ClientId, &[u64], &mut Vec<u64>) + Send + Sync> Handler for With<F> {
+    fn call(&self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
         (self.0)(from, request, reply);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use remora_fabric::Host;
 use remora_fabric::conformance::{Bed, Clients};
-use remora_fabric::tcp::{Key, Loopback, TcpOptions};
+use remora_fabric::tcp::{Key, Loopback, ServerOptions, TcpOptions};
 
 struct TcpBed;
 
@@ -15,7 +15,9 @@ impl Bed for TcpBed {
         let keys = (seed % 2 == 1).then(|| Key::generate().expect("random bytes").into());
         // A busy machine must not be taken for a dead node.
         let options = TcpOptions { keys, patience: Duration::from_secs(30), ..TcpOptions::default() };
-        Box::new(Loopback::new(nodes, options).expect("a test's servers"))
+        // Some runs have several threads a node.
+        let servers = ServerOptions::default().keys(options.keys.clone()).threads(1 + seed as usize % 3);
+        Box::new(Loopback::with_servers(nodes, &servers, options).expect("a test's servers"))
     }
 
     fn clients(&self) -> Clients {

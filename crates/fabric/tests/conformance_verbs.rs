@@ -4,11 +4,12 @@
 
 use std::num::NonZeroU32;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::rdma::{Calls, Device, DeviceOptions};
-use remora_fabric::tcp::{Key, Loopback, TcpOptions};
+use remora_fabric::tcp::{Key, Loopback, LoopbackError, ServerError, ServerOptions, TcpOptions};
 use remora_fabric::{ClientId, Handler, Host, NodeId, block_on};
 
 fn open(options: DeviceOptions) -> Device {
@@ -74,20 +75,28 @@ mod datagrams {
     remora_fabric::conformance_suite!(super::VerbsBed { device: &super::DATAGRAMS, turns: 10 });
 }
 
+/// Queue pairs belong to a thread of the node, and a node with RDMA has one.
+#[test]
+fn a_node_with_rdma_has_one_thread() {
+    let servers = ServerOptions::default().rdma(Device::clone(&ONE_SIDED)).threads(2);
+    let refused = Loopback::with_servers(&[vec![4096]], &servers, TcpOptions::default()).map(drop);
+    assert_eq!(refused, Err(LoopbackError::Server(ServerError::RdmaThreads(2))));
+}
+
 /// Several clients share a node's queue pair for datagrams, one after the other and at the same
 /// time. When there are more than it can take, the node makes another one. It tells the clients
 /// apart.
 #[test]
 fn datagrams_of_many_clients_meet_in_one_queue_pair() {
-    struct Counts(u64);
+    struct Counts(AtomicU64);
     impl Handler for Counts {
-        fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
-            self.0 += 1;
-            reply.extend([u64::from(from.0), self.0, request[0]]);
+        fn call(&self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+            let served = 1 + self.0.fetch_add(1, Ordering::Relaxed);
+            reply.extend([u64::from(from.0), served, request[0]]);
         }
     }
     let fabric = VerbsBed { device: &DATAGRAMS, turns: 1 }.fabric(&[vec![4096]], 1);
-    fabric.answer(NodeId(0), Box::new(Counts(0)));
+    fabric.answer(NodeId(0), Box::new(Counts(0.into())));
     let mut others = Vec::new();
     let mut served = 0;
     for client in 1..50 {

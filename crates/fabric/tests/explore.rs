@@ -355,7 +355,7 @@ fn a_crash_is_explored_before_and_after_every_step() {
 struct Adder(Seeded);
 
 impl Handler for Adder {
-    fn call(&mut self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+    fn call(&self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
         let region = self.0.region(NODE, RegionId(0)).unwrap();
         reply.push(region.words()[0].fetch_add(request[0], std::sync::atomic::Ordering::SeqCst));
     }

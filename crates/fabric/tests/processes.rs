@@ -117,7 +117,7 @@ fn say(what: impl std::fmt::Display) {
 struct Adder;
 
 impl Handler for Adder {
-    fn call(&mut self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+    fn call(&self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
         if request == [0] {
             thread::sleep(Duration::from_secs(3600));
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::sim::{Profile, Sim, SimOptions};
 use remora_fabric::{
@@ -18,23 +18,23 @@ const TURNS: u64 = 60;
 /// A service that fills a line with a number that grows.
 struct Filler {
     region: Arc<Region>,
-    number: u64,
+    number: AtomicU64,
 }
 
 impl Filler {
-    fn fill(&mut self) {
-        self.number += 1;
-        copy::write(self.region.words(), 0, &[self.number; LINE_WORDS]);
+    fn fill(&self) -> u64 {
+        let number = 1 + self.number.fetch_add(1, Ordering::Relaxed);
+        copy::write(self.region.words(), 0, &[number; LINE_WORDS]);
         // A CPU takes a lock by one atomic instruction. That happens at once, and may happen
         // between two stores.
         self.region.words()[LINE_WORDS].fetch_add(1, Ordering::SeqCst);
+        number
     }
 }
 
 impl Handler for Filler {
-    fn call(&mut self, _: ClientId, _: &[u64], reply: &mut Vec<u64>) {
-        self.fill();
-        reply.push(self.number);
+    fn call(&self, _: ClientId, _: &[u64], reply: &mut Vec<u64>) {
+        reply.push(self.fill());
     }
 }
 
@@ -52,7 +52,7 @@ fn cluster(seed: u64) -> (Sim, Filler) {
     // torn.
     sim.lines_of_records(LINE, 64);
     let region = sim.region(NODE, RegionId(0)).expect("a region");
-    (sim, Filler { region, number: 0 })
+    (sim, Filler { region, number: AtomicU64::new(0) })
 }
 
 fn lanes(sim: &Sim, worker: &Worker, count: u32, seed: u64) -> Vec<Lane> {

@@ -151,18 +151,17 @@ fn what_is_lost_follows_from_the_seed() {
 /// What a process knows beside its node's memory: how often it was called, and stepped.
 #[derive(Clone, Default)]
 struct Knowing {
-    calls: u64,
+    calls: Arc<AtomicU64>,
     steps: Arc<AtomicU64>,
 }
 
 impl Handler for Knowing {
-    fn call(&mut self, _: ClientId, _: &[u64], reply: &mut Vec<u64>) {
-        self.calls += 1;
-        reply.push(self.calls);
+    fn call(&self, _: ClientId, _: &[u64], reply: &mut Vec<u64>) {
+        reply.push(1 + self.calls.fetch_add(1, Ordering::Relaxed));
     }
 
-    fn restart(&mut self) {
-        self.calls = 0;
+    fn restart(&self) {
+        self.calls.store(0, Ordering::Relaxed);
     }
 }
 

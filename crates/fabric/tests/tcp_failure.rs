@@ -5,13 +5,14 @@ mod tcp_support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use remora_fabric::limits::{FRAME_WORDS_MAX, ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::tcp::{Loopback, ServerOptions, TcpOptions};
-use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, Worker, block_on};
+use remora_fabric::{ClientId, Fabric, FabricError, Fault, Handler, Host, Lane, NodeId, Worker, block_on};
 use tcp_support::*;
 
 fn down(node: u16) -> FabricError {
@@ -271,14 +272,22 @@ fn clients_that_talk_garbage_disturb_nobody() {
     assert!(is_healthy(&fabric));
 }
 
+/// Starts one server with several threads, and no key.
+fn threaded(threads: usize) -> Loopback {
+    let servers = ServerOptions::default().threads(threads);
+    let options = TcpOptions { patience: Duration::from_secs(30), ..TcpOptions::default() };
+    Loopback::with_servers(&[vec![REGION]], &servers, options).unwrap()
+}
+
 /// Several rounds of 32 KiB are under way when the access is revoked. When the revocation is
-/// confirmed, memory does not change any more.
+/// confirmed, memory does not change any more, even if another thread of the node has the client's
+/// connection.
 #[test]
 fn nothing_lands_after_a_revocation_that_met_many_writes() {
     const WORDS: usize = (32 << 10) / 8;
     const LANES: u64 = 16;
     for seed in 0..10 {
-        let fabric = Loopback::new(&[vec![REGION]], TcpOptions::default()).unwrap();
+        let fabric = threaded(1 + seed as usize % 3);
         let region = fabric.region(NodeId(0), remora_fabric::RegionId(0)).unwrap();
         let snapshot = || region.words().iter().map(|word| word.load(Ordering::SeqCst)).collect::<Vec<_>>();
         thread::scope(|scope| {
@@ -311,6 +320,88 @@ fn nothing_lands_after_a_revocation_that_met_many_writes() {
             }
         });
     }
+}
+
+/// A handler that says whether two calls were in it at the same time. Each waits for the other, but
+/// not for longer than this.
+struct Meets(Duration, AtomicU64);
+
+impl Handler for Meets {
+    fn call(&self, _: ClientId, _: &[u64], reply: &mut Vec<u64>) {
+        let Meets(patience, calls) = self;
+        calls.fetch_add(1, Ordering::SeqCst);
+        let began = Instant::now();
+        while calls.load(Ordering::SeqCst) < 2 && began.elapsed() < *patience {
+            thread::yield_now();
+        }
+        reply.push(calls.load(Ordering::SeqCst));
+    }
+}
+
+/// The clients of a node are divided among its threads, which serve them at the same time.
+#[test]
+fn threads_serve_different_clients_at_the_same_time() {
+    for (threads, patience) in [(1, Duration::from_millis(100)), (2, Duration::from_secs(20))] {
+        let fabric = threaded(threads);
+        fabric.answer(NodeId(0), Box::new(Meets(patience, 0.into())));
+        // Both are connected before either calls.
+        let connected = Barrier::new(2);
+        let met = thread::scope(|scope| {
+            let call = |client| {
+                let (fabric, connected) = (&fabric, &connected);
+                scope.spawn(move || {
+                    let call = async |lane: &Lane| {
+                        connected.wait();
+                        let mut round = lane.round();
+                        let call = round.call(NodeId(0), &[], None, 1);
+                        lane.execute(round).await.expect("a healthy node").reply(call)[0]
+                    };
+                    block_on(fabric, ClientId(client), call).expect("a client")
+                })
+            };
+            let calls = [call(1), call(2)];
+            calls.into_iter().map(|call| call.join().expect("a client")).min()
+        });
+        assert_eq!(met, Some(threads as u64));
+    }
+}
+
+/// Threads of a node revoke clients of each other, and the node forgets everything, all at the same
+/// time. Every order is carried out, and the node goes on.
+#[test]
+fn orders_that_cross_each_other_are_all_carried_out() {
+    struct Forgets;
+    impl Handler for Forgets {
+        fn call(&self, _: ClientId, _: &[u64], _: &mut Vec<u64>) {}
+
+        fn forget(&self, _: &[u64], cut: &mut dyn FnMut()) {
+            cut();
+        }
+    }
+    const ORDERS: u32 = 20;
+    let fabric = threaded(3);
+    fabric.answer(NodeId(0), Box::new(Forgets));
+    thread::scope(|scope| {
+        for thread in 0..6 {
+            let fabric = &fabric;
+            scope.spawn(move || {
+                for order in 0..ORDERS {
+                    let client = ClientId(1_000 + thread * ORDERS + order);
+                    // Another thread may make the node forget, which ends connections.
+                    let endpoint = fabric.connect(client).ok();
+                    if order % 5 == 4 {
+                        let _ = fabric.forget(NodeId(0), &[]);
+                    }
+                    while fabric.revoke(client).is_err() {}
+                    drop(endpoint);
+                    let touched = block_on(fabric, client, async |lane| touch(lane, &[0]).await);
+                    assert!(!matches!(touched, Ok(Ok(_))), "{client:?} has no access any more");
+                }
+            });
+        }
+    });
+    assert!(is_healthy(&fabric));
+    assert_eq!(fabric.server(NodeId(0)).unwrap().status().revoked, u64::from(6 * ORDERS));
 }
 
 /// The answers of background rounds ride on other answers, or leave together after a while.
@@ -408,6 +499,12 @@ fn idling_uses_no_cpu() {
 /// removed, and nothing else is.
 #[test]
 fn services_are_woken_by_writes_and_their_time_is_counted() {
+    services_are_woken(1);
+    services_are_woken(2);
+}
+
+/// The last of `threads` threads serves the WRITEs. The first has the services.
+fn services_are_woken(threads: usize) {
     struct Busy(std::sync::Arc<std::sync::atomic::AtomicU64>);
     impl remora_fabric::Service for Busy {
         fn step(&mut self) -> remora_fabric::Progress {
@@ -423,11 +520,12 @@ fn services_are_woken_by_writes_and_their_time_is_counted() {
             panic!("a service that panics, as it should in this test")
         }
     }
-    let (server, address) = serve(ServerOptions::default());
+    let (server, address) = serve(ServerOptions::default().threads(threads));
     let steps = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
     let panics = server.serve(Box::new(Panics));
     let service = server.serve(Box::new(Busy(steps.clone())));
     let fabric = tcp(&[&address], TcpOptions::default());
+    let _others: Vec<_> = (1..threads).map(|_| fabric.connect(ClientId(2)).expect("room")).collect();
     thread::sleep(Duration::from_millis(400)); // its naps have ended
     let idle = steps.load(Ordering::SeqCst);
     block_on(&fabric, ClientId(1), async |lane| {

@@ -153,7 +153,7 @@ fn the_slow_are_cut_off_and_hold_up_nobody() {
 
 #[test]
 fn a_full_server_says_so_and_still_takes_orders() {
-    let (server, address) = serve(ServerOptions::default().connections_max(3));
+    let (server, address) = serve(ServerOptions::default().connections_max(3).threads(2));
     let tcp = tcp(&[&address], TcpOptions::default());
     let mut open: Vec<_> = (1..=3).map(|client| tcp.connect(ClientId(client)).expect("there is room")).collect();
     let full = FabricError { node: NodeId(0), fault: Fault::Refused(Refusal::Full) };
@@ -178,6 +178,10 @@ fn nobody_is_served_by_accident() {
     assert!(matches!(everywhere(ServerOptions::default()), Err(ServerError::NoKey(_))));
     assert_eq!(everywhere(ServerOptions::default().insecure(true)), Ok(()));
     assert_eq!(everywhere(locked_by(Key::generate().unwrap())), Ok(()));
+    for threads in [0, 65] {
+        let server = ServerOptions::default().insecure(true).threads(threads);
+        assert_eq!(everywhere(server), Err(ServerError::Threads(threads)));
+    }
 }
 
 #[test]

@@ -39,8 +39,8 @@
 //! call does no harm.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use remora_fabric::{ClientId, Handler, Nanos, Region, WORD_BYTES, copy};
 use remora_index::{Host, HostShard, Prepared, Presence, apply_patch};
@@ -135,32 +135,45 @@ pub(crate) fn key_request(code: Code, shard: ShardId, key: &[u64]) -> ([u64; KEY
 }
 
 /// Serves the calls of transactions at a memory node, on the node's CPU. The head of `rpc.rs` lists
-/// the calls and their answers.
+/// the calls and their answers. Calls about different shards run at the same time, if the node has
+/// several threads. Calls about one shard run one after the other.
 #[derive(Debug)]
 pub struct RpcHandler {
     region: Arc<Region>,
-    host: Host,
+    known: RwLock<Known>,
+    vcache: Mutex<HostedCache>,
+    /// Levels that the last DESCEND has read.
+    levels: AtomicU64,
+}
+
+/// Number of locks among which the shards of a node are divided.
+const STRIPES: usize = 16;
+
+/// What a node's CPU knows beside the node's memory.
+#[derive(Debug, Default)]
+struct Known {
     /// The shards whose primary this node is, with the discipline of their table and the bytes of a
     /// key.
     shards: HashMap<ShardId, (HostShard, Discipline, u16)>,
     /// Generation of the catalog that `shards` was made from.
     generation: u64,
+    /// Whoever serves a call about a shard holds the lock at the shard's number modulo [`STRIPES`].
+    stripes: [Mutex<Stripe>; STRIPES],
+}
+
+/// What calls about some of the shards share.
+#[derive(Debug, Default)]
+struct Stripe {
+    host: Host,
     descent: Descent,
-    vcache: HostedCache,
 }
 
 impl RpcHandler {
     /// Makes the handler of a node's memory.
     #[must_use]
     pub fn new(region: Arc<Region>) -> RpcHandler {
-        let (host, shards, descent) = Default::default();
-        let words = region.words();
-        // The memory may be older than this process. If it is, the process that had it before has
-        // taken the version cache along.
-        let before =
-            identity::local(words).map(|own| metadata::read_local(own.number, words).map_or(u64::MAX, |all| all.epoch));
-        let vcache = HostedCache::new(before, None);
-        RpcHandler { region, host, shards, generation: 0, descent, vcache }
+        let vcache = Mutex::new(cache_of(&region));
+        RpcHandler { region, known: RwLock::default(), vcache, levels: AtomicU64::new(0) }
     }
 
     /// Gives the handler the cluster's version cache, for tests. The cache must have everything
@@ -168,145 +181,43 @@ impl RpcHandler {
     /// when a client first asks for it and no such transaction can be under way.
     #[must_use]
     pub fn with_version_cache(self, vcache: VersionCache) -> RpcHandler {
-        RpcHandler { vcache: HostedCache::new(None, Some(vcache)), ..self }
+        RpcHandler { vcache: Mutex::new(HostedCache::new(None, Some(vcache))), ..self }
     }
 
-    fn shard(&mut self, id: ShardId) -> Option<(HostShard, Discipline, u16)> {
+    /// Returns what this CPU knows, by the catalog as it is now. Returns `None` if the catalog
+    /// cannot be read.
+    fn known(&self) -> Option<RwLockReadGuard<'_, Known>> {
         let words = self.region.words();
-        if self.generation != metadata::generation_local(words) {
-            // A replica that was the primary may be a backup now.
-            let node = identity::local(words)?.number;
-            let metadata = metadata::read_local(node, words).ok()?;
-            // This generation is older than the one that the node announces if the newer catalog is
-            // not whole yet.
-            self.generation = metadata.generation;
-            let shards = (0..).map(ShardId).zip(&metadata.shards).filter_map(|(id, placement)| {
-                let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
-                let shard = HostShard::of(&metadata, id, node, words)?;
-                Some((id, (shard, spec.discipline, spec.layout.key_bytes)))
-            });
-            self.shards = shards.collect();
+        let known = self.known.read().ok()?;
+        if known.generation == metadata::generation_local(words) {
+            return Some(known);
         }
-        self.shards.get(&id).copied()
+        drop(known);
+        self.known.write().ok()?.learn(words)?;
+        self.known.read().ok()
     }
 
-    /// Returns the shard of a pointer, its discipline, and the index of the record's first word, if
-    /// the pointer is one of a record.
-    fn record(&mut self, pointer: u64) -> Option<(HostShard, Discipline, usize)> {
-        let pointer = Pointer::from_bits(pointer);
-        let (shard, discipline, _) = self.shard(pointer.shard())?;
-        let word = shard.slot_word(pointer.offset())?;
-        Some((shard, discipline, word))
-    }
-
-    fn serve(&mut self, request: &[u64], reply: &mut Vec<u64>) -> Option<()> {
+    fn serve(&self, request: &[u64], reply: &mut Vec<u64>) -> Option<()> {
         let (code, count) = Code::parse(*request.first()?)?;
         let arguments = &request[1..];
         match code {
-            Code::Read | Code::Find | Code::Prepare => self.about_key(code, arguments, reply),
-            Code::Lock => {
-                let &[pointer, me] = arguments else { return None };
-                let [lock, version] = self.cpu_lock(pointer)?;
-                let previous = swap(lock, Swap::lock(LockWord::from_bits(me)));
-                reply.extend([previous.to_bits(), version.load(Ordering::Acquire)]);
-                Some(())
-            }
-            Code::Validate => {
-                let &[pointer] = arguments else { return None };
-                let (shard, _, at) = self.record(pointer)?;
-                self.push_words(at, shard.shape.validated_bytes(), reply);
-                Some(())
-            }
-            Code::Release => {
-                let &[pointer, me] = arguments else { return None };
-                self.unlock(pointer, me)
-            }
             Code::Log => self.log(arguments),
-            Code::Commit => self.commit(count, arguments),
-            Code::Undo => self.undo(arguments),
-            Code::Free => {
-                let &[pointer, version] = arguments else { return None };
-                let (shard, _, _) = self.record(pointer)?;
-                let version = Version::from_bits(version).0;
-                self.host.free(self.region.words(), &shard, Pointer::from_bits(pointer).offset(), version);
-                Some(())
-            }
+            Code::Consult => self.vcache.lock().ok()?.consult(count, arguments, reply),
             Code::Descend => self.descend(count, arguments, reply),
-            Code::Consult => self.vcache.consult(count, arguments, reply),
+            Code::Read | Code::Find | Code::Prepare => {
+                let (&shard, key) = arguments.split_first()?;
+                let known = self.known()?;
+                let mut asked = known.shard(self.region.words(), ShardId(u16::try_from(shard).ok()?))?;
+                asked.about_key(code, key, reply)
+            }
+            Code::Lock | Code::Validate | Code::Release | Code::Commit | Code::Undo | Code::Free => {
+                let (&pointer, arguments) = arguments.split_first()?;
+                let pointer = Pointer::from_bits(pointer);
+                let known = self.known()?;
+                let mut asked = known.shard(self.region.words(), pointer.shard())?;
+                asked.about_record(code, count, pointer, arguments, reply)
+            }
         }
-    }
-
-    /// Returns the lock and the version of a record whose lock this CPU may change.
-    fn cpu_lock(&mut self, pointer: u64) -> Option<[&AtomicU64; 2]> {
-        let (shard, discipline, at) = self.record(pointer)?;
-        if discipline != Discipline::OCC_CALLS && !mutant!(CpuLocksForNics) {
-            tracing::error!(%discipline, "a client asks this CPU to change a lock that is not its own");
-            return None;
-        }
-        let words = self.region.words();
-        Some([words.get(at)?, words.get(at + shard.shape.image_at() as usize / WORD_BYTES)?])
-    }
-
-    fn unlock(&mut self, pointer: u64, me: u64) -> Option<()> {
-        let [lock, _] = self.cpu_lock(pointer)?;
-        // A client that finds the lock free also sees what the holder wrote before.
-        swap(lock, Swap::unlock(LockWord::from_bits(me)));
-        Some(())
-    }
-
-    fn about_key(&mut self, code: Code, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
-        let (shard_id, key) = arguments.split_first()?;
-        let (shard, _, key_bytes) = self.shard(ShardId(u16::try_from(*shard_id).ok()?))?;
-        let key = Key::new(key.as_bytes().get(..key_bytes.into())?)?;
-        let words = self.region.words();
-        match code {
-            Code::Prepare => match self.host.prepare(words, &shard, &key).ok()? {
-                Prepared::Linked { bucket_slot, entry, location, links } => {
-                    reply.extend([LINKED | (links.len() as u64) << 32, bucket_slot, entry, 0]);
-                    links.iter().for_each(|(at, word)| reply.extend([*at, *word]));
-                    self.push_record(&shard, location.pointer, reply)?;
-                }
-                Prepared::New { bucket_slot, entry, version, links, is_crowded, .. } => {
-                    let status = if is_crowded { NEW | CROWDED } else { NEW };
-                    reply.extend([status | (links.len() as u64) << 32, bucket_slot, entry, version.to_bits()]);
-                    links.iter().for_each(|(at, word)| reply.extend([*at, *word]));
-                }
-            },
-            _ => match shard.find(words, &key) {
-                Presence::Absent => reply.push(0),
-                Presence::Linked { bucket_slot, entry, location } => {
-                    reply.push(1);
-                    if code == Code::Read {
-                        reply.extend([bucket_slot, entry]);
-                        self.push_record(&shard, location.pointer, reply)?;
-                    }
-                }
-            },
-        }
-        Some(())
-    }
-
-    fn descend(&mut self, count: usize, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
-        let wanted = Wanted::parse(count, arguments)?;
-        let (inner, ..) = self.shard(wanted.inner)?;
-        let id = self.descent.leaf(self.region.words(), &inner, &wanted, reply)?;
-        if let Some(leaves) = wanted.leaves {
-            self.about_key(Code::Read, &[leaves.0.into(), id.to_be()], reply)?;
-        }
-        Some(())
-    }
-
-    fn push_record(&self, shard: &HostShard, pointer: Pointer, reply: &mut Vec<u64>) -> Option<()> {
-        let at = shard.slot_word(pointer.offset())?;
-        self.push_words(at, shard.shape.record_bytes(), reply);
-        Some(())
-    }
-
-    /// Appends the first `bytes` bytes of a slot to a reply.
-    fn push_words(&self, at: usize, bytes: usize, reply: &mut Vec<u64>) {
-        let start = reply.len();
-        reply.resize(start + bytes / WORD_BYTES, 0);
-        copy::read(self.region.words(), at, &mut reply[start..]);
     }
 
     fn log(&self, arguments: &[u64]) -> Option<()> {
@@ -323,38 +234,182 @@ impl RpcHandler {
         Some(())
     }
 
-    fn commit(&mut self, patches: usize, arguments: &[u64]) -> Option<()> {
-        let (&[pointer, me], rest) = arguments.split_first_chunk()?;
-        let (patches, image) = rest.split_at_checked(patches.checked_mul(PATCH_WORDS)?)?;
-        let (shard, _, at) = self.record(pointer)?;
-        let [lock, _] = self.cpu_lock(pointer)?;
-        if lock.load(Ordering::SeqCst) != me || image.len() != shard.shape.image_words() {
-            return None;
+    fn descend(&self, count: usize, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
+        let wanted = Wanted::parse(count, arguments)?;
+        let (known, words) = (self.known()?, self.region.words());
+        let id = {
+            let mut asked = known.shard(words, wanted.inner)?;
+            let id = asked.stripe.descent.leaf(words, &asked.shard, &wanted, reply);
+            self.levels.store(asked.stripe.descent.levels, Ordering::Relaxed);
+            id?
+        };
+        if let Some(leaves) = wanted.leaves {
+            known.shard(words, leaves)?.about_key(Code::Read, &[id.to_be()], reply)?;
         }
-        let words = self.region.words();
-        shard.shape.install(&words[at..], image);
-        for patch in patches.chunks_exact(PATCH_WORDS).filter_map(patch) {
-            apply_patch(words, shard.base, &shard.geometry, &patch);
-        }
-        self.unlock(pointer, me)?;
-        if !patches.is_empty() {
-            // This frees the slot of a deleted record, and does nothing for an inserted record.
-            let version = Version::from_bits(image.first().copied().unwrap_or(0)).0;
-            self.host.free(self.region.words(), &shard, Pointer::from_bits(pointer).offset(), version);
+        Some(())
+    }
+}
+
+/// Returns the version cache of a node that begins to serve, which may be lost.
+fn cache_of(region: &Region) -> HostedCache {
+    let words = region.words();
+    // The memory may be older than this process. If it is, the process that had it before has taken
+    // the version cache along.
+    let before =
+        identity::local(words).map(|own| metadata::read_local(own.number, words).map_or(u64::MAX, |all| all.epoch));
+    HostedCache::new(before, None)
+}
+
+impl Known {
+    /// Reads the catalog. Returns `None` if it cannot be read.
+    fn learn(&mut self, words: &[AtomicU64]) -> Option<()> {
+        // A replica that was the primary may be a backup now.
+        let node = identity::local(words)?.number;
+        let metadata = metadata::read_local(node, words).ok()?;
+        // This generation is older than the one that the node announces if the newer catalog is not
+        // whole yet.
+        self.generation = metadata.generation;
+        let shards = (0..).map(ShardId).zip(&metadata.shards).filter_map(|(id, placement)| {
+            let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
+            let shard = HostShard::of(&metadata, id, node, words)?;
+            Some((id, (shard, spec.discipline, spec.layout.key_bytes)))
+        });
+        self.shards = shards.collect();
+        Some(())
+    }
+
+    /// Returns a shard for a call about it. Other calls about the shard wait until the value is
+    /// dropped.
+    fn shard<'k>(&'k self, words: &'k [AtomicU64], id: ShardId) -> Option<Asked<'k>> {
+        let &(shard, discipline, key_bytes) = self.shards.get(&id)?;
+        let stripe = self.stripes[usize::from(id.0) % STRIPES].lock().ok()?;
+        Some(Asked { words, shard, discipline, key_bytes, stripe })
+    }
+}
+
+/// A shard that a call is about.
+struct Asked<'k> {
+    words: &'k [AtomicU64],
+    shard: HostShard,
+    discipline: Discipline,
+    key_bytes: u16,
+    stripe: MutexGuard<'k, Stripe>,
+}
+
+impl Asked<'_> {
+    fn about_key(&mut self, code: Code, key: &[u64], reply: &mut Vec<u64>) -> Option<()> {
+        let key = Key::new(key.as_bytes().get(..self.key_bytes.into())?)?;
+        match code {
+            Code::Prepare => match self.stripe.host.prepare(self.words, &self.shard, &key).ok()? {
+                Prepared::Linked { bucket_slot, entry, location, links } => {
+                    reply.extend([LINKED | (links.len() as u64) << 32, bucket_slot, entry, 0]);
+                    links.iter().for_each(|(at, word)| reply.extend([*at, *word]));
+                    self.push_record(location.pointer, reply)?;
+                }
+                Prepared::New { bucket_slot, entry, version, links, is_crowded, .. } => {
+                    let status = if is_crowded { NEW | CROWDED } else { NEW };
+                    reply.extend([status | (links.len() as u64) << 32, bucket_slot, entry, version.to_bits()]);
+                    links.iter().for_each(|(at, word)| reply.extend([*at, *word]));
+                }
+            },
+            _ => match self.shard.find(self.words, &key) {
+                Presence::Absent => reply.push(0),
+                Presence::Linked { bucket_slot, entry, location } => {
+                    reply.push(1);
+                    if code == Code::Read {
+                        reply.extend([bucket_slot, entry]);
+                        self.push_record(location.pointer, reply)?;
+                    }
+                }
+            },
         }
         Some(())
     }
 
-    fn undo(&mut self, arguments: &[u64]) -> Option<()> {
-        let &[pointer, me] = arguments else { return None };
-        let (shard, discipline, at) = self.record(pointer)?;
-        let words = self.region.words();
-        let holder = LockWord::from_bits(me);
-        if discipline == Discipline::OCC_CALLS {
-            swap(&words[at], Swap::lock(holder));
+    fn about_record(
+        &mut self,
+        code: Code,
+        count: usize,
+        pointer: Pointer,
+        arguments: &[u64],
+        reply: &mut Vec<u64>,
+    ) -> Option<()> {
+        let at = self.shard.slot_word(pointer.offset())?;
+        match (code, arguments) {
+            (Code::Lock, &[me]) => {
+                let [lock, version] = self.cpu_lock(at)?;
+                let previous = swap(lock, Swap::lock(LockWord::from_bits(me)));
+                reply.extend([previous.to_bits(), version.load(Ordering::Acquire)]);
+            }
+            (Code::Validate, &[]) => self.push_words(at, self.shard.shape.validated_bytes(), reply),
+            (Code::Release, &[me]) => self.unlock(at, me)?,
+            (Code::Commit, [me, rest @ ..]) => self.commit(at, pointer, count, *me, rest)?,
+            (Code::Undo, &[me]) => self.undo(at, pointer, me)?,
+            (Code::Free, &[version]) => self.free(pointer, version),
+            _ => return None,
         }
-        self.host.undo(words, &shard, Pointer::from_bits(pointer).offset(), holder);
-        if discipline == Discipline::OCC_CALLS { self.unlock(pointer, me) } else { Some(()) }
+        Some(())
+    }
+
+    /// Returns the lock and the version of a record whose lock this CPU may change.
+    fn cpu_lock(&self, at: usize) -> Option<[&AtomicU64; 2]> {
+        if self.discipline != Discipline::OCC_CALLS && !mutant!(CpuLocksForNics) {
+            tracing::error!(discipline = %self.discipline, "a client asks this CPU to change a lock that is not its own");
+            return None;
+        }
+        let version = at + self.shard.shape.image_at() as usize / WORD_BYTES;
+        Some([self.words.get(at)?, self.words.get(version)?])
+    }
+
+    fn unlock(&self, at: usize, me: u64) -> Option<()> {
+        let [lock, _] = self.cpu_lock(at)?;
+        // A client that finds the lock free also sees what the holder wrote before.
+        swap(lock, Swap::unlock(LockWord::from_bits(me)));
+        Some(())
+    }
+
+    fn push_record(&self, pointer: Pointer, reply: &mut Vec<u64>) -> Option<()> {
+        let at = self.shard.slot_word(pointer.offset())?;
+        self.push_words(at, self.shard.shape.record_bytes(), reply);
+        Some(())
+    }
+
+    /// Appends the first `bytes` bytes of a slot to a reply.
+    fn push_words(&self, at: usize, bytes: usize, reply: &mut Vec<u64>) {
+        let start = reply.len();
+        reply.resize(start + bytes / WORD_BYTES, 0);
+        copy::read(self.words, at, &mut reply[start..]);
+    }
+
+    fn commit(&mut self, at: usize, pointer: Pointer, patches: usize, me: u64, rest: &[u64]) -> Option<()> {
+        let (patches, image) = rest.split_at_checked(patches.checked_mul(PATCH_WORDS)?)?;
+        let [lock, _] = self.cpu_lock(at)?;
+        if lock.load(Ordering::SeqCst) != me || image.len() != self.shard.shape.image_words() {
+            return None;
+        }
+        self.shard.shape.install(&self.words[at..], image);
+        for patch in patches.chunks_exact(PATCH_WORDS).filter_map(patch) {
+            apply_patch(self.words, self.shard.base, &self.shard.geometry, &patch);
+        }
+        self.unlock(at, me)?;
+        if !patches.is_empty() {
+            // This frees the slot of a deleted record, and does nothing for an inserted record.
+            self.free(pointer, image.first().copied().unwrap_or(0));
+        }
+        Some(())
+    }
+
+    fn free(&mut self, pointer: Pointer, version: u64) {
+        self.stripe.host.free(self.words, &self.shard, pointer.offset(), Version::from_bits(version).0);
+    }
+
+    fn undo(&mut self, at: usize, pointer: Pointer, me: u64) -> Option<()> {
+        let holder = LockWord::from_bits(me);
+        if self.discipline == Discipline::OCC_CALLS {
+            swap(&self.words[at], Swap::lock(holder));
+        }
+        self.stripe.host.undo(self.words, &self.shard, pointer.offset(), holder);
+        if self.discipline == Discipline::OCC_CALLS { self.unlock(at, me) } else { Some(()) }
     }
 }
 
@@ -365,14 +420,14 @@ fn swap(lock: &AtomicU64, Swap { from, to }: Swap) -> LockWord {
 }
 
 impl Handler for RpcHandler {
-    fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+    fn call(&self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
         if self.serve(request, reply).is_none() {
             tracing::debug!(client = from.0, code = ?request.first(), "a call was refused");
             reply.clear();
         }
     }
 
-    fn forget(&mut self, order: &[u64], cut: &mut dyn FnMut()) {
+    fn forget(&self, order: &[u64], cut: &mut dyn FnMut()) {
         let Some(given_up) = GivenUp::from_words(order).filter(|given_up| given_up.is_of(self.region.words())) else {
             return tracing::debug!(?order, "an order to give up this memory is out of date");
         };
@@ -387,8 +442,11 @@ impl Handler for RpcHandler {
         self.restart();
     }
 
-    fn restart(&mut self) {
-        *self = RpcHandler::new(self.region.clone());
+    fn restart(&self) {
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Known::default();
+        self.known.clear_poison();
+        *self.vcache.lock().unwrap_or_else(PoisonError::into_inner) = cache_of(&self.region);
+        self.vcache.clear_poison();
     }
 
     /// Wei thesis, table 4-2, SmallBank: cycles of the execution, validation, logging and commit
@@ -403,7 +461,7 @@ impl Handler for RpcHandler {
             Some((Code::Log, _)) => 43,
             // Each inner node costs three lines of memory that are in no cache, at 43 million lines
             // a second (thesis, section 3.2).
-            Some((Code::Descend, _)) => 308 + 70 * self.descent.levels,
+            Some((Code::Descend, _)) => 308 + 70 * self.levels.load(Ordering::Relaxed),
             Some((Code::Commit | Code::Release | Code::Undo | Code::Free, _)) => 40,
             None => 0,
         }
@@ -420,15 +478,15 @@ mod tests {
     #[test]
     fn a_process_that_is_started_anew_does_not_know_what_was_published() {
         let memory = Memory::map(&[vec![node::BYTES_MIN as usize]]).expect("memory");
-        let mut handler = RpcHandler::new(memory.region(NodeId(0), node::REGION).expect("a region").clone());
-        let consult = |handler: &mut RpcHandler, publishes: usize, version: u64| {
+        let handler = RpcHandler::new(memory.region(NodeId(0), node::REGION).expect("a region").clone());
+        let consult = |handler: &RpcHandler, publishes: usize, version: u64| {
             let mut reply = Vec::new();
             handler.call(ClientId(1), &[Code::Consult.word(publishes), 1, 64, version], &mut reply);
             reply
         };
-        consult(&mut handler, 1, 4);
-        assert_eq!(consult(&mut handler, 0, 2), [0]);
+        consult(&handler, 1, 4);
+        assert_eq!(consult(&handler, 0, 2), [0]);
         handler.restart();
-        assert_eq!(consult(&mut handler, 0, 2), [1]);
+        assert_eq!(consult(&handler, 0, 2), [1]);
     }
 }

@@ -1,5 +1,7 @@
 //! Tests of rule 8 of the contract: calls that a memory node's CPU serves.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::{Bed, Stage, client, peek, play, run, settle, word};
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
@@ -13,17 +15,17 @@ const REGION: usize = 4096;
 /// `[u64::MAX, n]` with n words.
 #[derive(Default)]
 pub(super) struct Echo {
-    served: u64,
+    served: AtomicU64,
 }
 
 impl Handler for Echo {
-    fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
-        self.served += 1;
+    fn call(&self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+        let served = 1 + self.served.fetch_add(1, Ordering::Relaxed);
         if let [u64::MAX, words] = request {
             reply.resize(*words as usize, 0);
             return;
         }
-        reply.extend([u64::from(from.0), self.served]);
+        reply.extend([u64::from(from.0), served]);
         reply.extend_from_slice(request);
     }
 }
@@ -34,7 +36,7 @@ pub fn a_call_is_answered_once(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
         for node in 0..2 {
-            fabric.answer(NodeId(node), Box::new(Echo { served: 100 * u64::from(node) }));
+            fabric.answer(NodeId(node), Box::new(Echo { served: (100 * u64::from(node)).into() }));
         }
         let stage = Stage::new(&*fabric, 2, seed);
         for turn in 0..bed.turns().min(20) {
@@ -59,7 +61,7 @@ pub fn a_call_is_answered_once(bed: &dyn Bed) {
 pub fn calls_are_served_in_order(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION]], seed);
-        fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+        fabric.answer(NodeId(0), Box::new(Echo::default()));
         let stage = Stage::new(&*fabric, 1, seed);
         stage.on(1, async |lane| {
             let mut served = 0;
@@ -88,7 +90,7 @@ pub fn calls_of_several_clients_are_served(bed: &dyn Bed) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs().min(20) {
         let fabric = bed.fabric(&[vec![REGION]], seed);
-        fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+        fabric.answer(NodeId(0), Box::new(Echo::default()));
         let turns = bed.turns();
         let bodies = (1..=CLIENTS).map(|number| {
             client(async move |lane: Lane| {
@@ -117,7 +119,7 @@ pub fn a_call_wakes_a_node_that_has_gone_to_sleep(bed: &dyn Bed) {
     const LONGEST_NS: u64 = 400_000;
     const A_WAKEUP_WAS_LOST_NS: u64 = 10_000_000_000;
     let fabric = bed.fabric(&[vec![REGION]], 1);
-    fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+    fabric.answer(NodeId(0), Box::new(Echo::default()));
     let stage = Stage::new(&*fabric, 1, 1);
     stage.on(1, async |lane| {
         for turn in 0..CALLS {
@@ -136,7 +138,7 @@ pub fn a_call_wakes_a_node_that_has_gone_to_sleep(bed: &dyn Bed) {
 /// it. The error names the node. The next round works.
 pub fn a_call_that_cannot_be_answered_fails(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
-    fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+    fabric.answer(NodeId(0), Box::new(Echo::default()));
     let stage = Stage::new(&*fabric, 1, 1);
     stage.on(1, async |lane| {
         let attempt = async |node: u16, request: &[u64], capacity| {
@@ -162,7 +164,7 @@ pub fn a_call_that_cannot_be_answered_fails(bed: &dyn Bed) {
 pub fn a_large_call_arrives_whole(bed: &dyn Bed) {
     const WORDS: usize = 3500;
     let fabric = bed.fabric(&[vec![REGION]], 1);
-    fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+    fabric.answer(NodeId(0), Box::new(Echo::default()));
     let stage = Stage::new(&*fabric, 1, 1);
     stage.on(1, async |lane| {
         for turn in 0..40 {

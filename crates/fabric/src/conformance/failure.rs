@@ -353,9 +353,9 @@ impl Forgetful {
 }
 
 impl Handler for Forgetful {
-    fn call(&mut self, _: ClientId, _: &[u64], _: &mut Vec<u64>) {}
+    fn call(&self, _: ClientId, _: &[u64], _: &mut Vec<u64>) {}
 
-    fn forget(&mut self, order: &[u64], cut: &mut dyn FnMut()) {
+    fn forget(&self, order: &[u64], cut: &mut dyn FnMut()) {
         if order == Forgetful::RIGHT {
             cut();
             self.0.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));

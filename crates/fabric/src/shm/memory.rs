@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::copy;
@@ -25,47 +25,61 @@ pub struct Memory {
     answering: Box<[Arc<Answering>]>,
 }
 
-/// A node's CPU that serves calls, one after the other, on whichever thread they come.
+/// A node's CPU that serves calls, on whichever threads they come.
 #[derive(Default)]
 pub(crate) struct Answering {
-    serving: Mutex<Serving>,
-}
-
-#[derive(Default)]
-struct Serving {
-    handler: Option<Box<dyn Handler>>,
-    request: Vec<u64>,
-    reply: Vec<u64>,
+    handler: RwLock<Option<Arc<dyn Handler>>>,
 }
 
 impl Answering {
-    fn lock(&self) -> MutexGuard<'_, Serving> {
-        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Option<Arc<dyn Handler>>> {
+        self.handler.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a handler serve from now on.
     pub(crate) fn set(&self, handler: Box<dyn Handler>) {
-        self.lock().handler = Some(handler);
+        self.replace(Some(handler.into()));
+    }
+
+    fn replace(&self, handler: Option<Arc<dyn Handler>>) {
+        *self.handler.write().unwrap_or_else(PoisonError::into_inner) = handler;
     }
 
     /// Serves one request, and appends the answer to `reply`.
     pub(crate) fn serve(&self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) -> Result<(), Fault> {
-        serve(&mut self.lock().handler, from, request, reply)
+        let handler = self.read();
+        let serving = handler.as_deref().ok_or(Fault::NoHandler)?;
+        if guarded(|| serving.call(from, request, reply)).is_ok() {
+            return Ok(());
+        }
+        drop(handler);
+        self.replace(None);
+        Err(Fault::NoHandler)
     }
 
     /// Passes an order on to [`Handler::forget`].
     pub(crate) fn forget(&self, order: &[u64], cut: &mut dyn FnMut()) {
-        let handler = &mut self.lock().handler;
-        let Some(serving) = handler.as_mut() else { return };
-        guarded(|| serving.forget(order, cut)).unwrap_or_else(|_| *handler = None);
+        // No lock is held meanwhile, because threads that wait for it could not be cut off.
+        let handler = self.read().clone();
+        if handler.is_some_and(|handler| guarded(|| handler.forget(order, cut)).is_err()) {
+            self.replace(None);
+        }
     }
 
     /// Tells the handler that the node's process has been started anew.
     pub(crate) fn restart(&self) {
-        if let Some(serving) = &mut self.lock().handler {
-            serving.restart();
+        if let Some(handler) = &*self.read() {
+            handler.restart();
         }
     }
+}
+
+/// Runs a piece of a handler. A handler that panics serves no more.
+fn guarded(what: impl FnOnce()) -> Result<(), Fault> {
+    catch_unwind(AssertUnwindSafe(what)).map_err(|_| {
+        tracing::error!("a memory node's handler panicked, and serves no more calls");
+        Fault::NoHandler
+    })
 }
 
 impl fmt::Debug for Answering {
@@ -74,23 +88,9 @@ impl fmt::Debug for Answering {
     }
 }
 
-/// Runs a piece of a handler. A handler that panics is dropped and serves no more, so no caller
-/// sees its half-changed state.
-fn guarded(what: impl FnOnce()) -> Result<(), Fault> {
-    catch_unwind(AssertUnwindSafe(what)).map_err(|_| {
-        tracing::error!("a memory node's handler panicked, and serves no more calls");
-        Fault::NoHandler
-    })
-}
-
-fn serve(
-    handler: &mut Option<Box<dyn Handler>>,
-    from: ClientId,
-    request: &[u64],
-    reply: &mut Vec<u64>,
-) -> Result<(), Fault> {
-    let serving = handler.as_mut().ok_or(Fault::NoHandler)?;
-    guarded(|| serving.call(from, request, reply)).inspect_err(|_| *handler = None)
+thread_local! {
+    /// Buffers for the request and the reply of a call that this thread serves.
+    static BUFFERS: Cell<(Vec<u64>, Vec<u64>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
 impl Memory {
@@ -146,7 +146,7 @@ impl Memory {
     pub(crate) fn work(&self, call: &Verb, words: &[u64]) -> Nanos {
         let &Verb::Call { node, head, head_words, .. } = call else { return 0 };
         let request = &words[head as usize..][..head_words as usize];
-        let work = |answering: &Arc<Answering>| answering.lock().handler.as_ref().map(|handler| handler.work(request));
+        let work = |answering: &Arc<Answering>| answering.read().as_ref().map(|handler| handler.work(request));
         self.answering(node).and_then(work).unwrap_or(0)
     }
 
@@ -156,17 +156,18 @@ impl Memory {
         let &Verb::Call { node, head, head_words, body, body_words, into, capacity } = call else { return Ok(()) };
         let answering = self.answering(node).ok_or_else(|| no_such_node(node))?;
         let error = |fault| FabricError { node, fault };
-        let Serving { handler, request, reply } = &mut *answering.lock();
+        let (mut request, mut reply) = BUFFERS.take();
         request.clear();
         request.extend_from_slice(&words[head as usize..][..head_words as usize]);
         request.extend_from_slice(&words[body as usize..][..body_words as usize]);
         reply.clear();
-        serve(handler, from, request, reply).map_err(error)?;
+        answering.serve(from, &request, &mut reply).map_err(error)?;
         let Some(place) = words[into as usize + 1..][..capacity as usize].get_mut(..reply.len()) else {
             return Err(error(Fault::ReplyTooLong { words: reply.len() as u32, capacity }));
         };
-        place.copy_from_slice(reply);
+        place.copy_from_slice(&reply);
         words[into as usize] = reply.len() as u64;
+        BUFFERS.set((request, reply));
         Ok(())
     }
 

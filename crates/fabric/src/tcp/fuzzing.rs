@@ -13,7 +13,7 @@ use crate::shm::Memory;
 use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, HEAD_WORDS};
 use crate::tcp::handshake;
-use crate::tcp::node::Node;
+use crate::tcp::node::{Common, Node};
 
 fn words_of(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::read_from_bytes(word).expect("eight bytes")).collect()
@@ -25,7 +25,7 @@ pub fn requests(bytes: &[u8]) {
     thread_local! {
         static NODE: Arc<Memory> = Arc::new(Memory::map(&[vec![4096]]).expect("a page of memory"));
     }
-    let mut node = Node::new(NODE.with(Arc::clone), None, 1, Arc::default(), None);
+    let mut node = Node::new(Arc::new(Common::new(NODE.with(Arc::clone), None, 1, 1)), 0, None);
     let mut words = words_of(bytes);
     let mut rest = &mut words[..];
     let mut out = Outbox::default();

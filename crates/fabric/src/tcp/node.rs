@@ -1,12 +1,13 @@
 //! The state that a server's connections share: the memory node, which clients may use it, and
-//! counters.
+//! counters. A [`Node`] is what the connections of one thread share, and [`Common`] is what all
+//! threads of the server share.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::address::{NodeId, RegionId};
 use crate::entropy::random;
@@ -56,11 +57,11 @@ impl NodeStatus {
     }
 }
 
-/// Counters of a server. Only its own thread writes them.
+/// Counters of a server's thread. Only this thread writes them, so each thread has cache lines of
+/// its own.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Counters {
-    pub(crate) connections: AtomicU64,
-    pub(crate) revoked: AtomicU64,
     pub(crate) frames: AtomicU64,
     pub(crate) sends: AtomicU64,
     pub(crate) service_cpu_ns: AtomicU64,
@@ -71,32 +72,80 @@ pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
-impl Counters {
-    pub(crate) fn status(&self, since: Nanos) -> NodeStatus {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+/// What all threads of a server share.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) memory: Arc<Memory>,
+    keys: Option<Keys>,
+    connections_max: u64,
+    since: Nanos,
+    clients: Mutex<Clients>,
+    /// The counters of each thread.
+    counters: Box<[Counters]>,
+}
+
+/// The clients of a server.
+#[derive(Debug, Default)]
+struct Clients {
+    revoked: BTreeSet<ClientId>,
+    /// The number of open connections of each client that has any.
+    connected: BTreeMap<ClientId, usize>,
+    /// The number of open connections of all clients.
+    open: u64,
+}
+
+impl Common {
+    pub(crate) fn new(memory: Arc<Memory>, keys: Option<Keys>, connections_max: usize, threads: usize) -> Common {
+        Common {
+            memory,
+            keys,
+            connections_max: connections_max as u64,
+            since: monotonic_ns(),
+            clients: Mutex::default(),
+            counters: (0..threads).map(|_| Counters::default()).collect(),
+        }
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn connections_max(&self) -> usize {
+        self.connections_max as usize
+    }
+
+    pub(crate) fn status(&self) -> NodeStatus {
+        let sum = |counter: fn(&Counters) -> &AtomicU64| {
+            self.counters.iter().map(|counters| counter(counters).load(Ordering::Relaxed)).sum()
+        };
+        let clients = self.clients();
         NodeStatus {
-            uptime_ns: monotonic_ns().saturating_sub(since),
-            connections: load(&self.connections),
-            revoked: load(&self.revoked),
-            frames: load(&self.frames),
-            sends: load(&self.sends),
-            service_cpu_ns: load(&self.service_cpu_ns),
+            uptime_ns: monotonic_ns().saturating_sub(self.since),
+            connections: clients.open,
+            revoked: clients.revoked.len() as u64,
+            frames: sum(|counters| &counters.frames),
+            sends: sum(|counters| &counters.sends),
+            service_cpu_ns: sum(|counters| &counters.service_cpu_ns),
             cpu_ns: process_cpu_ns(),
+        }
+    }
+
+    /// Notes that a client's access is revoked: none of its connections is admitted from now on.
+    /// Those that are open have yet to be closed.
+    fn revoke(&self, client: ClientId) {
+        if self.clients().revoked.insert(client) {
+            tracing::warn!(client = client.0, "a client's access is revoked");
         }
     }
 }
 
-/// A memory node, as the connections of its server use it.
+/// A memory node, as the connections of one thread of its server use it.
 #[derive(Debug)]
 pub(crate) struct Node {
+    pub(super) common: Arc<Common>,
     memory: Arc<Memory>,
-    keys: Option<Keys>,
-    connections_max: u64,
-    counters: Arc<Counters>,
-    since: Nanos,
-    revoked: BTreeSet<ClientId>,
-    /// The number of open connections of each client that has any.
-    connected: BTreeMap<ClientId, usize>,
+    /// The thread's number.
+    thread: usize,
     /// Clients that were revoked a moment ago. The server closes their connections before it serves
     /// anything else.
     evicted: Vec<ClientId>,
@@ -118,24 +167,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(
-        memory: Arc<Memory>,
-        keys: Option<Keys>,
-        connections_max: usize,
-        counters: Arc<Counters>,
-        exports: Option<Exports>,
-    ) -> Node {
+    pub(crate) fn new(common: Arc<Common>, thread: usize, exports: Option<Exports>) -> Node {
         Node {
             exclusive: exports.as_ref().is_some_and(Exports::one_sided),
             exports,
             queues: 0,
-            memory,
-            keys,
-            connections_max: connections_max as u64,
-            counters,
-            since: monotonic_ns(),
-            revoked: BTreeSet::new(),
-            connected: BTreeMap::new(),
+            memory: common.memory.clone(),
+            common,
+            thread,
             evicted: Vec::new(),
             forgetting: None,
             wrote: false,
@@ -145,13 +184,13 @@ impl Node {
         }
     }
 
-    pub(crate) fn connections_max(&self) -> usize {
-        self.connections_max as usize
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.common.counters[self.thread]
     }
 
     /// Returns the key to prove to a client that connects now.
     pub(crate) fn key(&self) -> Option<Key> {
-        self.keys.as_ref().map(|keys| keys.now().first)
+        self.common.keys.as_ref().map(|keys| keys.now().first)
     }
 
     /// Returns this end's hello for a new connection. `None` if the system gives no nonce.
@@ -161,30 +200,32 @@ impl Node {
         let regions =
             (0..REGIONS_PER_NODE_MAX as u16).map_while(|region| self.memory.region(NodeId(0), RegionId(region)));
         let bytes: Vec<u64> = regions.map(|region| region.bytes()).collect();
-        Some(ServerHello::new(&bytes, self.keys.is_some(), nonce))
+        Some(ServerHello::new(&bytes, self.common.keys.is_some(), nonce))
     }
 
     /// Decides whether a client that has proved itself may come in.
-    pub(crate) fn admit(&mut self, purpose: Purpose) -> Verdict {
+    pub(crate) fn admit(&self, purpose: Purpose) -> Verdict {
         let Purpose::Verbs(client) = purpose else { return Verdict::Welcome };
-        if self.revoked.contains(&client) {
+        let mut clients = self.common.clients();
+        if clients.revoked.contains(&client) {
             return Verdict::Revoked;
         }
-        if self.counters.connections.load(Ordering::Relaxed) >= self.connections_max {
+        if clients.open >= self.common.connections_max {
             return Verdict::Full;
         }
-        count(&self.counters.connections, 1);
-        *self.connected.entry(client).or_default() += 1;
+        clients.open += 1;
+        *clients.connected.entry(client).or_default() += 1;
         Verdict::Welcome
     }
 
     /// Records that a connection of an admitted client has ended.
-    pub(crate) fn leave(&mut self, client: ClientId) {
-        count(&self.counters.connections, u64::MAX);
-        if let Some(connections) = self.connected.get_mut(&client) {
+    pub(crate) fn leave(&self, client: ClientId) {
+        let mut clients = self.common.clients();
+        clients.open -= 1;
+        if let Some(connections) = clients.connected.get_mut(&client) {
             *connections -= 1;
         }
-        self.connected.retain(|_, connections| *connections > 0);
+        clients.connected.retain(|_, connections| *connections > 0);
     }
 
     /// Executes a frame of verbs and appends the response.
@@ -195,7 +236,7 @@ impl Node {
         frame: &mut [u64],
         out: &mut Outbox,
     ) -> Result<(), Malformed> {
-        count(&self.counters.frames, 1);
+        count(&self.counters().frames, 1);
         let at = frame::begin_response(out, frame::DONE, request.ticket);
         let answers_max = out.end() + ROUND_WORDS_MAX;
         let mut next = frame::HEAD_WORDS;
@@ -305,9 +346,10 @@ impl Node {
     pub(crate) fn administrate(&mut self, request: &Request, frame: &[u64], out: &mut Outbox) -> Result<(), Malformed> {
         let at = frame::begin_response(out, frame::DONE, request.ticket);
         match (request.kind, &frame[frame::HEAD_WORDS..]) {
-            (Kind::Status, []) => out.extend(&self.status().to_words()),
+            (Kind::Status, []) => out.extend(&self.common.status().to_words()),
             (Kind::Status, &[client]) => {
-                let connections = self.connected.iter().find(|(one, _)| u64::from(one.0) == client);
+                let clients = self.common.clients();
+                let connections = clients.connected.iter().find(|(one, _)| u64::from(one.0) == client);
                 out.extend(&[connections.map_or(0, |(_, connections)| *connections as u64)]);
             }
             (Kind::Revoke, &[client]) => {
@@ -321,17 +363,11 @@ impl Node {
         Ok(())
     }
 
-    pub(crate) fn status(&self) -> NodeStatus {
-        self.counters.status(self.since)
-    }
-
-    /// Revokes a client's access. Its connections are closed before any other is served. So no verb
-    /// of the client takes effect once any other client can know of the revocation.
+    /// Revokes a client's access. Its connections are closed before this thread serves anything
+    /// else. So no verb of the client takes effect once any other client can know of the
+    /// revocation.
     pub(crate) fn revoke(&mut self, client: ClientId) {
-        if self.revoked.insert(client) {
-            count(&self.counters.revoked, 1);
-            tracing::warn!(client = client.0, "a client's access is revoked");
-        }
+        self.common.revoke(client);
         self.evicted.push(client);
     }
 
@@ -348,7 +384,7 @@ impl Node {
     /// Makes the writes of this thread visible to every other CPU, because an answer promises that
     /// they are.
     pub(crate) fn before_send(&mut self) {
-        count(&self.counters.sends, 1);
+        count(&self.counters().sends, 1);
         if self.unfenced.replace(false) {
             fence(Ordering::SeqCst);
         }

@@ -1,52 +1,45 @@
-//! The server of one memory node over TCP: one thread, with one event loop for everything.
+//! The server of one memory node over TCP: threads, with one event loop each.
 //!
 //! The thread that reads a frame executes it, and appends the answer to what the connection sends
-//! next. It needs no other thread, no queue and no lock. So frames are executed one after the
-//! other. A revocation is a frame too, and finds no other frame half executed. The node's services
-//! run between frames. A batch of frames that changed memory wakes them, because one-sided writes
-//! notify no other code.
+//! next. It needs no other thread, no queue and no lock. So the frames of one thread are executed
+//! one after the other. The frames of several threads meet in memory, as the verbs of clients do
+//! that share memory, and in the node's [`Handler`].
+//!
+//! The first thread accepts all connections, and gives them to the threads in turn. It also runs
+//! the node's services, between frames. A batch of frames that changed memory wakes them, because
+//! one-sided writes notify no other code.
+//!
+//! A revocation is a frame, too. The thread that has read it waits until every other thread has
+//! closed the client's connections, between two batches of frames ([`Cut`]). Then it answers. So
+//! whoever has the answer knows that no frame of the client is half executed.
+
+mod cut;
+mod event_loop;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::thread;
 
 use crate::address::NodeId;
 use crate::error::{NameError, SystemError};
-use crate::ids::{ClientId, Nanos};
-use crate::limits::{CONNECTIONS_MAX, HANDSHAKE_NS, LAZY_NS, SPARE_CONNECTIONS};
+use crate::ids::ClientId;
+use crate::limits::{CONNECTIONS_MAX, SERVER_THREADS_MAX};
 use crate::rdma::{Device, Exports, VerbsError};
-use crate::service::{Progress, Service, ServiceHandle, ServiceStop, thread_cpu_ns};
-use crate::shm::{Memory, monotonic_ns};
-use crate::tcp::buffer::{Outbox, Receiver};
-use crate::tcp::connection::{Connection, Turn};
+use crate::service::{Service, ServiceHandle, ServiceStop};
+use crate::shm::Memory;
 use crate::tcp::key::Keys;
 use crate::tcp::names::{Names, is_address};
-use crate::tcp::node::{Counters, Node, NodeStatus, count};
-use crate::tcp::poller::{BELL, Bell, Interest, Poller};
-use crate::tcp::stream::{Stream, set_up};
+use crate::tcp::node::{Common, Node, NodeStatus};
+use crate::tcp::poller::Bell;
 use crate::tcp::tls::ServerTls;
 use crate::transport::Handler;
 
-/// Token of the listener; connections have their places.
-const LISTENER: u64 = BELL - 1;
-/// Token of the channels that connections share.
-const SHARED: u64 = BELL - 2;
-/// The shortest time between two steps of the services. A batch costs less than its parts.
-const STEP_GAP_NS: Nanos = 50_000;
-/// The time until a service that found work is stepped again. Then the time doubles, and so on.
-const NAP_MIN_NS: Nanos = 1_000_000;
-/// The longest of these times. After it, the service waits to be woken.
-const NAP_MAX_NS: Nanos = 64_000_000;
-/// The longest of these times while clients have queue pairs. What such clients write is noticed
-/// only by looking.
-const QUEUE_NAP_MAX_NS: Nanos = 1_000_000;
-/// The time until the server accepts connections again, after the system had no room for one.
-const ACCEPT_PAUSE_NS: Nanos = 100_000_000;
+use self::cut::Cut;
+use self::event_loop::EventLoop;
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -63,6 +56,9 @@ pub struct ServerOptions {
     pub rdma: Option<Device>,
     /// The number of clients' connections that the server accepts.
     pub connections_max: usize,
+    /// The number of threads that serve clients, from 1 to [`SERVER_THREADS_MAX`]. A server with an
+    /// RDMA device has one.
+    pub threads: usize,
 }
 
 crate::setters!(ServerOptions {
@@ -71,11 +67,19 @@ crate::setters!(ServerOptions {
     insecure: bool,
     rdma: impl Into<Option<Device>>,
     connections_max: usize,
+    threads: usize,
 });
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
-        ServerOptions { keys: None, tls: None, insecure: false, rdma: None, connections_max: CONNECTIONS_MAX }
+        ServerOptions {
+            keys: None,
+            tls: None,
+            insecure: false,
+            rdma: None,
+            connections_max: CONNECTIONS_MAX,
+            threads: 1,
+        }
     }
 }
 
@@ -91,6 +95,12 @@ pub enum ServerError {
     /// The text is not an address with a port.
     #[error("is no address to listen on: write HOST:PORT, such as 127.0.0.1:7000, [::1]:7000 or 0.0.0.0:7000")]
     NotAddress,
+    /// The number of threads is not one that a server can have.
+    #[error("cannot serve with {0} threads: a memory node has 1 to {SERVER_THREADS_MAX}")]
+    Threads(usize),
+    /// A server with an RDMA device was to have several threads.
+    #[error("cannot serve RDMA with {0} threads: a memory node that is reached by RDMA has 1")]
+    RdmaThreads(usize),
     /// The name does not lead to an address.
     #[error("the name does not resolve: {0}")]
     Name(NameError),
@@ -108,21 +118,40 @@ fn cannot(what: &'static str) -> impl Fn(io::Error) -> ServerError {
     move |error| ServerError::System { what, cause: error.into() }
 }
 
-/// The state that a server and its handles share.
+/// The state that the threads of a server and its handles share.
 struct Shared {
-    bell: Arc<Bell>,
     stop: AtomicBool,
-    /// The orders of the handles. `None` when the server is gone.
-    orders: Mutex<Option<Vec<Order>>>,
-    counters: Arc<Counters>,
-    memory: Arc<Memory>,
-    since: Nanos,
+    threads: Box<[Seat]>,
+    common: Arc<Common>,
+    /// The number of threads beside the first that have not ended.
+    others: AtomicUsize,
+    /// Whether memory may have changed since the services last looked, by another thread than
+    /// theirs.
+    wrote: AtomicBool,
+    /// Held by the thread that makes all others close connections.
+    cutting: Mutex<()>,
+}
+
+/// How the others reach a thread of a server.
+struct Seat {
+    bell: Arc<Bell>,
+    /// The number of sockets that the thread has.
+    sockets: AtomicUsize,
+    /// What the thread is to do. `None` when the thread is gone.
+    orders: Mutex<Option<VecDeque<Order>>>,
 }
 
 enum Order {
+    /// To the first thread: revokes a client's access, and says when it is done.
     Revoke(ClientId, mpsc::Sender<()>),
+    /// To the first thread: runs a service.
     Serve(Running),
+    /// To the first thread: the services are to look at the memory.
     Wake,
+    /// Serves a connection that the first thread has accepted.
+    Take(TcpStream),
+    /// Closes connections.
+    Cut(Arc<Cut>),
 }
 
 /// A service that is running, with the handle's end that can stop it.
@@ -138,33 +167,40 @@ impl Running {
     }
 }
 
+impl Seat {
+    fn orders(&self) -> MutexGuard<'_, Option<VecDeque<Order>>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the thread an order. Returns the order if the thread is gone.
+    fn order(&self, order: Order) -> Result<(), Order> {
+        match &mut *self.orders() {
+            Some(orders) => orders.push_back(order),
+            None => return Err(order),
+        }
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Gives the thread a connection. Returns the connection if the thread is gone.
+    fn give(&self, stream: TcpStream) -> Result<(), TcpStream> {
+        self.sockets.fetch_add(1, Ordering::Relaxed);
+        match self.order(Order::Take(stream)) {
+            Err(Order::Take(stream)) => Err(stream),
+            _ => Ok(()),
+        }
+    }
+
+    fn sockets(&self) -> usize {
+        self.sockets.load(Ordering::Relaxed)
+    }
+}
+
 /// The server of one memory node.
 pub struct Server {
     shared: Arc<Shared>,
     listener: TcpListener,
-    poller: Poller,
-    tls: Option<ServerTls>,
-    node: Node,
-    receiver: Receiver,
-    spare: Outbox,
-    connections: Vec<Option<Box<Connection>>>,
-    /// Places of connections whose turn it is because something has come over a queue pair that
-    /// they share.
-    ready: Vec<usize>,
-    free: Vec<usize>,
-    serials: u64,
-    /// The times by which connections must have shaken hands, or taken the last message. They are
-    /// ascending, because all connections have the same time limit.
-    deadlines: VecDeque<(Nanos, usize, u64)>,
-    /// Connections with answers that no coroutine waits for, and the time at which these are sent.
-    deferred: Vec<usize>,
-    deferred_until: Nanos,
-    /// The time at which to accept connections again, after the system had no room for one.
-    accept_at: Option<Nanos>,
-    services: Vec<Running>,
-    stepped_at: Nanos,
-    step_at: Option<Nanos>,
-    nap: Nanos,
+    threads: Vec<EventLoop>,
 }
 
 /// A handle of a server that runs on another thread. Clones are handles of the same server.
@@ -177,6 +213,13 @@ impl Server {
     /// Binds the address, `host:port`, to serve node 0 of this memory. Without a key it accepts an
     /// address of the local host only, unless [`ServerOptions::insecure`] is set.
     pub fn bind(address: &str, options: ServerOptions, memory: Arc<Memory>) -> Result<Server, ServerError> {
+        let count = options.threads;
+        if !(1..=SERVER_THREADS_MAX).contains(&count) {
+            return Err(ServerError::Threads(count));
+        }
+        if count > 1 && options.rdma.is_some() {
+            return Err(ServerError::RdmaThreads(count));
+        }
         if !is_address(address) {
             return Err(ServerError::NotAddress);
         }
@@ -187,40 +230,27 @@ impl Server {
             return Err(ServerError::NoKey(bound));
         }
         listener.set_nonblocking(true).map_err(cannot("listen"))?;
-        let bell = Arc::new(Bell::new().map_err(cannot("make an eventfd"))?);
-        let poller = Poller::new(&bell).map_err(cannot("make an epoll"))?;
-        poller.add(&listener, LISTENER, Interest::IN).map_err(cannot("listen"))?;
-        let counters = Arc::<Counters>::default();
-        let exports = options.rdma.as_ref().map(|device| Exports::new(device, &memory)).transpose()?;
-        let shared = Shared {
-            bell,
-            stop: AtomicBool::new(false),
-            orders: Mutex::new(Some(Vec::new())),
-            counters: counters.clone(),
-            memory: memory.clone(),
-            since: monotonic_ns(),
+        let mut exports = options.rdma.as_ref().map(|device| Exports::new(device, &memory)).transpose()?;
+        let seat = |bell| Seat {
+            bell: Arc::new(bell),
+            sockets: AtomicUsize::new(0),
+            orders: Mutex::new(Some(VecDeque::new())),
         };
-        Ok(Server {
-            shared: Arc::new(shared),
-            listener,
-            poller,
-            tls: options.tls,
-            node: Node::new(memory, options.keys, options.connections_max, counters, exports),
-            receiver: Receiver::new(),
-            spare: Outbox::default(),
-            connections: Vec::new(),
-            ready: Vec::new(),
-            free: Vec::new(),
-            serials: 0,
-            deadlines: VecDeque::new(),
-            deferred: Vec::new(),
-            deferred_until: 0,
-            accept_at: None,
-            services: Vec::new(),
-            stepped_at: 0,
-            step_at: None,
-            nap: NAP_MIN_NS,
-        })
+        let seats = (0..count).map(|_| Bell::new().map(seat)).collect::<Result<_, _>>();
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            threads: seats.map_err(cannot("make an eventfd"))?,
+            common: Arc::new(Common::new(memory, options.keys, options.connections_max, count)),
+            others: AtomicUsize::new(count - 1),
+            wrote: AtomicBool::new(false),
+            cutting: Mutex::new(()),
+        });
+        let threads = (0..count).map(|number| {
+            let node = Node::new(shared.common.clone(), number, exports.take());
+            EventLoop::new(shared.clone(), number, node, options.tls.clone()).map_err(cannot("make an epoll"))
+        });
+        let threads = threads.collect::<Result<Vec<_>, _>>()?;
+        Ok(Server { shared, listener, threads })
     }
 
     /// Returns the address that the server is bound to.
@@ -234,305 +264,48 @@ impl Server {
         ServerHandle { shared: self.shared.clone() }
     }
 
-    /// Runs a service in the server's loop for as long as the server runs.
+    /// Runs a service on the server's first thread for as long as the server runs.
     pub fn serve(&mut self, service: Box<dyn Service>) {
-        self.add_service(Running { service, stop: None, panicked: false });
+        self.threads[0].add_service(Running { service, stop: None, panicked: false });
     }
 
     /// Makes a handler serve the node's calls from now on.
     pub fn answer(&mut self, handler: Box<dyn Handler>) {
-        self.shared.memory.answer(NodeId(0), handler);
-    }
-
-    fn add_service(&mut self, running: Running) {
-        self.services.push(running);
-        self.step_at = Some(0);
+        self.shared.common.memory.answer(NodeId(0), handler);
     }
 
     /// Serves until a handle stops it. Rounds in flight are then cut off.
-    pub fn run(mut self) {
-        while !self.shared.stop.load(Ordering::Acquire) {
-            self.wait();
-            let mut arrivals = false;
-            for number in 0.. {
-                match self.poller.event(number) {
-                    None => break,
-                    Some((BELL, _)) => self.shared.bell.quiet(),
-                    Some((LISTENER, _)) => arrivals = true,
-                    Some((SHARED, _)) => self.node.poll(false),
-                    Some((place, _)) => self.turn(place as usize),
+    pub fn run(self) {
+        let Server { listener, threads, .. } = self;
+        thread::scope(|scope| {
+            let mut threads = threads.into_iter();
+            let first = threads.next();
+            for other in threads {
+                let name = format!("memory-node-{}", other.number());
+                // A thread that could not be started leaves its connections to the others.
+                if let Err(error) = thread::Builder::new().name(name).spawn_scoped(scope, || other.run(None)) {
+                    tracing::warn!(%error, "a memory node serves with fewer threads");
                 }
             }
-            let mut ready = std::mem::take(&mut self.ready);
-            self.node.ready(&mut ready);
-            ready.drain(..).for_each(|place| self.turn(place));
-            self.ready = ready;
-            // This comes last, so that no event of this batch is taken for one of a new connection
-            // that has an old one's place.
-            if arrivals {
-                self.accept();
+            if let Some(first) = first {
+                first.run(Some(listener));
             }
-            self.obey();
-            let now = monotonic_ns();
-            if self.accept_at.take_if(|at| *at <= now).is_some() {
-                // The call fails only for a socket that the poller does not have.
-                let _ = self.poller.modify(&self.listener, LISTENER, Interest::IN);
-            }
-            self.send_deferred(now);
-            self.expire(now);
-            self.node.turned_away.tell(now);
-            self.step(now);
-        }
-    }
-
-    fn wait(&mut self) {
-        // What arrived before a channel was armed does not wake it, so look once now.
-        self.node.poll(true);
-        let timers = [
-            self.deadlines.front().map(|(at, ..)| *at),
-            (!self.deferred.is_empty()).then_some(self.deferred_until),
-            self.accept_at,
-            self.step_at,
-            self.node.turned_away.due(),
-            if self.node.has_ready() { Some(0) } else { self.node.due() },
-        ];
-        let limit = timers.into_iter().flatten().min().map(|at| match at {
-            0 => Duration::ZERO,
-            at => Duration::from_nanos(at.saturating_sub(monotonic_ns())),
         });
-        if self.shared.bell.sleep() {
-            self.poller.wait(limit);
-            self.shared.bell.wake_up();
-        } else {
-            self.poller.wait(Some(Duration::ZERO));
-        }
     }
+}
 
-    /// Gives a connection its turn, and does what follows from that.
-    fn turn(&mut self, place: usize) {
-        let Some(mut connection) = self.connections.get_mut(place).and_then(Option::take) else { return };
-        let (was_timed, had_channel) = (connection.is_timed(), connection.channel().is_some());
-        let mut turn = connection.turn(&mut self.node, &mut self.receiver, &mut self.spare);
-        if let Some(channel) = connection.channel().filter(|_| !had_channel) {
-            let added = self.poller.add(channel, place as u64, Interest::IN);
-            let poller = &self.poller;
-            connection.own(place);
-            let added = added.and_then(|()| self.node.watch(|shared| poller.add(shared, SHARED, Interest::IN)));
-            turn = match added {
-                // The channel wakes for what comes after a look that has found nothing.
-                Ok(()) => connection.turn(&mut self.node, &mut self.receiver, &mut self.spare),
-                Err(_) => Turn::Close,
-            };
-        }
-        if connection.deferred && !std::mem::replace(&mut connection.listed, true) {
-            if self.deferred.is_empty() {
-                self.deferred_until = monotonic_ns() + LAZY_NS;
-            }
-            self.deferred.push(place);
-        }
-        self.put_back(place, connection, turn, was_timed);
-        if (self.evict() | self.forget(place))
-            && let Some(mut connection) = self.connections[place].take()
-        {
-            // Only now is the order carried out, so only now may it be answered.
-            let turn = connection.send(&mut self.node, true);
-            self.put_back(place, connection, turn, true);
-        }
-    }
-
-    fn put_back(&mut self, place: usize, mut connection: Box<Connection>, turn: Turn, was_timed: bool) {
-        let wanted = connection.wanted();
-        let kept = turn == Turn::Keep
-            && (wanted == connection.interest || self.poller.modify(connection.socket(), place as u64, wanted).is_ok());
-        if !kept {
-            if let Some(client) = connection.client() {
-                self.node.leave(client);
-                self.node.queues -= usize::from(connection.has_queue());
-            }
-            self.free.push(place);
-            return;
-        }
-        connection.interest = wanted;
-        if connection.is_timed() && !was_timed {
-            self.deadlines.push_back((monotonic_ns() + HANDSHAKE_NS, place, connection.serial));
-        }
-        self.connections[place] = Some(connection);
-    }
-
-    /// Closes the connections of clients that have been revoked. Returns true if there were any.
-    fn evict(&mut self) -> bool {
-        let mut any = false;
-        while let Some(client) = self.node.evicted() {
-            any = true;
-            for place in 0..self.connections.len() {
-                if self.connections[place].as_ref().is_some_and(|connection| connection.client() == Some(client))
-                    && let Some(mut connection) = self.connections[place].take()
-                {
-                    let turn = connection.revoke(&mut self.node);
-                    self.put_back(place, connection, turn, false);
-                }
-            }
-        }
-        any
-    }
-
-    /// Erases everything, if the connection at this place has ordered that. Returns true if it has.
-    fn forget(&mut self, asking: usize) -> bool {
-        let Some(order) = self.node.forgetting.take() else { return false };
-        let memory = self.shared.memory.clone();
-        let mut cut = || {
-            for place in (0..self.connections.len()).filter(|place| *place != asking) {
-                if let Some(connection) = self.connections[place].take() {
-                    self.put_back(place, connection, Turn::Close, false);
-                }
-            }
-        };
-        if let Some(answering) = memory.answering(NodeId(0)) {
-            answering.forget(&order, &mut cut);
-        }
-        self.node.wrote = true;
-        true
-    }
-
-    fn accept(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, peer)) => {
-                    let open = self.connections.len() - self.free.len();
-                    if open >= self.node.connections_max().saturating_add(SPARE_CONNECTIONS) {
-                        self.node.turned_away.note(Some(peer), &format_args!("{open} are open already"));
-                        continue;
-                    }
-                    if let Err(error) = self.welcome(stream) {
-                        self.node.turned_away.note(Some(peer), &error);
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                Err(error) => {
-                    // The process is out of descriptors, most likely. The listener would be
-                    // reported as ready all the time.
-                    self.node.turned_away.note(None, &format_args!("none can be taken for now: {error}"));
-                    if self.poller.modify(&self.listener, LISTENER, Interest::empty()).is_ok() {
-                        self.accept_at = Some(monotonic_ns() + ACCEPT_PAUSE_NS);
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    fn welcome(&mut self, socket: TcpStream) -> io::Result<()> {
-        socket.set_nonblocking(true)?;
-        set_up(&socket, Duration::from_secs(30))?;
-        let stream = Stream::server(socket, self.tls.as_ref())?;
-        self.serials += 1;
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.connections.len() - 1
-        });
-        if let Err(error) = self.poller.add(stream.socket(), place as u64, Interest::IN) {
-            self.free.push(place);
-            return Err(error);
-        }
-        self.deadlines.push_back((monotonic_ns() + HANDSHAKE_NS, place, self.serials));
-        self.connections[place] = Some(Box::new(Connection::new(stream, self.serials)));
-        Ok(())
-    }
-
-    /// Carries out the orders of the handles.
-    fn obey(&mut self) {
-        let orders = self.shared.orders().as_mut().map(std::mem::take);
-        for order in orders.into_iter().flatten() {
-            match order {
-                Order::Revoke(client, confirm) => {
-                    self.node.revoke(client);
-                    self.evict();
-                    let _ = confirm.send(()); // the thread that asked may have gone
-                }
-                Order::Serve(running) => self.add_service(running),
-                Order::Wake => self.node.wrote = true,
-            }
-        }
-    }
-
-    fn send_deferred(&mut self, now: Nanos) {
-        if self.deferred.is_empty() || now < self.deferred_until {
-            return;
-        }
-        for place in std::mem::take(&mut self.deferred) {
-            if let Some(mut connection) = self.connections[place].take() {
-                connection.listed = false;
-                let turn = if connection.deferred { connection.send(&mut self.node, true) } else { Turn::Keep };
-                self.put_back(place, connection, turn, true);
-            }
-        }
-    }
-
-    /// Closes connections whose time limit has passed.
-    fn expire(&mut self, now: Nanos) {
-        while let Some((_, place, serial)) = self.deadlines.pop_front_if(|(at, ..)| *at <= now) {
-            let late = |connection: &mut Box<Connection>| connection.serial == serial && connection.is_timed();
-            if self.connections[place].take_if(late).is_some() {
-                self.free.push(place);
-            }
-        }
-    }
-
-    /// Steps the services, if there may be something for them to do.
-    fn step(&mut self, now: Nanos) {
-        if std::mem::take(&mut self.node.wrote) {
-            let soon = (self.stepped_at + STEP_GAP_NS).max(now);
-            self.step_at = Some(self.step_at.map_or(soon, |at| at.min(soon)));
-        }
-        if self.step_at.is_none_or(|at| at > now) {
-            return;
-        }
-        self.services.retain(|running| !running.is_over());
-        if self.services.is_empty() {
-            self.step_at = None;
-            return;
-        }
-        let mut before = thread_cpu_ns();
-        let (mut behind, mut worked) = (false, false);
-        for running in &mut self.services {
-            // A service that panics is not stepped again, so no code sees its half-changed state.
-            match catch_unwind(AssertUnwindSafe(|| running.service.step())) {
-                Ok(progress) => {
-                    behind |= progress == Progress::Behind;
-                    worked |= progress == Progress::Worked;
-                }
-                Err(_) => {
-                    tracing::error!("a memory node's service panicked, and is stepped no more");
-                    running.panicked = true;
-                }
-            }
-            let after = thread_cpu_ns();
-            count(&self.shared.counters.service_cpu_ns, after - before);
-            if let Some(stop) = &running.stop {
-                stop.add_cpu_ns(after - before);
-            }
-            before = after;
-        }
-        self.stepped_at = now;
-        // What is written by RDMA wakes no service.
-        let (nap_min, nap_max) = match self.node.queues {
-            0 => (NAP_MIN_NS, 2 * NAP_MAX_NS),
-            _ => (STEP_GAP_NS, QUEUE_NAP_MAX_NS),
-        };
-        self.nap = if worked || behind { nap_min } else { (self.nap * 2).min(nap_max) };
-        self.step_at = match behind {
-            true => Some(0),
-            false => (self.nap <= NAP_MAX_NS).then_some(now + self.nap),
-        };
+impl Shared {
+    /// Makes all threads end.
+    fn end(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.threads.iter().for_each(|seat| seat.bell.ring());
     }
 }
 
 impl ServerHandle {
     /// Makes the server return from [`Server::run`].
     pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.bell.ring();
+        self.shared.end();
     }
 
     /// Revokes all access of a client. Returns when no verb of the client can take effect any more.
@@ -553,7 +326,7 @@ impl ServerHandle {
 
     /// Makes a handler serve the node's calls from now on.
     pub fn answer(&self, handler: Box<dyn Handler>) {
-        self.shared.memory.answer(NodeId(0), handler);
+        self.shared.common.memory.answer(NodeId(0), handler);
     }
 
     /// Makes the services look at memory that this process has changed by itself.
@@ -564,27 +337,12 @@ impl ServerHandle {
     /// Returns the status of the server.
     #[must_use]
     pub fn status(&self) -> NodeStatus {
-        self.shared.counters.status(self.shared.since)
+        self.shared.common.status()
     }
 
+    /// Gives the first thread an order, unless it is gone.
     fn order(&self, order: Order) {
-        if let Some(orders) = &mut *self.shared.orders() {
-            orders.push(order);
-            self.shared.bell.ring();
-        }
-    }
-}
-
-impl Shared {
-    fn orders(&self) -> MutexGuard<'_, Option<Vec<Order>>> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Server {
-    /// Ends the waiting of threads, when the server is gone.
-    fn drop(&mut self) {
-        *self.shared.orders() = None;
+        drop(self.shared.threads[0].order(order));
     }
 }
 

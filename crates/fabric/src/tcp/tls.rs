@@ -7,7 +7,7 @@
 //! understands.
 //!
 //! A handshake costs each end some hundred microseconds of CPU time. At the server, that is time of
-//! the one thread that serves verbs. A certificate with an elliptic-curve key is a better choice
+//! a thread that serves verbs. A certificate with an elliptic-curve key is a better choice
 //! than RSA, whose signatures take several times as long.
 //!
 //! TLS needs the cargo feature `tls`. Without it this module has all its types, but no

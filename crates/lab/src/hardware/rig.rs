@@ -166,7 +166,7 @@ pub(crate) type Measured = Result<f64, CalibrationError>;
 struct Answering(Nanos);
 
 impl Handler for Answering {
-    fn call(&mut self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+    fn call(&self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
         reply.extend(request.first());
     }
 

@@ -164,7 +164,7 @@ pub fn regions() -> Vec<Vec<usize>> {
 struct Empty;
 
 impl Handler for Empty {
-    fn call(&mut self, _: ClientId, _: &[u64], _: &mut Vec<u64>) {}
+    fn call(&self, _: ClientId, _: &[u64], _: &mut Vec<u64>) {}
 }
 
 /// One worker that is connected to one memory node, with all its coroutines.

@@ -17,7 +17,7 @@ fn word(index: u64) -> Address {
 struct Echo;
 
 impl Handler for Echo {
-    fn call(&mut self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+    fn call(&self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
         reply.extend(request);
     }
 }
@@ -27,7 +27,7 @@ impl Handler for Echo {
 fn exclusive() -> (ServerHandle, Arc<Memory>, Tcp) {
     let memory = Arc::new(Memory::map(&[vec![REGION]]).expect("a test's memory"));
     let mut server = Server::bind("127.0.0.1:0", ServerOptions::default(), memory.clone()).expect("a free port");
-    server.node.exclusive = true;
+    server.threads[0].node.exclusive = true;
     server.answer(Box::new(Echo));
     let (handle, address) = (server.handle(), server.local_addr().expect("a bound port").to_string());
     std::thread::spawn(move || server.run());
