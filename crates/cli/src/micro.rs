@@ -10,8 +10,11 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use remora_command::inputs::Inputs;
-use remora_fabric::sim::Profile;
+use remora_fabric::Fabric;
+use remora_fabric::sim::{Profile, Sim, SimOptions};
+use remora_workload::Machine;
 use remora_workload::micro::fit::{Check, Fit, fit};
+use remora_workload::micro::torn::{self, TornReads, TornReport};
 use remora_workload::micro::verbs::LIST;
 use remora_workload::micro::{self, Backend, Kind, MicroError, MicroReport, Unfit, VerbsReport};
 use serde::Serialize;
@@ -29,12 +32,13 @@ use crate::{Failure, Verdict, value};
   remora bench micro --fabric verbs --device rxe0 --rates
   remora bench micro --fabric verbs --write-profile mine.toml
   remora bench smallbank --fabric sim --profile mine.toml
+  remora bench micro --fabric verbs --torn
 
-Exit status: 0 done, 2 bad input.")]
+Exit status: 0 done; 1 --torn has found an access that the fabric promises not to have; 2 bad input.")]
 pub(crate) struct MicroOptions {
     /// Backend: shm, everything in this process; tcp, the same over TCP; verbs, through an RDMA
-    /// device.
-    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = ["shm", "tcp", "verbs"])]
+    /// device; sim, simulated, with --torn.
+    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = ["shm", "tcp", "verbs", "sim"])]
     #[serde(skip)]
     fabric: String,
     #[command(flatten)]
@@ -61,9 +65,17 @@ pub(crate) struct MicroOptions {
     #[arg(long, value_name = "NAME|FILE", requires = "write_profile")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     base_profile: Option<OsString>,
-    /// Seconds to measure; the rates take as long again.
-    #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = value::seconds)]
-    seconds: f64,
+    /// Look for torn reads and lost WRITEs instead of measuring: whether a line is read whole, and
+    /// whether a WRITE is atomic against a CAS.
+    #[arg(long, conflicts_with_all = ["kinds", "rates", "write_profile"])]
+    torn: bool,
+    /// Hardware to simulate, with --fabric sim [default: connectx4].
+    #[arg(long, value_name = "NAME|FILE", requires = "torn")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
+    profile: Option<OsString>,
+    /// Seconds to measure; the rates take as long again [default: 3, or 0.02 of virtual time].
+    #[arg(long, value_name = "S", value_parser = value::seconds)]
+    seconds: Option<f64>,
     /// Seed of the addresses.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -78,6 +90,15 @@ fn kind(text: &str) -> Result<Kind, String> {
 }
 
 pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
+    if options.torn {
+        return torn(options);
+    }
+    if options.fabric == "sim" {
+        return Err(Failure::new(
+            "--fabric sim",
+            "bench micro measures real fabrics: add --torn, or take another bench",
+        ));
+    }
     let stop = stop_on_signals()?;
     let mut options = options.clone();
     if options.kinds.is_empty() {
@@ -89,7 +110,7 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
         kinds: options.kinds.clone(),
         size: usize::try_from(options.size).unwrap_or(usize::MAX),
         batch: usize::try_from(options.batch).unwrap_or(usize::MAX),
-        time: Duration::from_secs_f64(options.seconds),
+        time: Duration::from_secs_f64(options.seconds.unwrap_or(SECONDS)),
         rates: options.rates,
         seed: options.seed,
     };
@@ -133,6 +154,94 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     let report = WithProfile { report, profile };
     let written = report_to.write(&report, || table(&report));
     output::all([written, fitted]).map(|()| Verdict::Sound)
+}
+
+/// How long to measure by default, in seconds.
+const SECONDS: f64 = 3.0;
+/// How long to probe a simulated cluster by default, in seconds of its virtual time.
+const VIRTUAL_SECONDS: f64 = 0.02;
+
+/// What the probe has found, and what the fabric promises.
+#[derive(Serialize)]
+struct Probed {
+    workload: &'static str,
+    fabric: String,
+    seconds: f64,
+    #[serde(flatten)]
+    found: TornReport,
+    promises_whole_lines: bool,
+    promises_atomic_writes: bool,
+    machine: Machine,
+}
+
+/// Looks for accesses that are not atomic.
+fn torn(options: &MicroOptions) -> Result<Verdict, Failure> {
+    let is_simulated = options.fabric == "sim";
+    if let (Some(_), false) = (&options.profile, is_simulated) {
+        return Err(Failure::new("--profile", "is hardware to simulate: add --fabric sim"));
+    }
+    let report_to = ReportTo::open(options.report.as_deref())?;
+    let device = options.rdma.open(options.fabric == "verbs")?;
+    let seconds = options.seconds.unwrap_or(if is_simulated { VIRTUAL_SECONDS } else { SECONDS });
+    let time = Duration::from_secs_f64(seconds);
+    let refuse = |error: MicroError| Failure::new(format!("--fabric {}", options.fabric), error);
+    let bytes = [vec![torn::BYTES]];
+    let (found, capabilities) = if is_simulated {
+        let profile = remora_command::profile(options.profile.as_deref().unwrap_or(OsStr::new("connectx4")))?;
+        let sim = Sim::new(&bytes, &SimOptions::new(profile, options.seed));
+        let sim = sim.map_err(|error| Failure::new("--fabric sim", error))?;
+        (torn::probe_simulated(&sim, time).map_err(refuse)?, sim.capabilities())
+    } else {
+        let backend = match device {
+            Some(device) => Backend::Verbs(device),
+            None if options.fabric == "tcp" => Backend::Tcp,
+            None => Backend::Shm,
+        };
+        let fabric = backend.fabric(&bytes).map_err(refuse)?;
+        (torn::probe(&*fabric, time).map_err(refuse)?, fabric.capabilities())
+    };
+    let probed = Probed {
+        workload: "torn",
+        fabric: options.fabric.clone(),
+        seconds,
+        found,
+        promises_whole_lines: capabilities.atomic_line,
+        promises_atomic_writes: capabilities.atomic_writes,
+        machine: Machine::this(None),
+    };
+    report_to.write(&probed, || show_probed(&probed))?;
+    let is_broken = probed.promises_whole_lines && found.lines.torn_unnoticed > 0
+        || probed.promises_atomic_writes && found.writes_lost > 0;
+    Ok(if is_broken { Verdict::Unsound } else { Verdict::Sound })
+}
+
+fn show_probed(probed: &Probed) -> String {
+    let Probed { fabric, seconds, found, promises_whole_lines, promises_atomic_writes, .. } = probed;
+    let mut text = format!("accesses that are not atomic, over {fabric}: three clients, {seconds} s\n\n");
+    let _ = writeln!(text, "{:<18}{:>14}{:>18}{:>18}", "record", "reads", "torn, locked", "torn, unnoticed");
+    for (name, reads) in [("of one line", found.lines), ("of four lines", found.long_records)] {
+        let TornReads { reads, torn_and_locked, torn_unnoticed } = reads;
+        let _ = writeln!(text, "{name:<18}{reads:>14}{torn_and_locked:>18}{torn_unnoticed:>18}");
+    }
+    let _ = writeln!(text, "\n{} WRITEs of a word met a CAS, and {} were lost", found.writes, found.writes_lost);
+    let assume = if fabric == "sim" { "--assume" } else { "--rdma-assume" };
+    let mut say = |what: &str, option: &str, is_promised: bool, (tried, found): (u64, u64)| {
+        let promised = if is_promised { "promised" } else { "not promised" };
+        let verdict = match (is_promised, tried, found) {
+            (_, 0, _) => "and not tried".to_owned(),
+            (true, _, 0) => "and not contradicted".to_owned(),
+            (true, ..) => "and WRONG".to_owned(),
+            (false, _, 0) => {
+                format!("and not contradicted, which proves nothing; {assume} {option} takes it for granted")
+            }
+            (false, ..) => "and not so".to_owned(),
+        };
+        let _ = writeln!(text, "{what:<18}{promised}, {verdict}");
+    };
+    let TornReads { reads, torn_unnoticed, .. } = found.lines;
+    say("whole lines", "whole-lines", *promises_whole_lines, (reads, torn_unnoticed));
+    say("atomic WRITEs", "atomic-writes", *promises_atomic_writes, (found.writes, found.writes_lost));
+    text
 }
 
 /// A profile that is to be written.

@@ -17,7 +17,7 @@ use remora_workload::driver::Length;
 use serde::Serialize;
 
 use crate::etcd::EtcdArgs;
-use crate::rdma::RdmaArgs;
+use crate::rdma::{Assumption, RdmaArgs};
 use crate::{Failure, value};
 
 const SECONDS: f64 = 10.0;
@@ -308,6 +308,11 @@ pub(crate) struct SimArgs {
     /// Let NICs write to memory and not to the processors' caches (DDIO off).
     #[arg(long, help_heading = SIMULATED)]
     pub(crate) no_ddio: bool,
+    /// What to take for granted of the hardware although its makers do not promise it, as the texts
+    /// do: whole-lines, atomic-writes, or both, separated by commas.
+    #[arg(long, help_heading = SIMULATED, value_name = "LIST", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) assume: Vec<Assumption>,
     /// Virtual time before anything is counted [default: 1].
     #[arg(long, help_heading = SIMULATED, value_name = "MS", value_parser = value::seconds)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -336,13 +341,14 @@ const MEASURE_MS: f64 = 5.0;
 impl SimArgs {
     /// Returns one of these options that was given, for an error if the cluster is not simulated.
     pub(crate) fn given(&self) -> Option<&'static str> {
-        let SimArgs { profile, compute_nodes, deployment, memory, no_ddio, warmup_ms, measure_ms } = self;
+        let SimArgs { profile, compute_nodes, deployment, memory, no_ddio, assume, warmup_ms, measure_ms } = self;
         let given = [
             ("--profile", profile.is_some()),
             ("--compute-nodes", compute_nodes.is_some()),
             ("--deployment", deployment.is_some()),
             ("--memory", memory.is_some()),
             ("--no-ddio", *no_ddio),
+            ("--assume", !assume.is_empty()),
             ("--warmup-ms", warmup_ms.is_some()),
             ("--measure-ms", measure_ms.is_some()),
         ];
@@ -374,6 +380,7 @@ impl SimArgs {
             deployment: Some(deployment),
             memory: Some(memory),
             no_ddio: self.no_ddio,
+            assume: self.assume.clone(),
             warmup_ms: self.warmup_ms.or(Some(WARMUP_MS)),
             measure_ms: self.measure_ms.or(Some(MEASURE_MS)),
         })

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use remora::connect::{Device, DeviceOptions};
+use remora::floors::fabric::Assumed;
 use remora::floors::fabric::rdma::Calls;
 use serde::Serialize;
 
@@ -30,6 +31,29 @@ pub(crate) struct RdmaArgs {
     #[arg(long, help_heading = HEADING, value_name = "HOW")]
     #[serde(skip_serializing_if = "Option::is_none")]
     rdma_calls: Option<RdmaCalls>,
+    /// What to take for granted of the device although its makers do not promise it: whole-lines,
+    /// atomic-writes, or both, separated by commas. All clients of a table must agree.
+    #[arg(long, help_heading = HEADING, value_name = "LIST", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rdma_assume: Vec<Assumption>,
+}
+
+/// Something that users take for granted of hardware.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Assumption {
+    /// A READ sees a line of a record whole.
+    WholeLines,
+    /// A WRITE of a word is atomic against CASes of that word.
+    AtomicWrites,
+}
+
+/// Returns all that a list of assumptions says.
+pub(crate) fn assumed(assumptions: &[Assumption]) -> Assumed {
+    Assumed {
+        whole_lines: assumptions.contains(&Assumption::WholeLines),
+        atomic_writes: assumptions.contains(&Assumption::AtomicWrites),
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum, Serialize)]
@@ -49,8 +73,14 @@ impl RdmaArgs {
             ("--device-port", number(self.device_port)),
             ("--gid-index", number(self.gid_index)),
             ("--rdma-calls", self.rdma_calls.and_then(|calls| Some(calls.to_possible_value()?.get_name().to_owned()))),
+            ("--rdma-assume", self.assumptions()),
         ];
         options.into_iter().filter_map(|(option, value)| Some([option.to_owned(), value?])).flatten().collect()
+    }
+
+    fn assumptions(&self) -> Option<String> {
+        let names = self.rdma_assume.iter().filter_map(|one| Some(one.to_possible_value()?.get_name().to_owned()));
+        Some(names.collect::<Vec<_>>().join(",")).filter(|names| !names.is_empty())
     }
 
     /// Opens the device, if it is wanted. Fails if these options are given and it is not.
@@ -60,6 +90,7 @@ impl RdmaArgs {
             ("--device-port", self.device_port.is_some()),
             ("--gid-index", self.gid_index.is_some()),
             ("--rdma-calls", self.rdma_calls.is_some()),
+            ("--rdma-assume", !self.rdma_assume.is_empty()),
         ];
         match given.into_iter().find(|(_, given)| *given && !wanted) {
             Some((option, _)) => return Err(Failure::new(option, "is of RDMA devices: add --fabric verbs")),
@@ -72,7 +103,7 @@ impl RdmaArgs {
             Some(RdmaCalls::Rc) => Calls::Connection,
             None => Calls::default(),
         };
-        let mut options = DeviceOptions::default().name(name).calls(calls);
+        let mut options = DeviceOptions::default().name(name).calls(calls).assume(assumed(&self.rdma_assume));
         (options.port, options.gid_index) = (port, gid_index);
         Device::open(&options).map(Some).map_err(|error| Failure::new("--fabric verbs", error))
     }

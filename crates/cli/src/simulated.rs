@@ -13,6 +13,7 @@ use remora_workload::{SimulatedIn, Workload};
 use crate::Failure;
 use crate::bench::{Bench, Opened};
 use crate::options::Deployment;
+use crate::rdma::assumed;
 
 impl Bench {
     /// Makes a simulated cluster, on which nothing takes time yet.
@@ -25,6 +26,7 @@ impl Bench {
                 _ => sim::Deployment::Disaggregated,
             },
             ddio: !args.no_ddio,
+            assume: assumed(&args.assume),
             ..SimOptions::new(args.hardware()?, run.seed)
         };
         let cluster = Cluster::embedded()

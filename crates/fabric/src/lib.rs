@@ -107,4 +107,4 @@ pub use round::buffer::{RoundBuffer, Verb};
 pub use round::cost::Cost;
 pub use round::{AddHandle, CallHandle, Completed, ReadHandle, Round, Staged, SwapHandle};
 pub use service::{Progress, Service, ServiceHandle, thread_cpu_ns};
-pub use transport::{Capabilities, Fabric, Flush, Handler, Host, Posted, Transport};
+pub use transport::{Assumed, Capabilities, Fabric, Flush, Handler, Host, Posted, Transport};

@@ -35,6 +35,7 @@
 use std::num::NonZeroU32;
 
 use crate::error::SystemError;
+use crate::transport::Assumed;
 
 #[cfg(not(feature = "verbs"))]
 mod absent;
@@ -70,6 +71,9 @@ pub struct DeviceOptions {
     /// How a client's calls travel. A memory node serves each client in the way that the client
     /// chose.
     pub calls: Calls,
+    /// What to take for granted of the device and of the memory nodes' machines. By default,
+    /// nothing. All clients that use tables made with an assumption must make it, too.
+    pub assume: Assumed,
     /// For tests: one in this number of received datagrams is treated as lost.
     pub lose_every: Option<NonZeroU32>,
 }
@@ -80,6 +84,7 @@ crate::setters!(DeviceOptions {
     gid_index: u8,
     messages_only: bool,
     calls: Calls,
+    assume: Assumed,
     lose_every: NonZeroU32,
 });
 

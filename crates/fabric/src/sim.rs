@@ -50,7 +50,7 @@ use crate::ids::{ClientId, Nanos};
 use crate::region::{Region, RegionError};
 use crate::service::{Service, ServiceHandle};
 use crate::shm::Memory;
-use crate::transport::{Capabilities, Fabric, Flush, Handler, Host, Transport};
+use crate::transport::{Assumed, Capabilities, Fabric, Flush, Handler, Host, Transport};
 use queue::NS;
 use transport::SimTransport;
 use world::{Step, Work, World};
@@ -83,6 +83,8 @@ pub struct SimOptions {
     pub hostile: bool,
     /// The probability, from 0 to 1, that an access to memory takes many times as long as usual.
     pub stretch: f64,
+    /// What to take for granted beyond what the profile promises. By default, nothing.
+    pub assume: Assumed,
     /// The seed of all chance.
     pub seed: u64,
 }
@@ -99,6 +101,7 @@ impl SimOptions {
             cross_socket: false,
             hostile: true,
             stretch: 0.0,
+            assume: Assumed::default(),
             seed,
         }
     }
@@ -210,9 +213,9 @@ impl Sim {
         };
         world.flush_persists = flush == Flush::Persistent;
         let capabilities = Capabilities {
-            atomic_line: true,
+            atomic_line: profile.whole_lines || options.assume.whole_lines,
             coherent_atomics: profile.coherent_atomics,
-            atomic_writes: true,
+            atomic_writes: profile.atomic_writes || options.assume.atomic_writes,
             flush,
             revoke: true,
             partitions: true,

@@ -30,6 +30,24 @@ pub enum Flush {
     Persistent,
 }
 
+/// What a user takes for granted of hardware although nobody promises it. PCIe lets the system
+/// divide an access into its words (PCI Express Base Specification, section 2.4, on the granularity
+/// that others observe), and InfiniBand makes atomics atomic against atomics only. Cards and
+/// processors do more, and the systems of the texts rely on that. `bench micro` looks for accesses
+/// that contradict it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Assumed {
+    /// A line of a record is read whole or seen as changed: see [`Capabilities::atomic_line`].
+    pub whole_lines: bool,
+    /// A WRITE of a word is atomic against CASes of that word: see [`Capabilities::atomic_writes`].
+    pub atomic_writes: bool,
+}
+
+impl Assumed {
+    /// What the systems of the texts assume of their cards.
+    pub const AS_THE_TEXTS: Assumed = Assumed { whole_lines: true, atomic_writes: true };
+}
+
 /// What a backend promises beyond the contract of a round, or cannot give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {

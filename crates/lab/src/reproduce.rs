@@ -1,8 +1,8 @@
 //! Reproduced experiments: figures that the texts have published about transactions, beside the
 //! results of the same experiments on simulated clusters.
 //!
-//! The hardware's profile is calibrated against bare verbs only ([`hardware`](crate::hardware)). It
-//! is not fitted to the figures here. A result that differs from the published one is shown and
+//! No number of the hardware's profile was fitted to the figures here: a test compares the sources
+//! ([`hardware`](crate::hardware)). A result that differs from the published one is shown and
 //! explained.
 
 pub mod drtm_h;
@@ -20,7 +20,8 @@ use std::thread;
 
 use remora::floors::node::MemoryError;
 use remora::{Cluster, OpenError};
-use remora_fabric::sim::Ended;
+use remora_fabric::Assumed;
+use remora_fabric::sim::{Ended, Profile, SimOptions};
 use remora_workload::{Invariant, LatencyUs, PerTransaction, TypeReport, Workload};
 use serde::Serialize;
 
@@ -70,9 +71,19 @@ pub struct Row {
     pub error: Option<f64>,
     /// The place of publication; empty if the figure was not published.
     pub source: &'static str,
-    /// Whether the system that the text calls better is better here as well. `None` where the text
-    /// compares nothing.
+    /// Whether the system that the text calls better is better here as well, by however little.
+    /// `None` where the text compares nothing.
     pub direction_holds: Option<bool>,
+    /// Whether the figure is as the text says. `None` where the text says nothing.
+    ///
+    /// - A gain of one system over another (`x`) has the text's direction, and at least half of the
+    ///   published gain.
+    /// - Any other figure is within 25 % of the published one, and in the text's direction if it has
+    ///   one.
+    /// - Systems that the text calls equal, and figures that are exact, are within the bounds of
+    ///   [`direction_holds`](Row::direction_holds).
+    /// - Where the text has a direction without a figure, the direction holds.
+    pub as_said: Option<bool>,
     /// The reason why the figure is off, or what is different.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<&'static str>,
@@ -80,17 +91,29 @@ pub struct Row {
 
 /// A figure that is off by more than this share needs an explanation.
 pub const EXPLAINED_FROM: f64 = 0.25;
+/// The share of a published gain that a gain must have to be as the text says.
+const HALF: f64 = 0.5;
 
 impl Row {
     /// Makes a row of a figure that was not published.
     fn ours(name: impl Into<String>, unit: &'static str, ours: f64) -> Row {
         let name = name.into();
-        Row { name, unit, published: None, ours, error: None, source: "", direction_holds: None, note: None }
+        Row {
+            name,
+            unit,
+            published: None,
+            ours,
+            error: None,
+            source: "",
+            direction_holds: None,
+            as_said: None,
+            note: None,
+        }
     }
 
     /// Adds the published figure.
     fn published(self, published: f64, source: &'static str) -> Row {
-        Row { published: Some(published), error: Some(self.ours / published - 1.0), source, ..self }
+        Row { published: Some(published), error: Some(self.ours / published - 1.0), source, ..self }.judged()
     }
 
     /// Adds the place where the text says something in words only.
@@ -100,7 +123,24 @@ impl Row {
 
     /// Records whether the direction is as the text says.
     fn holds(self, holds: bool) -> Row {
-        Row { direction_holds: Some(holds), ..self }
+        Row { direction_holds: Some(holds), ..self }.judged()
+    }
+
+    /// Decides whether the figure is as the text says.
+    fn judged(self) -> Row {
+        let as_said = match (self.published, self.direction_holds) {
+            (None, holds) => holds,
+            (Some(published), Some(holds)) if published == 1.0 => Some(holds),
+            (Some(published), Some(holds)) if self.unit == "x" => {
+                Some(holds && (self.ours - 1.0) / (published - 1.0) >= HALF)
+            }
+            (Some(_), holds) => Some(holds != Some(false) && self.is_near()),
+        };
+        Row { as_said, ..self }
+    }
+
+    fn is_near(&self) -> bool {
+        self.error.is_some_and(|error| error.abs() <= EXPLAINED_FROM)
     }
 
     fn note(self, note: &'static str) -> Row {
@@ -116,7 +156,7 @@ impl Row {
     /// Whether the figure is not as published, so that its note has to say why.
     #[must_use]
     pub fn is_off(&self) -> bool {
-        self.direction_holds == Some(false) || self.error.is_some_and(|error| error.abs() > EXPLAINED_FROM)
+        self.as_said == Some(false) || self.error.is_some() && !self.is_near()
     }
 }
 
@@ -181,6 +221,12 @@ impl Reproduction {
     pub fn plot(&self) -> Result<String, std::fmt::Error> {
         plot::lines(&self.labels, &self.series)
     }
+}
+
+/// Returns the options of a simulation of this hardware that takes for granted what the texts'
+/// systems take for granted of their cards: whole lines, and WRITEs that are atomic against CASes.
+fn as_the_texts(profile: Profile, seed: u64) -> SimOptions {
+    SimOptions { assume: Assumed::AS_THE_TEXTS, ..SimOptions::new(profile, seed) }
 }
 
 /// The result of a simulation.

@@ -20,7 +20,7 @@ use remora::observe::{Cost, Nanos};
 use remora::protocol::{Protocol, Validation};
 use remora::{Cluster, Error, OpenError, Session, TableOptions, Transaction};
 use remora_fabric::sim::{Profile, Recording, Sim, SimOptions};
-use remora_fabric::{Address, Fabric, NodeId, WORD_BYTES};
+use remora_fabric::{Address, Assumed, Fabric, NodeId, WORD_BYTES};
 use remora_workload::RunError;
 
 use crate::LabError;
@@ -80,7 +80,9 @@ pub struct Trace {
 /// Runs one transaction, and records it.
 pub fn trace(protocol: Protocol, does: Does) -> Result<Trace, LabError> {
     let profile = Profile::named("connectx4").expect("a profile that comes with remora");
-    let hardware = SimOptions { hostile: false, ..SimOptions::new(profile, 1) };
+    // A protocol needs what no card promises.
+    let assume = Assumed::AS_THE_TEXTS;
+    let hardware = SimOptions { hostile: false, assume, ..SimOptions::new(profile, 1) };
     // The cluster's version cache is on a machine of its own, which has nothing else.
     let spares = u16::from(protocol.validation() == Validation::Global);
     let nodes = NODES + spares;

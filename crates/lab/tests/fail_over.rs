@@ -13,7 +13,7 @@ use remora::floors::txn::recovery::{Loss, Tell, fail_over};
 use remora::protocol::Protocol;
 use remora::{Cluster, Error, Session, Table, TableOptions, WorkerOptions};
 use remora_fabric::sim::{Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
-use remora_fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, block_on, probes};
+use remora_fabric::{Assumed, ClientId, Fabric, Lane, NodeId, NodeSet, block_on, probes};
 use remora_lab::campaign::{Case, Load, mutation_score, run};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -66,7 +66,9 @@ fn cluster_with(
         .node_bytes(16 << 20)
         .protocol(protocol);
     let profile = Profile::named("connectx4").expect("a profile");
-    let (cluster, sim) = options.open_simulated(&SimOptions::new(profile, seed)).expect("a cluster");
+    // Some protocols need what no card promises.
+    let hardware = SimOptions { assume: Assumed::AS_THE_TEXTS, ..SimOptions::new(profile, seed) };
+    let (cluster, sim) = options.open_simulated(&hardware).expect("a cluster");
     let cluster = cluster.with_lease(Some(LEASE));
     let accounts = cluster.create_table("accounts", table).expect("a table");
     cluster.load(&accounts, (0..ROWS).map(|key| (key, Account(MONEY)))).expect("rows");

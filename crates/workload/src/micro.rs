@@ -15,9 +15,11 @@
 //! On missing memory, the plain work reads and writes word by word the same region that the rounds
 //! use, because ordinary memory would have other pages.
 //!
-//! [`verbs`] measures single verbs and their rates, as perftest does.
+//! [`verbs`] measures single verbs and their rates, as perftest does. [`torn`] looks for accesses
+//! that are not atomic.
 
 pub mod fit;
+pub mod torn;
 pub mod verbs;
 
 use std::fmt;
@@ -123,7 +125,8 @@ impl Backend {
         }
     }
 
-    fn fabric(self, bytes: &[Vec<usize>]) -> Result<Box<dyn Host>, MicroError> {
+    /// Makes a fabric with nodes of this process, which have regions of these sizes in bytes.
+    pub fn fabric(self, bytes: &[Vec<usize>]) -> Result<Box<dyn Host>, MicroError> {
         let rdma = match self {
             Backend::Shm => return Ok(Box::new(Shm::new(bytes)?)),
             Backend::Tcp => None,

@@ -20,6 +20,11 @@ pub struct Profile {
     pub path: Path,
     /// Whether the machines' CPUs may change words that verbs CAS.
     pub coherent_atomics: bool,
+    /// Whether a line of a record is read whole or seen as changed: see
+    /// [`Capabilities::atomic_line`](crate::Capabilities::atomic_line).
+    pub whole_lines: bool,
+    /// Whether a WRITE of a word is atomic against CASes of that word.
+    pub atomic_writes: bool,
     /// The machines.
     pub machine: Machine,
     /// The network interfaces.

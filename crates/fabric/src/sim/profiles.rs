@@ -171,8 +171,21 @@ fn wrong(field: &str, reason: String) -> Result<(), Wrong> {
 /// Checks all keys. It destructures the struct without `..`, so a new key that it does not check
 /// fails to compile.
 fn check(profile: &Profile) -> Result<(), Wrong> {
-    let Profile { name, about: _, path: _, coherent_atomics: _, machine, nic, cpu, calls, switch, clock, media } =
-        profile;
+    let Profile {
+        name,
+        about: _,
+        path: _,
+        coherent_atomics: _,
+        whole_lines: _,
+        atomic_writes: _,
+        machine,
+        nic,
+        cpu,
+        calls,
+        switch,
+        clock,
+        media,
+    } = profile;
     if name.is_empty() {
         wrong("name", "is empty, expected the profile's name".to_owned())?;
     }
@@ -482,8 +495,10 @@ mod tests {
             let said = refused(&with(table, key, ""));
             assert!(said.contains(&format!("{table}: missing field `{key}`")), "{said}");
         }
-        let said = refused(&with("", "coherent_atomics", ""));
-        assert!(said.contains("profile: missing field `coherent_atomics`"), "{said}");
+        for key in ["coherent_atomics", "whole_lines", "atomic_writes"] {
+            let said = refused(&with("", key, ""));
+            assert!(said.contains(&format!("profile: missing field `{key}`")), "{said}");
+        }
         assert!(refused("").contains("missing field `name`"));
     }
 

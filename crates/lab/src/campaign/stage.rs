@@ -9,8 +9,8 @@ use std::time::Duration;
 use remora::admin::Controller;
 use remora::protocol::{Protocol, Validation};
 use remora::{Cluster, WorkerOptions};
-use remora_fabric::Nanos;
 use remora_fabric::sim::{Deployment, Profile, Sim, SimOptions};
+use remora_fabric::{Assumed, Nanos};
 use remora_workload::Prng;
 
 use super::case::{Case, GROW, Load};
@@ -79,6 +79,8 @@ fn simulation(case: &Case, random: &mut Prng) -> Result<SimOptions, String> {
     Ok(SimOptions {
         stretch: [0.0, 0.02, 0.1, 0.3][random.below(4) as usize],
         deployment: if random.below(2) == 0 { Deployment::Disaggregated } else { Deployment::Symmetric },
+        // Tables are drawn that rely on whole lines.
+        assume: Assumed::AS_THE_TEXTS,
         ..SimOptions::new(profile, case.seed)
     })
 }

@@ -18,12 +18,14 @@ use std::time::Duration;
 use remora::Cluster;
 use remora::floors::txn::{FirstRead, Locks, Primitive, Primitives};
 use remora::protocol::Protocol;
-use remora_fabric::sim::{Profile, SimOptions};
+use remora_fabric::sim::Profile;
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tpcc::{self, NewOrders, Room, Tpcc};
 use remora_workload::{LatencyUs, Setting};
 
-use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, measured, run_all, violated};
+use super::{
+    Measurement, ReproduceError, Reproduction, Row, Run, as_the_texts, greatest, measure, measured, run_all, violated,
+};
 use crate::Bench;
 use remora_command::plot::{Labels, Series};
 
@@ -291,7 +293,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
         node_bytes: node_bytes as usize,
         warmup: scale.warmup,
         measure: scale.measure,
-        ..Bench::symmetric(SimOptions::new(profile, scale.seed), nodes)
+        ..Bench::symmetric(as_the_texts(profile, scale.seed), nodes)
     };
     let load = |cluster: &Cluster| Tpcc::load(cluster, orders, room, scale.seed, |_| ());
     match kind {

@@ -23,7 +23,9 @@ use remora_workload::tatp::{Subscribers, Tatp};
 use remora_workload::tpcc::{self, Room, Tpcc};
 use remora_workload::{Setting, TypeReport};
 
-use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, measured, run_all, violated};
+use super::{
+    Measurement, ReproduceError, Reproduction, Row, Run, as_the_texts, greatest, measure, measured, run_all, violated,
+};
 use crate::Bench;
 use remora_command::plot::{Labels, Series};
 
@@ -260,7 +262,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
         medium: MEDIUM.to_owned(),
         ddio: false,
         deployment: Deployment::Disaggregated,
-        ..SimOptions::new(profile, scale.seed)
+        ..as_the_texts(profile, scale.seed)
     };
     let bench = Bench {
         sim,

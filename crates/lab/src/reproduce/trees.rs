@@ -21,7 +21,7 @@ use remora_workload::ycsb::{InsertOrder, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, measured, run_all, violated};
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, as_the_texts, measure, measured, run_all, violated};
 use crate::Bench;
 use remora_command::plot::{Labels, Series};
 
@@ -371,7 +371,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let ordered = Some((Design::Coarse(0), InsertOrder::Ordered));
     let size = Size { records: scale.keys, inserts: 2 * ROOM, value_bytes: 32, ordered };
     let bench = Bench {
-        sim: SimOptions { deployment: Deployment::Disaggregated, ..SimOptions::new(profile, scale.seed) },
+        sim: SimOptions { deployment: Deployment::Disaggregated, ..as_the_texts(profile, scale.seed) },
         memory_nodes: SERVERS,
         node_bytes: Ycsb::node_bytes(&size, &setting) as usize,
         replicas: 1,

@@ -24,7 +24,7 @@ use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::ycsb::{self, Distribution, InsertOrder, Kind, Mix, Ycsb, Zipf};
 use remora_workload::{Prng, Setting};
 
-use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, measured, run_all, violated};
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, as_the_texts, measure, measured, run_all, violated};
 use crate::Bench;
 use crate::hardware::rig::{Client, Rig};
 use remora_command::plot::{Labels, Series};
@@ -318,7 +318,7 @@ fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceErro
     let workers = (scale.of_tables * scale.threads) as u64;
     let setting = Setting { memory_nodes: 1, replicas: 1, workers, coroutines: 2 };
     let bench = Bench {
-        sim: SimOptions { deployment: Deployment::Disaggregated, ..SimOptions::new(profile, scale.seed) },
+        sim: SimOptions { deployment: Deployment::Disaggregated, ..as_the_texts(profile, scale.seed) },
         memory_nodes: 1,
         node_bytes: Ycsb::node_bytes(&size, &setting) as usize,
         replicas: 1,

@@ -12,7 +12,7 @@ use rdma_mummy_sys as sys;
 
 use crate::rdma::{Calls, DeviceOptions, VerbsError};
 use crate::shm::CAPABILITIES;
-use crate::transport::{Capabilities, Flush};
+use crate::transport::{Assumed, Capabilities, Flush};
 
 /// The error number for "no RDMA": the kernel returns `ENOSYS` without RDMA, and the loader returns
 /// `EOPNOTSUPP` without libibverbs.
@@ -48,6 +48,8 @@ pub(super) struct Context {
     pub(super) reads_out: u8,
     pub(super) reads_in: u8,
     pub(super) work_requests_max: u32,
+    /// What the user takes for granted of the device.
+    assume: Assumed,
     /// How calls travel, and which datagrams a test loses.
     pub(super) calls: Calls,
     pub(super) lose_every: Option<NonZeroU32>,
@@ -103,10 +105,11 @@ impl Device {
         }
         Capabilities {
             // PCIe promises no more than words, and Soft-RoCE copies bytes.
-            atomic_line: false,
+            atomic_line: self.context.assume.whole_lines,
             // A device would say so by `IBV_ATOMIC_GLOB`. No known device does.
             coherent_atomics: false,
-            atomic_writes: false,
+            // InfiniBand promises this of atomics alone.
+            atomic_writes: self.context.assume.atomic_writes,
             flush: Flush::Visible,
             revoke: true,
             partitions: true,
@@ -175,6 +178,7 @@ impl Context {
             reads_in: 1,
             work_requests_max: 0,
             calls: options.calls,
+            assume: options.assume,
             lose_every: options.lose_every,
         };
         let mut attributes = MaybeUninit::<sys::ibv_device_attr>::zeroed();

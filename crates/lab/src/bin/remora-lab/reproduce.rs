@@ -141,8 +141,12 @@ fn write_table(text: &mut String, done: &Reproduction) -> std::fmt::Result {
     let widest = done.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let [paper, ours, ratio, as_said] = ["paper", "simulation", "ratio", "as said"];
     writeln!(text, "{:<widest$} {paper:>9} {ours:>11} {:>4}{ratio:>8}  {as_said:<7}  source", "", "")?;
-    done.rows.iter().try_for_each(|row| write_row(text, row, widest))?;
-    let is_off = |row: &&Row| row.direction_holds == Some(false) || done.is_comparable && row.is_off();
+    let said = |row: &Row| if done.is_comparable { row.as_said } else { row.direction_holds };
+    done.rows.iter().try_for_each(|row| write_row(text, row, said(row), widest))?;
+    if done.is_comparable {
+        write_counts(text, &done.rows)?;
+    }
+    let is_off = |row: &&Row| said(row) == Some(false) || done.is_comparable && row.is_off();
     let off: Vec<&Row> = done.rows.iter().filter(is_off).collect();
     if !off.is_empty() {
         writeln!(text, "\nNot as published:")?;
@@ -174,10 +178,28 @@ fn write_table(text: &mut String, done: &Reproduction) -> std::fmt::Result {
     Ok(())
 }
 
-fn write_row(text: &mut String, row: &Row, widest: usize) -> std::fmt::Result {
+/// Counts how many figures are as published.
+fn write_counts(text: &mut String, rows: &[Row]) -> std::fmt::Result {
+    let count = |is_meant: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is_meant(row)).count();
+    let within = |share: f64| count(&|row| row.error.is_some_and(|error| error.abs() <= share));
+    let far = count(&|row| row.ratio().is_some_and(|ratio| !(0.5..=2.0).contains(&ratio)));
+    let said = |yes: bool| count(&|row| row.as_said == Some(yes));
+    writeln!(
+        text,
+        "\n{} figures have a published value: {} within 10 %, {} within 25 %, {far} off by more than 2x. \
+         As said: {} yes, {} no.",
+        count(&|row| row.published.is_some()),
+        within(0.10),
+        within(0.25),
+        said(true),
+        said(false),
+    )
+}
+
+fn write_row(text: &mut String, row: &Row, said: Option<bool>, widest: usize) -> std::fmt::Result {
     let or_empty = |number: Option<f64>| number.map_or(String::new(), |number| format!("{number:.2}"));
     let (paper, ratio) = (or_empty(row.published), or_empty(row.ratio()));
-    let as_said = match row.direction_holds {
+    let as_said = match said {
         Some(true) => "yes",
         Some(false) => "no",
         None => "",
