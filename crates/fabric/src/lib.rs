@@ -58,7 +58,7 @@
 //! 8. **Calls** ([`Round::call`]) are served by the memory node's CPU, each at most once. A node
 //!    serves the calls of one endpoint in the order posted. Calls are ordered with no verb: await
 //!    what must precede a call. A node with several threads serves calls of different endpoints at
-//!    the same time, and the [`Handler`] orders those that share state. Verbs of other clients run
+//!    the same time, and the [`Handler`] orders calls that share state. Verbs of other clients run
 //!    beside it, and meet its stores word by word. The handler CASes only words that no verb CASes,
 //!    unless [`Capabilities::coherent_atomics`] is set.
 

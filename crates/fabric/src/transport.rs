@@ -30,7 +30,7 @@ pub enum Flush {
     Persistent,
 }
 
-/// What a user takes for granted of hardware although nobody promises it. PCIe lets the system
+/// What a user takes for granted of hardware although no maker promises it. PCIe lets the system
 /// divide an access into its words (PCI Express Base Specification, section 2.4, on the granularity
 /// that others observe), and InfiniBand makes atomics atomic against atomics only. Cards and
 /// processors do more, and the systems of the texts rely on that. `bench micro` looks for accesses

@@ -78,8 +78,8 @@ pub struct Row {
     ///
     /// - A gain of one system over another (`x`) has the text's direction, and at least half of the
     ///   published gain.
-    /// - Any other figure is within 25 % of the published one, and in the text's direction if it has
-    ///   one.
+    /// - Any other figure is within 25 % of the published one, and in the text's direction if it
+    ///   has one.
     /// - Systems that the text calls equal, and figures that are exact, are within the bounds of
     ///   [`direction_holds`](Row::direction_holds).
     /// - Where the text has a direction without a figure, the direction holds.

@@ -157,7 +157,8 @@ struct Known {
     shards: HashMap<ShardId, (HostShard, Discipline, u16)>,
     /// Generation of the catalog that `shards` was made from.
     generation: u64,
-    /// Whoever serves a call about a shard holds the lock at the shard's number modulo [`STRIPES`].
+    /// A thread that serves a call about a shard holds the lock at the shard's number modulo
+    /// [`STRIPES`].
     stripes: [Mutex<Stripe>; STRIPES],
 }
 

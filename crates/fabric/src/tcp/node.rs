@@ -131,7 +131,7 @@ impl Common {
     }
 
     /// Notes that a client's access is revoked: none of its connections is admitted from now on.
-    /// Those that are open have yet to be closed.
+    /// The open ones have yet to be closed.
     fn revoke(&self, client: ClientId) {
         if self.clients().revoked.insert(client) {
             tracing::warn!(client = client.0, "a client's access is revoked");

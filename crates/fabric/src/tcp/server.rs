@@ -11,7 +11,7 @@
 //!
 //! A revocation is a frame, too. The thread that has read it waits until every other thread has
 //! closed the client's connections, between two batches of frames ([`Cut`]). Then it answers. So
-//! whoever has the answer knows that no frame of the client is half executed.
+//! no frame of the client is half executed when another client has the answer.
 
 mod cut;
 mod event_loop;

@@ -1,7 +1,7 @@
 //! A probe for what no maker of hardware promises: lines of records that are read whole, and WRITEs
 //! that are atomic against CASes. It looks for accesses that contradict these assumptions
-//! ([`Assumed`]). An access that was found refutes the assumption. If none was found, the assumption
-//! may still be wrong.
+//! ([`Assumed`]). An access that was found refutes the assumption. If none was found, the
+//! assumption may still be wrong.
 //!
 //! Three clients run at the same time, each with a connection of its own:
 //!

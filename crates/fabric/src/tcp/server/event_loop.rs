@@ -156,7 +156,7 @@ impl EventLoop {
             self.step(now);
         }
         if self.number == 0 {
-            // Whoever revokes a client asks this thread. So this thread goes last.
+            // A handle that revokes a client asks this thread. So this thread goes last.
             self.shared.end();
             while self.shared.others.load(Ordering::Acquire) > 0 {
                 self.obey_cuts();
@@ -386,8 +386,8 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Carries out orders, one after the other, because some of them wait for other threads, whose
-    /// orders must be obeyed meanwhile.
+    /// Carries out orders, one after the other. Some of them wait for other threads, and those may
+    /// wait for this one to close connections meanwhile.
     fn obey(&mut self) {
         loop {
             let order = self.seat().orders().as_mut().and_then(VecDeque::pop_front);
