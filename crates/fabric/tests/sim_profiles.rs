@@ -85,3 +85,90 @@ proptest! {
         prop_assert_eq!((field, *said), (key, Some(line + 1)), "{}", refused);
     }
 }
+
+/// Returns the text of a profile that comes with the simulator, with other values of these keys,
+/// and the line of the first of them, counted from 1.
+fn with(name: &str, values: &[(&str, &str)]) -> (String, usize) {
+    let text = Profile::text(name).expect("it comes with the simulator");
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let mut at = Vec::new();
+    for (key, value) in values {
+        let (table, key) = key.rsplit_once('.').unwrap_or(("", key));
+        let header = if table.is_empty() {
+            0
+        } else {
+            lines.iter().position(|line| *line == format!("[{table}]")).expect("a table")
+        };
+        let below = lines[header..].iter().position(|line| line.starts_with(&format!("{key} = "))).expect("a key");
+        lines[header + below] = format!("{key} = {value}");
+        at.push(1 + header + below);
+    }
+    (lines.join("\n"), at[0])
+}
+
+/// A profile whose numbers contradict each other is refused with a line and a key of the two.
+#[test]
+fn contradictions_are_refused_by_line_and_key() {
+    let cases: &[(&str, &[(&str, &str)], &str)] = &[
+        ("connectx4", &[("coherent_atomics", "true")], "is true, expected false where path is \"nic\""),
+        ("efa", &[("coherent_atomics", "true"), ("path", "\"nic\"")], "is true, expected false where path is \"nic\""),
+        ("connectx5-switch", &[("switch.wire_ns", "150.5")], "is 150.5, expected at most nic.wire_ns, which is 150"),
+        (
+            "connectx5-switch",
+            &[("switch.wire_ns", "75.0"), ("nic.wire_ns", "60.0")],
+            "is 75, expected at most nic.wire_ns",
+        ),
+        (
+            "connectx4",
+            &[("calls.resend_ns", "440")],
+            "is 440, expected more than 2 x nic.wire_ns + calls.serve_ns, which is 440",
+        ),
+        ("cxl", &[("calls.resend_ns", "399"), ("nic.wire_ns", "0")], "is 399, expected more than"),
+        ("r74v", &[("media.optane.unit_bytes", "512")], "is 512, expected at most line_bytes, which is 256"),
+        ("r74v", &[("media.optane.unit_bytes", "0")], "is 0, expected a power of two"),
+        (
+            "r74v",
+            &[("media.dram.caches_persistent", "true")],
+            "expected false where the memory itself is not persistent",
+        ),
+        ("connectx5", &[("nic.packet_bytes", "0")], "is 0, expected 1 or more"),
+        ("connectx5", &[("nic.atomic_slots", "513")], "is 513, expected a power of two"),
+        ("connectx5", &[("nic.write_ns", "-13.06")], "is -13.06, expected nanoseconds from 0"),
+    ];
+    for (profile, values, why) in cases {
+        let (text, line) = with(profile, values);
+        let said = Profile::parse(&text).expect_err("a contradiction").to_string();
+        assert!(said.starts_with(&format!("line {line}: {}: ", values[0].0)), "{profile} {values:?}: {said}");
+        assert!(said.contains(why), "{profile} {values:?}: {said}");
+    }
+}
+
+/// Numbers that only just agree are a profile.
+#[test]
+fn the_bounds_of_contradictions_are_allowed() {
+    for (profile, values) in [
+        ("efa", ("coherent_atomics", "false")),
+        ("cxl", ("coherent_atomics", "false")),
+        ("connectx5-switch", ("switch.wire_ns", "150.0")),
+        ("connectx4", ("calls.resend_ns", "440.5")),
+        ("r74v", ("media.optane.unit_bytes", "256")),
+    ] {
+        let (text, _) = with(profile, &[values]);
+        assert!(Profile::parse(&text).is_ok(), "{profile} {values:?}: {:?}", Profile::parse(&text));
+    }
+}
+
+/// An unknown key is refused in every table, with its line.
+#[test]
+fn unknown_keys_are_refused_in_every_table() {
+    let text = Profile::text("connectx5-switch").expect("it comes with the simulator");
+    let headers: Vec<(usize, &str)> = text.lines().enumerate().filter(|(_, line)| line.starts_with('[')).collect();
+    assert_eq!(headers.len(), 8, "{headers:?}");
+    for (at, header) in headers {
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.insert(at + 1, "hops = 2 # assumed: none");
+        let said = Profile::parse(&lines.join("\n")).expect_err("an unknown key").to_string();
+        let table = header.trim_matches(['[', ']']);
+        assert!(said.starts_with(&format!("line {}: {table}.hops: unknown field `hops`", at + 2)), "{header}: {said}");
+    }
+}

@@ -35,6 +35,7 @@ fn experiments_have_exit_statuses() {
     for line in [
         "litmus --only write-skew --report -",
         "hardware --profile connectx3 --report -",
+        "hardware --profile efa --numbers",
         "campaign --seeds 0..1 --faults pause --transactions 1000 --report -",
         "replay --seed 1 --faults none --transactions 100",
         "trace --protocol ford --workload insert",

@@ -1,18 +1,36 @@
-//! Tests of the calibration: the simulator reproduces what the texts have measured. Virtual time is
-//! exact, so if a row changes, a change of the model or of a profile has changed it.
+//! Tests of the calibration. Virtual time is exact. So if a row changes, the model or a profile has
+//! changed.
+//!
+//! The required rows guard against mistakes: a model that was fit to a figure must stay near it.
+//! They are no evidence for the model. The tests at the end hold each profile to what the comments
+//! on its lines say about where its numbers come from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use remora_fabric::sim::Profile;
-use remora_lab::hardware::{ERROR_MAX, Row, calibrate};
+use remora_lab::hardware::numbers::{Counts, Kind, Number, numbers};
+use remora_lab::hardware::{ERROR_MAX, Evidence, Predictions, Row, calibrate};
 
-fn rows(profile: &str) -> Vec<Row> {
-    let profile = Profile::named(profile).expect("it comes with the simulator");
-    calibrate(&profile, 1).expect("plain verbs")
+/// The rows of each profile that comes with the simulator.
+static ROWS: LazyLock<BTreeMap<&str, Vec<Row>>> = LazyLock::new(|| {
+    let of = |name: &&'static str| (*name, calibrate(&Profile::named(name).expect("shipped"), 1).expect("plain verbs"));
+    Profile::NAMES.iter().map(of).collect()
+});
+
+fn rows(profile: &str) -> &'static [Row] {
+    &ROWS[profile]
 }
 
-/// Checks that a profile's required rows are these, and that none is off.
+fn numbers_of(profile: &str) -> Vec<Number> {
+    numbers(Profile::text(profile).expect("it comes with the simulator"))
+}
+
+/// Checks that a profile's required rows are these, and that none has moved away from its published
+/// value.
 fn reproduces(profile: &str, required: &[(&str, f64)]) {
     let rows = rows(profile);
-    for row in &rows {
+    for row in rows {
         assert!(!row.is_off(), "{profile}: {row:?}");
         assert!(row.simulated.is_finite() && row.simulated > 0.0, "{profile}: {row:?}");
     }
@@ -129,4 +147,214 @@ fn loads_contend_for_a_line() {
     let rows = rows("cxl");
     let rate = |name: &str| rows.iter().find(|row| row.name == name).expect("a row").simulated;
     assert!(rate("CAS, one word") < rate("CAS, random words") / 5.0);
+}
+
+/// Each number of a shipped profile says what it is and where it comes from. A fit names rows that
+/// exist and have a published value.
+#[test]
+fn every_number_has_a_kind_and_a_source() {
+    for profile in Profile::NAMES {
+        for number in numbers_of(profile) {
+            let Number { key, kind, source, .. } = &number;
+            assert!(kind.is_some(), "{profile}: {key}: no kind and source: {source:?}");
+            assert!(source.len() > 6, "{profile}: {key}: no source: {source:?}");
+            for (of, name) in number.rows(profile) {
+                let row = rows(of).iter().find(|row| row.name == name);
+                assert!(row.is_some_and(|row| row.published.is_some()), "{profile}: {key}: no row {name:?} of {of}");
+            }
+        }
+    }
+}
+
+/// The comments are read for all numbers that a profile has.
+#[test]
+fn no_number_is_overlooked() {
+    for name in Profile::NAMES {
+        let profile = Profile::named(name).expect("it comes with the simulator");
+        let keys = |text: &str| numbers(text).into_iter().map(|number| number.key).collect::<BTreeSet<_>>();
+        let written = profile.to_toml(|_| "assumed: nothing".to_owned());
+        assert_eq!(keys(Profile::text(name).expect("shipped")), keys(&written), "{name}");
+        let Counts { published, derived, fit, assumed, unmarked } = Counts::of(&numbers(&written));
+        assert_eq!([published, derived, fit, unmarked], [0; 4], "{name}");
+        assert!(assumed > 45, "{name}: {assumed}");
+    }
+}
+
+/// A row is a fit if and only if a number of its profile names it.
+#[test]
+fn fits_and_predictions_are_told_apart() {
+    let all: Vec<Row> = ROWS.values().flatten().cloned().collect();
+    for row in &all {
+        assert_eq!(row.published.is_some(), row.evidence.is_some(), "{row:?}");
+        let named =
+            numbers_of(&row.profile).iter().any(|n| n.rows(&row.profile).any(|r| r == (&row.profile, &row.name)));
+        assert_eq!(row.evidence == Some(Evidence::Fit), named, "{row:?}");
+    }
+    let evidence = |profile, name: &str| rows(profile).iter().find(|row| row.name == name).expect(name).evidence;
+    assert_eq!(evidence("connectx4", "WRITE of 64 B, a machine"), Some(Evidence::Fit));
+    assert_eq!(evidence("connectx4", "XStore's lookups at one server of 2 NICs"), Some(Evidence::Prediction));
+    assert_eq!(evidence("connectx3", "CAS"), Some(Evidence::Prediction));
+    let predictions = Predictions::of(&all);
+    assert!(predictions.rows >= 15, "{predictions:?}");
+    let mut found: Vec<(&str, &str)> = all
+        .iter()
+        .filter(|row| row.evidence == Some(Evidence::Prediction))
+        .map(|row| (&*row.profile, &*row.name))
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found.len(), predictions.rows, "a row is counted twice");
+}
+
+/// The reproductions, each as its name and its source text.
+const REPRODUCTIONS: [(&str, &str); 5] = [
+    ("drtm-h", include_str!("../src/reproduce/drtm_h.rs")),
+    ("ford", include_str!("../src/reproduce/ford.rs")),
+    ("latches", include_str!("../src/reproduce/latches.rs")),
+    ("trees", include_str!("../src/reproduce/trees.rs")),
+    ("xstore", include_str!("../src/reproduce/xstore.rs")),
+];
+
+/// Sections that hold a figure of bare verbs to which a profile is fit, and which a reproduction
+/// prints as well. Such a row of a reproduction is no evidence.
+const CALIBRATION_PRINTED_AGAIN: [(&str, &str, &str); 1] = [("latches", "Ziegler thesis", "11.3.2")];
+
+/// Returns the sections that a comment or a row cites: the text, and the number of the section.
+fn sections(cited: &str) -> BTreeSet<(&'static str, String)> {
+    let mut found = BTreeSet::new();
+    for text in ["Wei thesis", "Ziegler thesis", "DrTM TOCS 2017", "FORD TOS 2023", "FORD", "rTX"] {
+        for (at, _) in cited.match_indices(text) {
+            let mut rest = &cited[at + text.len()..];
+            loop {
+                rest = rest.trim_start_matches([' ', ',']);
+                for word in ["sections", "section", "chapters", "chapter"] {
+                    rest = rest.strip_prefix(word).unwrap_or(rest);
+                }
+                rest = rest.trim_start();
+                let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+                let section = rest[..end].trim_end_matches('.');
+                if section.is_empty() {
+                    break;
+                }
+                found.insert((text.split(" TOS").next().expect("a first part"), section.to_owned()));
+                rest = &rest[end..];
+                match rest.strip_prefix(" and ").or_else(|| rest.strip_prefix(" to ")) {
+                    Some(next) => rest = next,
+                    None => break,
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Returns the sources of all rows of a reproduction that have a published value: what its source
+/// text passes to `published`, in quotes or by a name.
+fn published_sources(source: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (at, call) in source.match_indices(".published(") {
+        let arguments = &source[at + call.len()..];
+        let (mut depth, mut quoted, mut comma, mut end) = (0, false, 0, 0);
+        for (index, byte) in arguments.bytes().enumerate() {
+            match byte {
+                b'"' => quoted = !quoted,
+                _ if quoted => {}
+                b'(' | b'[' => depth += 1,
+                b')' if depth == 0 => {
+                    end = index;
+                    break;
+                }
+                b')' | b']' => depth -= 1,
+                b',' if depth == 0 && !arguments[index + 1..].trim_start().starts_with(')') => comma = index + 1,
+                _ => {}
+            }
+        }
+        let last = arguments[comma..end].trim().trim_end_matches(',');
+        let literal = last.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let named = || {
+            let bound = [format!("let {last} = \""), format!("const {last}: &str = \"")];
+            let (start, binding) = bound
+                .iter()
+                .filter_map(|binding| {
+                    Some((source[..at].rfind(&**binding).or_else(|| source.find(&**binding))?, binding))
+                })
+                .max()?;
+            source[start + binding.len()..].split('"').next()
+        };
+        found.push(literal.or_else(named).unwrap_or_else(|| panic!("no source of .published(.., {last})")));
+    }
+    found
+}
+
+/// Returns the numbers of a profile that were computed from a figure of a reproduction on that
+/// profile, or from a section from which such a reproduction takes a published value.
+fn circular(profile: &str, numbers: &[Number]) -> Vec<String> {
+    let mut found = Vec::new();
+    // A machine's description says how many threads an experiment had. It is not computed.
+    for number in numbers.iter().filter(|number| !number.key.starts_with("machine.")) {
+        for (reproduction, source) in
+            REPRODUCTIONS.iter().filter(|(_, source)| source.contains(&format!("\"{profile}\"")))
+        {
+            let printed = number.fit_to.iter().find(|row| source.contains(&format!("\"{row}\"")));
+            found.extend(printed.map(|row| format!("{}: fit to the row {row:?} of {reproduction}", number.key)));
+            for (text, section) in published_sources(source).into_iter().flat_map(sections) {
+                let within = |cited: &(&str, String)| {
+                    cited.0 == text && (cited.1 == section || cited.1.starts_with(&format!("{section}.")))
+                };
+                if sections(&number.source).iter().any(within)
+                    && !CALIBRATION_PRINTED_AGAIN.contains(&(reproduction, text, &section))
+                {
+                    found.push(format!("{}: from section {section} of {text}, as rows of {reproduction}", number.key));
+                }
+            }
+        }
+        if number.kind == Some(Kind::Fit) && number.fit_to.iter().any(|row| row.starts_with("reproduce ")) {
+            found.push(format!("{}: fit to a reproduced figure: {:?}", number.key, number.fit_to));
+        }
+    }
+    found
+}
+
+/// No reproduced row depends on a number that was fit to it.
+#[test]
+fn no_profile_is_fit_to_what_a_reproduction_prints() {
+    for profile in Profile::NAMES {
+        let found = circular(profile, &numbers_of(profile));
+        assert!(found.is_empty(), "{profile}: {found:#?}");
+    }
+    for (reproduction, source) in REPRODUCTIONS {
+        assert!(published_sources(source).len() >= 4, "{reproduction}: rows have published values");
+        assert!(Profile::NAMES.iter().any(|name| source.contains(&format!("\"{name}\""))), "{reproduction}: a profile");
+        for source in published_sources(source) {
+            assert!(!sections(source).is_empty(), "{reproduction}: no section: {source}");
+        }
+    }
+    // An exception that no row needs is removed.
+    for (reproduction, text, section) in CALIBRATION_PRINTED_AGAIN {
+        let (_, source) = REPRODUCTIONS.iter().find(|(name, _)| *name == reproduction).expect("a reproduction");
+        let printed =
+            published_sources(source).into_iter().flat_map(sections).any(|cited| cited == (text, section.to_owned()));
+        assert!(printed, "{reproduction}: nothing from section {section} of {text}");
+    }
+}
+
+/// The comment that the profile of ConnectX-4 once had is refused, in each form.
+#[test]
+fn a_profile_that_is_fit_to_a_reproduction_is_refused() {
+    for comment in [
+        "derived: Wei thesis 3.7.2, 82 M GETs/s of two READs at a server of 2 NICs: 2000/164",
+        "assumed: as Wei thesis, section 3.7.2 has it",
+        "published: Wei thesis 2.1 and 3.7",
+        "fit \"reproduce xstore: C uniform, learned\": 2000/164",
+        "fit \"memory: learned cache\": 2000/164",
+        "fit \"A\": Wei thesis, section 4.3.1",
+    ] {
+        let number = numbers(&format!("[nic]\nread_ns = 12.2 # {comment}"));
+        assert!(!circular("connectx4", &number).is_empty(), "{comment}");
+        assert!(number[0].kind.is_some(), "{comment}");
+    }
+    let number = numbers("[nic]\nread_ns = 12.2 # derived: Wei thesis 3.7.2, 82 M GETs/s");
+    assert!(circular("efa", &number).is_empty(), "no reproduction runs on efa");
+    let number = numbers("[nic]\nread_ns = 12.2 # derived: Wei thesis 2.2.5, and 3.7 ns more");
+    assert!(circular("connectx4", &number).is_empty(), "bare verbs");
 }

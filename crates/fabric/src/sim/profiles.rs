@@ -13,7 +13,7 @@ use std::path::{Path as FilePath, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Profile, Switch};
+use super::profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Path, Profile, Switch};
 
 /// The text of each profile that comes with the simulator, by name.
 const SHIPPED: [(&str, &str); 8] = [
@@ -84,10 +84,17 @@ impl Profile {
         names
     };
 
+    /// Returns the text of a profile that comes with the simulator. The comments in it say where
+    /// its numbers come from.
+    #[must_use]
+    pub fn text(name: &str) -> Option<&'static str> {
+        SHIPPED.iter().find(|(shipped, _)| *shipped == name).map(|(_, text)| *text)
+    }
+
     /// Finds a profile that comes with the simulator by its name.
     #[must_use]
     pub fn named(name: &str) -> Option<Profile> {
-        let (_, text) = SHIPPED.iter().find(|(shipped, _)| *shipped == name)?;
+        let text = Profile::text(name)?;
         Some(Profile::parse(text).unwrap_or_else(|error| panic!("the shipped profile {name}: {error}")))
     }
 
@@ -174,8 +181,8 @@ fn check(profile: &Profile) -> Result<(), Wrong> {
     let Profile {
         name,
         about: _,
-        path: _,
-        coherent_atomics: _,
+        path,
+        coherent_atomics,
         whole_lines: _,
         atomic_writes: _,
         machine,
@@ -198,7 +205,32 @@ fn check(profile: &Profile) -> Result<(), Wrong> {
     if !media.contains_key("dram") {
         wrong("media", "has no `dram`, expected a table `media.dram`".to_owned())?;
     }
-    media.iter().try_for_each(|(name, medium)| check_medium(name, medium))
+    media.iter().try_for_each(|(name, medium)| check_medium(name, medium))?;
+    if *coherent_atomics && *path == Path::Nic {
+        let reason = "is true, expected false where path is \"nic\": a NIC's atomics exclude each other, not the CPU";
+        wrong("coherent_atomics", reason.to_owned())?;
+    }
+    check_calls_return(nic, calls)?;
+    switch.as_ref().map_or(Ok(()), |switch| check_switch_is_on_the_way(switch, nic))
+}
+
+/// Checks that a client does not send a call again before the first answer can have come.
+fn check_calls_return(nic: &Nic, calls: &Calls) -> Result<(), Wrong> {
+    let least = 2.0 * nic.wire_ns + calls.serve_ns;
+    if calls.resend_ns > least {
+        return Ok(());
+    }
+    let resend = calls.resend_ns;
+    let reason = format!("is {resend}, expected more than 2 x nic.wire_ns + calls.serve_ns, which is {least}");
+    wrong("calls.resend_ns", reason)
+}
+
+/// Checks that the way to the switch is a part of the way to the memory node.
+fn check_switch_is_on_the_way(switch: &Switch, nic: &Nic) -> Result<(), Wrong> {
+    if switch.wire_ns <= nic.wire_ns {
+        return Ok(());
+    }
+    wrong("switch.wire_ns", format!("is {}, expected at most nic.wire_ns, which is {}", switch.wire_ns, nic.wire_ns))
 }
 
 /// Checks several values by the names of their variables.
@@ -393,7 +425,7 @@ mod tests {
     use super::*;
 
     fn shipped(name: &str) -> &'static str {
-        SHIPPED.iter().find(|(shipped, _)| *shipped == name).unwrap().1
+        Profile::text(name).unwrap()
     }
 
     /// Returns the text of the profile of ConnectX-4, with the first line of a key in a table

@@ -162,12 +162,14 @@ impl Rig {
 /// The result of an experiment.
 pub(crate) type Measured = Result<f64, CalibrationError>;
 
-/// A handler that answers a call with its first word, after this time.
+/// A handler that answers a call with its first word, after this time. The second word of a call,
+/// if there is one, says how many words the answer has.
 struct Answering(Nanos);
 
 impl Handler for Answering {
     fn call(&self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
-        reply.extend(request.first());
+        let words = request.get(1).map_or(1, |words| *words as usize);
+        reply.extend(request.first().into_iter().cycle().take(words));
     }
 
     fn work(&self, _: &[u64]) -> Nanos {
@@ -233,6 +235,36 @@ impl Client<'_> {
         let mut round = self.lane.round();
         round.call(self.anywhere(64).node, &[1], None, 1);
         self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// Executes one call that is answered with as many bytes.
+    pub(crate) async fn call_for(&self, bytes: usize) -> Result<f64, FabricError> {
+        let mut round = self.lane.round();
+        round.call(self.anywhere(64).node, &[1, (bytes / 8) as u64], None, bytes / 8);
+        self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// Executes one call that sends as many bytes, and is answered with a word.
+    pub(crate) async fn call_with(&self, bytes: usize) -> Result<f64, FabricError> {
+        let mut round = self.lane.round();
+        let body = round.stage_words(bytes / 8);
+        round.call(self.anywhere(64).node, &[1, 1], Some(body), 1);
+        self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// Reads under a shared latch: a FETCH_ADD and the READ in one round, then another FETCH_ADD
+    /// that the client does not wait for. Latch and bytes are the client's own; eight bytes between
+    /// them and the next client's keep the latches in slots of their own.
+    pub(crate) async fn read_latched(&self, bytes: usize) -> Result<f64, FabricError> {
+        let at = self.at((self.number * (bytes + 8)) as u64);
+        let mut round = self.lane.round();
+        round.fetch_add(at, 1);
+        round.read(at, bytes);
+        self.lane.execute(round).await?;
+        let mut round = self.lane.round();
+        round.fetch_add(at, 1_u64.wrapping_neg());
+        self.lane.post(round);
+        Ok(1.0)
     }
 
     /// Executes a WRITE, and a flush behind it in the same round.
