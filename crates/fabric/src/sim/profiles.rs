@@ -183,8 +183,8 @@ fn check(profile: &Profile) -> Result<(), Wrong> {
         about: _,
         path,
         coherent_atomics,
-        whole_lines: _,
-        atomic_writes: _,
+        whole_lines,
+        atomic_writes,
         machine,
         nic,
         cpu,
@@ -209,6 +209,12 @@ fn check(profile: &Profile) -> Result<(), Wrong> {
     if *coherent_atomics && *path == Path::Nic {
         let reason = "is true, expected false where path is \"nic\": a NIC's atomics exclude each other, not the CPU";
         wrong("coherent_atomics", reason.to_owned())?;
+    }
+    for (key, is_promised) in [("whole_lines", *whole_lines), ("atomic_writes", *atomic_writes)] {
+        if is_promised && *path == Path::Nic {
+            let reason = "is true, expected false where path is \"nic\": no card promises it; a run may assume it";
+            wrong(key, reason.to_owned())?;
+        }
     }
     check_calls_return(nic, calls)?;
     switch.as_ref().map_or(Ok(()), |switch| check_switch_is_on_the_way(switch, nic))
