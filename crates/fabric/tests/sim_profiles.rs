@@ -109,7 +109,8 @@ fn with(name: &str, values: &[(&str, &str)]) -> (String, usize) {
 /// A profile whose numbers contradict each other is refused with a line and a key of the two.
 #[test]
 fn contradictions_are_refused_by_line_and_key() {
-    let cases: &[(&str, &[(&str, &str)], &str)] = &[
+    type Values<'v> = &'v [(&'v str, &'v str)];
+    let cases: &[(&str, Values<'_>, &str)] = &[
         ("connectx4", &[("coherent_atomics", "true")], "is true, expected false where path is \"nic\""),
         ("efa", &[("coherent_atomics", "true"), ("path", "\"nic\"")], "is true, expected false where path is \"nic\""),
         ("connectx5-switch", &[("switch.wire_ns", "150.5")], "is 150.5, expected at most nic.wire_ns, which is 150"),
