@@ -1237,7 +1237,7 @@ fn an_entry_in_doubt_is_kept(protocol: Protocol) {
 /// answer says neither.
 fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
     const ROWS: u64 = 300;
-    for seed in seeds(0..2) {
+    for seed in seeds(0..if is_long() { 2 } else { 1 }) {
         let options = options(protocol, 3).node_bytes(16 << 20);
         let (cluster, fabric) = options.open_seeded(seed).unwrap();
         let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([0]));
