@@ -4,7 +4,7 @@ mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -232,9 +232,17 @@ fn a_thread_that_dies_is_an_error() {
 
     let (cluster, accounts, _) = bank();
     let db = cluster.db(1, WorkerOptions::default().coroutines(1)).unwrap();
-    let mut call = Box::pin(db.transact(async move |_| Ok(Bomb)));
+    let is_dropped = Arc::new(AtomicBool::new(false));
+    let seen = is_dropped.clone();
+    let mut call = Box::pin(db.transact(async move |_| {
+        while !seen.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        Ok(Bomb)
+    }));
     let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     drop(call); // it was sent, and nobody awaits the answer
+    is_dropped.store(true, Ordering::Release);
     let read = || {
         let accounts = accounts.clone();
         db.transact_blocking(async move |tx| accounts.get(tx, 1).await)
