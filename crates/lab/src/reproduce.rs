@@ -130,7 +130,7 @@ impl Row {
     fn judged(self) -> Row {
         let as_said = match (self.published, self.direction_holds) {
             (None, holds) => holds,
-            (Some(published), Some(holds)) if published == 1.0 => Some(holds),
+            (Some(1.0), Some(holds)) => Some(holds),
             (Some(published), Some(holds)) if self.unit == "x" => {
                 Some(holds && (self.ours - 1.0) / (published - 1.0) >= HALF)
             }
