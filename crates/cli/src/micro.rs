@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
+use remora::connect::Device;
 use remora_command::inputs::Inputs;
 use remora_fabric::Fabric;
 use remora_fabric::sim::{Profile, Sim, SimOptions};
@@ -125,11 +126,7 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
         (Some(device), Some(_)) => Some(device.inline_bytes().map_err(|error| Failure::new("--fabric verbs", error))?),
         _ => None,
     };
-    let backend = match device {
-        Some(device) => Backend::Verbs(device),
-        None if options.fabric == "tcp" => Backend::Tcp,
-        None => Backend::Shm,
-    };
+    let backend = backend(&options.fabric, device);
     let parts = if options.rates { 2 } else { 1 };
     let bar = ProgressBar::new(parts * to_measure.time.as_millis() as u64);
     let report = micro::run(&to_measure, backend, config, |elapsed| {
@@ -154,6 +151,15 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     let report = WithProfile { report, profile };
     let written = report_to.write(&report, || table(&report));
     output::all([written, fitted]).map(|()| Verdict::Sound)
+}
+
+/// Returns the real backend of this name. `device` is there if that is an RDMA device.
+fn backend(fabric: &str, device: Option<Device>) -> Backend {
+    match device {
+        Some(device) => Backend::Verbs(device),
+        None if fabric == "tcp" => Backend::Tcp,
+        None => Backend::Shm,
+    }
 }
 
 /// How long to measure by default, in seconds.
@@ -192,12 +198,7 @@ fn torn(options: &MicroOptions) -> Result<Verdict, Failure> {
         let sim = sim.map_err(|error| Failure::new("--fabric sim", error))?;
         (torn::probe_simulated(&sim, time).map_err(refuse)?, sim.capabilities())
     } else {
-        let backend = match device {
-            Some(device) => Backend::Verbs(device),
-            None if options.fabric == "tcp" => Backend::Tcp,
-            None => Backend::Shm,
-        };
-        let fabric = backend.fabric(&bytes).map_err(refuse)?;
+        let fabric = backend(&options.fabric, device).fabric(&bytes).map_err(refuse)?;
         (torn::probe(&*fabric, time).map_err(refuse)?, fabric.capabilities())
     };
     let probed = Probed {

@@ -112,6 +112,8 @@ fn contradictions_are_refused_by_line_and_key() {
     type Values<'v> = &'v [(&'v str, &'v str)];
     let cases: &[(&str, Values<'_>, &str)] = &[
         ("connectx4", &[("coherent_atomics", "true")], "is true, expected false where path is \"nic\""),
+        ("connectx4", &[("whole_lines", "true")], "expected false where path is \"nic\": no card promises it"),
+        ("connectx4", &[("atomic_writes", "true")], "expected false where path is \"nic\": no card promises it"),
         ("efa", &[("coherent_atomics", "true"), ("path", "\"nic\"")], "is true, expected false where path is \"nic\""),
         ("connectx5-switch", &[("switch.wire_ns", "150.5")], "is 150.5, expected at most nic.wire_ns, which is 150"),
         (

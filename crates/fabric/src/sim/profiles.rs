@@ -206,14 +206,14 @@ fn check(profile: &Profile) -> Result<(), Wrong> {
         wrong("media", "has no `dram`, expected a table `media.dram`".to_owned())?;
     }
     media.iter().try_for_each(|(name, medium)| check_medium(name, medium))?;
-    if *coherent_atomics && *path == Path::Nic {
-        let reason = "is true, expected false where path is \"nic\": a NIC's atomics exclude each other, not the CPU";
-        wrong("coherent_atomics", reason.to_owned())?;
-    }
-    for (key, is_promised) in [("whole_lines", *whole_lines), ("atomic_writes", *atomic_writes)] {
+    let no_card = "no card promises it; a run may assume it";
+    for (key, is_promised, why) in [
+        ("coherent_atomics", *coherent_atomics, "a NIC's atomics exclude each other, not the CPU"),
+        ("whole_lines", *whole_lines, no_card),
+        ("atomic_writes", *atomic_writes, no_card),
+    ] {
         if is_promised && *path == Path::Nic {
-            let reason = "is true, expected false where path is \"nic\": no card promises it; a run may assume it";
-            wrong(key, reason.to_owned())?;
+            wrong(key, format!("is true, expected false where path is \"nic\": {why}"))?;
         }
     }
     check_calls_return(nic, calls)?;
