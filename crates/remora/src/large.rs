@@ -55,6 +55,9 @@
 //! - By rule 3 no other client links the id. So from then on a head may lose the id, but no head
 //!   gets it.
 //! - A head that is locked may still hold the id. Step 3 reads it again until it is free.
+//! - A head that moves because its table grows moves from the smaller table to the larger one. Step
+//!   3 reads them in this order, and the growth waits for the end of step 3 before it goes further
+//!   than its next step. So step 3 sees the head in one of them at least.
 //!
 //! Chunks that a living client has uploaded are never collected, linked or not. So a program that
 //! often drops such futures should end its workers now and then. Chunks of a dead client are
@@ -536,6 +539,7 @@ impl<K: Key> Large<K> {
 
     /// Returns the ids of all chunks that the scan has found, and how many chunks each of them has.
     async fn uploaded(&self, session: &mut Session) -> Result<BTreeMap<u64, u32>, Error> {
+        let _in_use = session.begin_outside().await?;
         let table = &*session.table(&self.chunks)?;
         let shape = table.shape();
         let key_begin = shape.header_bytes() / 8;
@@ -556,6 +560,7 @@ impl<K: Key> Large<K> {
 
     /// Reads every head, at a moment when no transaction has it locked exclusively.
     async fn visit_heads(&self, session: &mut Session, mut visit: impl FnMut(Head)) -> Result<(), Error> {
+        let _in_use = session.begin_outside().await?;
         let table = &*session.table(&self.heads)?;
         let mut visit = |words: &[u64]| match FetchedRecord::new(words, table.shape()).check() {
             Ok(record) if record.lock().is_exclusive() => Err(Abort::Locked(record.lock())),

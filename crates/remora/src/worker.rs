@@ -21,7 +21,7 @@ use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
 use crate::table::Table;
 use crate::transaction::{Begun, Transaction};
-use crate::usage::Usage;
+use crate::usage::{InUse, Usage};
 use remora_fabric::setters;
 
 /// Settings of a worker: its coroutines, its clients, and the seed of its random numbers.
@@ -730,6 +730,24 @@ impl Session {
     /// Returns a table as this session's cluster has it now, for work outside of transactions.
     pub(crate) fn table<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, Error> {
         Ok(self.client.cluster().own(table.handle())?)
+    }
+
+    /// Begins work outside of transactions, with the tables as they are now. Until the returned
+    /// guard is dropped, no table that the session has ([`Session::table`]) is dropped, and none
+    /// grows further than its next step. Fails with [`Abort::Late`] if the client has rested, and
+    /// does not hear in time what has changed.
+    pub(crate) async fn begin_outside(&mut self) -> Result<InUse, Error> {
+        let give_up = self.inner.lane().now().saturating_add(self.patience);
+        loop {
+            self.follow();
+            if self.is_awake() {
+                return Ok(self.usage.begin());
+            }
+            if self.inner.lane().now() >= give_up {
+                return Err(Abort::Late.into());
+            }
+            self.inner.lane().sleep(GROWTH_PAUSE_NS).await;
+        }
     }
 
     /// Makes the session go on as the last incarnation of its client, with the tables as they are

@@ -22,6 +22,7 @@ every_protocol! {
     full_memory_nodes_are_told,
     a_load_grows_its_table,
     all_parts_of_a_table_grow,
+    no_linked_value_is_collected_while_its_head_moves,
     ordered_tables_grow_while_they_are_used,
 }
 
@@ -235,6 +236,51 @@ fn all_parts_of_a_table_grow(protocol: Protocol) {
     for name in ["notes", "notes/rest", "large", "large/chunks"] {
         assert!(cluster.catalog().table(name).unwrap().1.growths > 0, "{name} has grown");
     }
+}
+
+/// Clients upload values, link them and leave, so that only the heads keep the values. The table of
+/// the heads grows while another client collects.
+fn no_linked_value_is_collected_while_its_head_moves(protocol: Protocol) {
+    const KEYS: u64 = 50;
+    let cluster = cluster(protocol);
+    let large = cluster.create_large::<u64>("large", LargeOptions::for_values(1, 20_000_000)).unwrap();
+    let value = |key: u64| vec![key as u8; 10 + key as usize];
+    let growths = || cluster.catalog().table("large").unwrap().1.growths;
+    let (collected, keys) = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut keys = 0;
+            while keys < 400 || growths() == 0 {
+                let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+                worker.block_on(async |session| {
+                    for key in keys..keys + KEYS {
+                        large.write(session, key, &value(key)).await.unwrap();
+                    }
+                });
+                keys += KEYS;
+            }
+            keys
+        });
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let mut collected = 0;
+        while !writer.is_finished() {
+            match worker.block_on(async |session| large.collect(session).await) {
+                Ok(more) => collected += more,
+                // A thread that has a head locked may stand still for longer than this waits.
+                Err(Error::Aborted(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+            // A growth must not have to wait for this client all the time.
+            thread::sleep(Duration::from_millis(2));
+        }
+        (collected, writer.join().unwrap())
+    });
+    assert_eq!(collected, 0);
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    worker.block_on(async |session| {
+        for key in 0..keys {
+            assert_eq!(large.read(session, key).await.unwrap(), Some(value(key)), "{key}");
+        }
+    });
 }
 
 /// A value of which a leaf has room for 13.

@@ -130,20 +130,24 @@ async fn inspect_all(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRe
     Ok(found)
 }
 
-/// Reads the first `bytes` bytes of every slot of a table's primaries, while transactions run. The
-/// slots are read at different times, in no particular order. The scan calls `visit` with the words
-/// of each slot. If `visit` cannot use them it returns a reason, and the scan reads the slot again
-/// a little later ([`LOG_PAUSE_NS`]). After [`SCAN_ATTEMPTS`] attempts the scan fails with the last
-/// reason. This happens, for example, if a dead client has the slot locked.
+/// Reads the first `bytes` bytes of every slot of a table's primaries, while transactions run, and
+/// then of the larger tables that it grows into. So a row that moves meanwhile is seen at least
+/// once, because rows move to larger tables only. This holds as long as the caller has not heard of
+/// a newer catalog than the one by which it has opened `table`.
+///
+/// The slots are read at different times, in no particular order. The scan calls `visit` with the
+/// words of each slot. If `visit` cannot use them it returns a reason, and the scan reads the slot
+/// again a little later ([`LOG_PAUSE_NS`]). After [`SCAN_ATTEMPTS`] attempts the scan fails with
+/// the last reason. This happens, for example, if a dead client has the slot locked.
 pub async fn scan(
     lane: &Lane,
     table: &Table,
     bytes: usize,
     visit: &mut dyn FnMut(&[u64]) -> Result<(), Abort>,
 ) -> Result<(), Stop> {
-    let (index, slot_bytes) = (table.index(), u64::from(table.entry().spec.layout.slot_bytes));
     let batch = (ROUND_BYTES_MAX / bytes.max(1)).clamp(1, ROUND_VERBS_MAX);
-    for shard in 0..table.shards() {
+    for (table, shard) in table.and_larger().flat_map(|table| (0..table.shards()).map(move |shard| (table, shard))) {
+        let (index, slot_bytes) = (table.index(), u64::from(table.entry().spec.layout.slot_bytes));
         let primary = &table.shard_replicas(shard)[0];
         let mut slots = successors(index.slot_behind(0), |slot| index.slot_behind(slot + slot_bytes)).peekable();
         while slots.peek().is_some() {

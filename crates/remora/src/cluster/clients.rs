@@ -49,13 +49,18 @@ impl Cluster {
     /// claimed tables for its own version cache, in another configuration or in none.
     async fn knows_all(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), MemoryError> {
         let clients = connected(lane, self.live_nodes().leader()).await?;
-        let stranger = configuration.look(|membership| {
-            clients.iter().map(|client| client.incarnation).find(|client| membership.standing(*client).is_none())
+        let unknown = configuration.look(|membership| {
+            let unknown = clients.iter().map(|client| client.incarnation);
+            unknown.filter(|client| membership.standing(*client).is_none()).collect::<Vec<_>>()
         });
-        match stranger.map_err(|error| MemoryError::Configuration(error.to_string()))? {
-            Some(stranger) => Err(MemoryError::UnknownClient(stranger)),
-            None => Ok(()),
+        let mut unknown = unknown.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        if !unknown.is_empty() {
+            // A client of this configuration may have left since the first look. It gives its slot
+            // back before the configuration forgets it, so it is not connected any more.
+            let clients = connected(lane, self.live_nodes().leader()).await?;
+            unknown.retain(|stranger| clients.iter().any(|client| client.incarnation == *stranger));
         }
+        unknown.first().map_or(Ok(()), |stranger| Err(MemoryError::UnknownClient(*stranger)))
     }
 
     /// Returns whether a client is known to be dead. It is if the configuration says so, or if its

@@ -467,3 +467,16 @@ fn the_configuration_of_another_cluster_is_refused() {
     std::fs::remove_file(&file).unwrap();
     std::fs::remove_file(file.with_extension("lock")).unwrap();
 }
+
+/// A client that leaves while another one connects is not taken for a client of another
+/// configuration.
+#[test]
+fn clients_come_and_go_while_tables_are_validated_locally() {
+    let cluster = embedded(Protocol::FORD_LOCAL, 2);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let cluster = &cluster;
+            scope.spawn(move || (0..50).for_each(|_| drop(worker(cluster, 1, thread))));
+        }
+    });
+}
