@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Bed, Stage, client, peek, play, run, settle, word};
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
-use crate::ids::ClientId;
+use crate::ids::{ClientId, Nanos};
 use crate::lane::Lane;
 use crate::transport::Handler;
 
 const REGION: usize = 4096;
+/// Simulated time for which [`Echo`] works on a request that begins with 0, in nanoseconds.
+const LONG_NS: Nanos = 500;
 
 /// A handler that answers with the caller, the number of calls so far, and the request. It answers
 /// `[u64::MAX, n]` with n words.
@@ -27,6 +29,11 @@ impl Handler for Echo {
         }
         reply.extend([u64::from(from.0), served]);
         reply.extend_from_slice(request);
+    }
+
+    /// A request that begins with 0 takes longer than what comes behind it.
+    fn work(&self, request: &[u64]) -> Nanos {
+        if request.first() == Some(&0) { LONG_NS } else { 0 }
     }
 }
 

@@ -191,6 +191,8 @@ pub(super) struct Floor {
     write: Picos,
     /// The time at which the last atomic takes effect.
     atomic: Picos,
+    /// The time at which the last call is served.
+    call: Picos,
     /// The time until which the connection's unit of the NIC is occupied.
     sending: Picos,
     used: bool,

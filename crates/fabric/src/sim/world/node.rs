@@ -263,7 +263,12 @@ impl World {
                 let over = begin + costs.flush;
                 (over, over)
             }
-            Verb::Call { .. } | Verb::AfterCompletion => (taken, taken),
+            Verb::Call { .. } => {
+                // The thread that serves the connection ends one call before it begins the next.
+                floor.call = taken.max(floor.call + 1);
+                (floor.call, floor.call)
+            }
+            Verb::AfterCompletion => (taken, taken),
         }
     }
 
