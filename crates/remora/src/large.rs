@@ -517,7 +517,8 @@ impl<K: Key> Large<K> {
     /// values. Other clients may use the table meanwhile, and may also collect. The call never
     /// deletes a value that is needed (the head of `large.rs` says why). Fails with
     /// [`Error::Aborted`] if a head stays locked, for example by a client that has died and is not
-    /// recovered yet.
+    /// recovered yet, or if this client has rested and does not hear in time which tables have
+    /// changed. A table that grows waits for the call at each of its steps.
     pub async fn collect(&self, session: &mut Session) -> Result<u64, Error> {
         let mut unlinked = self.uploaded(session).await?;
         let registered = connected(session.lane(), session.leader()).await.map_err(Stop::from)?;

@@ -100,7 +100,8 @@ const EPOCH_PAUSE_NS: Nanos = 50_000;
 /// Pause between two looks for the outcome of a transaction, in nanoseconds.
 const RESOLVE_PAUSE_NS: Nanos = 100_000;
 
-/// Pause between two checks whether a table that was full has grown, in nanoseconds.
+/// Pause between two checks whether a table that was full has grown, or whether a client that has
+/// rested has heard what has changed, in nanoseconds.
 const GROWTH_PAUSE_NS: Nanos = 200_000;
 
 /// How long a coroutine that ends waits for the rounds that it has posted, in nanoseconds, if it

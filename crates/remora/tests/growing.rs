@@ -269,7 +269,8 @@ fn no_linked_value_is_collected_while_its_head_moves(protocol: Protocol) {
                 Err(Error::Aborted(_)) => {}
                 Err(error) => panic!("{error}"),
             }
-            // A growth must not have to wait for this client all the time.
+            // A growth waits for this client at each step. Without a pause, it would take longer on
+            // a loaded machine than the writer's inserts are patient.
             thread::sleep(Duration::from_millis(2));
         }
         (collected, writer.join().unwrap())

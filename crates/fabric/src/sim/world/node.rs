@@ -264,7 +264,8 @@ impl World {
                 (over, over)
             }
             Verb::Call { .. } => {
-                // The thread that serves the connection ends one call before it begins the next.
+                // A node serves the calls of one endpoint in the order posted (contract, rule 8),
+                // even if a later one takes less work.
                 floor.call = taken.max(floor.call + 1);
                 (floor.call, floor.call)
             }
