@@ -562,6 +562,32 @@ fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
     assert!(refused.to_string().contains("node 1"), "{refused}");
 }
 
+/// Clients draw incarnations from a counter at the leading node. If that node has failed, or has
+/// lost its memory and counts from 1 again, a controller must still come, and be nobody else.
+#[test]
+fn a_controller_comes_without_the_leader_and_is_nobody_else() {
+    for has_restarted in [false, true] {
+        let (cluster, sim, _) = cluster(Protocol::DRTM_R, Shape { lost: NodeId(0), comes_back: true, ..SHAPE }, 7);
+        let first = cluster.controller().expect("a controller");
+        let worker = cluster.worker(WorkerOptions::default()).expect("a worker");
+        let mut others: Vec<u32> = worker.incarnations().collect();
+        others.push(first.incarnation());
+        sim.fail(NodeId(0));
+        if has_restarted {
+            sim.restart(NodeId(0));
+            let memory = sim.region(NodeId(0), node::REGION).expect("a node's memory");
+            node::format(&memory, node::Place::default()).expect("room");
+        }
+        for _ in 0..4 {
+            let next = cluster.controller().expect("a controller").incarnation();
+            // The incarnation 1 is that of the cluster's founder.
+            assert!(next > 1 && !others.contains(&next), "{next} of {others:?}, {has_restarted}");
+            others.push(next);
+        }
+        worker.abandon();
+    }
+}
+
 /// Whether a test may take long and try everything, as `.ci/long` demands.
 fn is_long() -> bool {
     std::env::var_os("REMORA_LONG").is_some()

@@ -151,9 +151,13 @@ pub struct Membership {
     copied: Vec<(u16, u16)>,
     change: Option<Change>,
     members: BTreeMap<u32, Member>,
-    /// The highest incarnation that has ever joined.
+    /// The highest incarnation that has ever joined or was reserved.
     #[serde(default)]
     incarnations: u32,
+    /// The highest incarnation that this membership has given itself. A client may have drawn the
+    /// same incarnation, or a lower one, at a memory node, and may not have joined yet.
+    #[serde(default)]
+    given: u32,
     /// For each table that is validated locally, the version cache that validates it, or was the
     /// last to do so.
     #[serde(default)]
@@ -180,6 +184,7 @@ impl Default for Membership {
             change: None,
             members: BTreeMap::new(),
             incarnations: 0,
+            given: 0,
             vcaches: BTreeMap::new(),
             dropped: 0,
         }
@@ -202,28 +207,52 @@ impl Membership {
         self.generation
     }
 
-    /// Adds a new client incarnation to this epoch. It is at rest: its lease begins to run with its
-    /// first renewal. `process` is the configuration's name for its process
-    /// ([`Configuration::process`](crate::Configuration::process)).
+    /// Adds a client to this epoch, and returns its incarnation. That is the one which the client
+    /// has `drawn` at a memory node, unless another client may have it already. The client is at
+    /// rest: its lease begins to run with its first renewal. `process` is the configuration's name
+    /// for its process ([`Configuration::process`](crate::Configuration::process)).
     pub fn join(
         &mut self,
-        client: u32,
+        drawn: u32,
         epoch: u64,
         lease_ns: Nanos,
         process: Option<u64>,
-    ) -> Result<(), EpochChanging> {
+    ) -> Result<u32, EpochChanging> {
         if self.change.is_some() || epoch != self.epoch {
             return Err(EpochChanging);
         }
+        let client = self.unique(Some(drawn));
         self.enter(client, lease_ns, process, false);
-        Ok(())
+        Ok(client)
     }
 
-    /// Adds a controller: a client that looks after the memory nodes. The end of an epoch does not
-    /// end it. It may join while the epoch changes, because the controllers that were changing it
-    /// may be gone.
-    pub fn join_controller(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>) {
+    /// Adds a controller, and returns its incarnation. A controller is a client that looks after
+    /// the memory nodes. The end of an epoch does not end it. It may join while the epoch changes,
+    /// because the controllers that were changing it may be gone. `drawn` is as in
+    /// [`Membership::reserve`].
+    pub fn join_controller(&mut self, drawn: Option<u32>, lease_ns: Nanos, process: Option<u64>) -> u32 {
+        let client = self.unique(drawn);
         self.enter(client, lease_ns, process, true);
+        client
+    }
+
+    /// Gives an incarnation to a client that does not join, and that nobody has to recover. Clients
+    /// draw incarnations from a counter at the leading memory node. `drawn` is `None` if the client
+    /// cannot reach the leading node. Then the membership gives an incarnation, above all that it
+    /// knows. It also does so if it may have given `drawn` to another client.
+    pub fn reserve(&mut self, drawn: Option<u32>) -> u32 {
+        let client = self.unique(drawn);
+        self.incarnations = self.incarnations.max(client);
+        self.generation += 1;
+        client
+    }
+
+    /// Returns `drawn`, or the next incarnation if another client may have that one.
+    fn unique(&mut self, drawn: Option<u32>) -> u32 {
+        drawn.filter(|drawn| *drawn > self.given).unwrap_or_else(|| {
+            self.given = self.incarnations + 1;
+            self.given
+        })
     }
 
     fn enter(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>, is_controller: bool) {
@@ -239,7 +268,8 @@ impl Membership {
             acknowledged: 0,
             verdicts: Verdicts::default(),
         };
-        self.members.entry(client).or_insert(member);
+        let former = self.members.insert(client, member);
+        debug_assert!(former.is_none(), "no two clients have the same incarnation");
         self.incarnations = self.incarnations.max(client);
         self.generation += 1;
     }

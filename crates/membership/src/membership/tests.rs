@@ -81,7 +81,7 @@ fn an_epoch_ends_everybody_but_those_who_look_after_the_nodes() {
     let node = |number| NodeSet::default().with(NodeId(number));
     let mut all = alive(&[1, 2]);
     for controller in [3, 4] {
-        all.join_controller(controller, LEASE, None);
+        all.join_controller(Some(controller), LEASE, None);
         all.renew(controller).unwrap();
     }
     assert_eq!(all.lose(node(0), 1), Err(Fenced(1)), "no controller");
@@ -107,7 +107,7 @@ fn an_epoch_ends_everybody_but_those_who_look_after_the_nodes() {
     assert_eq!(all.begin_epoch(4, &taken_over, NodeSet::default()), Ok(true));
     assert_eq!((all.epoch(), all.lost(), all.is_changing()), (2, node(0).with(NodeId(1)), false));
     assert_eq!(all.join(5, 1, LEASE, None), Err(EpochChanging), "of the former epoch");
-    assert_eq!(all.join(6, 2, LEASE, None), Ok(()));
+    assert_eq!(all.join(6, 2, LEASE, None), Ok(6));
     assert_eq!(all.standing(2), Some(Standing::Recovered { by: 0 }));
 }
 
@@ -116,7 +116,7 @@ fn an_epoch_ends_a_controller_that_repairs_a_dead_client() {
     let lost = NodeSet::default().with(NodeId(0));
     let mut all = alive(&[1, 2]);
     for controller in [3, 4, 5] {
-        all.join_controller(controller, LEASE, None);
+        all.join_controller(Some(controller), LEASE, None);
         all.renew(controller).unwrap();
     }
     all.suspect(1, 3).unwrap();
@@ -128,7 +128,7 @@ fn an_epoch_ends_a_controller_that_repairs_a_dead_client() {
     assert_eq!(all.conducting(5).unwrap().clients, [1, 2, 3], "the conductor revokes 3 before it decides");
     // The conductor itself goes on, whatever it has to repair.
     let mut all = alive(&[1]);
-    all.join_controller(3, LEASE, None);
+    all.join_controller(Some(3), LEASE, None);
     all.suspect(1, 3).unwrap();
     all.lose(lost, 3).unwrap();
     assert_eq!((all.renew(3), all.conducting(3).unwrap().clients), (Ok(()), vec![1]));
@@ -138,7 +138,7 @@ fn an_epoch_ends_a_controller_that_repairs_a_dead_client() {
 fn a_node_that_was_lost_is_told_so_and_one_that_was_drained_is_not() {
     let node = |number| NodeSet::default().with(NodeId(number));
     let mut all = Membership::default();
-    all.join_controller(1, LEASE, None);
+    all.join_controller(Some(1), LEASE, None);
     all.renew(1).unwrap();
     let begin = |all: &mut Membership, emptied: NodeSet| {
         let conducting = all.conducting(1).unwrap();
@@ -169,7 +169,7 @@ fn a_node_that_was_lost_is_told_so_and_one_that_was_drained_is_not() {
 fn a_node_that_is_added_is_one_that_was_lost_and_comes_back() {
     let node = |number| NodeSet::default().with(NodeId(number));
     let mut all = Membership::default();
-    all.join_controller(1, LEASE, None);
+    all.join_controller(Some(1), LEASE, None);
     all.renew(1).unwrap();
     assert_eq!(["c:1", "d:1", "c:1"].map(|place| all.add(3, place)), [3, 4, 3].map(|number| Some(NodeId(number))));
     assert_eq!(
@@ -200,7 +200,7 @@ fn a_node_that_is_added_is_one_that_was_lost_and_comes_back() {
 fn a_node_that_leaves_keeps_its_copies_unless_fewer_will_do() {
     let node = |number| NodeSet::default().with(NodeId(number));
     let mut all = Membership::default();
-    all.join_controller(1, LEASE, None);
+    all.join_controller(Some(1), LEASE, None);
     all.renew(1).unwrap();
     all.drain_to_fewer(node(0));
     all.drain(node(1));
@@ -221,10 +221,10 @@ fn a_node_that_leaves_keeps_its_copies_unless_fewer_will_do() {
 fn a_change_that_nobody_conducts_is_taken_up() {
     let lost = NodeSet::default().with(NodeId(2));
     let mut all = alive(&[1, 2]);
-    all.join_controller(3, LEASE, None);
+    all.join_controller(Some(3), LEASE, None);
     all.lose(lost, 3).unwrap();
     all.resign(3).unwrap();
-    all.join_controller(4, LEASE, None);
+    all.join_controller(Some(4), LEASE, None);
     all.renew(4).unwrap();
     assert!(all.is_abandoned() && all.conducting(4).is_none());
     all.adopt(4);
@@ -274,4 +274,20 @@ fn who_repairs_neither_rests_nor_is_out_of_the_judges_sight() {
     assert_eq!((all.leases().count(), all.standing(1)), (0, Some(Standing::Recovered { by: 0 })));
     all.adopt(2);
     assert_eq!(all.charges(2).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn no_two_clients_have_the_same_incarnation() {
+    let mut all = alive(&[1, 2]);
+    // This controller cannot reach the node from which clients draw their incarnations.
+    assert_eq!(all.join_controller(None, LEASE, None), 3);
+    // These clients can.
+    assert_eq!(all.join(3, 1, LEASE, None), Ok(4));
+    assert_eq!(all.join(4, 1, LEASE, None), Ok(5));
+    assert_eq!(all.join(7, 1, LEASE, None), Ok(7));
+    assert_eq!(all.join(6, 1, LEASE, None), Ok(6), "the client that drew it joins late");
+    // Clients that are gone have had their incarnations, too.
+    all.leave(7).unwrap();
+    assert_eq!(all.reserve(None), 8);
+    assert_eq!(all.join_controller(Some(8), LEASE, None), 9);
 }

@@ -31,14 +31,14 @@ impl Cluster {
         // configuration refuses this epoch, so the nodes do not matter.
         let epoch = self.epoch();
         let nodes = self.live_nodes();
-        let incarnation = come(guest, nodes).await?;
+        let mut incarnation = come(guest, nodes).await?;
         let is_local = self.protocol.validation() == Validation::Local;
         if let Some(configuration) = &self.configuration {
             if is_local {
                 self.knows_all(configuration, guest).await?;
             }
             let tables = || is_local.then(|| (self.inner.number, self.inner.opened.claimed()));
-            join_by(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2), tables)?;
+            incarnation = join_by(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2), tables)?;
         } else if is_local {
             return Err(MemoryError::NeedsConfiguration(self.protocol.name()));
         }
@@ -90,37 +90,38 @@ impl Cluster {
     }
 }
 
-/// Announces a client to the configuration.
+/// Announces a client to the configuration. Returns its incarnation, which is nearly always the
+/// one that it has drawn.
 pub(super) fn join(
     configuration: &Arc<dyn Configuration>,
-    incarnation: u32,
+    drawn: u32,
     epoch: u64,
     lease: Nanos,
-) -> Result<(), MemoryError> {
-    join_by(configuration, incarnation, epoch, lease, || None)
+) -> Result<u32, MemoryError> {
+    join_by(configuration, drawn, epoch, lease, || None)
 }
 
 /// Announces a client to the configuration, with the version cache by which it validates and the
 /// tables that it may write.
 fn join_by(
     configuration: &Arc<dyn Configuration>,
-    incarnation: u32,
+    drawn: u32,
     epoch: u64,
     lease: Nanos,
     vcache: impl Fn() -> Option<(u32, Vec<u16>)>,
-) -> Result<(), MemoryError> {
+) -> Result<u32, MemoryError> {
     let process = configuration.process();
     let joined = configuration.change(|membership| {
         let vcache = vcache();
         if let Some((vcache, tables)) = &vcache {
             membership.claim(*vcache, tables).map_err(other_cache)?;
         }
-        let joined = membership.join(incarnation, epoch, lease, process);
-        joined.map_err(|EpochChanging| MemoryError::EpochChanging)?;
+        let joined = membership.join(drawn, epoch, lease, process);
+        let incarnation = joined.map_err(|EpochChanging| MemoryError::EpochChanging)?;
         if let Some((vcache, _)) = vcache {
             membership.validates_by(incarnation, vcache);
         }
-        Ok(())
+        Ok(incarnation)
     });
     joined.map_err(|error| MemoryError::Configuration(error.to_string()))?
 }

@@ -173,7 +173,8 @@ impl ConnectOptions {
             // A controller then hears which absent nodes are back when it looks for the first time.
             absent.iter().for_each(|node| _ = fabric.answers(node));
             let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
-                let admin = come(lane, live).await?;
+                identity::remembered(lane, live).await?;
+                let mut admin = come(lane, live).await?;
                 let mut metadata = metadata::read(lane, live.leader()).await?;
                 are_named(&metadata, count)?;
                 let mut behind = NodeSet::default();
@@ -181,8 +182,13 @@ impl ConnectOptions {
                     // The catalog may be that of an epoch which is about to begin. It is read again
                     // then.
                     metadata.epoch = epoch;
+                    if let Some(configuration) = &configuration {
+                        let drawn = (live.leader() == NodeSet::first(count).without(lost).leader()).then_some(admin);
+                        let reserved = configuration.change(|membership| membership.reserve(drawn));
+                        admin = reserved.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+                    }
                 } else if let Some(configuration) = &configuration {
-                    join(configuration, admin, epoch, u64::MAX / 2)?;
+                    admin = join(configuration, admin, epoch, u64::MAX / 2)?;
                     if metadata.epoch != epoch {
                         return Err(MemoryError::EpochChanging);
                     }

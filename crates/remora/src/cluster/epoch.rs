@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use remora_fabric::{ClientId, Lane, Nanos, NodeSet};
 use remora_membership::Configuration;
-use remora_node::{MemoryError, come, metadata};
+use remora_node::{MemoryError, come, identity, metadata};
 
 use super::clients::join;
 use super::handle::Cluster;
@@ -57,9 +57,9 @@ impl Cluster {
         // The end of the epoch has revoked the incarnation that changes the catalog of remote
         // memory nodes.
         if self.inner.remote.is_some() {
-            let admin = come(lane, live).await?;
-            join(configuration, admin, epoch, u64::MAX / 2)?;
-            *lock(&self.inner.admin) = admin;
+            identity::remembered(lane, live).await?;
+            let drawn = come(lane, live).await?;
+            *lock(&self.inner.admin) = join(configuration, drawn, epoch, u64::MAX / 2)?;
         }
         self.inner.opened.follow(metadata)?;
         for table in self.tables().iter().flat_map(|table| table.and_larger()) {

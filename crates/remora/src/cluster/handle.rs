@@ -205,6 +205,8 @@ impl Cluster {
             vcache: OnceLock::new(),
         };
         let configuration: Arc<dyn Configuration> = Arc::new(InMemory::of(cluster));
+        let reserved = configuration.change(|membership| membership.reserve(Some(admin)));
+        reserved.map_err(|error| MemoryError::Configuration(error.to_string()))?;
         Ok(Cluster {
             inner: Arc::new(inner),
             protocol: options.protocol,

@@ -1,8 +1,8 @@
 //! The memory nodes that this process may connect to. It connects neither to a node that the
 //! cluster has lost, nor to one that was unreachable when this controller connected.
 
-use remora_fabric::{NodeId, NodeSet};
-use remora_node::MemoryError;
+use remora_fabric::{Lane, NodeId, NodeSet};
+use remora_node::{MemoryError, identity, next_incarnation};
 
 use super::handle::Cluster;
 use crate::error::OpenError;
@@ -20,6 +20,17 @@ impl Cluster {
     /// it has not heard of them since.
     pub(crate) fn absent(&self) -> NodeSet {
         *lock(&self.inner.absent)
+    }
+
+    /// Draws an incarnation from the counter of the epoch's leading node. Fails if that node is
+    /// absent, or does not answer, or has lost its memory: its counter then begins again.
+    pub(crate) async fn draw_incarnation(&self, guest: &Lane) -> Result<u32, MemoryError> {
+        let leader = NodeSet::first(self.memory_nodes()).without(*lock(&self.inner.lost)).leader();
+        if self.absent().has(leader) {
+            return Err(MemoryError::EpochChanging);
+        }
+        identity::remembered(guest, NodeSet::default().with(leader)).await?;
+        next_incarnation(guest, leader).await
     }
 
     /// Takes nodes that do not answer for absent, as if they had been unreachable when this
