@@ -12,6 +12,7 @@ use crate::address::NodeId;
 use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::LANES_MAX;
+use crate::probes::Phase;
 use crate::ready::ReadySet;
 use crate::round::buffer::RoundBuffer;
 use crate::transport::{Capabilities, Posted, Transport};
@@ -117,6 +118,13 @@ impl Endpoint {
     #[inline]
     pub fn charge(&self, time: Nanos) {
         self.transport.charge(time);
+    }
+
+    #[inline]
+    pub(crate) fn work(&self, phase: Phase, records: usize) {
+        if self.probes && records > 0 {
+            self.transport.work(phase, records);
+        }
     }
 
     #[inline]

@@ -12,6 +12,7 @@ use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::prng::Prng;
+use crate::probes::Phase;
 use crate::round::buffer::RoundBuffer;
 use crate::round::cost::{Cost, Tally};
 use crate::round::{Completed, Round};
@@ -233,6 +234,14 @@ impl Lane {
     #[inline]
     pub fn probe(&self, name: &'static str) {
         self.endpoint.probe(self.id, name);
+    }
+
+    /// Tells a simulation that this client's software has done a phase of a transaction for so many
+    /// records. A simulated core is busy meanwhile ([`sim::Cpu`](crate::sim::Cpu)). It costs
+    /// nothing on other backends.
+    #[inline]
+    pub fn work(&self, phase: Phase, records: usize) {
+        self.endpoint.work(phase, records);
     }
 
     /// Draws the next number of this lane's random stream.

@@ -2,6 +2,20 @@
 //! ([`Lane::probe`](crate::Lane::probe)). Faults happen at these places. A campaign that has never
 //! reached a place has proved nothing about it.
 
+/// A phase of a transaction, whose work a simulation charges to the client's CPU
+/// ([`Lane::work`](crate::Lane::work)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// The records are found and read.
+    Execution,
+    /// The locks are taken, and the reads are validated.
+    Validation,
+    /// The write set is logged.
+    Logging,
+    /// The write set is installed, and its locks are freed.
+    Commit,
+}
+
 /// The transaction is about to ask for its first lock. It may hold locks from now on.
 pub const LOCKS: &str = "locks";
 /// The transaction's locks are held, and its read set is validated.

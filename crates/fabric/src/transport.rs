@@ -6,6 +6,7 @@ use std::task::Waker;
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::FabricError;
 use crate::ids::{ClientId, LaneId, Nanos, Ticket};
+use crate::probes::Phase;
 use crate::region::Region;
 use crate::round::buffer::RoundBuffer;
 use crate::service::{Service, ServiceHandle};
@@ -139,7 +140,13 @@ pub trait Transport {
         let _ = time;
     }
 
-    /// Whether [`Transport::probe`] has an effect.
+    /// Charges the CPU of the coroutine that runs for a phase of a transaction that has so many
+    /// records. It has an effect only in a simulation.
+    fn work(&self, phase: Phase, records: usize) {
+        let _ = (phase, records);
+    }
+
+    /// Whether [`Transport::probe`] and [`Transport::work`] have an effect.
     fn probes(&self) -> bool {
         false
     }

@@ -1,9 +1,9 @@
 //! Reproduced experiments: figures that the texts have published about transactions, beside the
 //! results of the same experiments on simulated clusters.
 //!
-//! No number of the hardware's profile was fitted to the figures here: a test compares the sources
-//! ([`hardware`](crate::hardware)). A result that differs from the published one is shown and
-//! explained.
+//! No number of a profile was fitted to the figures here, except to the ones of [`FITTED`], which
+//! count for nothing. A test compares the sources ([`hardware`](crate::hardware)). A result that
+//! differs from the published one is shown and explained.
 
 pub mod drtm_h;
 pub mod ford;
@@ -22,7 +22,7 @@ use remora::floors::node::MemoryError;
 use remora::{Cluster, OpenError};
 use remora_fabric::Assumed;
 use remora_fabric::sim::{Ended, Profile, SimOptions};
-use remora_workload::{Invariant, LatencyUs, PerTransaction, TypeReport, Workload};
+use remora_workload::{Invariant, LatencyUs, PerTransaction, PhasesUs, TypeReport, Workload};
 use serde::Serialize;
 
 use crate::hardware::CalibrationError;
@@ -54,6 +54,10 @@ pub enum ReproduceError {
     },
 }
 
+/// Figures to which numbers of profiles were fitted, each as the reproduction's name and the row's
+/// name. Such a row is shown, and is no evidence.
+pub const FITTED: [(&str, &str); 1] = [("drtm-h", "DrTM+H, peak")];
+
 /// One published figure, beside the figure of the simulation.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
@@ -64,6 +68,10 @@ pub struct Row {
     /// The figure as printed. `None` where the text has only words, or a figure that is not
     /// transcribed.
     pub published: Option<f64>,
+    /// The figure as printed, if a number of the profile was fitted to it ([`FITTED`]). Then
+    /// [`published`](Row::published) is `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fit: Option<f64>,
     /// The figure of the simulation.
     pub ours: f64,
     /// The difference of the simulated figure from the published one, as a share of the published
@@ -102,6 +110,7 @@ impl Row {
             name,
             unit,
             published: None,
+            fit: None,
             ours,
             error: None,
             source: "",
@@ -114,6 +123,13 @@ impl Row {
     /// Adds the published figure.
     fn published(self, published: f64, source: &'static str) -> Row {
         Row { published: Some(published), error: Some(self.ours / published - 1.0), source, ..self }.judged()
+    }
+
+    /// Adds the published figure, to which a number of the profile was fitted. So the row proves
+    /// nothing, and is not judged.
+    fn fitted(self, published: f64, source: &'static str) -> Row {
+        debug_assert!(FITTED.iter().any(|(_, name)| *name == self.name), "FITTED has all such rows");
+        Row { fit: Some(published), source, ..self }
     }
 
     /// Adds the place where the text says something in words only.
@@ -234,6 +250,7 @@ fn as_the_texts(profile: Profile, seed: u64) -> SimOptions {
 struct Measurement {
     throughput: f64,
     latency: LatencyUs,
+    phases: PhasesUs,
     abort_rate: f64,
     /// The costs of a committed transaction.
     costs: PerTransaction,
@@ -277,6 +294,7 @@ fn measure<W: Workload>(
     Ok(Measurement {
         throughput: report.throughput_tps,
         latency: report.latency_us,
+        phases: report.phases_us,
         abort_rate: report.abort_rate,
         costs: report.per_transaction,
         by_type: report.by_type,

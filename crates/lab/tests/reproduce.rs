@@ -2,6 +2,12 @@
 //! primitives their phases use. A system that is much better in the text is better on the small
 //! cluster, too.
 
+use std::cell::Cell;
+
+use remora::protocol::Protocol;
+use remora::{Cluster, Session, TableOptions, WorkerOptions};
+use remora_fabric::sim::{Cpu, Driven, Ended, Profile, SimOptions};
+use remora_fabric::{Assumed, ClientId};
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
 use remora_lab::reproduce::{Reproduction, Row, ford, latches, trees, xstore};
 
@@ -12,6 +18,57 @@ fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
 fn assert_as_said(done: &Reproduction, names: &[&str]) {
     for name in names {
         assert_eq!(row(done, name).direction_holds, Some(true), "{:?}", row(done, name));
+    }
+}
+
+/// Returns the virtual time of a transaction that changes two records, in nanoseconds. `work` is
+/// what the software does for a record, in nanoseconds, by phase.
+fn time_of_an_update(protocol: Protocol, work: [f64; 4]) -> u64 {
+    let mut profile = Profile::named("connectx4").expect("a profile");
+    let [execution_ns, validation_ns, logging_ns, commit_ns] = work;
+    profile.cpu = Cpu { execution_ns, validation_ns, logging_ns, commit_ns, ..profile.cpu };
+    let hardware = SimOptions { assume: Assumed::AS_THE_TEXTS, ..SimOptions::new(profile, 1) };
+    let options = Cluster::embedded().node_bytes(16 << 20).protocol(protocol);
+    let (cluster, sim) = options.open_simulated(&hardware).expect("a cluster");
+    let rows = cluster.create_table("rows", TableOptions::for_rows(8)).expect("a table");
+    cluster.load(&rows, (0..2).map(|key: u64| (key, 0u64))).expect("rows");
+    let took = Cell::new(0);
+    let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).expect("a worker");
+    let clients = worker.incarnations().map(ClientId).collect();
+    let body = async |_: usize, session: &mut Session| {
+        // The first transaction learns where the records are.
+        for _ in 0..2 {
+            let began = session.lane().now();
+            let add = session.transact(async |tx| {
+                let (one, other) = (tx.want(&rows, 0), tx.want(&rows, 1));
+                tx.fetch().await?;
+                *one.get_mut(tx)? += 1;
+                *other.get_mut(tx)? += 1;
+                Ok::<_, remora::Error>(())
+            });
+            add.await.expect("no other client");
+            session.lane().sleep(1).await;
+            took.set(session.lane().now() - began);
+        }
+    };
+    let mut run = worker.start(&body);
+    sim.instant(false);
+    assert_eq!(sim.run(&mut [Driven { clients, run: &mut run }], None), Ended::Finished);
+    took.get()
+}
+
+#[test]
+fn the_software_of_a_phase_works_for_each_record() {
+    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+        let idle = time_of_an_update(protocol, [0.0; 4]);
+        for (phase, work) in [(0, 1_000.0), (1, 2_000.0), (2, 4_000.0), (3, 8_000.0)] {
+            let mut all = [0.0; 4];
+            all[phase] = work;
+            let more = time_of_an_update(protocol, all) - idle;
+            // A little of the commit's work overlaps with what the client does behind the commit.
+            let two_records = 2 * work as u64;
+            assert!((two_records - 200..=two_records).contains(&more), "{}, phase {phase}: {more}", protocol.name());
+        }
     }
 }
 

@@ -201,7 +201,8 @@ impl State {
         }
         let sequence = self.sequence.get();
         self.sequence.set(sequence + 1);
-        self.sample_phases = sequence.is_multiple_of(PHASE_SAMPLES);
+        // Clients begin at different places, so that short runs of many clients have samples, too.
+        self.sample_phases = (sequence + u64::from(self.owner)).is_multiple_of(PHASE_SAMPLES);
         let owner = if mutant!(LocalIds) { 1 } else { self.owner };
         TransactionId::new(owner, sequence).ok_or(Stop::Limit(Limit::TransactionIds))
     }

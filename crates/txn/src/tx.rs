@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use remora_fabric::{Cost, Execute, Lane, Nanos, Outlined, Round, outline, probes};
+use remora_fabric::probes::{self, Phase};
+use remora_fabric::{Cost, Execute, Lane, Nanos, Outlined, Round, outline};
 use remora_index::Table;
 use remora_node::TableId;
 use remora_record::{Key, LockWord, Swap, TransactionId};
@@ -46,6 +47,8 @@ pub struct Tx<'s> {
     pub(crate) began: Nanos,
     pub(crate) attempt: Attempt,
     pub(crate) finished: bool,
+    /// Whether execution has ended.
+    executed: bool,
     /// Whether the transaction may hold a lock that only it will release.
     pub(crate) locking: bool,
     /// Whether the transaction may have had a slot linked that only it will take back.
@@ -113,6 +116,7 @@ impl<'s> Tx<'s> {
             began,
             attempt,
             finished: false,
+            executed: false,
             locking: false,
             preparing: false,
             heir: false,
@@ -302,7 +306,7 @@ impl<'s> Tx<'s> {
 
     pub(crate) async fn try_commit(&mut self) -> Result<(), Stop> {
         self.state.protocol.execute(self).await?;
-        self.mark(|phases, now| phases.executed = now);
+        self.executed();
         self.state.protocol.commit(self).await?;
         // A transaction that writes is not late: all participants have acknowledged what it wrote.
         let writes = |sets: &Sets| sets.items.iter().any(Item::is_written);
@@ -316,14 +320,40 @@ impl<'s> Tx<'s> {
     /// write.
     pub(crate) async fn validate_only(&mut self) -> Result<(), Stop> {
         self.state.protocol.execute(self).await?;
-        self.mark(|phases, now| phases.executed = now);
+        self.executed();
         self.state.protocol.validate(self).await?;
         if self.state.reads_are_late(self.lane) { Err(Abort::Late.into()) } else { Ok(()) }
     }
 
+    /// Notes that execution has ended.
+    fn executed(&mut self) {
+        self.mark(|phases, now| phases.executed = now);
+        self.executed = true;
+        self.lane.work(Phase::Execution, self.state.sets.items.len());
+    }
+
+    /// Notes that validation has ended.
+    pub(crate) fn validated(&mut self) {
+        self.mark(|phases, now| phases.validated = now);
+        self.lane.work(Phase::Validation, self.state.sets.items.len());
+    }
+
+    /// Notes that every participant has acknowledged the log.
+    pub(crate) fn logged(&mut self) {
+        self.mark(|phases, now| phases.logged = now);
+        self.lane.work(Phase::Logging, self.state.sets.written);
+        self.lane.probe(probes::LOGGED);
+    }
+
+    /// Notes that the installation of the write set has been posted.
+    pub(crate) fn installed(&mut self) {
+        self.lane.work(Phase::Commit, self.state.sets.written);
+        self.lane.probe(probes::INSTALLED);
+    }
+
     /// Notes the end of a phase, if there is an observer and this attempt notes phases.
     #[inline]
-    pub(crate) fn mark(&mut self, note: impl FnOnce(&mut Phases, Nanos)) {
+    fn mark(&mut self, note: impl FnOnce(&mut Phases, Nanos)) {
         if self.state.observer.is_some() && self.state.sample_phases {
             note(&mut self.phases, self.lane.now());
         }
@@ -580,6 +610,9 @@ impl Tx<'_> {
     /// Emits the event of an attempt's end. No other function does.
     fn tell(&mut self, outcome: Outcome) {
         self.finished = true;
+        if !self.executed {
+            self.lane.work(Phase::Execution, self.state.sets.items.len());
+        }
         if matches!(outcome, Outcome::Unknown | Outcome::Aborted(Abort::Dropped)) && !self.silent {
             self.state.note_unsure(self.id);
         }

@@ -57,6 +57,8 @@ pub(super) struct Costs {
     pub(super) post: Picos,
     pub(super) poll: Picos,
     pub(super) switch: Picos,
+    /// The work of a client's software for each record, by [`Phase`].
+    pub(super) phases: [Picos; 4],
     pub(super) message: Picos,
     pub(super) call_post: Picos,
     pub(super) call_next: Picos,
@@ -100,6 +102,7 @@ impl Costs {
             post: picos(cpu.post_ns),
             poll: picos(cpu.poll_ns),
             switch: picos(cpu.switch_ns),
+            phases: [cpu.execution_ns, cpu.validation_ns, cpu.logging_ns, cpu.commit_ns].map(picos),
             message: picos(calls.message_ns),
             call_post: picos(calls.post_ns),
             call_next: picos(calls.next_ns),

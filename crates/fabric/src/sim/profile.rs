@@ -138,6 +138,15 @@ pub struct Cpu {
     pub switch_ns: f64,
     /// The work of the software for a transaction attempt, beside its verbs.
     pub transaction_ns: f64,
+    /// The work of the software for each record in the execution of a transaction, beside its
+    /// verbs.
+    pub execution_ns: f64,
+    /// The work for each record in the validation, which includes taking locks.
+    pub validation_ns: f64,
+    /// The work for each record written, in logging.
+    pub logging_ns: f64,
+    /// The work for each record written, in the commit phase, which installs it and frees its lock.
+    pub commit_ns: f64,
 }
 
 /// The costs of calls, which are messages to a CPU and back.

@@ -290,8 +290,10 @@ fn check_nic(nic: &Nic) -> Result<(), Wrong> {
 }
 
 fn check_cpu(cpu: &Cpu) -> Result<(), Wrong> {
-    let Cpu { doorbell_ns, post_ns, poll_ns, switch_ns, transaction_ns } = cpu;
-    each!(time in "cpu"; doorbell_ns, post_ns, poll_ns, switch_ns, transaction_ns);
+    let Cpu { doorbell_ns, post_ns, poll_ns, switch_ns, .. } = cpu;
+    let Cpu { transaction_ns, execution_ns, validation_ns, logging_ns, commit_ns, .. } = cpu;
+    each!(time in "cpu"; doorbell_ns, post_ns, poll_ns, switch_ns);
+    each!(time in "cpu"; transaction_ns, execution_ns, validation_ns, logging_ns, commit_ns);
     Ok(())
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Sim;
-use super::queue::NS;
+use super::queue::{NS, Picos};
 use crate::ids::{LaneId, Nanos, Ticket};
+use crate::probes::Phase;
 use crate::round::buffer::RoundBuffer;
 use crate::transport::{Capabilities, Posted, Transport};
 
@@ -100,6 +101,12 @@ impl Transport for SimTransport {
 
     fn charge(&self, time: Nanos) {
         self.sim.world().charge(self.connection, time * NS);
+    }
+
+    fn work(&self, phase: Phase, records: usize) {
+        let mut world = self.sim.world();
+        let time = world.costs.phases[phase as usize] * records as Picos;
+        world.charge(self.connection, time);
     }
 
     fn probes(&self) -> bool {

@@ -198,10 +198,11 @@ fn write_counts(text: &mut String, rows: &[Row]) -> std::fmt::Result {
 
 fn write_row(text: &mut String, row: &Row, said: Option<bool>, widest: usize) -> std::fmt::Result {
     let or_empty = |number: Option<f64>| number.map_or(String::new(), |number| format!("{number:.2}"));
-    let (paper, ratio) = (or_empty(row.published), or_empty(row.ratio()));
+    let (paper, ratio) = (or_empty(row.published.or(row.fit)), or_empty(row.ratio()));
     let as_said = match said {
         Some(true) => "yes",
         Some(false) => "no",
+        None if row.fit.is_some() => "fit",
         None => "",
     };
     let Row { name, ours, unit, source, .. } = row;

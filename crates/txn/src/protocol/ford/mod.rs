@@ -297,7 +297,7 @@ impl Steps for Ford {
         if mutant!(PublishBehindValidation) {
             consult(tx, self.validation, true, false).await?;
         }
-        tx.mark(|phases, now| phases.validated = now);
+        tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();
         write_replicas(tx, &entry, self).await?;
@@ -307,10 +307,9 @@ impl Steps for Ford {
         if mutant!(PublishBehindCommit) {
             consult(tx, self.validation, true, false).await?;
         }
-        tx.mark(|phases, now| phases.logged = now);
-        tx.lane.probe(probes::LOGGED);
+        tx.logged();
         release(tx, self).await;
-        tx.lane.probe(probes::INSTALLED);
+        tx.installed();
         Ok(())
     }
 

@@ -27,7 +27,7 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<()
     if !one && !mutant!(ReadOnlyWithoutValidation) {
         consult(tx, ford.validation, false, true).await?;
         validate(tx, false).await?;
-        tx.mark(|phases, now| phases.validated = now);
+        tx.validated();
     }
     Ok(())
 }

@@ -101,7 +101,7 @@ impl Steps for NoWait {
             "no_wait 5: absent keys are validated when the transaction has all its locks"
         );
         validate_absent(tx).await?;
-        tx.mark(|phases, now| phases.validated = now);
+        tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();
         let logged = write_log(tx, entry, Primitive::OneSided, false).await;
@@ -109,12 +109,11 @@ impl Steps for NoWait {
             keep_others(tx);
             return logged;
         }
-        tx.mark(|phases, now| phases.logged = now);
-        tx.lane.probe(probes::LOGGED);
+        tx.logged();
         let lane = tx.lane;
         install_rounds(tx, |round| lane.post(round));
         keep_others(tx);
-        tx.lane.probe(probes::INSTALLED);
+        tx.installed();
         Ok(())
     }
 
@@ -123,7 +122,7 @@ impl Steps for NoWait {
         if tx.state.sets.items.len() > 1 {
             validate_absent(tx).await?;
         }
-        tx.mark(|phases, now| phases.validated = now);
+        tx.validated();
         Ok(())
     }
 

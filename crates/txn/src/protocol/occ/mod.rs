@@ -264,14 +264,13 @@ impl Steps for Primitives {
             lock_and_validate(tx, self).await?;
             validate(tx, self, true).await?;
         }
-        tx.mark(|phases, now| phases.validated = now);
+        tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();
         write_log(tx, entry, self.log, self.flush).await?;
-        tx.mark(|phases, now| phases.logged = now);
-        tx.lane.probe(probes::LOGGED);
+        tx.logged();
         install(tx, self).await;
-        tx.lane.probe(probes::INSTALLED);
+        tx.installed();
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use crate::tx::Tx;
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
     if tx.state.sets.items.len() > 1 {
         validate(tx, primitives, false).await?;
-        tx.mark(|phases, now| phases.validated = now);
+        tx.validated();
     }
     Ok(())
 }
