@@ -204,7 +204,7 @@ fn connectx3(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
             "one server; 5 machines of 8 threads with 8 coroutines, each a READ of 128 B, then one of 80 B",
             lookups,
         )
-        .published(11.6, "DrTM TOCS 2017, section 6.5: DrTM-KV without a cache"),
+        .published(11.6, "DrTM TOCS 2017, section 6.4: DrTM-KV without a cache"),
         Row::new("CAS", MICROSECONDS, "one client, one at a time", swap).published(14.5, "DrTM TOCS 2017, section 7.3"),
     ])
 }
