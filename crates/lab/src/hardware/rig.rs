@@ -2,10 +2,12 @@
 //! count meanwhile.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
-use remora_fabric::sim::{Deployment, Driven, Ended, Sim, SimOptions};
+use remora_fabric::sim::{Deployment, Driven, Ended, Sim, SimError, SimOptions};
 use remora_fabric::{
-    Address, ClientId, Fabric as _, FabricError, Handler, Host, Lane, Nanos, NodeId, Prng, RegionId, Round, Worker,
+    Address, ClientId, Fabric as _, FabricError, Handler, Host, LINE_BYTES, Lane, Nanos, NodeId, Prng, RegionId, Round,
+    Worker,
 };
 
 use super::CalibrationError;
@@ -74,27 +76,40 @@ impl Rig {
     /// Returns the sum of what `body` counts, in millions per second. Each coroutine runs `body`
     /// again and again.
     pub(crate) fn rate(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
-        let (total, _) = self.run(body)?;
+        self.rate_over(&[], body)
+    }
+
+    /// Returns what [`Rig::rate`] returns. The first memory node begins with these words.
+    pub(crate) fn rate_over(
+        &self,
+        words: &[u64],
+        body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>,
+    ) -> Measured {
+        let (total, _) = self.run(words, body)?;
         Ok(total * 1e3 / self.measure as f64)
     }
 
     /// Returns the mean time of `body`, in microseconds.
     pub(crate) fn time(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
-        let (_, times) = self.run(body)?;
+        let (_, times) = self.run(&[], body)?;
         let clients = self.machines * self.threads * self.coroutines;
         Ok(clients as f64 * self.measure as f64 / (1e3 * times))
     }
 
     /// Returns the mean of what `body` returns.
     pub(crate) fn mean(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
-        let (total, times) = self.run(body)?;
+        let (total, times) = self.run(&[], body)?;
         Ok(total / times)
     }
 
     /// Returns the sum of what `body` has returned within the measured time, and how often it has
     /// returned.
-    fn run(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Result<(f64, f64), CalibrationError> {
-        let sim = Sim::new(&vec![vec![NODE_BYTES as usize]; self.nodes.into()], &self.sim)?;
+    fn run(
+        &self,
+        words: &[u64],
+        body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>,
+    ) -> Result<(f64, f64), CalibrationError> {
+        let sim = holding(words, self.nodes, &self.sim)?;
         for node in 0..self.nodes {
             sim.answer(NodeId(node), Box::new(Answering(self.work)));
             if self.records {
@@ -157,6 +172,16 @@ impl Rig {
         let lanes = lanes.collect();
         Ok((worker, lanes, clients))
     }
+}
+
+/// Makes a simulated cluster of memory nodes. The first one begins with these words.
+pub(crate) fn holding(words: &[u64], nodes: u16, options: &SimOptions) -> Result<Sim, SimError> {
+    let bytes = size_of_val(words).next_multiple_of(LINE_BYTES).max(NODE_BYTES as usize);
+    let sim = Sim::new(&vec![vec![bytes]; nodes.into()], options)?;
+    if let Some(region) = sim.region(NodeId(0), RegionId(0)) {
+        region.words().iter().zip(words).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
+    }
+    Ok(sim)
 }
 
 /// The result of an experiment.
