@@ -7,6 +7,7 @@
 
 pub mod drtm_h;
 pub mod ford;
+pub mod kv;
 pub mod latches;
 pub mod trees;
 pub mod xstore;
@@ -18,6 +19,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use remora::floors::index::IndexError;
 use remora::floors::node::MemoryError;
 use remora::{Cluster, OpenError};
 use remora_fabric::Assumed;
@@ -41,6 +43,12 @@ pub enum ReproduceError {
     /// Records of this size are not possible.
     #[error(transparent)]
     Record(MemoryError),
+    /// A hash table could not be loaded.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    /// A hash table of another system has no room for its keys.
+    #[error("{0} has no room")]
+    Full(&'static str),
     /// The simulator has no profile of this name.
     #[error("there is no profile {0}")]
     NoProfile(&'static str),

@@ -208,8 +208,9 @@ fn fits_and_predictions_are_told_apart() {
 }
 
 /// The reproductions, each as its name and its source text.
-const REPRODUCTIONS: [(&str, &str); 5] = [
+const REPRODUCTIONS: [(&str, &str); 6] = [
     ("drtm-h", include_str!("../src/reproduce/drtm_h.rs")),
+    ("drtm-kv", include_str!("../src/reproduce/kv.rs")),
     ("ford", include_str!("../src/reproduce/ford.rs")),
     ("latches", include_str!("../src/reproduce/latches.rs")),
     ("trees", include_str!("../src/reproduce/trees.rs")),

@@ -9,7 +9,7 @@ use remora::{Cluster, Session, TableOptions, WorkerOptions};
 use remora_fabric::sim::{Cpu, Driven, Ended, Profile, SimOptions};
 use remora_fabric::{Assumed, ClientId};
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
-use remora_lab::reproduce::{Reproduction, Row, ford, latches, trees, xstore};
+use remora_lab::reproduce::{Reproduction, Row, ford, kv, latches, trees, xstore};
 
 fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
     done.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name:?}"))
@@ -165,6 +165,35 @@ fn a_learned_cache_is_as_good_as_a_whole_index_and_small() {
     assert_as_said(&done, &robust);
     assert_eq!(row(&done, "ordered table, YCSB C: round trips of a read, learned").ours, 1.0);
     assert!(done.plot().expect("an SVG").contains("learned, models only"));
+}
+
+#[test]
+fn cluster_hashing_takes_one_read_and_a_cache_saves_most_of_them() {
+    let scale = kv::Scale::quick(1);
+    let done = kv::reproduce(&scale, &|_, _| ()).expect("a simulation");
+    assert_eq!(done.violated, Vec::<String>::new());
+    // All choices follow from the seed, so the numbers of READs are exact.
+    let reads = |what: &str| (row(&done, &format!("READs, {what}")).ours * scale.counted as f64).round() as u64;
+    let full = |what: &str| [50, 75, 90].map(|percent| reads(&format!("uniform, {percent} % full: {what}")));
+    assert_eq!(full("Cuckoo"), [5346, 6642, 7801]);
+    assert_eq!(full("Hopscotch"), [4000, 4011, 4078]);
+    assert_eq!(full("cluster"), [4053, 4244, 4469]);
+    assert_eq!(full("cluster, cache"), [1061, 901, 877]);
+    assert_eq!(reads("uniform, warm cache: quarter"), 3040);
+    let robust = [
+        "READs, Zipf 0.99, 75 % full: cluster",
+        "64 B, uniform: FaRM-KV/O over DrTM-KV",
+        "DrTM-KV/$ over FaRM-KV/O, at most",
+        "DrTM-KV/$ over Pilaf, at most",
+        "16 B: DrTM-KV/$ over FaRM-KV/I",
+        "2048 B: FaRM-KV/I over FaRM-KV/O",
+        "2048 B: DrTM-KV over Pilaf",
+    ];
+    assert_as_said(&done, &robust);
+    let unexplained: Vec<&Row> =
+        done.rows.iter().filter(|row| row.direction_holds == Some(false) && row.note.is_none()).collect();
+    assert!(unexplained.is_empty(), "{unexplained:?}");
+    assert!(done.plot().expect("an SVG").contains("FaRM-KV/I"));
 }
 
 #[test]

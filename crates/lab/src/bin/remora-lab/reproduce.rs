@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, latches, trees, xstore};
+use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, kv, latches, trees, xstore};
 
 use remora_command::output::{self, OutputFile, ReportTo, complain};
 use remora_command::{Failure, Verdict};
@@ -45,6 +45,9 @@ enum Text {
     /// Wei thesis, chapter 4: which primitive for which phase of a transaction, and the systems
     /// that the thesis compares.
     DrtmH,
+    /// DrTM (TOCS 2017), section 6.4: its hash table, with a location cache and without one,
+    /// compared with the tables of Pilaf and FaRM.
+    DrtmKv,
     /// FORD (TOS 2023), section 6: comparison with one-sided baselines, and the gain of its
     /// mechanisms.
     Ford,
@@ -62,6 +65,7 @@ impl Text {
     fn name(self) -> &'static str {
         match self {
             Text::DrtmH => "drtm-h",
+            Text::DrtmKv => "drtm-kv",
             Text::Ford => "ford",
             Text::Latches => "latches",
             Text::TreeDesigns => "tree-designs",
@@ -94,8 +98,11 @@ pub(crate) fn reproduce(options: &ReproduceOptions) -> Result<Verdict, Failure> 
 fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, Failure> {
     let ReproduceOptions { text, quick, nodes, seed, .. } = *options;
     let done = match (text, nodes) {
-        (Text::Ford | Text::Latches | Text::TreeDesigns | Text::Xstore, Some(nodes)) => {
+        (Text::DrtmKv | Text::Ford | Text::Latches | Text::TreeDesigns | Text::Xstore, Some(nodes)) => {
             return Err(Failure::new(format!("--nodes {nodes}"), "machines can be chosen for drtm-h only"));
+        }
+        (Text::DrtmKv, None) => {
+            kv::reproduce(&if quick { kv::Scale::quick(seed) } else { kv::Scale::full(seed) }, look)
         }
         (Text::TreeDesigns, None) => {
             trees::reproduce(&if quick { trees::Scale::quick(seed) } else { trees::Scale::full(seed) }, look)
