@@ -9,6 +9,7 @@ pub mod drtm_h;
 pub mod ford;
 pub mod kv;
 pub mod latches;
+pub mod multi_object;
 pub mod trees;
 pub mod xstore;
 

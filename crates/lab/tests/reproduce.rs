@@ -9,7 +9,7 @@ use remora::{Cluster, Session, TableOptions, WorkerOptions};
 use remora_fabric::sim::{Cpu, Driven, Ended, Profile, SimOptions};
 use remora_fabric::{Assumed, ClientId};
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
-use remora_lab::reproduce::{Reproduction, Row, ford, kv, latches, trees, xstore};
+use remora_lab::reproduce::{Reproduction, Row, ford, kv, latches, multi_object, trees, xstore};
 
 fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
     done.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name:?}"))
@@ -211,6 +211,38 @@ fn latches_come_to_what_their_optimizations_save() {
         done.rows.iter().filter(|row| row.direction_holds == Some(false) && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
     assert!(row(&done, "latches 4104 B apart over 4096 B").ours > 2.0);
+}
+
+#[test]
+fn a_request_of_several_objects_awaits_ever_fewer_rounds() {
+    let done = multi_object::reproduce(&multi_object::Scale::quick(1), &|_, _| ()).expect("a simulation");
+    let objects = multi_object::OBJECTS as f64;
+    // Rounds awaited, and doorbells of calls. Verbs share a doorbell by node, and there are four.
+    let steps = [
+        ("each awaited", objects, objects),
+        ("+ outstanding requests", objects, objects),
+        ("+ doorbell batching", 1.0, 1.0),
+        ("+ passive acknowledgement", 0.0, 1.0),
+    ];
+    for (access, kind, steps) in [
+        ("READs", "verbs", &steps[..3]),
+        ("calls that read", "calls", &steps[..3]),
+        ("WRITEs", "verbs", &steps[..]),
+        ("calls that write", "calls", &steps[..]),
+    ] {
+        for (step, awaited, doorbells) in steps {
+            let count = |what: &str| row(&done, &format!("{access}, {step}: {what}")).ours;
+            assert_eq!((count(kind), count("rounds awaited")), (objects, *awaited), "{access}, {step}");
+            match (kind, *doorbells == objects) {
+                ("verbs", false) => assert!((1.0..4.0).contains(&count("doorbells")), "{access}, {step}"),
+                _ => assert_eq!(count("doorbells"), *doorbells, "{access}, {step}"),
+            }
+        }
+    }
+    let unexplained: Vec<&Row> =
+        done.rows.iter().filter(|row| row.direction_holds == Some(false) && row.note.is_none()).collect();
+    assert!(unexplained.is_empty(), "{unexplained:?}");
+    assert!(done.plot().expect("an SVG").contains("WRITEs, + passive acknowledgement"));
 }
 
 #[test]

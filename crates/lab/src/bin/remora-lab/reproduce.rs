@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, kv, latches, trees, xstore};
+use remora_lab::reproduce::{
+    ReproduceError, Reproduction, Row, Run, drtm_h, ford, kv, latches, multi_object, trees, xstore,
+};
 
 use remora_command::output::{self, OutputFile, ReportTo, complain};
 use remora_command::{Failure, Verdict};
@@ -56,6 +58,9 @@ enum Text {
     TreeDesigns,
     /// Ziegler thesis, chapters 5 and 11: latches, and reads without them.
     Latches,
+    /// Wei thesis, section 2.2.4: requests of several objects by bare verbs and calls, with one
+    /// optimization after the other.
+    MultiObject,
     /// Wei thesis, chapter 3: a learned cache of the places of leaves, compared with whole indexes,
     /// with none, and with servers' CPUs.
     Xstore,
@@ -68,6 +73,7 @@ impl Text {
             Text::DrtmKv => "drtm-kv",
             Text::Ford => "ford",
             Text::Latches => "latches",
+            Text::MultiObject => "multi-object",
             Text::TreeDesigns => "tree-designs",
             Text::Xstore => "xstore",
         }
@@ -98,7 +104,10 @@ pub(crate) fn reproduce(options: &ReproduceOptions) -> Result<Verdict, Failure> 
 fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, Failure> {
     let ReproduceOptions { text, quick, nodes, seed, .. } = *options;
     let done = match (text, nodes) {
-        (Text::DrtmKv | Text::Ford | Text::Latches | Text::TreeDesigns | Text::Xstore, Some(nodes)) => {
+        (
+            Text::DrtmKv | Text::Ford | Text::Latches | Text::MultiObject | Text::TreeDesigns | Text::Xstore,
+            Some(nodes),
+        ) => {
             return Err(Failure::new(format!("--nodes {nodes}"), "machines can be chosen for drtm-h only"));
         }
         (Text::DrtmKv, None) => {
@@ -112,6 +121,10 @@ fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Resu
         }
         (Text::Latches, None) => {
             latches::reproduce(&if quick { latches::Scale::quick(seed) } else { latches::Scale::full(seed) }, look)
+        }
+        (Text::MultiObject, None) => {
+            let scale = if quick { multi_object::Scale::quick(seed) } else { multi_object::Scale::full(seed) };
+            multi_object::reproduce(&scale, look)
         }
         (Text::Ford, None) => {
             ford::reproduce(&if quick { ford::Scale::quick(seed) } else { ford::Scale::full(seed) }, look)
