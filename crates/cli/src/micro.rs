@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use remora_fabric::Fabric;
 use remora_fabric::sim::{Profile, Sim, SimOptions};
 use remora_workload::Machine;
 use remora_workload::micro::fit::{Check, Fit, fit};
+use remora_workload::micro::latches::{self, LatchFigures, LatchOptions, LatchReport, Operation, Scheme, Standing};
 use remora_workload::micro::torn::{self, TornReads, TornReport};
 use remora_workload::micro::verbs::LIST;
 use remora_workload::micro::{self, Backend, Kind, MicroError, MicroReport, Unfit, VerbsReport};
@@ -34,8 +35,10 @@ use crate::{Failure, Verdict, value};
   remora bench micro --fabric verbs --write-profile mine.toml
   remora bench smallbank --fabric sim --profile mine.toml
   remora bench micro --fabric verbs --torn
+  remora bench micro --fabric tcp --latches --clients 4
 
-Exit status: 0 done; 1 --torn has found an access that the fabric promises not to have; 2 bad input.")]
+Exit status: 0 done; 1 --torn has found an access that the fabric promises not to have, or a correct scheme of --latches has
+read a torn value or lost an update; 2 bad input.")]
 pub(crate) struct MicroOptions {
     /// Backend: shm, everything in this process; tcp, the same over TCP; verbs, through an RDMA
     /// device; sim, simulated, with --torn.
@@ -70,6 +73,17 @@ pub(crate) struct MicroOptions {
     /// whether a WRITE is atomic against a CAS.
     #[arg(long, conflicts_with_all = ["kinds", "rates", "write_profile"])]
     torn: bool,
+    /// Measure latches, and reads without latches, by several clients: on items of their own, and
+    /// on one item.
+    #[arg(long, conflicts_with_all = ["kinds", "batch", "rates", "write_profile", "torn"])]
+    latches: bool,
+    /// Clients of --latches, each on a thread [default: 2].
+    #[arg(long, value_name = "N", requires = "latches", value_parser = clap::value_parser!(u64).range(CLIENTS))]
+    clients: Option<u64>,
+    /// Scheme of --latches; may be repeated [default: all that are not known to be wrong].
+    #[arg(long = "scheme", value_name = "NAME", requires = "latches", value_parser = scheme)]
+    #[serde(skip)]
+    schemes: Vec<Scheme>,
     /// Hardware to simulate, with --fabric sim [default: connectx4].
     #[arg(long, value_name = "NAME|FILE", requires = "torn")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
@@ -90,6 +104,14 @@ fn kind(text: &str) -> Result<Kind, String> {
     Kind::named(text).ok_or_else(|| format!("no such kind; there are {}", Kind::ALL.map(Kind::name).join(", ")))
 }
 
+/// The numbers of clients that `--latches` takes.
+const CLIENTS: RangeInclusive<u64> = latches::CLIENTS_MIN as u64..=latches::CLIENTS_MAX as u64;
+
+fn scheme(text: &str) -> Result<Scheme, String> {
+    let names = || Scheme::ALL.map(|(name, _)| name).join(", ");
+    Scheme::named(text).ok_or_else(|| format!("no such scheme; there are {}", names()))
+}
+
 pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     if options.torn {
         return torn(options);
@@ -97,8 +119,12 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     if options.fabric == "sim" {
         return Err(Failure::new(
             "--fabric sim",
-            "bench micro measures real fabrics: add --torn, or take another bench",
+            "bench micro measures real fabrics: add --torn, or take another bench; remora-lab reproduce latches simulates \
+             --latches",
         ));
+    }
+    if options.latches {
+        return latches(options);
     }
     let stop = stop_on_signals()?;
     let mut options = options.clone();
@@ -242,6 +268,81 @@ fn show_probed(probed: &Probed) -> String {
     let TornReads { reads, torn_unnoticed, .. } = found.lines;
     say("whole lines", "whole-lines", *promises_whole_lines, (reads, torn_unnoticed));
     say("atomic WRITEs", "atomic-writes", *promises_atomic_writes, (found.writes, found.writes_lost));
+    text
+}
+
+/// What `--latches` has measured.
+#[derive(Serialize)]
+struct Latched {
+    workload: &'static str,
+    fabric: String,
+    seconds: f64,
+    promises_whole_lines: bool,
+    #[serde(flatten)]
+    report: LatchReport,
+    machine: Machine,
+}
+
+/// Measures latches, and reads without latches.
+fn latches(options: &MicroOptions) -> Result<Verdict, Failure> {
+    let seconds = options.seconds.unwrap_or(SECONDS);
+    let to_measure = LatchOptions {
+        schemes: options.schemes.clone(),
+        size: usize::try_from(options.size).unwrap_or(usize::MAX),
+        clients: options.clients.map_or(latches::CLIENTS_MIN, |clients| clients as usize),
+        time: Duration::from_secs_f64(seconds),
+    };
+    let bytes = to_measure.memory_bytes().map_err(|unfit| Failure::new(format!("--size {}", options.size), unfit))?;
+    let report_to = ReportTo::open(options.report.as_deref())?;
+    let device = options.rdma.open(options.fabric == "verbs")?;
+    let refuse = |error: MicroError| Failure::new(format!("--fabric {}", options.fabric), error);
+    let fabric = backend(&options.fabric, device).fabric(&[vec![bytes]]).map_err(refuse)?;
+    let report = latches::measure(&*fabric, &to_measure).map_err(refuse)?;
+    let is_broken = report.is_broken();
+    let latched = Latched {
+        workload: "latches",
+        fabric: options.fabric.clone(),
+        seconds,
+        promises_whole_lines: fabric.capabilities().atomic_line,
+        report,
+        machine: Machine::this(None),
+    };
+    report_to.write(&latched, || show_latched(&latched))?;
+    Ok(if is_broken { Verdict::Unsound } else { Verdict::Sound })
+}
+
+fn show_latched(latched: &Latched) -> String {
+    let Latched { fabric, seconds, report: LatchReport { size, clients, rows }, .. } = latched;
+    let mut text =
+        format!("latches, and reads without them, over {fabric}: {clients} clients, {size} B, {seconds} s\n");
+    text.push_str(
+        "own: each client has an item of its own; one: all have one, which one client updates under reads\n\n",
+    );
+    let number =
+        |number: Option<f64>, unit: f64| number.map_or("-".to_owned(), |number| format!("{:.2}", number / unit));
+    let [own, one] = ["own: us", "one: us"];
+    let _ = writeln!(text, "{:<8}{:<22}{own:>10}{:>8}{one:>12}{:>8}{:>9}", "", "scheme", "trips", "trips", "wrong");
+    for row in rows {
+        let columns = |LatchFigures { mean_ns, round_trips, .. }| (number(mean_ns, 1e3), number(round_trips, 1.0));
+        let ((own, own_trips), (one, one_trips)) = (columns(row.own), columns(row.one));
+        let operation = match row.operation {
+            Operation::Update => "update",
+            Operation::Read => "read",
+        };
+        let wrong = row.own.wrong + row.one.wrong;
+        let standing = match row.standing {
+            Standing::Correct if wrong > 0 => "  <- must be 0",
+            Standing::Correct => "",
+            Standing::Assuming => "  assumes more than the fabric promises",
+            Standing::Wrong => "  WRONG scheme",
+        };
+        let scheme = row.scheme;
+        let _ = writeln!(
+            text,
+            "{operation:<8}{scheme:<22}{own:>10}{own_trips:>8}{one:>12}{one_trips:>8}{wrong:>9}{standing}"
+        );
+    }
+    text.push_str("\ntrips: round trips awaited for each operation; wrong: updates lost, or reads torn\n");
     text
 }
 

@@ -371,6 +371,14 @@ fn bad_options_are_refused_by_name() {
         ("bench micro --write-profile connectx5.toml", "--write-profile connectx5.toml"),
         ("bench micro --write-profile mine.toml --base-profile connectx9", "--base-profile connectx9"),
         ("bench micro --base-profile connectx4", "--write-profile"),
+        ("bench micro --latches --fabric sim", "remora-lab reproduce latches"),
+        ("bench micro --latches --torn", "--torn"),
+        ("bench micro --latches --batch 4", "--batch"),
+        ("bench micro --latches --clients 1", "--clients"),
+        ("bench micro --latches --size 12", "--size"),
+        ("bench micro --latches --size 64KiB", "--size"),
+        ("bench micro --latches --scheme spin", "asynchronous-unlatch"),
+        ("bench micro --clients 4", "--latches"),
         ("fly", "fly"),
         ("check", "HISTORY"),
     ] {
@@ -435,6 +443,44 @@ fn bare_rounds_are_measured() {
     }
     let table = text(&remora(&words("bench micro --seconds 0.05 --size 8 --batch 4")).stdout);
     assert!(table.contains("cas-read") && table.contains("missing"), "{table}");
+}
+
+/// Each optimization of a latch saves a round trip, exactly, where no client contends.
+#[test]
+fn latches_are_measured_on_real_fabrics() {
+    for fabric in ["shm", "tcp"] {
+        let output = remora(&words(&format!("bench micro --latches --fabric {fabric} --seconds 0.3 --report -")));
+        assert_eq!(output.status.code(), Some(0), "{fabric}: {}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["workload"], &report["fabric"]), (&Value::from("latches"), &Value::from(fabric)));
+        let rows = report["rows"].as_array().unwrap();
+        let trips = |row: &Value| {
+            assert_ne!(row["standing"], "wrong");
+            assert_eq!((&row["own"]["wrong"], &row["one"]["wrong"]), (&Value::from(0), &Value::from(0)), "{row}");
+            let trips = row["own"]["round_trips"].as_f64().unwrap();
+            (row["operation"].as_str().unwrap().to_owned(), row["scheme"].as_str().unwrap().to_owned(), trips)
+        };
+        let expected = [
+            ("update", "basic", 4.0),
+            ("read", "basic", 3.0),
+            ("update", "speculative-read", 3.0),
+            ("read", "speculative-read", 2.0),
+            ("update", "write-combining", 2.0),
+            ("update", "asynchronous-unlatch", 1.0),
+            ("read", "asynchronous-unlatch", 1.0),
+            ("update", "write-unlatch", 1.0),
+            ("read", "versioning", 3.0),
+            ("read", "checksum", 2.0),
+            ("read", "line-versions", 2.0),
+        ];
+        let expected = expected.map(|(operation, scheme, trips)| (operation.to_owned(), scheme.to_owned(), trips));
+        assert_eq!(rows.iter().map(trips).collect::<Vec<_>>(), expected, "{fabric}");
+    }
+    let output = remora(&words("bench micro --latches --seconds 0.05 --scheme two-reads --scheme basic"));
+    assert_eq!(output.status.code(), Some(0), "a scheme that is known to be wrong breaks no promise");
+    let table = text(&output.stdout);
+    assert!(table.contains("two-reads") && table.contains("WRONG scheme"), "{table}");
+    assert!(!table.contains("checksum"), "{table}");
 }
 
 /// The profile of what was measured can be simulated, and has the same names.

@@ -5,7 +5,6 @@
 pub mod campaign;
 mod cluster;
 pub mod hardware;
-pub mod latches;
 pub mod litmus;
 pub mod reproduce;
 pub mod trace;

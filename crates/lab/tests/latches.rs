@@ -7,7 +7,7 @@ use remora::floors::record::{Life, RecordShape, TransactionId, Version, layout};
 use remora_fabric::seeded::Seeded;
 use remora_fabric::seeded::explore::{ExploreOptions, Play, Player, explore};
 use remora_fabric::{Address, ClientId, Cost, Fabric, Lane, NodeId, RegionId, Worker, block_on};
-use remora_lab::latches::{Item, Latching, Reading, Unlatch, change};
+use remora_workload::latches::{Item, Latching, Reading, Unlatch, change};
 
 const NODE: NodeId = NodeId(0);
 const REGION: RegionId = RegionId(0);

@@ -15,6 +15,7 @@ pub mod driver;
 mod gaps;
 pub mod guestbook;
 mod invariants;
+pub mod latches;
 mod machine;
 pub mod micro;
 mod report;

@@ -16,9 +16,10 @@
 //! use, because ordinary memory would have other pages.
 //!
 //! [`verbs`] measures single verbs and their rates, as perftest does. [`torn`] looks for accesses
-//! that are not atomic.
+//! that are not atomic. [`latches`] measures latches, and reads without latches.
 
 pub mod fit;
+pub mod latches;
 pub mod torn;
 pub mod verbs;
 

@@ -2,10 +2,10 @@
 //! optimizations of latches, and the cost of reads without latches. They run on the text's cluster,
 //! with profile `connectx5`.
 //!
-//! A worker has one operation at a time, which [`latches`](crate::latches) executes. It works on
-//! tuples of some bytes, each with a latch in front of it, or on records in the format of Remora's
-//! tables. Where the lines of a READ meet those of a WRITE, the simulator tears what a NIC may
-//! tear. So the errors of the incorrect schemes are counted, not argued.
+//! A worker has one operation at a time, which [`latches`](remora_workload::latches) executes. It
+//! works on tuples of some bytes, each with a latch in front of it, or on records in the format of
+//! Remora's tables. Where the lines of a READ meet those of a WRITE, the simulator tears what a NIC
+//! may tear. So the errors of the incorrect schemes are counted, not argued.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -18,8 +18,8 @@ use zerocopy::IntoBytes;
 
 use super::{ReproduceError, Reproduction, Row, measured, run_all};
 use crate::hardware::rig::{Client, NODE_BYTES, Rig};
-use crate::latches::{Item, Latching, Reading, Unlatch, change};
 use remora_command::plot::{Labels, Series};
+use remora_workload::latches::{Item, Latching, Reading, Unlatch, change};
 
 /// The size of the experiments.
 #[derive(Clone, PartialEq, Debug)]

@@ -4,7 +4,8 @@
 //!
 //! Remora's transactions have no latches. The locks of records name their owners, so that dead
 //! clients can be recovered, and readers validate. `remora-lab reproduce latches` shows what the
-//! alternatives would cost.
+//! alternatives would cost on simulated machines, and `remora bench micro --latches` what they cost
+//! on a real fabric.
 //!
 //! | | blocking round trips of an update | of a read under a shared latch |
 //! | --- | --- | --- |
@@ -24,8 +25,8 @@ use remora::floors::record::{FetchedRecord, Life, RecordHeader, RecordShape, Swa
 use remora_fabric::{Address, FabricError, LINE_WORDS, Lane, Nanos, Round, WORD_BYTES};
 use zerocopy::IntoBytes;
 
-/// The pause between two attempts.
-const RETRY_NS: Nanos = 100;
+/// The pause between two attempts, in nanoseconds.
+pub const RETRY_NS: Nanos = 100;
 /// The number of unlatches of a client that may be under way.
 const UNLATCHES_MAX: u32 = 2;
 
@@ -186,7 +187,7 @@ impl Latching {
     }
 
     /// Posts the last round, and awaits it unless the unlatch is asynchronous.
-    pub(crate) async fn finish(self, lane: &Lane, round: Round<'_>) -> Result<(), FabricError> {
+    pub async fn finish(self, lane: &Lane, round: Round<'_>) -> Result<(), FabricError> {
         if !self.asynchronous {
             return lane.execute(round).await.map(drop);
         }
