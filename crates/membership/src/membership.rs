@@ -221,7 +221,7 @@ impl Membership {
         if self.change.is_some() || epoch != self.epoch {
             return Err(EpochChanging);
         }
-        let client = self.unique(Some(drawn));
+        let client = self.unique(Ok(drawn));
         self.enter(client, lease_ns, process, false);
         Ok(client)
     }
@@ -230,17 +230,18 @@ impl Membership {
     /// the memory nodes. The end of an epoch does not end it. It may join while the epoch changes,
     /// because the controllers that were changing it may be gone. `drawn` is as in
     /// [`Membership::reserve`].
-    pub fn join_controller(&mut self, drawn: Option<u32>, lease_ns: Nanos, process: Option<u64>) -> u32 {
+    pub fn join_controller(&mut self, drawn: Result<u32, u32>, lease_ns: Nanos, process: Option<u64>) -> u32 {
         let client = self.unique(drawn);
         self.enter(client, lease_ns, process, true);
         client
     }
 
     /// Gives an incarnation to a client that does not join, and that nobody has to recover. Clients
-    /// draw incarnations from a counter at the leading memory node. `drawn` is `None` if the client
-    /// cannot reach the leading node. Then the membership gives an incarnation, above all that it
-    /// knows. It also does so if it may have given `drawn` to another client.
-    pub fn reserve(&mut self, drawn: Option<u32>) -> u32 {
+    /// draw incarnations from a counter at the leading memory node. `drawn` is an error if the client
+    /// cannot reach that node, with the highest incarnation of which other nodes know, or 0. Then
+    /// the membership gives an incarnation, above that one and all that it knows itself. It also
+    /// does so if it may have given `drawn` to another client.
+    pub fn reserve(&mut self, drawn: Result<u32, u32>) -> u32 {
         let client = self.unique(drawn);
         self.incarnations = self.incarnations.max(client);
         self.generation += 1;
@@ -248,11 +249,14 @@ impl Membership {
     }
 
     /// Returns `drawn`, or the next incarnation if another client may have that one.
-    fn unique(&mut self, drawn: Option<u32>) -> u32 {
-        drawn.filter(|drawn| *drawn > self.given).unwrap_or_else(|| {
-            self.given = self.incarnations + 1;
-            self.given
-        })
+    fn unique(&mut self, drawn: Result<u32, u32>) -> u32 {
+        match drawn {
+            Ok(drawn) if drawn > self.given => drawn,
+            Ok(known) | Err(known) => {
+                self.given = self.incarnations.max(known) + 1;
+                self.given
+            }
+        }
     }
 
     fn enter(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>, is_controller: bool) {

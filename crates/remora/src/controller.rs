@@ -17,7 +17,7 @@ use std::task::Poll;
 use remora_fabric::{ClientId, Endpoint, FabricError, Lane, Nanos, NodeId, NodeSet, Outlined, outline};
 use remora_membership::{Configuration, ConfigurationError, Membership, RecoveredClients};
 use remora_node::metadata::{self, Wanted};
-use remora_node::{GivenUp, Identity, MemoryError, Metadata, identity};
+use remora_node::{GivenUp, Identity, MemoryError, Metadata, identity, next_incarnation};
 use remora_txn::recovery::{self, Copier, Loss, Rollback, Tell, Verdicts};
 
 use crate::client::Client;
@@ -155,11 +155,15 @@ impl Life {
         let configuration = cluster.configuration().ok_or_else(none)?;
         let lease = cluster.lease_ns().ok_or_else(none)?;
         // A controller is needed most when nodes are in trouble, the leading one among them.
-        let drawn = cluster.draw_incarnation(guest).await.inspect_err(|error| {
-            tracing::info!(%error, "the configuration gives a controller its incarnation");
-        });
+        let drawn = match cluster.draw_incarnation(guest).await {
+            Ok(drawn) => Ok(drawn),
+            Err(error) => {
+                tracing::info!(%error, "the configuration gives a controller its incarnation");
+                Err(next_incarnation(guest, cluster.live_nodes().leader()).await.unwrap_or(0))
+            }
+        };
         let process = configuration.process();
-        let joined = configuration.change(|membership| membership.join_controller(drawn.clone().ok(), lease, process));
+        let joined = configuration.change(|membership| membership.join_controller(drawn, lease, process));
         let client = joined.map_err(|error| MemoryError::Configuration(error.to_string()))?;
         let keeper = Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), (Rc::default(), None));
         Ok(Life { client, keeper: Rc::new(keeper.watchful()) })

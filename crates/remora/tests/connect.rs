@@ -376,7 +376,7 @@ fn a_program_can_interrupt_a_client_that_waits_for_the_next_epoch() {
     let folder = Folder::new("waits");
     let options = folder.options("configuration");
     let first = options.clone().nodes(&all).open().unwrap();
-    first.configuration().unwrap().change(|all| all.join_controller(Some(9_999), u64::MAX / 4, None)).unwrap();
+    first.configuration().unwrap().change(|all| all.join_controller(Ok(9_999), u64::MAX / 4, None)).unwrap();
     let [_alive, _alive_too, dies] = nodes;
     drop(dies);
     let interrupt = Arc::new(AtomicBool::new(false));

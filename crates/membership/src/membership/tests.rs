@@ -81,7 +81,7 @@ fn an_epoch_ends_everybody_but_those_who_look_after_the_nodes() {
     let node = |number| NodeSet::default().with(NodeId(number));
     let mut all = alive(&[1, 2]);
     for controller in [3, 4] {
-        all.join_controller(Some(controller), LEASE, None);
+        all.join_controller(Ok(controller), LEASE, None);
         all.renew(controller).unwrap();
     }
     assert_eq!(all.lose(node(0), 1), Err(Fenced(1)), "no controller");
@@ -116,7 +116,7 @@ fn an_epoch_ends_a_controller_that_repairs_a_dead_client() {
     let lost = NodeSet::default().with(NodeId(0));
     let mut all = alive(&[1, 2]);
     for controller in [3, 4, 5] {
-        all.join_controller(Some(controller), LEASE, None);
+        all.join_controller(Ok(controller), LEASE, None);
         all.renew(controller).unwrap();
     }
     all.suspect(1, 3).unwrap();
@@ -128,7 +128,7 @@ fn an_epoch_ends_a_controller_that_repairs_a_dead_client() {
     assert_eq!(all.conducting(5).unwrap().clients, [1, 2, 3], "the conductor revokes 3 before it decides");
     // The conductor itself goes on, whatever it has to repair.
     let mut all = alive(&[1]);
-    all.join_controller(Some(3), LEASE, None);
+    all.join_controller(Ok(3), LEASE, None);
     all.suspect(1, 3).unwrap();
     all.lose(lost, 3).unwrap();
     assert_eq!((all.renew(3), all.conducting(3).unwrap().clients), (Ok(()), vec![1]));
@@ -138,7 +138,7 @@ fn an_epoch_ends_a_controller_that_repairs_a_dead_client() {
 fn a_node_that_was_lost_is_told_so_and_one_that_was_drained_is_not() {
     let node = |number| NodeSet::default().with(NodeId(number));
     let mut all = Membership::default();
-    all.join_controller(Some(1), LEASE, None);
+    all.join_controller(Ok(1), LEASE, None);
     all.renew(1).unwrap();
     let begin = |all: &mut Membership, emptied: NodeSet| {
         let conducting = all.conducting(1).unwrap();
@@ -169,7 +169,7 @@ fn a_node_that_was_lost_is_told_so_and_one_that_was_drained_is_not() {
 fn a_node_that_is_added_is_one_that_was_lost_and_comes_back() {
     let node = |number| NodeSet::default().with(NodeId(number));
     let mut all = Membership::default();
-    all.join_controller(Some(1), LEASE, None);
+    all.join_controller(Ok(1), LEASE, None);
     all.renew(1).unwrap();
     assert_eq!(["c:1", "d:1", "c:1"].map(|place| all.add(3, place)), [3, 4, 3].map(|number| Some(NodeId(number))));
     assert_eq!(
@@ -200,7 +200,7 @@ fn a_node_that_is_added_is_one_that_was_lost_and_comes_back() {
 fn a_node_that_leaves_keeps_its_copies_unless_fewer_will_do() {
     let node = |number| NodeSet::default().with(NodeId(number));
     let mut all = Membership::default();
-    all.join_controller(Some(1), LEASE, None);
+    all.join_controller(Ok(1), LEASE, None);
     all.renew(1).unwrap();
     all.drain_to_fewer(node(0));
     all.drain(node(1));
@@ -221,10 +221,10 @@ fn a_node_that_leaves_keeps_its_copies_unless_fewer_will_do() {
 fn a_change_that_nobody_conducts_is_taken_up() {
     let lost = NodeSet::default().with(NodeId(2));
     let mut all = alive(&[1, 2]);
-    all.join_controller(Some(3), LEASE, None);
+    all.join_controller(Ok(3), LEASE, None);
     all.lose(lost, 3).unwrap();
     all.resign(3).unwrap();
-    all.join_controller(Some(4), LEASE, None);
+    all.join_controller(Ok(4), LEASE, None);
     all.renew(4).unwrap();
     assert!(all.is_abandoned() && all.conducting(4).is_none());
     all.adopt(4);
@@ -280,7 +280,7 @@ fn who_repairs_neither_rests_nor_is_out_of_the_judges_sight() {
 fn no_two_clients_have_the_same_incarnation() {
     let mut all = alive(&[1, 2]);
     // This controller cannot reach the node from which clients draw their incarnations.
-    assert_eq!(all.join_controller(None, LEASE, None), 3);
+    assert_eq!(all.join_controller(Err(0), LEASE, None), 3);
     // These clients can.
     assert_eq!(all.join(3, 1, LEASE, None), Ok(4));
     assert_eq!(all.join(4, 1, LEASE, None), Ok(5));
@@ -288,6 +288,8 @@ fn no_two_clients_have_the_same_incarnation() {
     assert_eq!(all.join(6, 1, LEASE, None), Ok(6), "the client that drew it joins late");
     // Clients that are gone have had their incarnations, too.
     all.leave(7).unwrap();
-    assert_eq!(all.reserve(None), 8);
-    assert_eq!(all.join_controller(Some(8), LEASE, None), 9);
+    assert_eq!(all.reserve(Err(0)), 8);
+    assert_eq!(all.join_controller(Ok(8), LEASE, None), 9);
+    // A memory node knows of clients that a new membership does not know.
+    assert_eq!(all.reserve(Err(20)), 21);
 }

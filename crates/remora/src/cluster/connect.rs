@@ -183,7 +183,8 @@ impl ConnectOptions {
                     // then.
                     metadata.epoch = epoch;
                     if let Some(configuration) = &configuration {
-                        let drawn = (live.leader() == NodeSet::first(count).without(lost).leader()).then_some(admin);
+                        let leads = live.leader() == NodeSet::first(count).without(lost).leader();
+                        let drawn = if leads { Ok(admin) } else { Err(admin) };
                         let reserved = configuration.change(|membership| membership.reserve(drawn));
                         admin = reserved.map_err(|error| MemoryError::Configuration(error.to_string()))?;
                     }

@@ -205,7 +205,7 @@ impl Cluster {
             vcache: OnceLock::new(),
         };
         let configuration: Arc<dyn Configuration> = Arc::new(InMemory::of(cluster));
-        let reserved = configuration.change(|membership| membership.reserve(Some(admin)));
+        let reserved = configuration.change(|membership| membership.reserve(Ok(admin)));
         reserved.map_err(|error| MemoryError::Configuration(error.to_string()))?;
         Ok(Cluster {
             inner: Arc::new(inner),
