@@ -236,8 +236,8 @@ impl Lane {
         self.endpoint.probe(self.id, name);
     }
 
-    /// Tells a simulation that this client's software has done a phase of a transaction for so many
-    /// records. A simulated core is busy meanwhile ([`sim::Cpu`](crate::sim::Cpu)). It costs
+    /// Tells a simulation that this client's software has done a phase of a transaction for
+    /// `records` records. A simulated core is busy meanwhile ([`sim::Cpu`](crate::sim::Cpu)). It costs
     /// nothing on other backends.
     #[inline]
     pub fn work(&self, phase: Phase, records: usize) {

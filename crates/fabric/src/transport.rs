@@ -140,8 +140,8 @@ pub trait Transport {
         let _ = time;
     }
 
-    /// Charges the CPU of the coroutine that runs for a phase of a transaction that has so many
-    /// records. It has an effect only in a simulation.
+    /// Charges the CPU of the coroutine that runs for a phase of a transaction that has
+    /// `records` records. It has an effect only in a simulation.
     fn work(&self, phase: Phase, records: usize) {
         let _ = (phase, records);
     }

@@ -486,7 +486,8 @@ impl Results<'_> {
             Row::ours("SmallBank: selective over full flush, peaks", "x", gain(Kind::SmallBank, FULL_FLUSH)),
             Row::ours("SmallBank: address cache, gain, peaks", "x", cache)
                 .said("FORD, section 6.2.5: fewer round trips")
-                .holds(cache > 1.0),
+                .holds(cache > 1.0)
+                .note("with few threads, transactions that wait longer meet less often"),
             Row::ours("TATP: address cache, gain, peaks", "x", gain(Kind::Tatp, WITHOUT_CACHE)),
         ];
         rows.extend(waiting);
