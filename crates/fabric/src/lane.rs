@@ -237,8 +237,8 @@ impl Lane {
     }
 
     /// Tells a simulation that this client's software has done a phase of a transaction for
-    /// `records` records. A simulated core is busy meanwhile ([`sim::Cpu`](crate::sim::Cpu)). It costs
-    /// nothing on other backends.
+    /// `records` records. A simulated core is busy meanwhile ([`sim::Cpu`](crate::sim::Cpu)). It
+    /// costs nothing on other backends.
     #[inline]
     pub fn work(&self, phase: Phase, records: usize) {
         self.endpoint.work(phase, records);

@@ -238,9 +238,9 @@ impl Membership {
 
     /// Gives an incarnation to a client that does not join, and that nobody has to recover. Clients
     /// draw incarnations from a counter at the leading memory node. `drawn` is an error if the
-    /// client cannot reach that node, with the highest incarnation of which other nodes know, or 0. Then
-    /// the membership gives an incarnation, above that one and all that it knows itself. It also
-    /// does so if it may have given `drawn` to another client.
+    /// client cannot reach that node, with the highest incarnation of which other nodes know, or 0.
+    /// Then the membership gives an incarnation, above that one and all that it knows itself. It
+    /// also does so if it may have given `drawn` to another client.
     pub fn reserve(&mut self, drawn: Result<u32, u32>) -> u32 {
         let client = self.unique(drawn);
         self.incarnations = self.incarnations.max(client);
