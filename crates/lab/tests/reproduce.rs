@@ -65,9 +65,12 @@ fn the_software_of_a_phase_works_for_each_record() {
             let mut all = [0.0; 4];
             all[phase] = work;
             let more = time_of_an_update(protocol, all) - idle;
+            let two_records = 2 * work as u64;
             // A part of the commit's work overlaps with what the client awaits behind the commit.
-            let one_record = work as u64;
-            assert!((one_record + 1..=2 * one_record).contains(&more), "{}, phase {phase}: {more}", protocol.name());
+            // FORD also has rounds under way, which it awaits later, while it executes.
+            let overlaps = phase == 3 || protocol.name().starts_with("ford");
+            let least = if overlaps { work as u64 + 1 } else { two_records };
+            assert!((least..=two_records).contains(&more), "{}, phase {phase}: {more}", protocol.name());
         }
     }
 }

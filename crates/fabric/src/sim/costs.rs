@@ -57,7 +57,7 @@ pub(super) struct Costs {
     pub(super) post: Picos,
     pub(super) poll: Picos,
     pub(super) switch: Picos,
-    /// The work of a client's software for each record, by [`Phase`].
+    /// The work of a client's software for each record, by [`Phase`](crate::probes::Phase).
     pub(super) phases: [Picos; 4],
     pub(super) message: Picos,
     pub(super) call_post: Picos,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Sim;
-use super::queue::{NS, Picos};
+use super::queue::NS;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::probes::Phase;
 use crate::round::buffer::RoundBuffer;
@@ -104,9 +104,7 @@ impl Transport for SimTransport {
     }
 
     fn work(&self, phase: Phase, records: usize) {
-        let mut world = self.sim.world();
-        let time = world.costs.phases[phase as usize] * records as Picos;
-        world.charge(self.connection, time);
+        self.sim.world().work(self.connection, phase, records);
     }
 
     fn probes(&self) -> bool {

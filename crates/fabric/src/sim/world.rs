@@ -284,7 +284,7 @@ pub(super) struct World {
     symmetric: bool,
     hostile: bool,
     pub(super) stretch: f64,
-    pub(super) costs: Costs,
+    costs: Costs,
     server_threads: usize,
     /// The largest offset of a clock in nanoseconds, and the largest drift in billionths.
     clock_offset: u64,

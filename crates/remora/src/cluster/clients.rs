@@ -25,13 +25,12 @@ impl Cluster {
     /// Gives a client an incarnation. `guest` is a lane of client id 0. The configuration knows the
     /// incarnation before the client takes a slot or a lock.
     pub(crate) async fn announce(&self, guest: &Lane) -> Result<Announced, MemoryError> {
-        identity::remembered(guest, self.live_nodes()).await?;
         self.lacks_nothing()?;
         // The epoch is read before the nodes. If another epoch is entered meanwhile, the
         // configuration refuses this epoch, so the nodes do not matter.
         let epoch = self.epoch();
         let nodes = self.live_nodes();
-        let mut incarnation = come(guest, nodes).await?;
+        let mut incarnation = draw(guest, nodes).await?;
         let is_local = self.protocol.validation() == Validation::Local;
         if let Some(configuration) = &self.configuration {
             if is_local {
@@ -88,6 +87,13 @@ impl Cluster {
     pub(super) fn is_seen_by_connections(&self) -> bool {
         matches!(&self.inner.remote, Some((_, Remote::Tcp(_))))
     }
+}
+
+/// Draws an incarnation from the counter of the leader of these nodes. Fails if one of them does
+/// not answer, or has lost its memory: its counter would begin again.
+pub(super) async fn draw(guest: &Lane, nodes: NodeSet) -> Result<u32, MemoryError> {
+    identity::remembered(guest, nodes).await?;
+    come(guest, nodes).await
 }
 
 /// Announces a client to the configuration. Returns its incarnation, which is nearly always the

@@ -14,10 +14,10 @@ use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet,
 use remora_membership::{Configuration, ConfigurationError, LockedFile, Membership, Place};
 use remora_node::identity::{self, Identity};
 use remora_node::limits::REPLICAS_MAX;
-use remora_node::{MemoryError, Metadata, come, connected, metadata};
+use remora_node::{MemoryError, Metadata, connected, metadata};
 use remora_txn::Protocol;
 
-use super::clients::join;
+use super::clients::{draw, join};
 use super::epoch::{EPOCH_PATIENCE, in_one_epoch};
 use super::handle::Cluster;
 use super::interrupt;
@@ -173,8 +173,7 @@ impl ConnectOptions {
             // A controller then hears which absent nodes are back when it looks for the first time.
             absent.iter().for_each(|node| _ = fabric.answers(node));
             let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
-                identity::remembered(lane, live).await?;
-                let mut admin = come(lane, live).await?;
+                let mut admin = draw(lane, live).await?;
                 let mut metadata = metadata::read(lane, live.leader()).await?;
                 are_named(&metadata, count)?;
                 let mut behind = NodeSet::default();

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use remora_fabric::{ClientId, Lane, Nanos, NodeSet};
 use remora_membership::Configuration;
-use remora_node::{MemoryError, come, identity, metadata};
+use remora_node::{MemoryError, metadata};
 
-use super::clients::join;
+use super::clients::{draw, join};
 use super::handle::Cluster;
 use super::interrupt;
 use super::nodes::are_named;
@@ -57,8 +57,7 @@ impl Cluster {
         // The end of the epoch has revoked the incarnation that changes the catalog of remote
         // memory nodes.
         if self.inner.remote.is_some() {
-            identity::remembered(lane, live).await?;
-            let drawn = come(lane, live).await?;
+            let drawn = draw(lane, live).await?;
             *lock(&self.inner.admin) = join(configuration, drawn, epoch, u64::MAX / 2)?;
         }
         self.inner.opened.follow(metadata)?;

@@ -2,8 +2,9 @@
 //! cluster has lost, nor to one that was unreachable when this controller connected.
 
 use remora_fabric::{Lane, NodeId, NodeSet};
-use remora_node::{MemoryError, identity, next_incarnation};
+use remora_node::MemoryError;
 
+use super::clients::draw;
 use super::handle::Cluster;
 use crate::error::OpenError;
 use crate::mutex::lock;
@@ -29,8 +30,7 @@ impl Cluster {
         if self.absent().has(leader) {
             return Err(MemoryError::EpochChanging);
         }
-        identity::remembered(guest, NodeSet::default().with(leader)).await?;
-        next_incarnation(guest, leader).await
+        draw(guest, NodeSet::default().with(leader)).await
     }
 
     /// Takes nodes that do not answer for absent, as if they had been unreachable when this

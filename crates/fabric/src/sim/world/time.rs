@@ -4,6 +4,7 @@
 use super::{Call, Core, Event, Step, Work, World};
 use crate::ids::LaneId;
 use crate::prefetch::prefetch;
+use crate::probes::Phase;
 use crate::round::buffer::Verb;
 use crate::service::Progress;
 use crate::sim::queue::{NS, Picos};
@@ -43,6 +44,11 @@ impl World {
                 *clock
             }
         }
+    }
+
+    /// Makes a client's core do a phase of a transaction for `records` records.
+    pub(in crate::sim) fn work(&mut self, connection: usize, phase: Phase, records: usize) {
+        self.charge(connection, self.costs.phases[phase as usize] * records as Picos);
     }
 
     /// Makes a core look for work, at this time or as soon as it can.
