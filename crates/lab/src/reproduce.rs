@@ -78,7 +78,7 @@ pub struct Row {
     /// transcribed.
     pub published: Option<f64>,
     /// The figure as printed, if a number of the profile was fitted to it ([`FITTED`]). Then
-    /// [`published`](Row::published) is `None`.
+    /// `published` is `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fit: Option<f64>,
     /// The figure of the simulation.
