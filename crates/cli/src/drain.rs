@@ -309,6 +309,7 @@ mod tests {
             value_max: 24,
             slot_bytes: 64,
             scheme: ReadScheme::SingleLine,
+            cells: None,
         };
         let spec = TableSpec {
             name: "accounts".to_owned(),

@@ -14,6 +14,14 @@
 //! fence of a level's first node. Child `i` of an inner node is of the keys from its entry's to the
 //! next entry's, or to the high fence; the first entry's key is the low fence.
 //!
+//! # Keys first
+//!
+//! A leaf can have a number of entries that its table says ([`Shape::keys_first`]), and then its
+//! record has cells (`remora_record::record`): its keys are the head of the record, and each value
+//! is a cell. So a lookup can READ the keys, and then one value, as in XStore (Wei thesis, section
+//! 3.4.1). That is worth it where values are large, or where the bytes of a whole leaf are what
+//! limits a memory node. A *head* of a leaf is a node, too, but its values must not be looked at.
+//!
 //! # Size
 //!
 //! A node is the value of a record whose slot is 16 lines: 24 bytes are the record's header and 8
@@ -43,11 +51,15 @@ pub const LEAF_ENTRIES_MIN: usize = 4;
 /// Levels of a tree: more than any has, since inner nodes have at least five children when they are
 /// made.
 pub const LEVELS_MAX: u16 = 24;
+/// Bytes of the largest leaf whose keys come first. A split of such leaves, and of all that is
+/// above them, fits a log entry.
+pub const LEAF_BYTES_MAX: usize = SLOTTED_NODE_BYTES_MAX;
 
 const NEXT: usize = 8;
 const FENCES: usize = 16;
 const ENDLESS: usize = 4;
 const CHILD_BYTES: usize = size_of::<u64>();
+const WORD_BYTES: usize = size_of::<u64>();
 
 /// A node's bytes: as many as its [`Shape`] says.
 pub type Image = Vec<u8>;
@@ -63,7 +75,10 @@ pub struct Shape {
     /// Bytes of each key; of the longest one, in slotted nodes.
     key_bytes: usize,
     value_bytes: usize,
+    /// Bytes of a node, but for leaves whose keys come first.
     node_bytes: usize,
+    /// Entries of a leaf whose keys come first; 0 if leaves are as large as other nodes.
+    leaf_entries: u16,
     is_slotted: bool,
 }
 
@@ -81,8 +96,42 @@ impl Shape {
     /// has no room for [`LEAF_ENTRIES_MIN`] entries.
     #[must_use]
     pub fn new(key_bytes: usize, value_bytes: usize) -> Option<Shape> {
-        let shape = Shape { key_bytes, value_bytes, node_bytes: NODE_BYTES, is_slotted: false };
+        let shape = Shape { key_bytes, value_bytes, node_bytes: NODE_BYTES, leaf_entries: 0, is_slotted: false };
         (value_bytes <= Shape::value_bytes_max(key_bytes)?).then_some(shape)
+    }
+
+    /// The shape for keys of `key_bytes` bytes and values of `value_bytes` bytes, whose leaves have
+    /// `entries` entries, and their keys first. `None` if that are fewer than [`LEAF_ENTRIES_MIN`]
+    /// entries, if a leaf is larger than [`LEAF_BYTES_MAX`], or if there are no values.
+    #[must_use]
+    pub fn keys_first(key_bytes: usize, value_bytes: usize, entries: usize) -> Option<Shape> {
+        let leaf_entries = u16::try_from(entries).ok().filter(|entries| usize::from(*entries) >= LEAF_ENTRIES_MIN)?;
+        let shape = Shape { value_bytes, leaf_entries, ..Shape::new(key_bytes, 0)? };
+        let fits = value_bytes > 0 && value_bytes <= LEAF_BYTES_MAX && shape.bytes_of(0) <= LEAF_BYTES_MAX;
+        fits.then_some(shape)
+    }
+
+    /// The shape as a word, for a memory node's CPU.
+    ///
+    /// ```text
+    /// | slotted : 1 | entries of a leaf whose keys come first : 15 | key_bytes : 16 | value_bytes : 32 |
+    /// ```
+    #[must_use]
+    pub fn to_word(&self) -> u64 {
+        let [entries, keys, values] = [self.leaf_entries.into(), self.key_bytes, self.value_bytes].map(|of| of as u64);
+        u64::from(self.is_slotted) << 63 | entries << 48 | keys << 32 | values
+    }
+
+    /// The shape that a word says. `None` if no table has it.
+    #[must_use]
+    pub fn from_word(word: u64) -> Option<Shape> {
+        let (entries, keys, values) = ((word >> 48) as usize & 0x7fff, (word >> 32) as usize & 0xffff, word as u32);
+        match (word >> 63 == 1, entries) {
+            (true, 0) => Shape::up_to(keys, values as usize),
+            (true, _) => None,
+            (false, 0) => Shape::new(keys, values as usize),
+            (false, entries) => Shape::keys_first(keys, values as usize, entries),
+        }
     }
 
     /// The shape for keys of up to `key_bytes` bytes and values of `value_bytes` bytes: slotted
@@ -91,13 +140,7 @@ impl Shape {
     pub fn up_to(key_bytes: usize, value_bytes: usize) -> Option<Shape> {
         let fits = (1..=SLOTTED_KEY_BYTES_MAX).contains(&key_bytes) && value_bytes <= SLOTTED_VALUE_BYTES_MAX;
         let node_bytes = || slotted::node_bytes(key_bytes, value_bytes);
-        fits.then(|| Shape { key_bytes, value_bytes, node_bytes: node_bytes(), is_slotted: true })
-    }
-
-    /// The shape of slotted inner nodes of this size.
-    #[must_use]
-    pub fn of_slotted_inner(node_bytes: usize) -> Shape {
-        Shape { key_bytes: SLOTTED_KEY_BYTES_MAX, value_bytes: 0, node_bytes, is_slotted: true }
+        fits.then(|| Shape { key_bytes, value_bytes, node_bytes: node_bytes(), leaf_entries: 0, is_slotted: true })
     }
 
     /// Bytes of the largest value beside such keys; `None` if they are too long for any.
@@ -113,10 +156,39 @@ impl Shape {
         self.key_bytes
     }
 
-    /// Bytes of a node.
+    /// Bytes of a value.
     #[must_use]
-    pub fn node_bytes(&self) -> usize {
-        self.node_bytes
+    pub fn value_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
+    /// Whether a key can have this many bytes.
+    #[must_use]
+    pub fn has_key_of(&self, bytes: usize) -> bool {
+        if self.is_slotted { bytes <= self.key_bytes } else { bytes == self.key_bytes }
+    }
+
+    /// Bytes of a node of a level.
+    #[must_use]
+    pub fn bytes_of(&self, level: u16) -> usize {
+        match (level, self.leaf_entries) {
+            (1.., _) | (_, 0) => self.node_bytes,
+            (0, entries) => self.payloads_at(0) + usize::from(entries) * self.stride(0),
+        }
+    }
+
+    /// Bytes of a node of a level as a record's value, with the checks of its cells.
+    #[must_use]
+    pub fn record_bytes(&self, level: u16) -> usize {
+        let checks = if level == 0 { usize::from(self.leaf_entries) * WORD_BYTES } else { 0 };
+        self.bytes_of(level) + checks
+    }
+
+    /// The parts of a leaf whose keys come first: bytes of its head, bytes of a cell, and the
+    /// number of cells. `None` if leaves have no parts.
+    #[must_use]
+    pub fn leaf_parts(&self) -> Option<(usize, usize, usize)> {
+        (self.leaf_entries > 0).then(|| (self.payloads_at(0), self.stride(0), self.leaf_entries.into()))
     }
 
     /// Whether nodes are slotted: their keys have different lengths.
@@ -136,6 +208,9 @@ impl Shape {
     pub fn capacity(&self, level: u16) -> usize {
         if self.is_slotted {
             return slotted::capacity(self, level);
+        }
+        if level == 0 && self.leaf_entries > 0 {
+            return self.leaf_entries.into();
         }
         (NODE_BYTES - self.keys_at()) / (self.key_bytes + self.payload_bytes(level))
     }
@@ -170,6 +245,20 @@ impl Shape {
     fn payload_bytes(&self, level: u16) -> usize {
         if level == 0 { self.value_bytes } else { CHILD_BYTES }
     }
+
+    /// Where values or children begin, in nodes whose keys have one length.
+    #[inline]
+    fn payloads_at(&self, level: u16) -> usize {
+        let at = self.keys_at() + self.capacity(level) * self.key_bytes;
+        if level == 0 && self.leaf_entries > 0 { at.next_multiple_of(WORD_BYTES) } else { at }
+    }
+
+    /// Bytes from a value or child to the next one, in nodes whose keys have one length.
+    #[inline]
+    fn stride(&self, level: u16) -> usize {
+        let bytes = self.payload_bytes(level);
+        if level == 0 && self.leaf_entries > 0 { bytes.next_multiple_of(WORD_BYTES) } else { bytes }
+    }
 }
 
 /// How many bytes two keys have in common from the first on.
@@ -188,10 +277,15 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     /// Bytes that may be a node: of the right length, with a level and a number of entries that are
     /// possible.
     pub fn new(shape: Shape, bytes: B) -> Result<Node<B>, Damaged> {
-        if bytes.len() != shape.node_bytes {
+        if bytes.len() < FENCES {
             return Err(Damaged("its length"));
         }
         let node = Node { shape, bytes };
+        let (length, level) = (node.bytes.len(), node.level());
+        let is_head = || level == 0 && shape.leaf_parts().is_some_and(|(head, ..)| length == head);
+        if length != shape.bytes_of(level) && !is_head() {
+            return Err(Damaged("its length"));
+        }
         if node.level() > LEVELS_MAX {
             return Err(Damaged("its level"));
         }
@@ -381,7 +475,8 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if self.shape.is_slotted {
             return slotted::payload(&self.bytes, at, self.shape.payload_bytes(self.level()));
         }
-        self.payloads(at..at + 1)
+        let begin = self.payloads(at..at).start;
+        begin..begin + self.shape.payload_bytes(self.level())
     }
 
     fn capacity(&self) -> usize {
@@ -400,8 +495,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
 
     /// Where the values or children of entries are.
     fn payloads(&self, entries: Range<usize>) -> Range<usize> {
-        let at = self.shape.keys_at() + self.capacity() * self.shape.key_bytes;
-        let bytes = self.shape.payload_bytes(self.level());
+        let (at, bytes) = (self.shape.payloads_at(self.level()), self.shape.stride(self.level()));
         at + entries.start * bytes..at + entries.end * bytes
     }
 }
@@ -419,7 +513,7 @@ impl<'b> Node<&'b mut [u8]> {
     #[must_use]
     pub fn create(shape: Shape, image: &'b mut Image, level: u16, low: &[u8]) -> Node<&'b mut [u8]> {
         image.clear();
-        image.resize(shape.node_bytes, 0);
+        image.resize(shape.bytes_of(level), 0);
         let mut node = Node { shape, bytes: &mut image[..] };
         node.bytes[..2].copy_from_slice(&level.to_le_bytes());
         if shape.is_slotted {
@@ -451,7 +545,8 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         assert!(at <= count && count < self.capacity(), "room has been made");
         let (keys, payloads) = (self.keys(at..count), self.payloads(at..count));
         self.bytes.copy_within(keys.clone(), keys.start + self.shape.key_bytes);
-        self.bytes.copy_within(payloads.clone(), payloads.start + payload.len());
+        let stride = self.shape.stride(self.level());
+        self.bytes.copy_within(payloads.clone(), payloads.start + stride);
         self.bytes[keys.start..][..key.len()].copy_from_slice(key);
         self.bytes[payloads.start..][..payload.len()].copy_from_slice(payload);
         self.set_count(count + 1);
@@ -472,9 +567,9 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
             return content.write(&mut self.bytes);
         }
         let (keys, payloads) = (self.keys(at..count), self.payloads(at..count));
-        let payload_bytes = self.shape.payload_bytes(self.level());
+        let stride = self.shape.stride(self.level());
         self.bytes.copy_within(keys.start + self.shape.key_bytes..keys.end, keys.start);
-        self.bytes.copy_within(payloads.start + payload_bytes..payloads.end, payloads.start);
+        self.bytes.copy_within(payloads.start + stride..payloads.end, payloads.start);
         self.truncate(count - 1);
     }
 
@@ -558,6 +653,11 @@ mod tests {
         Shape::new(2, 100).unwrap()
     }
 
+    /// The same capacity, and values that do not fill words.
+    fn keys_first() -> Shape {
+        Shape::keys_first(2, 100, 9).unwrap()
+    }
+
     fn entries<B: Deref<Target = [u8]>>(node: &Node<B>) -> Vec<(Vec<u8>, Vec<u8>)> {
         (0..node.count()).map(|at| (node.key(at).into_owned(), node.value(at).to_vec())).collect()
     }
@@ -574,6 +674,16 @@ mod tests {
             assert_eq!(Shape::new(key_bytes, max).unwrap().capacity(0), LEAF_ENTRIES_MIN);
             assert_eq!(Shape::new(key_bytes, max + 1), None);
         }
+        let shape = Shape::keys_first(8, 8, 16).unwrap();
+        assert_eq!((shape.capacity(0), shape.capacity(1), shape.bytes_of(1)), (16, 60, NODE_BYTES));
+        assert_eq!((shape.leaf_parts(), shape.bytes_of(0)), (Some((160, 8, 16)), 160 + 16 * 8));
+        assert_eq!(keys_first().leaf_parts(), Some((40, 104, 9)), "keys and values are padded to words");
+        let refused = [(8, 8, 3), (8, 0, 16), (8, 160, 16), (0, 8, 16), (8, usize::MAX, 16), (8, 8, 1 << 15)];
+        assert!(refused.into_iter().all(|(key, value, entries)| Shape::keys_first(key, value, entries).is_none()));
+        for shape in [shape, keys_first(), Shape::new(64, 8).unwrap(), Shape::up_to(300, 20).unwrap()] {
+            assert_eq!(Shape::from_word(shape.to_word()), Some(shape));
+        }
+        assert!([0, 1 << 63, u64::MAX, 3 << 48 | 8 << 32 | 8].into_iter().all(|word| Shape::from_word(word).is_none()));
         assert_eq!(Shape::new(8, 8).unwrap().nodes_for(1), (1, 1));
         assert_eq!(Shape::new(8, 8).unwrap().nodes_for(31), (2, 1));
         assert_eq!(Shape::new(8, 8).unwrap().nodes_for(27_000), (900, 30 + 1));
@@ -582,7 +692,8 @@ mod tests {
     proptest! {
         /// A row of nodes beside a map: what is full is split, what is empty is absorbed.
         #[test]
-        fn nodes_are_a_map(changes in prop::collection::vec((0u16..64, any::<bool>()), 0..400)) {
+        fn nodes_are_a_map(changes in prop::collection::vec((0u16..64, any::<bool>()), 0..400), first: bool) {
+            let shape = || if first { keys_first() } else { shape() };
             let mut model = BTreeMap::new();
             let mut first = Image::new();
             let _ = Node::create(shape(), &mut first, 0, &[0; 2]);
@@ -682,5 +793,18 @@ mod tests {
         assert_eq!(broken(&|image| image[FENCES + 5] = 7), Damaged("the order of its keys"));
         assert_eq!(broken(&|image| image[ENDLESS] = 1), Damaged("its link"));
         assert_eq!(Node::new(shape(), &image[1..]).unwrap_err(), Damaged("its length"));
+        assert_eq!(Node::new(shape(), &image[..3]).unwrap_err(), Damaged("its length"));
+    }
+
+    #[test]
+    fn a_head_has_the_keys() {
+        let mut image = Image::new();
+        let mut node = Node::create(keys_first(), &mut image, 0, &[0, 5]);
+        node.end(Some(&[0, 9]), 1);
+        node.insert(0, &[0, 7], &[3; 100]);
+        let head = Node::new(keys_first(), &image[..40]).unwrap();
+        assert_eq!((head.check(), head.find(&[0, 7]), head.find(&[0, 8])), (Ok(()), Ok(0), Err(1)));
+        assert_eq!(Node::new(keys_first(), &image[..48]).unwrap_err(), Damaged("its length"));
+        assert_eq!(Node::new(shape(), &image[..40]).unwrap_err(), Damaged("its length"));
     }
 }

@@ -48,6 +48,8 @@
 //! +164  grows_from   u16   that table
 //! +166  stage        u8    1 = announced, 2 = filling; 0 = no table grows into it
 //! +167  grows        u8    1 = when a program says so, 2 = by itself, before it is full
+//! +168  head_bytes   u32   of a value that has cells, else 0
+//! +172  cell_bytes   u16   of a value in a cell; 0 = there are no cells
 //! +192  schema       128 bytes, zero-padded UTF-8: what keys and values mean, for people
 //! ```
 //!
@@ -119,7 +121,7 @@ pub use format::{generation_local, newest, publish, read, read_local};
 pub use growth::{begin_growth, fill_larger, finish_growth};
 pub use placement::{Wanted, arranged, arrangement, rearrange, room, without};
 pub use tables::{
-    Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement,
+    Cells, Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement,
     Stage, TableEntry, TableSpec, Tombstone,
 };
 

@@ -11,7 +11,7 @@ use remora_node::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYT
 use remora_node::metadata::Wanted;
 use remora_node::node::{self, FORMAT, Place, REGION};
 use remora_node::{
-    Discipline, Fingerprint, GivenUp, Grows, Growth, Layout, MemoryError, Metadata, ReadScheme, Registration, Replica,
+    Cells, Discipline, Fingerprint, GivenUp, Grows, Growth, Layout, MemoryError, Metadata, ReadScheme, Registration, Replica,
     ShardId, ShardPlacement, Stage, TableEntry, TableId, TableSpec, Tombstone, follow_leader, identity, metadata,
 };
 
@@ -40,6 +40,7 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
             value_max: 24,
             slot_bytes: 64,
             scheme: ReadScheme::SingleLine,
+            cells: None,
         },
         index: remora_node::IndexKind::ClusterHash,
         discipline: Discipline::OCC_ONE_SIDED,
@@ -83,7 +84,7 @@ fn golden_superblock() {
     node::format(&region, Place { numa: Some(1), nic: 2 }).unwrap();
     let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
     assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
-    assert_eq!(line[1], 0x0201_0000_0000_000c, "NIC 2, NUMA node 1, format 12");
+    assert_eq!(line[1], 0x0201_0000_0000_000d, "NIC 2, NUMA node 1, format 13");
     assert_eq!(line[2..], [0, 1 << 20, 420 << 10, 0, 0, 0]);
     let superblock = node::Superblock::parse(NODE, &line.try_into().unwrap()).unwrap();
     assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 420 << 10));
@@ -100,7 +101,7 @@ fn golden_metadata() {
     assert_eq!(words.len(), (64 + 320 + 2 * 128) / 8);
     let (header, rest) = words.split_at(8);
     assert_eq!(header[0].to_le_bytes(), *b"REMORAcd");
-    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 12, "format 12");
+    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 13, "format 13");
     assert_eq!(header[2..], [0, 1, 1, 2 << 32 | 1, 0, 0], "features, generation, epoch, two shards and one table");
     let (table, shards) = rest.split_at(40);
     assert_eq!(table[0].to_le_bytes(), *b"accounts");
@@ -129,7 +130,24 @@ fn golden_metadata() {
     assert_eq!(larger[144..][..8], (3u64 << 32).to_le_bytes(), "it has grown three times");
     assert_eq!(larger[152..][..8], 1u64.to_le_bytes(), "the first change entered the first of them");
     assert_eq!(larger[160..][..8], (2u64 << 56 | 2 << 48 | 6).to_le_bytes(), "client 6 fills it, from table 0");
-    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(growing)));
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(growing.clone())));
+    let layout = &mut growing.tables[1].spec.layout;
+    (layout.scheme, layout.cells) = (ReadScheme::Checksum, Some(Cells { head_bytes: 8, cell_bytes: 16 }));
+    let words = growing.encode();
+    assert_eq!(words[64 + 320 + 168..][..8], (16u64 << 32 | 8).to_le_bytes(), "a head of a word, cells of two");
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(growing.clone())));
+    // Cells that do not divide the value, are not whole words, or are under another scheme.
+    for (scheme, head_bytes, cell_bytes) in [
+        (ReadScheme::Checksum, 0, 16),
+        (ReadScheme::Checksum, 32, 8),
+        (ReadScheme::Checksum, 8, 4),
+        (ReadScheme::SingleLine, 8, 16),
+    ] {
+        let mut damaged = growing.clone();
+        let layout = &mut damaged.tables[1].spec.layout;
+        (layout.scheme, layout.cells) = (scheme, Some(Cells { head_bytes, cell_bytes }));
+        assert!(Metadata::decode(NODE, &damaged.encode()).is_err(), "{scheme:?} {head_bytes} {cell_bytes}");
+    }
     let mut joining = metadata;
     joining.shards[0].replicas[1].joining = true;
     let words = joining.encode();
@@ -162,7 +180,7 @@ fn golden_metadata() {
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(dropped)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 1617669034;
+const GOLDEN_CHECKSUM: u32 = 186594328;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
@@ -184,20 +202,20 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2;", "format 12:"],
+            ["format 2;", "format 13:"],
         ),
         // The version before this one, and a newer one.
         (
             8,
-            11,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 11, known: FORMAT },
-            ["format 11;", "format 12:"],
+            12,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 12, known: FORMAT },
+            ["format 12;", "format 13:"],
         ),
         (
             8,
-            13,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 13, known: FORMAT },
-            ["format 13;", "format 12:"],
+            14,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 14, known: FORMAT },
+            ["format 14;", "format 13:"],
         ),
         (
             16,
@@ -223,8 +241,8 @@ fn what_another_program_wrote_is_refused_untouched() {
         bytes[at] = value;
         Metadata::decode(NODE, &bytes)
     };
-    assert_eq!(with(8, 11), Err(MemoryError::Format { node: NODE, found: 11, known: FORMAT }));
-    assert_eq!(with(8, 13), Err(MemoryError::Format { node: NODE, found: 13, known: FORMAT }));
+    assert_eq!(with(8, 12), Err(MemoryError::Format { node: NODE, found: 12, known: FORMAT }));
+    assert_eq!(with(8, 14), Err(MemoryError::Format { node: NODE, found: 14, known: FORMAT }));
     assert_eq!(with(16, 4), Err(MemoryError::Features { node: NODE, unknown: 4 }));
     assert_eq!(with(0, b'X'), Ok(None));
 }

@@ -10,7 +10,8 @@
 //!                      | deleted : 1 | present : 1 |
 //! +24  extra words       as many as the layout asks for, all of them in the first line
 //! then key, then value, each in whole words; with line versions every further line is
-//!      version u64, 56 bytes of key and value
+//!      version u64, 56 bytes of key and value; with cells the value is
+//!      its head, and then each cell with its check u64: | crc32c : 32 | version, low bits : 32 |
 //! ```
 //!
 //! The *header* of a slot is what comes before the key. Every layout begins with lock, version and
@@ -46,6 +47,16 @@
 //! they are one state of the record. Only the [`StableRecord`] that the check returns has
 //! accessors.
 //!
+//! # Parts of a value
+//!
+//! With cells, a reader can take the head of a record alone ([`RecordShape::head`]), and then a
+//! cell alone ([`RecordShape::cell_of`]). The head shows its version. The check of a cell covers
+//! the version and the bytes of the cell. So a cell that shows the version of a head belongs to
+//! the same state as that head, whenever the two were read, and in whatever order. A reader of
+//! both has read one state of the record, which was there when it read the head.
+//!
+//! # When a locked record may be read
+//!
 //! With single lines and with line versions, a record whose lock is held may be half written, so it
 //! is never stable. The other half of this argument is in `remora_fabric::copy`. With a checksum, a
 //! locked record is stable if the checksum shows that it is whole: its holder has not begun to
@@ -60,7 +71,7 @@
 
 use remora_fabric::copy::{self, Word};
 use remora_fabric::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
-use remora_node::{Layout, MemoryError, ReadScheme};
+use remora_node::{Cells, Layout, MemoryError, ReadScheme};
 use zerocopy::IntoBytes;
 
 use crate::lock::LockWord;
@@ -125,6 +136,35 @@ pub fn layout_with_extra(
         value_max: value_max as u32,
         slot_bytes: ((1 + further) * LINE_BYTES) as u32,
         scheme,
+        cells: None,
+    })
+}
+
+/// Returns the layout of records with keys of `key_bytes` bytes whose values are a head of
+/// `head_bytes` bytes and `count` cells of `cell_bytes` bytes. Both sizes are rounded up to whole
+/// words. Fails if there is no cell, or if a cell or the value is too long.
+pub fn layout_with_cells(
+    key_bytes: usize,
+    head_bytes: usize,
+    cell_bytes: usize,
+    count: usize,
+) -> Result<Layout, MemoryError> {
+    let [head_words, cell_words] = [head_bytes, cell_bytes].map(value_words);
+    let max = u16::MAX as usize;
+    if cell_words == 0 || cell_words * WORD_BYTES > max || count == 0 {
+        return Err(MemoryError::limit("bytes of a cell of a value", cell_bytes as u64, max as u64));
+    }
+    let value_max = (head_words + count * cell_words) * WORD_BYTES;
+    if value_max > max {
+        return Err(MemoryError::limit("bytes of a value with cells", value_max as u64, max as u64));
+    }
+    let whole = layout(key_bytes, value_max, ReadScheme::Checksum)?;
+    let cells = Cells { head_bytes: (head_words * WORD_BYTES) as u32, cell_bytes: (cell_words * WORD_BYTES) as u16 };
+    let used = usize::from(whole.value_at) + value_max + count * WORD_BYTES;
+    Ok(Layout {
+        slot_bytes: used.next_multiple_of(LINE_BYTES) as u32,
+        cells: Some(cells),
+        ..whole
     })
 }
 
@@ -133,7 +173,17 @@ pub fn layout_with_extra(
 #[must_use]
 pub fn structural(scheme: ReadScheme) -> RecordShape {
     let scheme = if scheme == ReadScheme::LineVersions { ReadScheme::SingleLine } else { scheme };
-    RecordShape { scheme, header_words: FIXED_WORDS, key_words: 0, value_max: WORD_BYTES, words: FIXED_WORDS + 1 }
+    let value_max = WORD_BYTES;
+    RecordShape {
+        scheme,
+        header_words: FIXED_WORDS,
+        key_words: 0,
+        value_max,
+        length_max: value_max,
+        head_words: 0,
+        cell_words: 0,
+        words: FIXED_WORDS + 1,
+    }
 }
 
 /// The place of everything in the slots of a table, computed once from the table's layout.
@@ -143,7 +193,14 @@ pub struct RecordShape {
     /// The number of words of a slot before the key.
     header_words: usize,
     key_words: usize,
+    /// The largest value, in bytes, as far as this shape has it.
     value_max: usize,
+    /// The largest length that a record can state: more than `value_max` in the shape of a head.
+    length_max: usize,
+    /// The number of words of a value's head, if the scheme has cells.
+    head_words: usize,
+    /// The number of words of the value in a cell. 0 if the scheme has no cells.
+    cell_words: usize,
     /// The number of words of a slot that hold something.
     words: usize,
 }
@@ -162,12 +219,82 @@ impl RecordShape {
             header_words,
             key_words,
             value_max: layout.value_max as usize,
+            length_max: layout.value_max as usize,
+            head_words: 0,
+            cell_words: 0,
             words: header_words,
         };
+        if let Some(cells) = layout.cells.filter(|_| layout.scheme == ReadScheme::Checksum) {
+            shape.head_words = value_words(cells.head_bytes as usize);
+            shape.cell_words = value_words(cells.cell_bytes.into());
+            let cells = data.saturating_sub(key_words + shape.head_words) / shape.cell_words.max(1);
+            shape.words = shape.cells_at() + cells * (shape.cell_words + 1);
+            return shape;
+        }
         if data > 0 {
             shape.words = shape.data_at(data - 1) + 1;
         }
         shape
+    }
+
+    /// Returns the shape of what a READ of a record's head brings, if the records have cells.
+    /// Otherwise returns `None`. The head is the beginning of a slot.
+    #[inline]
+    #[must_use]
+    pub fn head(&self) -> Option<RecordShape> {
+        let value_max = self.value_max.min(self.head_words * WORD_BYTES);
+        (self.cell_words > 0).then(|| RecordShape { value_max, words: self.cells_at(), ..*self })
+    }
+
+    /// Returns where a cell lies in its slot, and the length of a READ of it, both in bytes.
+    /// Returns `None` if there is no such cell.
+    #[inline]
+    #[must_use]
+    pub fn cell_place(&self, cell: usize) -> Option<(u64, usize)> {
+        let words = self.cell_words + 1;
+        let end = cell.checked_add(1)?.checked_mul(words)?.checked_add(self.cells_at())?;
+        let is_there = self.cell_words > 0 && end <= self.words;
+        is_there.then(|| (((end - words) * WORD_BYTES) as u64, words * WORD_BYTES))
+    }
+
+    /// Returns where a cell lies in the value, and its length, both in words. Returns `None` if
+    /// there is no such cell.
+    #[inline]
+    #[must_use]
+    pub fn cell_in_value(&self, cell: usize) -> Option<(usize, usize)> {
+        self.cell_place(cell).map(|_| (self.head_words + cell * self.cell_words, self.cell_words))
+    }
+
+    /// Returns the words of the value in a cell, from the words that a READ of the cell has
+    /// returned. Returns `None` if they are not the cell's in the state of the record that has this
+    /// version: they are torn, or of another state.
+    #[inline]
+    #[must_use]
+    pub fn cell_of<'w>(&self, words: &'w [u64], version: Version) -> Option<&'w [u64]> {
+        let (check, cell) = words.split_last()?;
+        (cell.len() == self.cell_words && *check == cell_check(version.to_bits(), cell)).then_some(cell)
+    }
+
+    /// Returns the index in the slot of the first word of the first cell.
+    #[inline]
+    fn cells_at(&self) -> usize {
+        self.header_words + self.key_words + self.head_words
+    }
+
+    /// Writes the checks of all cells, of an image whose version is in its first word.
+    fn check_cells(&self, image: &mut [u64]) {
+        let version = image[0];
+        for cell in image[self.cells_at() - VERSION..].chunks_exact_mut(self.cell_words + 1) {
+            if let Some((check, cell)) = cell.split_last_mut() {
+                *check = cell_check(version, cell);
+            }
+        }
+    }
+
+    /// Returns the number of words of an image that its checksum covers.
+    #[inline]
+    fn checked_words(&self) -> usize {
+        if self.cell_words > 0 { self.cells_at() - VERSION } else { self.image_words() }
     }
 
     /// Returns the number of bytes of a slot before the key.
@@ -269,6 +396,10 @@ impl RecordShape {
     #[inline]
     fn data_at(&self, index: usize) -> usize {
         let in_first_line = LINE_WORDS - self.header_words;
+        if self.cell_words > 0 {
+            let in_cells = index.saturating_sub(self.key_words + self.head_words);
+            return self.header_words + index + in_cells / self.cell_words;
+        }
         if self.scheme != ReadScheme::LineVersions || index < in_first_line {
             return self.header_words + index;
         }
@@ -313,7 +444,11 @@ impl RecordShape {
         }
         if self.scheme == ReadScheme::Checksum {
             image[META - VERSION] &= u64::from(u32::MAX);
-            image[META - VERSION] |= u64::from(crc32c::crc32c(image.as_bytes())) << CHECKSUM_SHIFT;
+            let crc = crc32c::crc32c(image[..self.checked_words()].as_bytes());
+            image[META - VERSION] |= u64::from(crc) << CHECKSUM_SHIFT;
+        }
+        if self.cell_words > 0 {
+            self.check_cells(image);
         }
     }
 
@@ -366,12 +501,30 @@ impl RecordShape {
         } else {
             let data = &mut image[self.header_words - VERSION..];
             data[..key.len()].copy_from_slice(key);
-            data[key.len()..].as_mut_bytes()[..value.len()].copy_from_slice(value);
+            let data = &mut data[key.len()..];
+            let in_head = if self.cell_words > 0 { value.len().min(self.head_words * WORD_BYTES) } else { value.len() };
+            let (head, cells) = value.split_at(in_head);
+            data.as_mut_bytes()[..in_head].copy_from_slice(head);
+            if self.cell_words > 0 {
+                let places = data[self.head_words..].chunks_exact_mut(self.cell_words + 1);
+                for (place, cell) in places.zip(cells.chunks(self.cell_words * WORD_BYTES)) {
+                    place.as_mut_bytes()[..cell.len()].copy_from_slice(cell);
+                }
+                self.check_cells(image);
+            }
         }
         if self.scheme == ReadScheme::Checksum {
-            image[META - VERSION] |= u64::from(crc32c::crc32c(image.as_bytes())) << CHECKSUM_SHIFT;
+            let crc = crc32c::crc32c(image[..self.checked_words()].as_bytes());
+            image[META - VERSION] |= u64::from(crc) << CHECKSUM_SHIFT;
         }
     }
+}
+
+/// Returns the check of a cell of a record of this version.
+#[inline]
+fn cell_check(version: u64, cell: &[u64]) -> u64 {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(version.as_bytes()), cell.as_bytes());
+    u64::from(crc) << CHECKSUM_SHIFT | version & u64::from(u32::MAX)
 }
 
 /// The life of the key in a slot: whether the key exists, and in which incarnation.
@@ -511,7 +664,7 @@ impl<'b> FetchedRecord<'b> {
         }
         let record = StableRecord { words: self.words, shape: self.shape, header };
         // Memory that is no record of this table at all must not send an accessor out of bounds.
-        if record.value_bytes() > self.shape.value_max { Err(Unstable::Torn) } else { Ok(record) }
+        if record.length() > self.shape.length_max { Err(Unstable::Torn) } else { Ok(record) }
     }
 
     /// Returns the record without any check, as a protocol without the read scheme would hand it to
@@ -523,7 +676,7 @@ impl<'b> FetchedRecord<'b> {
     pub fn unchecked(self) -> Option<StableRecord<'b>> {
         let header = self.shape.validated(self.words).filter(|_| self.words.len() == self.shape.words)?;
         let record = StableRecord { words: self.words, shape: self.shape, header };
-        (record.value_bytes() <= self.shape.value_max).then_some(record)
+        (record.length() <= self.shape.length_max).then_some(record)
     }
 }
 
@@ -598,10 +751,16 @@ impl StableRecord<'_> {
         self.shape.key_places().map(|place| self.words[place])
     }
 
-    /// Returns the number of bytes of the value.
+    /// Returns the number of bytes of the value, as far as its shape has them.
     #[inline]
     #[must_use]
     pub fn value_bytes(&self) -> usize {
+        self.length().min(self.shape.value_max)
+    }
+
+    /// Returns the number of bytes of the whole value.
+    #[inline]
+    fn length(&self) -> usize {
         (self.words[META] >> LENGTH_SHIFT) as usize & 0xffff
     }
 
@@ -630,7 +789,7 @@ impl StableRecord<'_> {
             ReadScheme::LineVersions => {
                 self.words.iter().step_by(LINE_WORDS).skip(1).all(|line| *line == self.header.version.to_bits())
             }
-            ReadScheme::Checksum => self.checksum_holds(),
+            ReadScheme::Checksum => self.checksum_holds() && self.cells_hold(),
         };
         if whole { Ok(self) } else { Err(Unstable::Torn) }
     }
@@ -639,6 +798,19 @@ impl StableRecord<'_> {
     #[inline]
     pub fn copy_value(&self, out: &mut Vec<u64>) {
         let mut left = value_words(self.value_bytes());
+        if self.shape.cell_words > 0 {
+            let value = &self.words[self.shape.header_words + self.shape.key_words..];
+            let (head, cells) = value.split_at(self.shape.head_words.min(value.len()));
+            let head = &head[..left.min(head.len())];
+            out.extend_from_slice(head);
+            left -= head.len();
+            for cell in cells.chunks_exact(self.shape.cell_words + 1) {
+                let cell = &cell[..left.min(self.shape.cell_words)];
+                out.extend_from_slice(cell);
+                left -= cell.len();
+            }
+            return;
+        }
         if self.shape.scheme != ReadScheme::LineVersions {
             out.extend_from_slice(&self.words[self.shape.header_words + self.shape.key_words..][..left]);
             return;
@@ -659,9 +831,20 @@ impl StableRecord<'_> {
         let bare = meta & (u64::from(u32::MAX));
         let mut crc = crc32c::crc32c(self.words[VERSION..META].as_bytes());
         crc = crc32c::crc32c_append(crc, bare.as_bytes());
-        crc = crc32c::crc32c_append(crc, self.words[META + 1..].as_bytes());
+        crc = crc32c::crc32c_append(crc, self.words[META + 1..VERSION + self.shape.checked_words()].as_bytes());
         // A slot that was never used has no checksum. It is whole if all its words are zero.
         u64::from(crc) == meta >> CHECKSUM_SHIFT || self.words[VERSION..].iter().all(|word| *word == 0)
+    }
+
+    /// Whether every cell that was read is of the record's version.
+    fn cells_hold(&self) -> bool {
+        if self.shape.cell_words == 0 {
+            return true;
+        }
+        let (version, cells) = (self.words[VERSION], &self.words[self.shape.cells_at()..]);
+        let holds = |(check, cell): (&u64, &[u64])| *check == cell_check(version, cell);
+        let mut all = cells.chunks_exact(self.shape.cell_words + 1).filter_map(<[u64]>::split_last);
+        all.all(holds) || version == 0 && cells.iter().all(|word| *word == 0)
     }
 }
 
@@ -711,11 +894,17 @@ mod tests {
         }
     }
 
-    /// Records of every scheme, with 0 to 4 extra words.
+    /// Records of every scheme, with 0 to 4 extra words if the scheme has no cells.
     fn samples() -> impl Strategy<Value = Sample> {
         let words = |most: usize| proptest::collection::vec(any::<u64>(), 0..=most);
         let value = proptest::collection::vec(any::<u8>(), 0..700);
-        (0usize..3, words(4), words(7), value, 0usize..50).prop_map(|(scheme, extra, mut key, mut value, mut spare)| {
+        (0usize..4, words(4), words(7), value, 0usize..50).prop_map(|(scheme, extra, mut key, mut value, mut spare)| {
+            if scheme == SCHEMES.len() {
+                let (head, cell) = (8 * spare, 1 + value.len() / 5);
+                let count = value.len().saturating_sub(head).div_ceil(cell.next_multiple_of(8)).max(1);
+                let layout = layout_with_cells(key.len() * WORD_BYTES, head, cell, count);
+                return Sample { layout: layout.unwrap(), extra: vec![], key, value };
+            }
             let scheme = SCHEMES[scheme];
             if scheme == ReadScheme::SingleLine {
                 let room = LINE_WORDS - FIXED_WORDS - extra.len();
@@ -936,6 +1125,42 @@ mod tests {
     }
 
     /// Pins the format byte for byte, because data in memory nodes outlives programs.
+    #[test]
+    fn parts_of_one_state_belong_together() {
+        let shape = RecordShape::of(&layout_with_cells(8, 16, 20, 3).unwrap());
+        assert_eq!(shape.record_bytes(), 24 + 8 + 16 + 3 * (24 + 8));
+        let value = |by: u8| (0..16 + 3 * 24).map(|byte: u8| byte.wrapping_mul(3).wrapping_add(by)).collect::<Vec<_>>();
+        let head = shape.head().unwrap();
+        assert_eq!(head.record_bytes(), 24 + 8 + 16);
+        let cell = |slot: &[u64], cell| {
+            let (at, bytes) = shape.cell_place(cell).unwrap();
+            slot[at as usize / 8..][..bytes / 8].to_vec()
+        };
+        let [one, other] = [(4, 0), (5, 7)].map(|(version, by)| slot(&shape, 0, version << 1, &[9], &value(by)));
+        let of_head = |slot: &[u64]| FetchedRecord::new(&slot[..head.record_bytes() / 8], &head).check().unwrap().version();
+        let stable = FetchedRecord::new(&one[..head.record_bytes() / 8], &head).check().unwrap();
+        let mut words = Vec::new();
+        stable.copy_value(&mut words);
+        assert_eq!((words.as_bytes(), stable.value_bytes()), (&value(0)[..16], 16));
+        for at in 0..3 {
+            let found = cell(&one, at);
+            let bytes = shape.cell_of(&found, of_head(&one)).unwrap().as_bytes();
+            assert_eq!(bytes, &value(0)[16 + 24 * at..][..24]);
+            assert_eq!(shape.cell_of(&found, of_head(&other)), None, "it is of another state");
+            // A cell that is half written.
+            for torn in 1..found.len() {
+                let mixed = [&found[..torn], &cell(&other, at)[torn..]].concat();
+                assert_eq!([&one, &other].map(|slot| shape.cell_of(&mixed, of_head(slot))), [None; 2]);
+            }
+        }
+        assert_eq!((shape.cell_place(3), shape.cell_place(usize::MAX)), (None, None));
+        let none = RecordShape::of(&layout(8, 100, ReadScheme::Checksum).unwrap());
+        assert_eq!((none.head(), none.cell_place(0)), (None, None));
+        assert!([(8, 0, 3), (8, 8, 0), (0, 1 << 16, 1), (1 << 15, 1 << 12, 8)]
+            .into_iter()
+            .all(|(head, cell, count)| layout_with_cells(8, head, cell, count).is_err()));
+    }
+
     #[test]
     fn golden_bytes() {
         let shape = RecordShape::of(&layout(8, 16, ReadScheme::SingleLine).unwrap());

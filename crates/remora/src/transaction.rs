@@ -8,7 +8,7 @@ use std::pin::pin;
 use remora_fabric::Lane;
 use remora_node::TableId;
 use remora_record::TransactionId;
-use remora_txn::{Intent, Limit, Located, Stop, Tx};
+use remora_txn::{Intent, Limit, Located, Part, Question, Stop, Tx};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Misuse, Named, Reason};
@@ -156,8 +156,18 @@ impl<'t, 's> Transaction<'t, 's> {
     /// Names a record of a table without types.
     #[inline]
     pub(crate) fn name_raw(&mut self, table: Handle<'_>, key: &remora_record::Key, intent: Intent) -> RawSlot {
+        self.name_part(table, key, (intent, Part::Whole))
+    }
+
+    /// Names a record, as [`Transaction::name_raw`] does, and says how much of it is needed.
+    pub(crate) fn name_part(
+        &mut self,
+        table: Handle<'_>,
+        key: &remora_record::Key,
+        purpose: (Intent, Part),
+    ) -> RawSlot {
         let named = self.register(table).and_then(|id| {
-            let named = self.tx.want_for(id, key, intent);
+            let named = self.tx.want_part(id, key, purpose);
             named.map_err(|stop| Error::of(stop, Named::new(table.inner.name(), key.bytes())))
         });
         match named {
@@ -174,6 +184,16 @@ impl<'t, 's> Transaction<'t, 's> {
     pub(crate) fn raw(&self, slot: RawSlot) -> Result<Option<&[u8]>, Error> {
         let slot = named(slot)?;
         self.tx.value(slot).map_err(|stop| self.stopped(stop, slot))
+    }
+
+    /// Brings a cell of a record whose head has been fetched and is present. Returns `None` if there
+    /// is no such cell.
+    pub(crate) async fn fetch_cell(&mut self, slot: RawSlot, cell: usize) -> Result<Option<&[u8]>, Error> {
+        let slot = named(slot)?;
+        match self.tx.fetch_cell(slot, cell).await {
+            Ok(found) => Ok(found.map(|cell| self.tx.cell(cell))),
+            Err(stop) => Err(self.stopped(stop, slot)),
+        }
     }
 
     /// Returns the bytes of a record that has been fetched and is present, to be changed.
@@ -207,12 +227,10 @@ impl<'t, 's> Transaction<'t, 's> {
         &mut self,
         inner: &RawTable,
         leaves: &RawTable,
-        key: (&[u8], bool),
-        parent: bool,
-        intent: Intent,
+        question: Question<'_>,
     ) -> Result<Option<Located>, Error> {
         let (inner, leaves) = (self.register(inner.handle())?, self.register(leaves.handle())?);
-        Ok(self.tx.locate_in_tree(inner, leaves, key, parent, intent).await?)
+        Ok(self.tx.locate_in_tree(inner, leaves, question).await?)
     }
 
     /// Notes, for observers, that the transaction has looked for all keys of a table from `first`

@@ -57,7 +57,9 @@ fn seeded<const WORDS: usize>(
     let (cluster, fabric) = options.open_seeded(seed).unwrap();
     // Of every design in turn.
     let design = [Design::Fine, Design::Coarse(1), Design::Hybrid(0)][seed as usize % 3];
-    let options = OrderedOptions::for_rows(rows).design(design);
+    let mut options = OrderedOptions::for_rows(rows).design(design);
+    // Every design and every way to remember also with keys first, under some of the protocols.
+    options.keys_first = (seed as usize + protocol.name().len()).is_multiple_of(2).then_some(LEAF as u16);
     let ordered = cluster.create_ordered("ordered", options).unwrap();
     (cluster, fabric, as_of(seed, ordered))
 }

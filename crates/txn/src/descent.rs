@@ -1,12 +1,14 @@
 //! A memory node's CPU goes down an ordered table, from the root to a leaf, for a client that asks.
 //!
 //! ```text
-//! DESCEND  inner shard, leaf shard or NONE, key
+//! DESCEND  inner shard, leaf shard or NONE, shape, key
 //!    ->    leaf id; its parent, if it is asked for;
-//!          then as READ if the leaf lies at this node, too
+//!          then, if the leaf lies at this node, too: 0, or 1, place, entry, and
+//!              the record of the leaf
+//!              or, if an answer is asked for: lock, version, 0 or 1, the key's value
 //!
-//! The parent is asked for by the highest bit of the request's first word.
-//! The next bit says that nodes are slotted (`btree`).
+//! The highest bit of the request's first word asks for the parent, the next one for an answer.
+//! The shape is that of the tree's nodes (`Shape::to_word`).
 //! ```
 
 use std::sync::atomic::AtomicU64;
@@ -15,7 +17,7 @@ use remora_fabric::{WORD_BYTES, copy};
 use remora_index::btree::{LEVELS_MAX, Node, ROOT, Shape};
 use remora_index::{HostShard, Presence};
 use remora_node::ShardId;
-use remora_record::{FetchedRecord, Key};
+use remora_record::{FetchedRecord, Key, LockWord, Version};
 use zerocopy::IntoBytes;
 
 use crate::limits::READ_ATTEMPTS;
@@ -23,12 +25,14 @@ use crate::limits::READ_ATTEMPTS;
 /// No shard: leaves lie at many nodes.
 pub(crate) const NONE: u64 = u64::MAX;
 /// Words of a request before the key.
-pub(crate) const REQUEST_WORDS: usize = 3;
+pub(crate) const REQUEST_WORDS: usize = 4;
+/// Words of an answer before the key's value: lock, version, and whether the key is there.
+pub(crate) const ANSWER_WORDS: usize = 3;
 
 /// Bit in the length of the key: the parent is wanted.
 pub(crate) const PARENT: usize = 1 << 31;
-/// Bit in the length of the key: nodes are slotted.
-pub(crate) const SLOTTED: usize = 1 << 30;
+/// Bit in the length of the key: an answer is wanted, and not the leaf.
+pub(crate) const ANSWER: usize = 1 << 30;
 
 /// The key of a node in its table.
 pub(crate) fn node_key(id: u64) -> Option<Key> {
@@ -54,12 +58,7 @@ impl Descent {
         wanted: &Wanted<'_>,
         reply: &mut Vec<u64>,
     ) -> Option<u64> {
-        let key = wanted.key;
-        // The size of values does not matter for inner nodes.
-        let shape = match wanted.is_slotted {
-            true => Shape::of_slotted_inner(inner.shape.value_max()),
-            false => Shape::new(key.len(), 0)?,
-        };
+        let (key, shape) = (wanted.key, wanted.shape);
         let mut id = ROOT;
         for level in 1..=LEVELS_MAX {
             self.levels = level.into();
@@ -81,8 +80,36 @@ impl Descent {
         None
     }
 
-    /// Reads the value of a record, once the record is whole.
-    fn read(&mut self, region: &[AtomicU64], shard: &HostShard, offset: u64) -> Option<()> {
+    /// Adds to the reply what a leaf says of the key.
+    pub(crate) fn answer(
+        &mut self,
+        region: &[AtomicU64],
+        leaves: &HostShard,
+        (wanted, id): (&Wanted<'_>, u64),
+        reply: &mut Vec<u64>,
+    ) -> Option<()> {
+        let Presence::Linked { bucket_slot, entry, location } = leaves.find(region, &node_key(id)?) else {
+            reply.push(0);
+            return Some(());
+        };
+        let (lock, version) = self.read(region, leaves, location.pointer.offset())?;
+        let leaf = Node::new(wanted.shape, self.value.as_bytes()).ok()?;
+        if leaf.level() != 0 || !leaf.contains(wanted.key) {
+            return None;
+        }
+        let found = leaf.find(wanted.key).ok();
+        reply.extend([1, bucket_slot, entry, lock.to_bits(), version.to_bits(), found.is_some().into()]);
+        if let Some(at) = found {
+            let (start, value) = (reply.len(), leaf.value(at));
+            reply.resize(start + value.len().div_ceil(WORD_BYTES), 0);
+            reply[start..].as_mut_bytes()[..value.len()].copy_from_slice(value);
+        }
+        Some(())
+    }
+
+    /// Reads the value of a record, once the record is whole. Returns the record's lock and
+    /// version.
+    fn read(&mut self, region: &[AtomicU64], shard: &HostShard, offset: u64) -> Option<(LockWord, Version)> {
         let at = shard.slot_word(offset)?;
         self.record.resize(shard.shape.record_bytes() / WORD_BYTES, 0);
         for _ in 0..READ_ATTEMPTS {
@@ -90,7 +117,7 @@ impl Descent {
             if let Ok(record) = FetchedRecord::new(&self.record, &shard.shape).check_in_place() {
                 self.value.clear();
                 record.copy_value(&mut self.value);
-                return record.is_present().then_some(());
+                return record.is_present().then_some((record.lock(), record.version()));
             }
         }
         None
@@ -103,16 +130,19 @@ pub(crate) struct Wanted<'a> {
     /// Shard of the leaves, if they are all here.
     pub(crate) leaves: Option<ShardId>,
     parent: bool,
-    is_slotted: bool,
+    /// Whether the value of the key is wanted, and not the leaf.
+    pub(crate) answer: bool,
+    shape: Shape,
     key: &'a [u8],
 }
 
 impl Wanted<'_> {
     pub(crate) fn parse(count: usize, arguments: &[u64]) -> Option<Wanted<'_>> {
-        let (&[inner, leaves], key) = arguments.split_first_chunk()?;
+        let (&[inner, leaves, shape], key) = arguments.split_first_chunk()?;
         let shard = |number| u16::try_from(number).ok().map(ShardId);
-        let key = key.as_bytes().get(..count & !(PARENT | SLOTTED))?;
-        let [parent, is_slotted] = [PARENT, SLOTTED].map(|bit| count & bit != 0);
-        Some(Wanted { inner: shard(inner)?, leaves: shard(leaves), parent, is_slotted, key })
+        let shape = Shape::from_word(shape)?;
+        let key = key.as_bytes().get(..count & !(PARENT | ANSWER)).filter(|key| shape.has_key_of(key.len()))?;
+        let [parent, answer] = [PARENT, ANSWER].map(|bit| count & bit != 0);
+        Some(Wanted { inner: shard(inner)?, leaves: shard(leaves), parent, answer, shape, key })
     }
 }

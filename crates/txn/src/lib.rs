@@ -87,9 +87,9 @@ pub use protocol::{
 };
 pub use rpc::{RpcHandler, request_name};
 pub use session::{Session, Settled, TransactOptions, Trial};
-pub use sets::{Intent, Slot};
+pub use sets::{Intent, Part, Slot};
 pub use shared::SharedLocks;
 pub use state::{Lease, SessionConfig, Tried};
-pub use tree::Located;
-pub use tx::{Decision, Tx};
+pub use tree::{Located, Question};
+pub use tx::{Decision, FetchedCell, Tx};
 pub use vcache::VersionCache;

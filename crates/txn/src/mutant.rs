@@ -59,6 +59,9 @@ pub enum Mutant {
     /// node's CPU has named, without a check of its fences. Then a key which a split has moved
     /// seems to be absent. In `remora`'s `ordered` folder.
     LeafByHint,
+    /// A cell of a record is used without a check that it is of the state of the record's head.
+    /// Learned caches, trap 2.
+    CellOfAnyState,
     /// FORD: a transaction that writes validates what it only read at a backup, which has no locks.
     /// Rule R3.
     ValidateAtBackup,
@@ -183,7 +186,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 64] = [
+    pub const ALL: [Mutant; 65] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -201,6 +204,7 @@ impl Mutant {
         Mutant::InsertBesideLocked,
         Mutant::CpuLocksForNics,
         Mutant::LeafByHint,
+        Mutant::CellOfAnyState,
         Mutant::ValidateAtBackup,
         Mutant::ReadOnlyWithoutValidation,
         Mutant::InsertLeavesHeader,

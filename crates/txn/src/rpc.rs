@@ -245,7 +245,12 @@ impl RpcHandler {
             id?
         };
         if let Some(leaves) = wanted.leaves {
-            known.shard(words, leaves)?.about_key(Code::Read, &[id.to_be()], reply)?;
+            let mut asked = known.shard(words, leaves)?;
+            if wanted.answer {
+                asked.stripe.descent.answer(words, &asked.shard, (&wanted, id), reply)?;
+            } else {
+                asked.about_key(Code::Read, &[id.to_be()], reply)?;
+            }
         }
         Some(())
     }

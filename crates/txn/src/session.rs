@@ -17,7 +17,7 @@ use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};
 use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX};
 use crate::recovery::{self, Departed, Verdict};
-use crate::sets::Intent;
+use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
 use crate::state::{Lease, SessionConfig, State, Tried};
 use crate::tx::{Attempt, Decision, Tx};
@@ -212,7 +212,7 @@ impl Session {
             (tx.silent, tx.preparing) = (true, true);
             let named = tx.state.loose.len().min(SET_MAX);
             for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
-                let slot = tx.state.sets.want_here(table, &key, Intent::Insert, tx.state.spec.execute)?;
+                let slot = tx.state.sets.want_here(table, &key, (Intent::Insert, Part::Whole), tx.state.spec.execute)?;
                 // The key stays loose until the answer has been heard, even if this future is
                 // dropped before it has asked.
                 let number = tx.state.sets.number(slot)?;

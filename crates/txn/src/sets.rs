@@ -81,6 +81,18 @@ pub(crate) enum Fetch {
     Grow(BucketRef),
 }
 
+/// How much of a record's value a transaction asks for, or has. More is greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Part {
+    /// Nothing: a memory node's CPU has said what the program asked of the value.
+    Answer,
+    /// The head of the value, if the table's records have cells
+    /// ([`RecordShape::head`](remora_record::RecordShape::head)). Otherwise the whole value.
+    Head,
+    /// The whole value.
+    Whole,
+}
+
 /// The purpose for which a transaction names a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intent {
@@ -173,6 +185,10 @@ pub(crate) struct Item {
     pub(crate) table: TableId,
     /// The strongest intent that the record was named for.
     pub(crate) intent: Intent,
+    /// How much of the value is asked for.
+    pub(crate) part: Part,
+    /// How much of the value the item has, once the record was read.
+    pub(crate) has: Part,
     /// Whether the record was named for a stronger intent after it had been fetched, and has not
     /// been fetched since.
     pub(crate) renamed: bool,
@@ -246,6 +262,8 @@ impl Item {
         Item {
             table,
             intent,
+            part: Part::Whole,
+            has: Part::Whole,
             renamed: false,
             structural: false,
             hash,
@@ -303,6 +321,23 @@ impl Item {
         self.seen.then_some(self.existed)
     }
 
+    /// Returns whether the item, which has just been fetched, has the same state of its record as
+    /// before. It has if it had not been fetched before.
+    #[inline]
+    pub(crate) fn is_as(&self, before: &Item) -> bool {
+        match before.fetched_before() {
+            None => true,
+            Some(true) => self.existed && self.version == before.version,
+            Some(false) => !self.existed,
+        }
+    }
+
+    /// Returns whether the item has the record's whole value, or its key is absent.
+    #[inline]
+    fn is_whole(&self) -> bool {
+        self.has == Part::Whole || !self.existed
+    }
+
     /// Returns the mistake because of which the record can be neither inserted nor deleted now.
     #[cold]
     fn unprepared(&self) -> Misuse {
@@ -337,6 +372,14 @@ impl Item {
         }
     }
 
+    /// Notes that a memory node's CPU has said something of the record, which is present and had
+    /// this version.
+    pub(crate) fn answered(&mut self, version: Version) {
+        (self.fetch, self.has) = (Fetch::Here, Part::Answer);
+        (self.seen, self.existed, self.present) = (true, true, true);
+        self.version = version;
+    }
+
     /// Keeps what the record's slot holds, for the undo entry.
     #[inline]
     pub(crate) fn keep_before(&mut self, arena: &mut Vec<u64>, record: &StableRecord<'_>) {
@@ -368,6 +411,12 @@ pub(crate) fn locks(tables: &[Option<Arc<Table>>], item: &Item) -> Primitive {
 pub(crate) fn shape<'t>(tables: &'t [Option<Arc<Table>>], item: &Item) -> &'t RecordShape {
     let table = registered(tables, item.table);
     if item.structural { table.structural() } else { table.shape() }
+}
+
+/// Returns the shape of the head of an item's record, if the item asks for no more than that.
+#[inline]
+pub(crate) fn head(tables: &[Option<Arc<Table>>], item: &Item) -> Option<RecordShape> {
+    if item.part == Part::Whole { None } else { shape(tables, item).head() }
 }
 
 /// Up to this many items, the sets find a key's item by a look at all of them. So a transaction
@@ -511,12 +560,18 @@ impl Sets {
     /// Returns the slot of a key's item, and makes the item if there is none yet. If the table
     /// grows, the key gets another item in the larger table.
     #[inline]
-    pub(crate) fn want(&mut self, table: TableId, key: &Key, intent: Intent, execute: FirstRead) -> Result<Slot, Stop> {
+    pub(crate) fn want(
+        &mut self,
+        table: TableId,
+        key: &Key,
+        purpose: (Intent, Part),
+        execute: FirstRead,
+    ) -> Result<Slot, Stop> {
         match self.tables.get(usize::from(table.0)).and_then(Option::as_ref).and_then(|table| table.growth()) {
-            None => self.want_here(table, key, intent, execute),
+            None => self.want_here(table, key, purpose, execute),
             Some(larger) => {
                 let (stage, larger) = (larger.stage, larger.table.id());
-                self.want_in_both([table, larger], stage, key, intent, execute)
+                self.want_in_both([table, larger], stage, key, purpose, execute)
             }
         }
     }
@@ -530,7 +585,7 @@ impl Sets {
         [smaller, larger]: [TableId; 2],
         stage: Stage,
         key: &Key,
-        intent: Intent,
+        (intent, part): (Intent, Part),
         execute: FirstRead,
     ) -> Result<Slot, Stop> {
         // In the other table, a record of the key can be deleted or changed.
@@ -539,10 +594,10 @@ impl Sets {
             Stage::Announced => [intent, elsewhere],
             Stage::Filling => [elsewhere, intent],
         };
-        let slot = self.want_here(smaller, key, in_smaller, execute)?;
+        let slot = self.want_here(smaller, key, (in_smaller, part), execute)?;
         // A key with items in two tables counts once against the limit.
         self.twins += usize::from(self.items[slot.index as usize].twin == 0);
-        let twin = self.want(larger, key, in_larger, execute)?;
+        let twin = self.want(larger, key, (in_larger, part), execute)?;
         self.items[slot.index as usize].twin = twin.index + 1;
         Ok(slot)
     }
@@ -602,7 +657,7 @@ impl Sets {
         &mut self,
         table: TableId,
         key: &Key,
-        intent: Intent,
+        (intent, part): (Intent, Part),
         execute: FirstRead,
     ) -> Result<Slot, Stop> {
         let Some(Some(opened)) = self.tables.get(usize::from(table.0)) else {
@@ -616,6 +671,14 @@ impl Sets {
         let in_place = opened.fstore().is_some();
         if let Some(index) = self.find(table, key, hash) {
             let item = &mut self.items[index];
+            if part > item.part {
+                item.part = part;
+                if matches!(item.fetch, Fetch::Here) && item.existed && part > item.has {
+                    // What is read now must be of the same state of the record.
+                    item.fetch = Fetch::Record(LocationSource::Cached);
+                    self.fetched = self.fetched.min(index);
+                }
+            }
             if in_place {
                 // A record that is there is locked before the commit at the latest. For an absent
                 // key, a vacant slot has to be found first.
@@ -666,7 +729,7 @@ impl Sets {
         let at = self.arena.len() as u32;
         self.arena.extend_from_slice(key.words());
         let key = Span { at, words: key.words().len() as u32 };
-        self.items.push(Item { key, fetch, location, ..Item::new(table, intent, hash, home, address) });
+        self.items.push(Item { key, fetch, location, part, ..Item::new(table, intent, hash, home, address) });
         if self.items.len() > LINEAR_MAX {
             self.add_to_index();
         }
@@ -739,6 +802,24 @@ impl Sets {
         shape(&self.tables, item)
     }
 
+    /// Returns the number of bytes to READ for what an item asks for.
+    #[inline]
+    pub(crate) fn read_bytes(&self, item: &Item) -> usize {
+        head(&self.tables, item).as_ref().unwrap_or(self.shape(item)).record_bytes()
+    }
+
+    /// Returns the item of a slot, if it has a record that is present, and the place of one of the
+    /// record's cells in the item's value, if the item has the whole value.
+    pub(crate) fn cell(&self, slot: Slot, cell: usize) -> Result<Option<(&Item, Option<Span>)>, Stop> {
+        let item = &self.items[self.holder(slot)?];
+        if !item.was_fetched() {
+            return Err(Misuse::NotFetched.into());
+        }
+        let of_value = self.shape(item).cell_in_value(cell).filter(|_| item.is_whole());
+        let span = of_value.map(|(at, words)| Span { at: item.value.at + at as u32, words: words as u32 });
+        Ok(item.present.then_some((item, span)))
+    }
+
     /// Returns the value of a structural record that was read, as this transaction will leave it.
     pub(crate) fn structural_value(&self, item: &Item) -> u64 {
         if item.present { item.value.of(&self.arena).first().copied().unwrap_or(0) } else { 0 }
@@ -756,6 +837,9 @@ impl Sets {
     #[inline]
     pub(crate) fn value(&self, slot: Slot) -> Result<Option<&[u8]>, Stop> {
         let item = &self.items[self.holder(slot)?];
+        if item.present && item.has == Part::Answer {
+            return Err(Misuse::NotFetched.into());
+        }
         if item.present {
             return Ok(Some(&item.value.of(&self.arena).as_bytes()[..item.value_bytes as usize]));
         }
@@ -766,6 +850,9 @@ impl Sets {
     pub(crate) fn value_mut(&mut self, slot: Slot) -> Result<Option<&mut [u8]>, Stop> {
         let index = self.holder(slot)?;
         let item = &mut self.items[index];
+        if !item.is_whole() {
+            return Err(Misuse::NotFetched.into());
+        }
         if !item.present {
             return if item.was_fetched() { Ok(None) } else { Err(Misuse::NotFetched.into()) };
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use remora_fabric::probes::{self, Phase};
-use remora_fabric::{Cost, Execute, Lane, Nanos, Outlined, Round, outline};
+use remora_fabric::{Address, Cost, Execute, Lane, Nanos, Outlined, Round, outline};
 use remora_index::Table;
 use remora_node::TableId;
 use remora_record::{Key, LockWord, Swap, TransactionId};
@@ -16,7 +16,7 @@ use crate::limits::{READ_ATTEMPTS, READ_PAUSE_NS};
 use crate::protocol::spec::Primitive;
 use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
-use crate::sets::{Intent, Item, Lock, Sets, Slot, locks, registered};
+use crate::sets::{Intent, Item, Lock, Part, Sets, Slot, Span, locks, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
 
@@ -64,6 +64,11 @@ pub struct Tx<'s> {
     /// and not for a program.
     pub(crate) silent: bool,
 }
+
+/// A cell of a record that an attempt has fetched, as [`Tx::fetch_cell`] returns it. It is valid for
+/// that attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchedCell(Span);
 
 /// The attempt that this is, of a transaction of this type.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +188,57 @@ impl<'s> Tx<'s> {
     /// slot for the key, which no other transaction sees before the commit.
     #[inline]
     pub fn want_for(&mut self, table: TableId, key: &Key, intent: Intent) -> Result<Slot, Stop> {
-        self.state.sets.want(table, key, intent, self.state.spec.execute)
+        self.want_part(table, key, (intent, Part::Whole))
+    }
+
+    /// Names a record, as [`Tx::want_for`] does, and says how much of its value is needed. A record
+    /// of which only a part is needed cannot be changed. It may be named again for more; then it
+    /// is fetched again, and the transaction aborts if it has changed meanwhile.
+    #[inline]
+    pub fn want_part(&mut self, table: TableId, key: &Key, purpose: (Intent, Part)) -> Result<Slot, Stop> {
+        self.state.sets.want(table, key, purpose, self.state.spec.execute)
+    }
+
+    /// Brings a cell of a record whose head has been fetched: one round trip, a READ of the cell
+    /// alone. Returns `None` if the record's key is absent, or if its records have no such cell.
+    ///
+    /// The cell is of the state of the record that the head was of (`remora_record::record`, "Parts
+    /// of a value"). If the record has changed since, this fails with [`Abort::Changed`].
+    #[inline(never)]
+    pub fn fetch_cell(
+        &mut self,
+        slot: Slot,
+        cell: usize,
+    ) -> Outlined<impl Future<Output = Result<Option<FetchedCell>, Stop>>> {
+        outline(async move {
+            let (item, place) = match self.state.sets.cell(slot, cell)? {
+                None => return Ok(None),
+                Some((_, Some(span))) => return Ok(Some(FetchedCell(span))),
+                Some((item, None)) => (*item, self.state.sets.shape(item).cell_place(cell)),
+            };
+            let Some((at, bytes)) = place else { return Ok(None) };
+            let mut round = self.lane.round();
+            let read = round.read(Address { offset: item.address.offset + at, ..item.address }, bytes);
+            let done = self.lane.execute(round).await?;
+            let Sets { tables, arena, .. } = &mut self.state.sets;
+            let (words, shape) = (done.words(read), shape(tables, &item));
+            let unchecked = self.state.spec.reads_unchecked || mutant!(CellOfAnyState);
+            let found = if unchecked { words.split_last().map(|(_, cell)| cell) } else { shape.cell_of(words, item.version) };
+            let Some(found) = found else { return Err(Abort::Changed.into()) };
+            let span = Span { at: arena.len() as u32, words: found.len() as u32 };
+            arena.extend_from_slice(found);
+            Ok(Some(FetchedCell(span)))
+        })
+    }
+
+    /// Returns the bytes of a cell that this attempt has fetched.
+    #[inline]
+    #[must_use]
+    pub fn cell(&self, cell: FetchedCell) -> &[u8] {
+        self.state.sets.arena.get(cell.0.at as usize..).map_or(&[], |words| {
+            let words = &words[..(cell.0.words as usize).min(words.len())];
+            words.as_bytes()
+        })
     }
 
     /// Brings every record that was named and has not been fetched yet.

@@ -7,7 +7,7 @@ use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::tables::{
-    Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardPlacement, Stage,
+    Cells, Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardPlacement, Stage,
     TableEntry, TableSpec, Tombstone,
 };
 use crate::bytes::{read_bytes, write_bytes};
@@ -65,7 +65,9 @@ struct RawTable {
     grows_from: u16,
     stage: u8,
     grows: u8,
-    more_reserved: [u8; 24],
+    head_bytes: u32,
+    cell_bytes: u16,
+    more_reserved: [u8; 18],
     schema: [u8; SCHEMA_BYTES_MAX],
 }
 
@@ -132,6 +134,8 @@ impl Metadata {
                 replicas: spec.replicas,
                 index: spec.index as u8,
                 read_scheme: spec.layout.scheme as u8,
+                head_bytes: spec.layout.cells.map_or(0, |cells| cells.head_bytes),
+                cell_bytes: spec.layout.cells.map_or(0, |cells| cells.cell_bytes),
                 discipline: [
                     spec.discipline.lock,
                     spec.discipline.atomics,
@@ -242,8 +246,17 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
         value_max: raw.value_max,
         slot_bytes: raw.slot_bytes,
         scheme: ReadScheme::from_code(raw.read_scheme)?,
+        cells: (raw.cell_bytes > 0).then_some(Cells { head_bytes: raw.head_bytes, cell_bytes: raw.cell_bytes }),
     };
-    let fits = u32::from(raw.shard_first) + u32::from(raw.shard_count) <= shards
+    let cells_are_possible = layout.cells.is_none_or(|Cells { head_bytes, cell_bytes }| {
+        let (word, cell_bytes) = (WORD_BYTES as u32, u32::from(cell_bytes));
+        layout.scheme == ReadScheme::Checksum
+            && head_bytes.is_multiple_of(word)
+            && cell_bytes.is_multiple_of(word)
+            && layout.value_max.checked_sub(head_bytes).is_some_and(|rest| rest.is_multiple_of(cell_bytes))
+    });
+    let fits = cells_are_possible
+        && u32::from(raw.shard_first) + u32::from(raw.shard_count) <= shards
         && raw.shard_count > 0
         && usize::from(raw.key_bytes) <= KEY_BYTES_MAX
         && raw.value_max as usize <= VALUE_BYTES_MAX

@@ -91,6 +91,17 @@ impl ReadScheme {
     }
 }
 
+/// The parts of a value that can be read alone. The value is its *head* and, behind that, *cells*
+/// of one size. The checksum of such a record covers the value's head only. Each cell has a check
+/// of its own, which names the record's version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cells {
+    /// The bytes of the head, which are whole words.
+    pub head_bytes: u32,
+    /// The bytes of the value that a cell has, which are whole words.
+    pub cell_bytes: u16,
+}
+
 /// A discipline: what may change a table's lock words, and how the table's replicas are kept.
 /// Presets of one discipline may run together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -200,6 +211,19 @@ pub struct Layout {
     pub slot_bytes: u32,
     /// How readers recognize torn records.
     pub scheme: ReadScheme,
+    /// The parts of the value that can be read alone, if there are any. Then the scheme is
+    /// [`ReadScheme::Checksum`].
+    pub cells: Option<Cells>,
+}
+
+impl Layout {
+    /// Returns the number of cells of a record, if its value has cells.
+    #[must_use]
+    pub fn cell_count(&self) -> Option<usize> {
+        let cells = self.cells?;
+        let bytes = self.value_max.checked_sub(cells.head_bytes)?;
+        bytes.checked_div(cells.cell_bytes.into()).map(|count| count as usize)
+    }
 }
 
 /// The description from which a table is created. Sizes are for one shard.

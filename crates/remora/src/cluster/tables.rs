@@ -36,6 +36,9 @@ pub struct TableOptions {
     /// together, the record has line versions. Longer records have a checksum. If the fabric does
     /// not read lines whole, all records have a checksum.
     pub read_scheme: Option<ReadScheme>,
+    /// Bytes of a value's head, bytes of a cell, and the number of cells, if the parts of records
+    /// are read alone.
+    pub(crate) parts: Option<(usize, usize, usize)>,
     /// Whether the table grows by itself before it is full, while transactions go on. If not, it
     /// grows only when [`Cluster::grow_table`] is called.
     pub grows: bool,
@@ -54,7 +57,7 @@ impl TableOptions {
     /// For everything else it has the cluster's defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> TableOptions {
-        TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None, grows: true }
+        TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None, parts: None, grows: true }
     }
 }
 
@@ -109,6 +112,9 @@ impl Cluster {
         let layout = match options.read_scheme {
             Some(ReadScheme::SingleLine | ReadScheme::LineVersions) if !atomic_line => {
                 return Err(MemoryError::NeedsAtomicLines.into());
+            }
+            _ if let Some((head, cell, count)) = options.parts => {
+                remora_record::layout_with_cells(key_bytes, head, cell, count)?
             }
             Some(scheme) => remora_record::layout(key_bytes, value_bytes, scheme)?,
             None => match single_line {

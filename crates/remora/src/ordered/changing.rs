@@ -3,7 +3,7 @@
 use remora_index::btree::{Image, Node, Split};
 use remora_index::learned;
 use remora_record::KeyHash;
-use remora_txn::Intent;
+use remora_txn::{Intent, Part};
 
 use super::finding::{Step, learn_leaf};
 use super::tree::{CHANGED, NodeView, Tree};
@@ -77,7 +77,7 @@ impl Tree {
                 return self.split_one(tx, parent, leaf, (new, &split), key);
             }
         }
-        let path = self.descend(tx, &self.directory, key, Intent::Update).await?;
+        let path = self.descend(tx, &self.directory, key, (Intent::Update, Part::Whole)).await?;
         let mut from = path.len();
         let mut splits = Vec::new();
         let mut fence = key;
@@ -179,7 +179,7 @@ impl Tree {
         leaf: RawSlot,
         key: &[u8],
     ) -> Result<Option<Merge>, Error> {
-        let mut path = self.descend(tx, &self.directory, key, Intent::Update).await?;
+        let mut path = self.descend(tx, &self.directory, key, (Intent::Update, Part::Whole)).await?;
         let mut below = path.len();
         let last = path.last().ok_or(CHANGED)?;
         if last.slot != leaf {

@@ -12,7 +12,7 @@ use super::tree::Tree;
 use crate::cluster::{Cluster, Freed, TableOptions};
 use crate::dynamic::{DynSchema, rest_of};
 use crate::error::OpenError;
-use crate::table::RawTable;
+use crate::table::{RawTable, Schema};
 
 impl Cluster {
     /// Creates a tree with rows, which must ascend. There are none if values can have parts.
@@ -23,7 +23,7 @@ impl Cluster {
         options: OrderedOptions,
         rows: &mut dyn Iterator<Item = Row>,
     ) -> Result<Tree, OpenError> {
-        let form = Form::of(schema).map_err(|error| error.of_table(name))?;
+        let form = Form::of(schema, options.keys_first).map_err(|error| error.of_table(name))?;
         if options.rows == 0 {
             return Err(MemoryError::empty("the number of rows of a table").of_table(name).into());
         }
@@ -52,14 +52,15 @@ impl Cluster {
             Design::Hybrid(node) => (None, Some(node)),
             Design::Coarse(node) => (Some(node), Some(node)),
         };
-        let create = |what, rows, at: Option<u16>| {
-            let options = TableOptions { rows, read_scheme: Some(ReadScheme::Checksum), ..node(at) };
-            self.create_raw(&part(name, what), form.nodes.clone(), options)
+        let create = |what, schema: &Schema, parts, rows, at: Option<u16>| {
+            let options = TableOptions { rows, read_scheme: Some(ReadScheme::Checksum), parts, ..node(at) };
+            self.create_raw(&part(name, what), schema.clone(), options)
         };
         let create_values = |schema| self.create_dyn_parts(&part(name, VALUES), schema, node(of_leaves), options.bytes);
         let values = form.values.as_ref().map(create_values).transpose()?;
         let [inner, leaves] = options.nodes(form);
-        let (leaves, inner) = (create(LEAVES, leaves, of_leaves)?, create(INNER, inner, of_inner)?);
+        let leaves = create(LEAVES, &form.leaves, form.shape.leaf_parts(), leaves, of_leaves)?;
+        let inner = create(INNER, &form.inner, None, inner, of_inner)?;
         let unsorted = match &values {
             None => self.load_tree(&leaves, &inner, Builder::new(form.shape, options.apart, rows))?,
             Some(values) => {
@@ -107,11 +108,16 @@ impl Cluster {
 
     /// Opens a tree that exists.
     pub(super) fn open_tree(&self, name: &str, schema: &DynSchema) -> Result<Tree, OpenError> {
-        let form = Form::of(schema).map_err(|error| error.of_table(name))?;
-        let open = |what| self.open_raw(&part(name, what), form.nodes.clone());
+        let form_with = |keys_first| Form::of(schema, keys_first).map_err(|error| error.of_table(name));
+        let mut form = form_with(None)?;
+        let inner = self.open_raw(&part(name, INNER), form.inner)?;
+        let leaves = self.open_raw(&part(name, LEAVES), form.leaves)?;
+        // The catalog says how the leaves were made.
+        let keys_first = leaves.handle().inner.entry().spec.layout.cell_count();
+        form = form_with(keys_first.and_then(|entries| u16::try_from(entries).ok()))?;
         let open_values = |schema| self.open_dyn_table(&part(name, VALUES), schema);
         let values = form.values.as_ref().map(open_values).transpose()?;
-        Ok(Tree::new(open(INNER)?, open(LEAVES)?, values, form.shape))
+        Ok(Tree::new(inner, leaves, values, form.shape))
     }
 
     /// Drops an ordered table, typed or of bytes, with all the tables that it consists of, in one

@@ -1,7 +1,7 @@
 //! Finding the leaf of a key: where it is remembered, by asking a memory node, or from the root.
 
 use remora_index::btree::{Damaged, ROOT};
-use remora_txn::Intent;
+use remora_txn::{Intent, Part, Question};
 use zerocopy::IntoBytes;
 
 use super::directory::Directory;
@@ -22,10 +22,16 @@ pub(super) struct Step {
     pub(super) slot: RawSlot,
 }
 
+/// What a look for the leaf of a key has found.
+pub(super) enum Found {
+    /// The leaf.
+    Leaf(RawSlot),
+    /// What a memory node's CPU says that the leaf has of the key: the words of its value.
+    Answer(Option<Box<[u64]>>),
+}
+
 impl Tree {
-    /// The leaf of a key, which is in the read set from now on. First where it is remembered to be;
-    /// if nothing is remembered, where the memory node's CPU says, if there is one to be asked; and
-    /// then from the root.
+    /// The whole leaf of a key, which is in the read set from now on.
     pub(super) async fn leaf(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -33,20 +39,43 @@ impl Tree {
         key: &[u8],
         intent: Intent,
     ) -> Result<RawSlot, Error> {
+        match self.look_for(tx, directory, key, (intent, Part::Whole)).await? {
+            Found::Leaf(slot) => Ok(slot),
+            Found::Answer(_) => Err(CHANGED),
+        }
+    }
+
+    /// The leaf of a key, or the part of it that is needed, which is in the read set from now on.
+    /// First where it is remembered to be; if nothing is remembered, where the memory node's CPU
+    /// says, if there is one to be asked; and then from the root. The CPU gives an answer only if
+    /// no more is needed ([`Part::Answer`]).
+    pub(super) async fn look_for(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        directory: &Directory,
+        key: &[u8],
+        (intent, mut part): (Intent, Part),
+    ) -> Result<Found, Error> {
         let mut hint = directory.find(key);
         let mut is_known = hint.is_some();
         if !is_known {
-            let parent = !directory.is_forgetful();
-            let located =
-                tx.locate_in_tree(&self.inner, &self.leaves, (key, self.shape.is_slotted()), parent, intent).await?;
+            let question = Question { key, shape: self.shape, parent: !directory.is_forgetful(), purpose: (intent, part) };
+            let located = tx.locate_in_tree(&self.inner, &self.leaves, question).await?;
             hint = located.as_ref().map(|located| located.leaf);
-            if let Some(parent) = located.and_then(|located| located.parent) {
-                learn_children(directory, &self.node(parent.as_bytes())?);
+            if let Some(located) = located {
+                if let Some(parent) = located.parent {
+                    learn_children(directory, &self.node(parent.as_bytes())?);
+                }
+                if let Some(answer) = located.answer {
+                    tx.fetch().await?; // the leaf, in the larger table if the table grows
+                    return Ok(Found::Answer(answer));
+                }
             }
         }
+        part = part.max(self.looked_at());
         for _ in 0..=HOPS_MAX {
             let Some(id) = hint else { break };
-            let slot = self.name_node(tx, &self.leaves, id, intent);
+            let slot = self.name_leaf(tx, id, (intent, part));
             tx.fetch().await?;
             let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else {
                 // It has gone, or has never been there.
@@ -59,29 +88,31 @@ impl Tree {
                 learn_leaf(directory, id, &node);
             }
             if is_it {
-                return Ok(slot);
+                return Ok(Found::Leaf(slot));
             }
             is_known = false;
             hint = node.side_of(key).is_gt().then(|| node.next());
         }
-        let path = self.descend(tx, directory, key, intent).await?;
-        path.last().map(|leaf| leaf.slot).ok_or(CHANGED)
+        let path = self.descend(tx, directory, key, (intent, part)).await?;
+        path.last().map(|leaf| Found::Leaf(leaf.slot)).ok_or(CHANGED)
     }
 
-    /// Reads the path from the root to the leaf of a key. The leaf is named with `intent`; the
-    /// inner nodes are named for reading.
+    /// Reads the path from the root to the leaf of a key. The leaf is named for a purpose; the inner
+    /// nodes are named for reading.
     pub(super) async fn descend(
         &self,
         tx: &mut Transaction<'_, '_>,
         directory: &Directory,
         key: &[u8],
-        intent: Intent,
+        purpose: (Intent, Part),
     ) -> Result<Vec<Step>, Error> {
         let (mut path, mut id, mut below) = (Vec::new(), ROOT, None);
         loop {
             let is_leaf = below == Some(1);
-            let (table, intent) = if is_leaf { (&self.leaves, intent) } else { (&self.inner, Intent::Read) };
-            let slot = self.name_node(tx, table, id, intent);
+            let slot = match is_leaf {
+                true => self.name_leaf(tx, id, purpose),
+                false => self.name_node(tx, &self.inner, id, Intent::Read),
+            };
             tx.fetch().await?;
             // Whatever led here was read in this transaction, and has changed since.
             let node = self.find(tx, slot)?.ok_or(CHANGED)?;
@@ -112,7 +143,7 @@ impl Tree {
         let mut from = Some(TreeKey::of(&self.shape.least()));
         while let Some(key) = from {
             let read = session.transact(async |tx| {
-                let path = self.descend(tx, &self.directory, key.bytes(), Intent::Read).await?;
+                let path = self.descend(tx, &self.directory, key.bytes(), (Intent::Read, self.looked_at())).await?;
                 let above = path.len().checked_sub(2).and_then(|at| path.get(at)).ok_or(CHANGED)?;
                 Ok(self.seen(tx, above.slot)?.high().map(|high| TreeKey::of(&high)))
             });

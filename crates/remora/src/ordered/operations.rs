@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
-use remora_txn::Intent;
+use remora_txn::{Intent, Part};
+use zerocopy::IntoBytes;
 
-use super::tree::Tree;
+use super::finding::Found;
+use super::tree::{CHANGED, Tree};
 use crate::dynamic::Access;
 use crate::error::Error;
 use crate::transaction::Transaction;
@@ -17,8 +19,11 @@ impl Tree {
             values.prefetch(tx, key, intent)?;
         }
         if self.values.is_none() || matches!(intent, Intent::Insert | Intent::Delete) {
-            let intent = if intent == Intent::Read { Intent::Read } else { Intent::Update };
-            self.directory.find(key).map(|id| self.name_node(tx, &self.leaves, id, intent));
+            let purpose = match intent {
+                Intent::Read => (Intent::Read, self.looked_at()),
+                _ => (Intent::Update, Part::Whole),
+            };
+            self.directory.find(key).map(|id| self.name_leaf(tx, id, purpose));
         }
         Ok(())
     }
@@ -37,9 +42,19 @@ impl Tree {
         if let Some(values) = &self.values {
             return values.read(tx, key).await;
         }
-        let leaf = self.leaf(tx, &self.directory, key, Intent::Read).await?;
-        let leaf = self.seen(tx, leaf)?;
-        Ok(leaf.find(key).ok().map(|at| Cow::Borrowed(leaf.into_value(at))))
+        let slot = match self.look_for(tx, &self.directory, key, (Intent::Read, Part::Answer)).await? {
+            Found::Leaf(slot) => slot,
+            Found::Answer(value) => {
+                let bytes = |words: Box<[u64]>| words.as_bytes().get(..self.shape.value_bytes()).map(<[u8]>::to_vec);
+                return value.map(|words| bytes(words).map(Cow::Owned).ok_or(CHANGED)).transpose();
+            }
+        };
+        let Ok(at) = self.seen(tx, slot)?.find(key) else { return Ok(None) };
+        if self.shape.leaf_parts().is_none() {
+            return Ok(Some(Cow::Borrowed(self.seen(tx, slot)?.into_value(at))));
+        }
+        let cell = tx.fetch_cell(slot, at).await?.and_then(|cell| cell.get(..self.shape.value_bytes()));
+        Ok(Some(Cow::Borrowed(cell.ok_or(CHANGED)?)))
     }
 
     /// Returns the value of a key, all of whose values have one length, to be changed in place;

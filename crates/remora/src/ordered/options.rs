@@ -39,6 +39,11 @@ pub struct OrderedOptions {
     /// rows come last among the rows with an equal prefix. Each such group then grows at an end of
     /// its own, and leaves become full.
     pub apart: usize,
+    /// Entries of a leaf whose keys come first, at least 4. A lookup then READs the keys of a leaf
+    /// and one value, in two round trips, instead of the whole leaf in one: fewer bytes, where
+    /// values are large or leaves have many. Keys and values must fit a leaf of 3 KiB. `None`:
+    /// leaves of 1 KiB, which a lookup READs whole.
+    pub keys_first: Option<u16>,
     /// Bytes of all values together that it has room for at first, if they have different lengths;
     /// `rows` of the longest ones if `None`. Values that lie in leaves, and those of typed tables,
     /// have one length.
@@ -50,22 +55,32 @@ pub struct OrderedOptions {
     pub grows: bool,
 }
 
-setters!(OrderedOptions { replicas: u8, design: Design, apart: usize, bytes: u64, grows: bool });
+setters!(OrderedOptions { replicas: u8, design: Design, apart: usize, keys_first: u16, bytes: u64, grows: bool });
 
 impl OrderedOptions {
     /// A table of `rows` keys, which grows when it needs more, otherwise with the cluster's
     /// defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> OrderedOptions {
-        OrderedOptions { rows, replicas: None, design: Design::Fine, apart: 0, bytes: None, grows: true }
+        OrderedOptions {
+            rows,
+            replicas: None,
+            design: Design::Fine,
+            apart: 0,
+            keys_first: None,
+            bytes: None,
+            grows: true,
+        }
     }
 
     /// The tables that it will consist of, for keys and values of these types: rows, bytes of a
     /// key, and bytes of a value of each. From that follows how much memory it needs.
     #[must_use]
     pub fn tables<K: Key, V: Record>(&self) -> Vec<(u64, usize, usize)> {
-        let Ok(form) = Form::of(&DynSchema::of::<K, V>()) else { return Vec::new() };
-        let [inner, leaves] = self.nodes(&form).map(|rows| (rows, size_of::<u64>(), form.shape.node_bytes()));
+        let Ok(form) = Form::of(&DynSchema::of::<K, V>(), self.keys_first) else { return Vec::new() };
+        let [inner, leaves] = self.nodes(&form);
+        let [inner, leaves] =
+            [(inner, 1), (leaves, 0)].map(|(rows, level)| (rows, size_of::<u64>(), form.shape.record_bytes(level)));
         let values = form.values.map(|_| (self.rows, K::BYTES, V::BYTES));
         [inner, leaves].into_iter().chain(values).collect()
     }

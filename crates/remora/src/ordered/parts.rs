@@ -1,6 +1,6 @@
 //! The tables that an ordered table consists of.
 
-use remora_index::btree::{SLOTTED_KEY_BYTES_MAX, SLOTTED_NODE_BYTES_MAX, Shape};
+use remora_index::btree::{LEAF_BYTES_MAX, NODE_BYTES, SLOTTED_KEY_BYTES_MAX, SLOTTED_NODE_BYTES_MAX, Shape};
 use remora_index::host::LINKS_MAX;
 use remora_node::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX, SLOT_BYTES_MAX};
 use remora_node::ring::FRAME_OVERHEAD_WORDS;
@@ -22,6 +22,8 @@ const _: () = {
     let slot = SLOTTED_NODE_BYTES_MAX.next_multiple_of(64) / size_of::<u64>();
     let (node, index) = (log::RECORD_WORDS + slot, if patches > structural { patches } else { structural });
     assert!(FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + 9 * node + 5 * index <= FRAME_BYTES_MAX / size_of::<u64>());
+    // So does one of two leaves whose keys come first, in which each value has a check.
+    assert!(4 * LEAF_BYTES_MAX + 7 * NODE_BYTES <= 9 * SLOTTED_NODE_BYTES_MAX);
 };
 
 /// What the catalog says of a node.
@@ -43,8 +45,10 @@ pub(super) fn node_key(id: u64) -> Key {
 /// How the tables of an ordered table are laid out.
 pub(super) struct Form {
     pub(super) shape: Shape,
-    /// The schema of leaves, and of inner nodes.
-    pub(super) nodes: Schema,
+    /// The schema of inner nodes.
+    pub(super) inner: Schema,
+    /// The schema of leaves.
+    pub(super) leaves: Schema,
     /// The schema of values, if leaves have no room for them.
     pub(super) values: Option<DynSchema>,
 }
@@ -52,9 +56,12 @@ pub(super) struct Form {
 impl Form {
     /// The form of an ordered table of this schema. Keys of different lengths are padded if a
     /// record can have them as its key; otherwise nodes are slotted.
-    pub(super) fn of(schema: &DynSchema) -> Result<Form, MemoryError> {
+    pub(super) fn of(schema: &DynSchema, leaf_entries: Option<u16>) -> Result<Form, MemoryError> {
         let (keys, values) = (schema.keys(), schema.values());
         let key_bytes = padded_bytes(keys);
+        if let Some(entries) = leaf_entries {
+            return Form::keys_first(schema, entries.into());
+        }
         let inline = Shape::new(key_bytes.min(KEY_BYTES_MAX), padded_bytes(values));
         let apart = DynSchema::new(schema.description(), Lengths::Exactly(key_bytes), values);
         // What is behind a key: its length, and the number of a part of its value.
@@ -67,7 +74,26 @@ impl Form {
         schema.check_lengths((what, KEY_BYTES_MAX - of_part), values_max)?;
         let refused = || MemoryError::limit(what, key_bytes as u64, KEY_BYTES_MAX as u64);
         let shape = inline.or_else(|| Shape::new(key_bytes, 0)).ok_or_else(refused)?;
-        Ok(Form { shape, nodes: of_nodes(schema, &shape), values: inline.is_none().then_some(apart) })
+        Ok(Form::with(schema, shape, inline.is_none().then_some(apart)))
+    }
+
+    /// The form of an ordered table whose leaves have this many entries, and their keys first.
+    fn keys_first(schema: &DynSchema, entries: usize) -> Result<Form, MemoryError> {
+        let (key_bytes, value_bytes) = (padded_bytes(schema.keys()), padded_bytes(schema.values()));
+        let what = "bytes of a key of an ordered table whose leaves have their keys first";
+        let keys_max = KEY_BYTES_MAX - usize::from(!schema.keys().is_one());
+        schema.check_lengths((what, keys_max), DYN_VALUE_BYTES_MAX)?;
+        let shape = Shape::keys_first(key_bytes, value_bytes, entries).ok_or_else(|| {
+            let what = "bytes of the keys and values of a leaf, which has at least four entries";
+            let wanted = entries.saturating_mul(key_bytes.saturating_add(value_bytes.next_multiple_of(8)));
+            MemoryError::limit(what, wanted as u64, LEAF_BYTES_MAX as u64)
+        })?;
+        Ok(Form::with(schema, shape, None))
+    }
+
+    fn with(schema: &DynSchema, shape: Shape, values: Option<DynSchema>) -> Form {
+        let [inner, leaves] = [1, 0].map(|level| of_nodes(schema, &shape, level));
+        Form { shape, inner, leaves, values }
     }
 
     fn slotted(schema: &DynSchema) -> Result<Form, MemoryError> {
@@ -78,18 +104,18 @@ impl Form {
         let refused = || MemoryError::limit(what, keys.max() as u64, DYN_KEY_BYTES_MAX as u64);
         let shape = inline.or_else(|| Shape::up_to(keys.max(), 0)).ok_or_else(refused)?;
         let apart = || DynSchema::new(schema.description(), keys, values);
-        Ok(Form { shape, nodes: of_nodes(schema, &shape), values: inline.is_none().then(apart) })
+        Ok(Form::with(schema, shape, inline.is_none().then(apart)))
     }
 }
 
-/// The schema of the tables of nodes.
-fn of_nodes(schema: &DynSchema, shape: &Shape) -> Schema {
+/// The schema of the table of inner nodes (`level` 1), or of leaves (0).
+fn of_nodes(schema: &DynSchema, shape: &Shape, level: u16) -> Schema {
     let (keys, values) = (schema.keys(), schema.values());
     let of = format!("{NODE}, of {}", schema.description());
     Schema {
         text: format!("{of}; keys of {keys}, values of {values}"),
         fingerprint: Fingerprint::of(&of, shape.key_bytes(), padded_bytes(values)),
         key_bytes: size_of::<u64>(),
-        value_bytes: shape.node_bytes(),
+        value_bytes: shape.bytes_of(level),
     }
 }

@@ -13,6 +13,8 @@ use crate::transaction::Transaction;
 /// Leaves of 992 bytes that a scan asks for at a time: as many as one round has room for, under
 /// every protocol.
 const AHEAD_MAX: usize = 60;
+/// Leaves that a scan asks for at a time, however small they are.
+const AHEAD_LEAVES_MAX: usize = 120;
 
 /// Which end of a range a scan begins at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,7 +103,7 @@ impl Tree {
     ) -> Result<(), Error> {
         let own = self.directory.of_an_operation();
         let directory = own.as_ref().unwrap_or(&self.directory);
-        let (mut ahead, ahead_max) = (0, AHEAD_MAX * NODE_BYTES / self.shape.node_bytes());
+        let (mut ahead, ahead_max) = (0, (AHEAD_MAX * NODE_BYTES / self.shape.bytes_of(0)).min(AHEAD_LEAVES_MAX));
         while found.left() > 0 {
             if ahead == 0 {
                 // Not more than it probably needs: others' changes of leaves that are not needed

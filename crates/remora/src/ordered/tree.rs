@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use remora_index::btree::{Damaged, Node, Shape};
-use remora_txn::{Abort, Intent};
+use remora_txn::{Abort, Intent, Part};
 
 use super::directory::Directory;
 use super::parts::node_key;
@@ -63,6 +63,17 @@ impl Tree {
     /// Names a node for what the transaction is about to do with it.
     pub(super) fn name_node(&self, tx: &mut Transaction<'_, '_>, table: &RawTable, id: u64, intent: Intent) -> RawSlot {
         tx.name_raw(table.handle(), &node_key(id), intent)
+    }
+
+    /// Names a leaf for what the transaction is about to do with it, and says how much of it is
+    /// needed.
+    pub(super) fn name_leaf(&self, tx: &mut Transaction<'_, '_>, id: u64, purpose: (Intent, Part)) -> RawSlot {
+        tx.name_part(self.leaves.handle(), &node_key(id), purpose)
+    }
+
+    /// How much of a leaf a lookup needs at first.
+    pub(super) fn looked_at(&self) -> Part {
+        if self.shape.leaf_parts().is_some() { Part::Head } else { Part::Whole }
     }
 
     pub(super) fn node<'n>(&self, bytes: &'n [u8]) -> Result<NodeView<'n>, Error> {

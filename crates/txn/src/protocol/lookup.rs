@@ -25,7 +25,7 @@ use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
 use crate::protocol::spec::FirstRead;
 use crate::rpc::{self, CROWDED, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
-use crate::sets::{Fetch, Intent, LocationSource, Place, Sets, Span, registered};
+use crate::sets::{Fetch, Intent, LocationSource, Part, Place, Sets, Span, head, registered};
 use crate::tx::Tx;
 
 /// The result of a look at the words of a record.
@@ -129,7 +129,10 @@ impl Tx<'_> {
         let unchecked = self.state.spec.reads_unchecked || mutant!(AcceptTorn);
         let Sets { tables, items, arena, .. } = &mut self.state.sets;
         let item = &mut items[index];
-        let shape = registered(tables, item.table).shape();
+        let whole = registered(tables, item.table).shape();
+        // An answer of the primary's CPU has the whole record, whatever was asked for.
+        let head = head(tables, item).filter(|head| size_of_val(words) == head.record_bytes());
+        let shape = head.as_ref().unwrap_or(whole);
         let fetched = FetchedRecord::new(words, shape);
         // Under this transaction's own lock, no other client changes it.
         let is_mine = shape.validated(words).is_some_and(|header| header.lock.is_held_by(self.id));
@@ -153,6 +156,7 @@ impl Tx<'_> {
             return Examined::Another;
         }
         item.keep(arena, &record);
+        item.has = if head.is_some() { Part::Head } else { Part::Whole };
         Examined::Kept
     }
 
@@ -292,9 +296,11 @@ impl Tx<'_> {
             if header.is_none_or(|header| header.version != before.version) || before.location != location {
                 return Err(Abort::Changed.into());
             }
-            *item = before;
-            item.fetch = Fetch::Here;
-            return Ok(Examined::Kept);
+            if before.has == Part::Whole {
+                *item = before;
+                item.fetch = Fetch::Here;
+                return Ok(Examined::Kept);
+            }
         }
         match self.examine(index, record) {
             Examined::Another => {
@@ -307,9 +313,6 @@ impl Tx<'_> {
                 }
                 Ok(Examined::Unstable(Abort::Changed))
             }
-            Examined::Kept if before.fetched_before() == Some(false) && self.state.sets.items[index].existed => {
-                Err(Abort::Changed.into())
-            }
             Examined::Unstable(why) => {
                 // The location is known now, and the holder is about to release the lock. So the
                 // next step is a READ.
@@ -319,6 +322,7 @@ impl Tx<'_> {
                 }
                 Ok(Examined::Unstable(why))
             }
+            Examined::Kept if !self.state.sets.items[index].is_as(&before) => Err(Abort::Changed.into()),
             seen => Ok(seen),
         }
     }

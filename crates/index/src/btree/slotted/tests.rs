@@ -21,10 +21,10 @@ fn change(shape: Shape, image: &mut Image) -> Node<&mut [u8]> {
 
 #[test]
 fn nodes_have_the_room_that_is_said() {
-    assert_eq!(shape().node_bytes(), 42 * LINE - OF_RECORD);
-    assert_eq!(shape().node_bytes(), 2656);
-    assert_eq!(Shape::up_to(100, 8).unwrap().node_bytes(), NODE_BYTES);
-    assert_eq!(Shape::up_to(512, SLOTTED_VALUE_BYTES_MAX).unwrap().node_bytes(), 3040);
+    assert_eq!(shape().bytes_of(0), 42 * LINE - OF_RECORD);
+    assert_eq!(shape().bytes_of(0), 2656);
+    assert_eq!(Shape::up_to(100, 8).unwrap().bytes_of(0), NODE_BYTES);
+    assert_eq!(Shape::up_to(512, SLOTTED_VALUE_BYTES_MAX).unwrap().bytes_of(0), 3040);
     assert_eq!(Shape::up_to(513, 8), None);
     assert_eq!(Shape::up_to(0, 8), None);
     assert_eq!(Shape::up_to(8, SLOTTED_VALUE_BYTES_MAX + 1), None);

@@ -11,7 +11,7 @@ use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
 use crate::limits::LOOKUP_ATTEMPTS;
-use crate::sets::{Fetch, Intent, Lock, Sets, registered, shape};
+use crate::sets::{Fetch, Intent, Lock, Part, Sets, head, registered, shape};
 use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
 
@@ -107,7 +107,7 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
 fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) -> bool {
     let sets = &tx.state.sets;
     let item = sets.items[index];
-    let bytes = sets.shape(&item).record_bytes();
+    let bytes = sets.read_bytes(&item);
     if !round.has_room(2, bytes + 4 * 8) {
         return false;
     }
@@ -192,7 +192,8 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
     let released = tx.state.released.holder;
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
-    let record = match check(FetchedRecord::new(words, shape(tables, item))) {
+    let head = head(tables, item);
+    let record = match check(FetchedRecord::new(words, head.as_ref().unwrap_or(shape(tables, item)))) {
         Ok(record) => record,
         Err(why) => return Ok(unstable(why)),
     };
@@ -212,10 +213,12 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
     if !its_own {
         return look_up_again(tx, index);
     }
-    if item.fetched_before() == Some(false) && !item.structural {
+    let before = *item;
+    item.keep(arena, &record);
+    item.has = if head.is_some() { Part::Head } else { Part::Whole };
+    if !item.structural && !item.is_as(&before) {
         return Err(Abort::Changed.into());
     }
-    item.keep(arena, &record);
     item.current = item.at_primary && is_nobodys(record.lock(), released);
     if item.lock == Lock::Held || mutant!(LogWithoutLocks) {
         item.keep_before(arena, &record);

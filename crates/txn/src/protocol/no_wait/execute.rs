@@ -73,7 +73,7 @@ fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) -> Result<(), Stop> {
 fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> Result<(), Stop> {
     let me = tx.id.lock();
     let item = tx.state.sets.items[index];
-    let bytes = tx.state.sets.table(item.table).shape().record_bytes();
+    let bytes = tx.state.sets.read_bytes(&item);
     let room = round.has_room(2, bytes + 4 * 8);
     let item = &mut tx.state.sets.items[index];
     item.asked = room;
@@ -192,11 +192,7 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, found: LocationSource, words: &
     match seen {
         Examined::Kept => {
             let item = &mut tx.state.sets.items[index];
-            let is_same = match before.fetched_before() {
-                None => true,
-                Some(true) => item.existed && item.version == before.version,
-                Some(false) => !item.existed,
-            };
+            let is_same = item.is_as(&before);
             item.prepared &= !item.existed;
             if !item.existed && item.intent != Intent::Insert {
                 // An insert needs the links of the key's chain.

@@ -4,7 +4,7 @@
 use remora_fabric::{Completed, Round};
 use remora_index::cluster_hash::BUCKET_BYTES;
 
-use crate::error::Stop;
+use crate::error::{Abort, Stop};
 use crate::protocol::lookup::{Examined, ask_host, hear};
 use crate::sets::{Fetch, Intent};
 use crate::tx::{Tx, Waiting};
@@ -42,6 +42,7 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
         }
         Fetch::Record(found) => match tx.examine(index, done.words(item.read)) {
             Examined::Another => tx.look_up_again(index, found).map(|()| Examined::Another),
+            Examined::Kept if !tx.state.sets.items[index].is_as(&item) => Err(Abort::Changed.into()),
             seen => Ok(seen),
         },
         Fetch::Ask | Fetch::Place(_) => tx.host_answered(index, done.reply(item.call)),
@@ -57,7 +58,7 @@ fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
         let item = sets.items[index];
         let bytes = match item.fetch {
             Fetch::Probe(..) => BUCKET_BYTES,
-            Fetch::Record(_) => sets.table(item.table).shape().record_bytes(),
+            Fetch::Record(_) => sets.read_bytes(&item),
             Fetch::Ask | Fetch::Place(_) => {
                 tx.preparing |= matches!(item.fetch, Fetch::Place(Intent::Insert));
                 ask_host(sets, index, round);
