@@ -3,7 +3,9 @@
 use clap::Args;
 use remora::Design;
 use remora::floors::fabric::Headroom;
-use remora_workload::ycsb::{Distribution, InsertOrder, Kind, Mix, OPERATIONS_MAX, Size, VALUE_BYTES, Ycsb};
+use remora_workload::ycsb::{
+    Distribution, InsertOrder, Kind, Mix, OPERATIONS_MAX, OrderedSize, Size, VALUE_BYTES, Ycsb,
+};
 use serde::Serialize;
 
 use crate::bench::Bench;
@@ -62,6 +64,10 @@ pub(crate) struct YcsbOptions {
     /// (inserts are at its end) [default: hashed].
     #[arg(long, value_name = "ORDER", value_parser = ["hashed", "ordered"])]
     insert_order: Option<String>,
+    /// Entries of an ordered table's leaf, whose keys then come first: a lookup reads the keys, and
+    /// then one value, instead of a whole leaf of 1 KiB.
+    #[arg(long, value_name = "ENTRIES", value_parser = clap::value_parser!(u16).range(4..=256))]
+    keys_first: Option<u16>,
     /// Number of records for which there is room beside the loaded ones [default: what a run of
     /// this length inserts].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1 << 38))]
@@ -107,7 +113,9 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
     agrees("--inserts", options.inserts, found.inserts)?;
     let table = if found.ordered.is_some() { "ordered" } else { "hash" };
     agrees("--table", options.table.as_deref(), table)?;
-    let insert_order = found.ordered.map(|(_, order)| order.name());
+    let insert_order = found.ordered.map(|ordered| ordered.order.name());
+    let keys_first = found.ordered.and_then(|ordered| ordered.keys_first);
+    agrees("--keys-first", options.keys_first, keys_first.unwrap_or(0))?;
     agrees("--insert-order", options.insert_order.as_deref(), insert_order.unwrap_or("a hash table"))?;
     if mix.read == Kind::Scan && found.ordered.is_none() {
         return Err(Failure::new(
@@ -135,6 +143,7 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
         inserts: Some(found.inserts),
         table: Some(table.to_owned()),
         insert_order: insert_order.map(str::to_owned),
+        keys_first,
         ..options.clone()
     };
     bench.run(&opened, &config)
@@ -143,7 +152,7 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
 impl YcsbOptions {
     /// Returns the placement of the tree nodes, and the order of records, if the table is an
     /// ordered one.
-    fn ordered(&self, mix: &Mix) -> Result<Option<(Design, InsertOrder)>, Failure> {
+    fn ordered(&self, mix: &Mix) -> Result<Option<OrderedSize>, Failure> {
         let design = match self.design.as_str() {
             "hybrid" => Design::Hybrid(0),
             "coarse" => Design::Coarse(0),
@@ -163,9 +172,18 @@ impl YcsbOptions {
             Some("hash") if self.insert_order.is_some() => {
                 Err(Failure::new(format!("--insert-order {}", order.name()), "a hash table has no order"))
             }
-            None if design == Design::Fine && self.insert_order.is_none() && mix.read != Kind::Scan => Ok(None),
+            Some("hash") if self.keys_first.is_some() => {
+                Err(Failure::new("--keys-first".to_owned(), "a hash table has no leaves"))
+            }
+            None if design == Design::Fine
+                && self.insert_order.is_none()
+                && self.keys_first.is_none()
+                && mix.read != Kind::Scan =>
+            {
+                Ok(None)
+            }
             Some("hash") => Ok(None),
-            _ => Ok(Some((design, order))),
+            _ => Ok(Some(OrderedSize { design, order, keys_first: self.keys_first })),
         }
     }
 

@@ -26,6 +26,6 @@ pub use error::{MemoryError, OfTable, SchemaShown};
 pub use id::{ShardId, TableId};
 pub use identity::{GivenUp, Identity};
 pub use metadata::{
-    Cells, Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement,
-    Stage, TableEntry, TableSpec, Tombstone,
+    Cells, Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica,
+    ShardPlacement, Stage, TableEntry, TableSpec, Tombstone,
 };

@@ -121,8 +121,8 @@ pub use format::{generation_local, newest, publish, read, read_local};
 pub use growth::{begin_growth, fill_larger, finish_growth};
 pub use placement::{Wanted, arranged, arrangement, rearrange, room, without};
 pub use tables::{
-    Cells, Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement,
-    Stage, TableEntry, TableSpec, Tombstone,
+    Cells, Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica,
+    ShardPlacement, Stage, TableEntry, TableSpec, Tombstone,
 };
 
 pub use crate::bytes::{read_bytes, write_bytes, zero};

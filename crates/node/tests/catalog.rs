@@ -11,8 +11,9 @@ use remora_node::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYT
 use remora_node::metadata::Wanted;
 use remora_node::node::{self, FORMAT, Place, REGION};
 use remora_node::{
-    Cells, Discipline, Fingerprint, GivenUp, Grows, Growth, Layout, MemoryError, Metadata, ReadScheme, Registration, Replica,
-    ShardId, ShardPlacement, Stage, TableEntry, TableId, TableSpec, Tombstone, follow_leader, identity, metadata,
+    Cells, Discipline, Fingerprint, GivenUp, Grows, Growth, Layout, MemoryError, Metadata, ReadScheme, Registration,
+    Replica, ShardId, ShardPlacement, Stage, TableEntry, TableId, TableSpec, Tombstone, follow_leader, identity,
+    metadata,
 };
 
 const NODE: NodeId = NodeId(0);

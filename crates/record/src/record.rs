@@ -161,11 +161,7 @@ pub fn layout_with_cells(
     let whole = layout(key_bytes, value_max, ReadScheme::Checksum)?;
     let cells = Cells { head_bytes: (head_words * WORD_BYTES) as u32, cell_bytes: (cell_words * WORD_BYTES) as u16 };
     let used = usize::from(whole.value_at) + value_max + count * WORD_BYTES;
-    Ok(Layout {
-        slot_bytes: used.next_multiple_of(LINE_BYTES) as u32,
-        cells: Some(cells),
-        ..whole
-    })
+    Ok(Layout { slot_bytes: used.next_multiple_of(LINE_BYTES) as u32, cells: Some(cells), ..whole })
 }
 
 /// Returns the shape of a *structural record*: a word of an index that clients change as they
@@ -1137,7 +1133,8 @@ mod tests {
             slot[at as usize / 8..][..bytes / 8].to_vec()
         };
         let [one, other] = [(4, 0), (5, 7)].map(|(version, by)| slot(&shape, 0, version << 1, &[9], &value(by)));
-        let of_head = |slot: &[u64]| FetchedRecord::new(&slot[..head.record_bytes() / 8], &head).check().unwrap().version();
+        let of_head =
+            |slot: &[u64]| FetchedRecord::new(&slot[..head.record_bytes() / 8], &head).check().unwrap().version();
         let stable = FetchedRecord::new(&one[..head.record_bytes() / 8], &head).check().unwrap();
         let mut words = Vec::new();
         stable.copy_value(&mut words);
@@ -1156,9 +1153,11 @@ mod tests {
         assert_eq!((shape.cell_place(3), shape.cell_place(usize::MAX)), (None, None));
         let none = RecordShape::of(&layout(8, 100, ReadScheme::Checksum).unwrap());
         assert_eq!((none.head(), none.cell_place(0)), (None, None));
-        assert!([(8, 0, 3), (8, 8, 0), (0, 1 << 16, 1), (1 << 15, 1 << 12, 8)]
-            .into_iter()
-            .all(|(head, cell, count)| layout_with_cells(8, head, cell, count).is_err()));
+        assert!(
+            [(8, 0, 3), (8, 8, 0), (0, 1 << 16, 1), (1 << 15, 1 << 12, 8)]
+                .into_iter()
+                .all(|(head, cell, count)| layout_with_cells(8, head, cell, count).is_err())
+        );
     }
 
     #[test]

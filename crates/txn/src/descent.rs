@@ -88,6 +88,7 @@ impl Descent {
         (wanted, id): (&Wanted<'_>, u64),
         reply: &mut Vec<u64>,
     ) -> Option<()> {
+        self.levels += 1;
         let Presence::Linked { bucket_slot, entry, location } = leaves.find(region, &node_key(id)?) else {
             reply.push(0);
             return Some(());

@@ -212,7 +212,8 @@ impl Session {
             (tx.silent, tx.preparing) = (true, true);
             let named = tx.state.loose.len().min(SET_MAX);
             for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
-                let slot = tx.state.sets.want_here(table, &key, (Intent::Insert, Part::Whole), tx.state.spec.execute)?;
+                let slot =
+                    tx.state.sets.want_here(table, &key, (Intent::Insert, Part::Whole), tx.state.spec.execute)?;
                 // The key stays loose until the answer has been heard, even if this future is
                 // dropped before it has asked.
                 let number = tx.state.sets.number(slot)?;

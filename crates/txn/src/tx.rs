@@ -223,7 +223,8 @@ impl<'s> Tx<'s> {
             let Sets { tables, arena, .. } = &mut self.state.sets;
             let (words, shape) = (done.words(read), shape(tables, &item));
             let unchecked = self.state.spec.reads_unchecked || mutant!(CellOfAnyState);
-            let found = if unchecked { words.split_last().map(|(_, cell)| cell) } else { shape.cell_of(words, item.version) };
+            let found =
+                if unchecked { words.split_last().map(|(_, cell)| cell) } else { shape.cell_of(words, item.version) };
             let Some(found) = found else { return Err(Abort::Changed.into()) };
             let span = Span { at: arena.len() as u32, words: found.len() as u32 };
             arena.extend_from_slice(found);

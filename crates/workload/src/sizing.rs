@@ -34,8 +34,8 @@ impl TableSize {
     }
 
     /// Returns the sizes of the tables that an ordered table of `rows` rows consists of.
-    pub(crate) fn of_ordered<K: Key, V: Record>(rows: u64) -> Vec<TableSize> {
-        let tables = OrderedOptions::for_rows(rows).tables::<K, V>();
+    pub(crate) fn of_ordered<K: Key, V: Record>(options: OrderedOptions) -> Vec<TableSize> {
+        let tables = options.tables::<K, V>();
         tables.into_iter().map(|(rows, key_bytes, value_bytes)| TableSize::new(rows, key_bytes, value_bytes)).collect()
     }
 

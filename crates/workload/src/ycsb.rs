@@ -104,9 +104,27 @@ pub struct Size {
     pub inserts: u64,
     /// The bytes of a value, one of [`VALUE_BYTES`].
     pub value_bytes: usize,
-    /// For an ordered table: where its nodes lie, and in which order its records are. `None` for a
-    /// hash table.
-    pub ordered: Option<(Design, InsertOrder)>,
+    /// What there is to say of an ordered table. `None` for a hash table.
+    pub ordered: Option<OrderedSize>,
+}
+
+/// How the records of an ordered table lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OrderedSize {
+    /// Where its nodes lie.
+    pub design: Design,
+    /// The order of its records.
+    pub order: InsertOrder,
+    /// Entries of a leaf whose keys come first ([`OrderedOptions::keys_first`]).
+    pub keys_first: Option<u16>,
+}
+
+impl OrderedSize {
+    fn options(self, rows: u64) -> OrderedOptions {
+        let mut options = OrderedOptions::for_rows(rows).design(self.design);
+        options.keys_first = self.keys_first;
+        options
+    }
 }
 
 /// The sizes of values: of one line with the header, of a few lines, and YCSB's ten fields of 100
@@ -169,7 +187,7 @@ struct Loaded<'s>(&'s Size);
 impl Opening for Loaded<'_> {
     fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError> {
         Ok(match self.0.ordered {
-            Some((_, order)) => Rows::Ordered(Tree { table: cluster.open_ordered(TABLE)?, order }),
+            Some(OrderedSize { order, .. }) => Rows::Ordered(Tree { table: cluster.open_ordered(TABLE)?, order }),
             None => Rows::Hash(cluster.open_table(TABLE)?),
         })
     }
@@ -178,8 +196,8 @@ impl Opening for Loaded<'_> {
 impl Opening for &Size {
     fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError> {
         let row = |key| Row::new(key, 0, 0);
-        if let Some((design, order)) = self.ordered {
-            let options = OrderedOptions::for_rows(self.rows()).design(design).grows(false);
+        if let Some(ordered) = self.ordered {
+            let (options, order) = (ordered.options(self.rows()).grows(false), ordered.order);
             let mut places: Vec<(u64, u64)> = (0..self.records).map(|key| (order.place(key), key)).collect();
             places.sort_unstable();
             let rows = places.into_iter().map(|(place, key)| (place, row(key)));
@@ -219,6 +237,8 @@ const TABLE: &str = "usertable";
 /// A bit of the parameter that describes the table. The parameter has its kind in 8 bits and its
 /// node in 16. This bit is set if records are hashed.
 const HASHED: u64 = 1 << 24;
+/// Where the parameters of a run have the entries of a leaf whose keys come first.
+const KEYS_FIRST_SHIFT: u32 = 32;
 
 /// The largest number of records that a scan asks for. Their number is drawn evenly from 1 on.
 pub const SCAN_MAX: u64 = 100;
@@ -370,7 +390,7 @@ impl Ycsb {
     pub fn node_bytes(size: &Size, setting: &Setting) -> u64 {
         fn tables<const WORDS: usize>(size: &Size) -> Vec<TableSize> {
             match size.ordered {
-                Some(_) => TableSize::of_ordered::<u64, Row<WORDS>>(size.rows()),
+                Some(ordered) => TableSize::of_ordered::<u64, Row<WORDS>>(ordered.options(size.rows())),
                 None => vec![TableSize::of::<u64, Row<WORDS>>(size.rows())],
             }
         }
@@ -381,7 +401,7 @@ impl Ycsb {
         };
         let memory_nodes = match size.ordered {
             // One node may have all of the table.
-            Some((Design::Hybrid(_) | Design::Coarse(_), _)) => 1,
+            Some(OrderedSize { design: Design::Hybrid(_) | Design::Coarse(_), .. }) => 1,
             _ => setting.memory_nodes,
         };
         sizing::node_bytes(&tables, &Setting { memory_nodes, ..*setting })
@@ -572,7 +592,8 @@ impl Workload for Ycsb {
             _ => Some(Design::Coarse(node)),
         };
         let order = if kind & HASHED == 0 { InsertOrder::Ordered } else { InsertOrder::Hashed };
-        let ordered = design.map(|design| (design, order));
+        let keys_first = Some((kind >> KEYS_FIRST_SHIFT) as u16).filter(|entries| *entries > 0);
+        let ordered = design.map(|design| OrderedSize { design, order, keys_first });
         let size = Size { records, inserts, value_bytes: value_bytes as usize, ordered };
         Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, Loaded(&size))?, size))
     }
@@ -580,13 +601,15 @@ impl Workload for Ycsb {
     fn parameters(&self) -> guestbook::Parameters {
         let mut parameters = [0; PARAMETERS];
         let Size { records, inserts, value_bytes, ordered } = self.size;
-        let kind = match ordered {
-            None => 0,
-            Some((Design::Fine, _)) => 1,
-            Some((Design::Hybrid(node), _)) => 2 | u64::from(node) << 8,
-            Some((Design::Coarse(node), _)) => 3 | u64::from(node) << 8,
-        };
-        let kind = if matches!(ordered, Some((_, InsertOrder::Hashed))) { kind | HASHED } else { kind };
+        let kind = ordered.map_or(0, |OrderedSize { design, order, keys_first }| {
+            let design = match design {
+                Design::Fine => 1,
+                Design::Hybrid(node) => 2 | u64::from(node) << 8,
+                Design::Coarse(node) => 3 | u64::from(node) << 8,
+            };
+            let order = if order == InsertOrder::Hashed { HASHED } else { 0 };
+            design | order | u64::from(keys_first.unwrap_or(0)) << KEYS_FIRST_SHIFT
+        });
         parameters[..4].copy_from_slice(&[records, inserts, value_bytes as u64, kind]);
         parameters
     }

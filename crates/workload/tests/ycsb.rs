@@ -6,7 +6,9 @@ mod support;
 use remora::protocol::Protocol;
 use remora::{Cluster, ClusterOptions, Design, Error, Intent, Ordered, Table, Transaction, Worker, WorkerOptions};
 use remora_workload::driver::{self, Length, RunOptions};
-use remora_workload::ycsb::{Distribution, Done, InsertOrder, Kind, Mix, OPERATIONS_MAX, Row, Size, VALUE_BYTES, Ycsb};
+use remora_workload::ycsb::{
+    Distribution, Done, InsertOrder, Kind, Mix, OPERATIONS_MAX, OrderedSize, Row, Size, VALUE_BYTES, Ycsb,
+};
 use remora_workload::{After, Invariant, Prng, Setting, Statistics, Workload};
 
 use support::{assert_sound, is_long, serializable};
@@ -34,11 +36,16 @@ fn size(records: u64, inserts: u64) -> Size {
 
 const ORDERS: [InsertOrder; 2] = [InsertOrder::Hashed, InsertOrder::Ordered];
 
-/// Returns the size of an ordered table, of each design and each order in turn. Six numbers give
-/// all combinations.
+/// Returns the size of an ordered table, of each design, each order and both kinds of leaves in
+/// turn. Twelve numbers give all combinations.
 fn in_order(size: Size, number: usize) -> Size {
     let design = [Design::Fine, Design::Hybrid(1), Design::Coarse(0)][number % 3];
-    Size { ordered: Some((design, ORDERS[number % 2])), ..size }
+    let keys_first = (number % 4 > 1).then_some(8);
+    Size { ordered: Some(OrderedSize { keys_first, ..tree(design, ORDERS[number % 2]) }), ..size }
+}
+
+fn tree(design: Design, order: InsertOrder) -> OrderedSize {
+    OrderedSize { design, order, keys_first: None }
 }
 
 /// Returns one of YCSB's mixes, with `operations` operations in a transaction.
@@ -203,7 +210,7 @@ fn records_are_where_their_order_says() {
     const INSERTS: u64 = 2_000;
     for order in ORDERS {
         let cluster = options(Protocol::DRTM_R, 1).open().unwrap();
-        let size = Size { ordered: Some((Design::Fine, order)), ..size(RECORDS, INSERTS) };
+        let size = Size { ordered: Some(tree(Design::Fine, order)), ..size(RECORDS, INSERTS) };
         let parameters = Ycsb::load(&cluster, size).unwrap().parameters();
         let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         let (mut random, mut done) = (Prng::new(1), Done::default());
@@ -244,7 +251,7 @@ fn records_are_where_their_order_says() {
 fn scans_find_what_is_broken() {
     for order in ORDERS {
         let cluster = options(Protocol::DRTM_R, 1).open().unwrap();
-        let ycsb = Ycsb::load(&cluster, Size { ordered: Some((Design::Fine, order)), ..size(50, 10) }).unwrap();
+        let ycsb = Ycsb::load(&cluster, Size { ordered: Some(tree(Design::Fine, order)), ..size(50, 10) }).unwrap();
         let tree: Ordered<u64, Value> = cluster.open_ordered("usertable").unwrap();
         let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         let scan = |worker: &mut Worker| {
@@ -329,7 +336,13 @@ fn nodes_are_sized_for_the_records() {
         for (value_bytes, protocol) in [(32, Protocol::FORD), (128, Protocol::DRTM_R), (1_000, Protocol::FORD)] {
             let [hashed, ordered] = ORDERS;
             let trees = [(Design::Fine, ordered), (Design::Fine, hashed), (Design::Coarse(0), hashed)];
-            for ordered in [None].into_iter().chain(trees.map(Some)) {
+            let mut trees = trees.map(|(design, order)| Some(tree(design, order)));
+            if value_bytes == 128
+                && let Some(tree) = &mut trees[1]
+            {
+                tree.keys_first = Some(16);
+            }
+            for ordered in [None].into_iter().chain(trees) {
                 let (setting, size) = (
                     Setting { memory_nodes, replicas, workers: 1, coroutines: 2 },
                     Size { records, inserts: 1_000, value_bytes, ordered },

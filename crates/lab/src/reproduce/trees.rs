@@ -17,7 +17,7 @@ use remora::protocol::Protocol;
 use remora::{Cluster, Design, Error, OpenError, Ordered, OrderedOptions, Session, Transaction, TransactionOptions};
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::guestbook::{PARAMETERS, Parameters};
-use remora_workload::ycsb::{InsertOrder, Size, Ycsb};
+use remora_workload::ycsb::{InsertOrder, OrderedSize, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -368,7 +368,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let workers = (machines * threads) as u64;
     let setting = Setting { memory_nodes: SERVERS, replicas: 1, workers, coroutines: coroutines as u64 };
     // A server must have room for the whole tree.
-    let ordered = Some((Design::Coarse(0), InsertOrder::Ordered));
+    let ordered = Some(OrderedSize { design: Design::Coarse(0), order: InsertOrder::Ordered, keys_first: None });
     let size = Size { records: scale.keys, inserts: 2 * ROOM, value_bytes: 32, ordered };
     let bench = Bench {
         sim: SimOptions { deployment: Deployment::Disaggregated, ..as_the_texts(profile, scale.seed) },

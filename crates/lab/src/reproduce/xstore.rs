@@ -14,16 +14,19 @@
 //!
 //! *Ordered tables* are Remora's: leaves of 1 KiB, transactions, and inserts that split leaves.
 
+mod store;
+
 use std::time::{Duration, Instant};
 
-use remora::Design;
 use remora::floors::index::learned::{Learned, Size};
 use remora::protocol::Protocol;
+use remora::{Cluster, Design, Ordered, OrderedOptions};
 use remora_fabric::FabricError;
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
-use remora_workload::ycsb::{self, Distribution, InsertOrder, Kind, Mix, Ycsb, Zipf};
+use remora_workload::ycsb::{self, InsertOrder, OrderedSize, Ycsb, Zipf};
 use remora_workload::{Prng, Setting};
 
+use self::store::{Mix, Store};
 use super::{Measurement, ReproduceError, Reproduction, Row, Run, as_the_texts, measure, measured, run_all, violated};
 use crate::Bench;
 use crate::hardware::rig::{Client, Rig};
@@ -40,7 +43,7 @@ pub struct Scale {
     pub machines: Vec<usize>,
     /// The number of threads of each machine.
     pub threads: usize,
-    /// The number of client machines for ordered tables. Their threads have two coroutines each.
+    /// The number of client machines for ordered tables.
     pub of_tables: usize,
     /// Virtual time that is counted for bare verbs, in microseconds.
     pub measure_us: u64,
@@ -61,7 +64,7 @@ impl Scale {
             keys: 1_000_000,
             machines: vec![1, 2, 4, 8, 15],
             threads: 24,
-            of_tables: 6,
+            of_tables: 15,
             measure_us: 400,
             measure: Duration::from_millis(2),
             parallel: super::parallel(),
@@ -112,6 +115,8 @@ const MODEL_NS: u64 = 350;
 const WALK_NS: u64 = 2140;
 /// CPU time that Remora's ordered tables charge a memory node for a descent: see `remora_txn`.
 const SERVE_NS: u64 = 308 + 70 * LEVELS;
+/// The number of coroutines of a thread.
+const COROUTINES: usize = 4;
 /// The number of links that a lookup follows at most.
 const HOPS_MAX: u64 = 4;
 
@@ -172,7 +177,7 @@ impl Index {
         let lows: Vec<u64> = lows(keys, seed).collect();
         let learned = Learned::of_leaves(8, lows.iter().zip(1..).map(|(low, id)| (low.to_be_bytes(), id)));
         let size = learned.size();
-        Index { lows, learned, size, zipf: Zipf::new(keys, Mix::THETA), keys }
+        Index { lows, learned, size, zipf: Zipf::new(keys, ycsb::Mix::THETA), keys }
     }
 
     fn draw(&self, random: &mut Prng, is_zipf: bool) -> u64 {
@@ -282,30 +287,15 @@ impl Memory {
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct InTable {
     memory: Memory,
-    workload: Workload,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Workload {
-    C,
-    /// Inserts of keys that are drawn evenly.
-    D,
-    E,
-}
-
-impl Workload {
-    fn mix(self) -> Mix {
-        let (read, read_share) = match self {
-            Workload::C => (Kind::Read, 1.0),
-            Workload::D => (Kind::Read, 0.95),
-            Workload::E => (Kind::Scan, 0.95),
-        };
-        Mix { read, read_share, other: Kind::Insert, distribution: Distribution::Uniform, operations: 1 }
-    }
+    mix: Mix,
+    /// Whether leaves have 16 slots and their keys first, as the text's. Otherwise they have 1 KiB
+    /// and are read whole.
+    keys_first: bool,
 }
 
 fn name(point: &InTable) -> String {
-    format!("ordered table, YCSB {:?}, {}", point.workload, point.memory.name())
+    let leaves = if point.keys_first { "" } else { ", whole leaves" };
+    format!("ordered table{leaves}, YCSB {:?}, {}", point.mix, point.memory.name())
 }
 
 fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceError> {
@@ -313,10 +303,14 @@ fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceErro
     const ROOM: u64 = 200_000;
     let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
     let design = if point.memory == Memory::TwoSided { Design::Coarse(0) } else { Design::Fine };
-    let ordered = Some((design, InsertOrder::Hashed));
+    let keys_first = point.keys_first.then_some(SLOTS as u16);
+    let mut options = OrderedOptions::for_rows(scale.keys + ROOM).design(design).grows(false);
+    options.keys_first = keys_first;
+    // Rows of YCSB, which are larger, are enough.
+    let ordered = Some(OrderedSize { design, order: InsertOrder::Hashed, keys_first });
     let size = ycsb::Size { records: scale.keys, inserts: ROOM, value_bytes: 32, ordered };
     let workers = (scale.of_tables * scale.threads) as u64;
-    let setting = Setting { memory_nodes: 1, replicas: 1, workers, coroutines: 2 };
+    let setting = Setting { memory_nodes: 1, replicas: 1, workers, coroutines: COROUTINES as u64 };
     let bench = Bench {
         sim: SimOptions { deployment: Deployment::Disaggregated, ..as_the_texts(profile, scale.seed) },
         memory_nodes: 1,
@@ -325,18 +319,16 @@ fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceErro
         protocol: Protocol::DRTM_R,
         machines: scale.of_tables,
         threads: scale.threads,
-        coroutines: 2,
+        coroutines: COROUTINES,
         warmup: scale.measure / 10,
         measure: scale.measure,
     };
-    let load = |cluster: &_| {
-        let ycsb = Ycsb::load(cluster, size)?.with_mix(point.workload.mix());
-        Ok(match point.memory {
-            Memory::TwoSided => ycsb.without_memory(),
-            Memory::WholeIndex => ycsb,
-            Memory::Learned => ycsb.learned(),
-        })
+    let handle = |table: Ordered<u64, u64>| match point.memory {
+        Memory::TwoSided => table.without_memory(),
+        Memory::WholeIndex => table,
+        Memory::Learned => table.learned(),
     };
+    let load = |cluster: &Cluster| Store::load(cluster, (scale.keys, point.mix), options, handle);
     measure(&bench, || name(&point), load)
 }
 
@@ -402,8 +394,8 @@ fn bare_points(scale: &Scale) -> Vec<Bare> {
 }
 
 fn table_points() -> Vec<InTable> {
-    let all = [Workload::C, Workload::D, Workload::E].into_iter();
-    all.flat_map(|workload| Memory::ALL.map(|memory| InTable { memory, workload })).collect()
+    let all = [(Mix::C, true), (Mix::D, true), (Mix::E, true), (Mix::C, false)].into_iter();
+    all.flat_map(|(mix, keys_first)| Memory::ALL.map(|memory| InTable { memory, mix, keys_first })).collect()
 }
 
 /// Returns the bytes of the inner nodes above `leaves` leaves, as a client keeps them: records of
@@ -429,8 +421,8 @@ impl Results<'_> {
         *measured(&self.bare, &Bare { way, is_zipf, machines })
     }
 
-    fn table(&self, memory: Memory, workload: Workload) -> &Measurement {
-        measured(&self.tables, &InTable { memory, workload })
+    fn table(&self, memory: Memory, mix: Mix, keys_first: bool) -> &Measurement {
+        measured(&self.tables, &InTable { memory, mix, keys_first })
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -536,12 +528,12 @@ impl Results<'_> {
     }
 
     fn in_tables(&self) -> Vec<Row> {
-        let rate = |memory, workload| self.table(memory, workload).throughput;
+        let rate = |memory, mix| self.table(memory, mix, true).throughput;
         let mut rows = Vec::new();
-        for (workload, published) in [(Workload::C, None), (Workload::D, Some(53.0 / 25.0)), (Workload::E, None)] {
+        for (mix, published) in [(Mix::C, None), (Mix::D, Some(53.0 / 25.0)), (Mix::E, None)] {
             let over = |other: Memory| {
-                let ratio = rate(Memory::Learned, workload) / rate(other, workload);
-                let what = format!("ordered table, YCSB {workload:?}: learned over {}", other.name());
+                let ratio = rate(Memory::Learned, mix) / rate(other, mix);
+                let what = format!("ordered table, YCSB {mix:?}: learned over {}", other.name());
                 Row::ours(what, "x", ratio)
             };
             let whole = over(Memory::WholeIndex);
@@ -550,17 +542,37 @@ impl Results<'_> {
                 Some(published) => whole.published(published, SOURCE).note(LEARNT),
                 None => whole.said(SOURCE),
             };
-            rows.extend([whole.holds(holds), over(Memory::TwoSided)]);
-            let label = if workload == Workload::E { "scan" } else { "read" };
-            let trips = |memory| self.table(memory, workload).by_type.get(label).map_or(0.0, |kind| kind.round_trips);
-            let what = format!("ordered table, YCSB {workload:?}: round trips of a {label}, learned");
+            let two_sided = over(Memory::TwoSided);
+            let two_sided = match mix {
+                Mix::C => {
+                    let holds = two_sided.ours >= 2.5;
+                    two_sided.published(3.7, SOURCE).holds(holds)
+                }
+                _ => two_sided,
+            };
+            rows.extend([whole.holds(holds), two_sided]);
+            let label = if mix == Mix::E { "scan" } else { "read" };
+            let trips = |memory| self.table(memory, mix, true).by_type.get(label).map_or(0.0, |kind| kind.round_trips);
+            let what = format!("ordered table, YCSB {mix:?}: round trips of a {label}, learned");
             let row = Row::ours(what, "", trips(Memory::Learned)).published(2.0, "Wei thesis, section 3.4");
-            rows.push(row.holds(trips(Memory::Learned) < 2.5).note(if workload == Workload::E {
-                SCANS
-            } else {
-                ONE_READ
-            }));
+            let row = row.holds(trips(Memory::Learned) < 2.5);
+            rows.push(if mix == Mix::E { row.note(SCANS) } else { row });
         }
+        let absolute = |memory: Memory| {
+            Row::ours(format!("ordered table, YCSB C: {}", memory.name()), "M/s", rate(memory, Mix::C) / 1e6)
+        };
+        rows.extend([
+            absolute(Memory::Learned).published(82.0, SOURCE).note(IN_TRANSACTIONS),
+            absolute(Memory::WholeIndex).published(78.0, SOURCE).note(IN_TRANSACTIONS),
+            absolute(Memory::TwoSided).published(22.2, SOURCE).note(IN_TRANSACTIONS),
+        ]);
+        let of_whole = |memory| self.table(memory, Mix::C, false);
+        let ratio = of_whole(Memory::Learned).throughput / of_whole(Memory::TwoSided).throughput;
+        let keys_first = rate(Memory::Learned, Mix::C) / of_whole(Memory::Learned).throughput;
+        rows.extend([
+            Row::ours("ordered table, YCSB C: learned, keys first over whole leaves", "x", keys_first),
+            Row::ours("ordered table, whole leaves, YCSB C: learned over two-sided", "x", ratio),
+        ]);
         rows
     }
 
@@ -593,6 +605,7 @@ const ZIPF: &str =
     "the simulated NIC does not slow down where READs meet at few addresses, as the text suspects of its own";
 const LEARNT: &str = "clients that remember all leaves learn of splits by the leaf itself here, as those with a learned cache do; the \
                       text's whole index is fetched again node by node";
-const ONE_READ: &str = "leaves have the values: one READ, and nothing to be validated beside it";
+const IN_TRANSACTIONS: &str = "each lookup is a transaction, and a leaf is a record with its key, its fences and its checks: 192 B and 40 B are \
+                               READ";
 const SCANS: &str =
     "leaves have the values: all of them at once where their number was foreseen, and once more to validate them";

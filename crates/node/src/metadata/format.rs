@@ -7,8 +7,8 @@ use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::tables::{
-    Cells, Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardPlacement, Stage,
-    TableEntry, TableSpec, Tombstone,
+    Cells, Discipline, Fingerprint, Grows, Growth, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardPlacement,
+    Stage, TableEntry, TableSpec, Tombstone,
 };
 use crate::bytes::{read_bytes, write_bytes};
 use crate::error::MemoryError;

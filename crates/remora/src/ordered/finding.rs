@@ -59,7 +59,8 @@ impl Tree {
         let mut hint = directory.find(key);
         let mut is_known = hint.is_some();
         if !is_known {
-            let question = Question { key, shape: self.shape, parent: !directory.is_forgetful(), purpose: (intent, part) };
+            let question =
+                Question { key, shape: self.shape, parent: !directory.is_forgetful(), purpose: (intent, part) };
             let located = tx.locate_in_tree(&self.inner, &self.leaves, question).await?;
             hint = located.as_ref().map(|located| located.leaf);
             if let Some(located) = located {

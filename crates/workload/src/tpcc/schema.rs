@@ -74,7 +74,7 @@ macro_rules! tables {
         impl Capacity {
             pub(super) fn tables(&self) -> Vec<TableSize> {
                 let mut tables = vec![$(TableSize::of::<$hash_key, $hash_row>(self.$hash),)*];
-                $(tables.extend(TableSize::of_ordered::<$key, $row>(self.$name));)*
+                $(tables.extend(TableSize::of_ordered::<$key, $row>(OrderedOptions::for_rows(self.$name)));)*
                 tables
             }
         }
