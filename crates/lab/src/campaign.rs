@@ -238,7 +238,7 @@ pub fn mutation_score(
 fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
     let mut caught = Caught { mutant, seed: None, what: String::new(), runs: 0 };
     let loads = match mutant {
-        Mutant::LeafByHint => &[Load::Ranges][..],
+        Mutant::LeafByHint | Mutant::CellOfAnyState => &[Load::Ranges][..],
         Mutant::GrowPastLocks => &[Load::Registers][..],
         _ => &[Load::Registers, Load::SmallBank, Load::Tatp],
     };

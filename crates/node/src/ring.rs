@@ -104,6 +104,16 @@ fn seal_kind(frame: &mut [u64], id: u64, kind: u32) {
     }
 }
 
+/// Returns the entry of a frame of a redo entry, if the frame is whole.
+#[must_use]
+pub fn entry_of(frame: &[u64]) -> Option<&[u64]> {
+    let (last, body) = frame.split_last()?;
+    let words = frame.len() as u64;
+    let is_whole = *body.get(1)? == u64::from(KIND_ENTRY) | words << 32
+        && *last == u64::from(crc32c::crc32c(body.as_bytes())) | words << 32;
+    body.get(2..).filter(|_| is_whole)
+}
+
 /// Fills in everything of an undo entry's frame except the entry, which lies in `frame[2..len -
 /// 1]`.
 #[inline]

@@ -6,9 +6,10 @@ use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 
 use remora_fabric::Lane;
+use remora_index::btree::Shape;
 use remora_node::TableId;
 use remora_record::TransactionId;
-use remora_txn::{Intent, Limit, Located, Part, Question, Stop, Tx};
+use remora_txn::{EditKind, Intent, Limit, Located, Part, Question, Stop, Taken, Tx};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Misuse, Named, Reason};
@@ -231,6 +232,18 @@ impl<'t, 's> Transaction<'t, 's> {
     ) -> Result<Option<Located>, Error> {
         let (inner, leaves) = (self.register(inner.handle())?, self.register(leaves.handle())?);
         Ok(self.tx.locate_in_tree(inner, leaves, question).await?)
+    }
+
+    /// Asks the CPU of a memory node to lock the leaf of a key for a change of one entry.
+    pub(crate) async fn take_leaf(
+        &mut self,
+        (inner, leaves): (&RawTable, &RawTable),
+        leaf: Option<u64>,
+        change: (Shape, EditKind),
+        row: (&[u8], &[u8]),
+    ) -> Result<Option<Taken>, Error> {
+        let tables = (self.register(inner.handle())?, self.register(leaves.handle())?);
+        Ok(self.tx.take_leaf(tables, leaf, change, row).await?)
     }
 
     /// Notes, for observers, that the transaction has looked for all keys of a table from `first`

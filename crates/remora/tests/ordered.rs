@@ -112,8 +112,14 @@ async fn step<const WORDS: usize>(
 ) -> Result<(), Error> {
     let (number, other, word) = (random.below(keys), random.below(keys), random.next_u64());
     let value = Words::<WORDS>::all(word);
-    let forgetful = ordered.without_memory();
-    let ordered = if random.below(4) == 0 { &forgetful } else { ordered };
+    let (forgetful, by_call) = (ordered.without_memory(), ordered.by_call());
+    let forgetful_by_call = forgetful.by_call();
+    let ordered = match random.below(8) {
+        0 => &forgetful,
+        1 => &forgetful_by_call,
+        2..4 => &by_call,
+        _ => ordered,
+    };
     match random.below(8) {
         0 => ordered.prefetch(tx, key(other), Intent::Read),
         1 => ordered.prefetch(tx, key(number), Intent::Insert),

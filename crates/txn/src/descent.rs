@@ -137,6 +137,13 @@ pub(crate) struct Wanted<'a> {
     key: &'a [u8],
 }
 
+impl<'a> Wanted<'a> {
+    /// A request of this CPU's own, for the id of a leaf alone.
+    pub(crate) fn of_leaf(inner: ShardId, shape: Shape, key: &'a [u8]) -> Wanted<'a> {
+        Wanted { inner, leaves: None, parent: false, answer: false, shape, key }
+    }
+}
+
 impl Wanted<'_> {
     pub(crate) fn parse(count: usize, arguments: &[u64]) -> Option<Wanted<'_>> {
         let (&[inner, leaves, shape], key) = arguments.split_first_chunk()?;

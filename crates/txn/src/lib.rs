@@ -58,6 +58,7 @@ macro_rules! mutant {
 mod access;
 mod applier;
 mod descent;
+mod edit;
 mod error;
 mod event;
 mod inspect;
@@ -79,6 +80,7 @@ mod vcache;
 
 pub use access::{Access, Scan, WriteKind};
 pub use applier::Applier;
+pub use edit::EditKind;
 pub use error::{Abort, Limit, Misuse, Stop};
 pub use event::{Observer, Outcome, Phases, TransactionEvent};
 pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
@@ -90,6 +92,6 @@ pub use session::{Session, Settled, TransactOptions, Trial};
 pub use sets::{Intent, Part, Slot};
 pub use shared::SharedLocks;
 pub use state::{Lease, SessionConfig, Tried};
-pub use tree::{Located, Question};
+pub use tree::{Located, Question, Taken};
 pub use tx::{Decision, FetchedCell, Tx};
 pub use vcache::VersionCache;

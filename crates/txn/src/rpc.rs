@@ -23,6 +23,7 @@
 //! FREE     pointer, version                                   the slot of a committed delete
 //! DESCEND  see `descent.rs`                                   the leaf of a key of an
 //!                                                             ordered table
+//! TAKE, UNTAKE, EDIT, INSTALL  see `edit.rs`                  a change of an entry of a leaf
 //! CONSULT  epoch, pairs        a bit for each pair:           publishes the first pairs
 //!          (2 each) of         whether no client has
 //!          record, version     published more
@@ -46,10 +47,12 @@ use remora_fabric::{ClientId, Handler, Nanos, Region, WORD_BYTES, copy};
 use remora_index::{Host, HostShard, Prepared, Presence, apply_patch};
 use remora_node::limits::KEY_BYTES_MAX;
 use remora_node::{Discipline, GivenUp, Pointer, ShardId, identity, metadata, node};
-use remora_record::{Key, LockWord, Swap, Version};
+use remora_record::{FetchedRecord, Key, LockWord, RecordShape, Swap, Version};
 use zerocopy::IntoBytes;
 
-use crate::descent::{Descent, Wanted};
+use crate::descent::{Descent, Wanted, node_key};
+use crate::edit::{self, Copied, EditOutcome, LogEdit, Take};
+use crate::limits::READ_ATTEMPTS;
 use crate::log::{PATCH_WORDS, patch};
 use crate::vcache::{HostedCache, VersionCache};
 
@@ -69,10 +72,14 @@ pub(crate) enum Code {
     Free = 10,
     Descend = 11,
     Consult = 12,
+    Take = 13,
+    Untake = 14,
+    Edit = 15,
+    Install = 16,
 }
 
 impl Code {
-    const ALL: [Code; 12] = [
+    const ALL: [Code; 16] = [
         Code::Read,
         Code::Find,
         Code::Lock,
@@ -85,6 +92,10 @@ impl Code {
         Code::Free,
         Code::Descend,
         Code::Consult,
+        Code::Take,
+        Code::Untake,
+        Code::Edit,
+        Code::Install,
     ];
 
     /// Returns the first word of a request: this code, and `count` in the upper half.
@@ -103,7 +114,8 @@ impl Code {
 #[must_use]
 pub fn request_name(word: u64) -> Option<&'static str> {
     const NAMES: [&str; Code::ALL.len()] = [
-        "read", "find", "lock", "validate", "release", "log", "commit", "prepare", "undo", "free", "descend", "consult",
+        "read", "find", "lock", "validate", "release", "log", "commit", "prepare", "undo", "free", "descend",
+        "consult", "take", "untake", "edit", "install",
     ];
     let (code, _) = Code::parse(word)?;
     NAMES.get(code as usize - 1).copied()
@@ -158,6 +170,8 @@ struct Known {
     /// The shards whose primary this node is, with the discipline of their table and the bytes of a
     /// key.
     shards: HashMap<ShardId, (HostShard, Discipline, u16)>,
+    /// The node's replica of each shard that it has one of.
+    copies: HashMap<ShardId, Copied>,
     /// Generation of the catalog that `shards` was made from.
     generation: u64,
     /// A thread that serves a call about a shard holds the lock at the shard's number modulo
@@ -208,6 +222,10 @@ impl RpcHandler {
             Code::Log => self.log(arguments),
             Code::Consult => self.vcache.lock().ok()?.consult(count, arguments, reply),
             Code::Descend => self.descend(count, arguments, reply),
+            Code::Take => self.take(&Take::parse(count, arguments)?, reply),
+            Code::Untake => self.untake(&Take::parse(count, arguments)?),
+            Code::Edit => self.edit(&LogEdit::parse(count, arguments)?, reply),
+            Code::Install => self.install(arguments),
             Code::Read | Code::Find | Code::Prepare => {
                 let (&shard, key) = arguments.split_first()?;
                 let known = self.known()?;
@@ -259,6 +277,116 @@ impl RpcHandler {
     }
 }
 
+impl RpcHandler {
+    /// Calls `act` with the leaf of a key, locked for this call: with its shard, the index of its
+    /// first word, its id and its entry in the index. The leaf is the one that the client remembers,
+    /// and if that is another key's, the one that this CPU finds. `act` says whether it is the
+    /// key's.
+    fn at_leaf(&self, take: &Take<'_>, act: &mut dyn FnMut(&mut Asked<'_>, usize, u64, u64) -> bool) -> Option<()> {
+        let (known, words) = (self.known()?, self.region.words());
+        let mut attempt = |id: u64| {
+            let asked = &mut known.shard(words, take.leaves)?;
+            let Presence::Linked { entry, location, .. } = asked.shard.find(words, &node_key(id)?) else {
+                return Some(false);
+            };
+            let at = asked.shard.slot_word(location.pointer.offset())?;
+            Some(act(asked, at, id, entry))
+        };
+        if let Some(id) = take.leaf
+            && attempt(id)?
+        {
+            return Some(());
+        }
+        let wanted = Wanted::of_leaf(take.inner?, take.edit.shape, take.edit.key);
+        let mut found = Vec::new();
+        let mut descent = self.idle.lock().ok()?.pop().unwrap_or_default();
+        let id = descent.leaf(words, known.read_only(wanted.inner)?, &wanted, &mut found);
+        self.levels.store(descent.levels, Ordering::Relaxed);
+        self.idle.lock().ok()?.push(descent);
+        attempt(id?)?;
+        Some(())
+    }
+
+    fn take(&self, take: &Take<'_>, reply: &mut Vec<u64>) -> Option<()> {
+        self.levels.store(0, Ordering::Relaxed);
+        let mut record = Vec::new();
+        let (start, mut is_refused) = (reply.len(), false);
+        self.at_leaf(take, &mut |asked, at, id, entry| {
+            reply.truncate(start);
+            let Some([lock, version_word]) = asked.cpu_lock(at) else {
+                is_refused = true;
+                return true;
+            };
+            let mut answer = |outcome: EditOutcome, lock: LockWord, version: Version| {
+                reply.extend([id, outcome as u64, entry, lock.to_bits(), version.to_bits()]);
+            };
+            for _ in 0..READ_ATTEMPTS {
+                record.resize(asked.shard.shape.record_bytes() / WORD_BYTES, 0);
+                copy::read(asked.words, at, &mut record);
+                let Ok(found) = FetchedRecord::new(&record, &asked.shard.shape).check() else { continue };
+                let mut leaf = Vec::new();
+                found.copy_value(&mut leaf);
+                let mut value = Vec::new();
+                let outcome = match found.is_present() {
+                    true => take.look(&leaf, &mut value),
+                    false => EditOutcome::Another,
+                };
+                let is_it = outcome != EditOutcome::Another;
+                if is_it && !found.lock().is_free() {
+                    answer(EditOutcome::Busy, found.lock(), found.version());
+                    return true;
+                }
+                if outcome.is_taken() {
+                    let previous = swap(lock, Swap::lock(LockWord::from_bits(take.me)));
+                    if !previous.is_free() {
+                        answer(EditOutcome::Busy, previous, found.version());
+                        return true;
+                    }
+                    if version_word.load(Ordering::Acquire) != found.version().to_bits() {
+                        swap(lock, Swap::unlock(LockWord::from_bits(take.me)));
+                        continue;
+                    }
+                }
+                answer(outcome, LockWord::FREE, found.version());
+                reply.extend_from_slice(&value);
+                return is_it;
+            }
+            answer(EditOutcome::Busy, LockWord::FREE, Version::default());
+            true
+        })?;
+        (!is_refused).then_some(())
+    }
+
+    fn untake(&self, take: &Take<'_>) -> Option<()> {
+        self.at_leaf(take, &mut |asked, at, _, _| {
+            let is_mine = asked.cpu_lock(at).is_some_and(|[lock, _]| lock.load(Ordering::Acquire) == take.me);
+            if is_mine {
+                asked.unlock(at, take.me);
+            }
+            is_mine
+        })
+    }
+
+    fn edit(&self, edit: &LogEdit<'_>, reply: &mut Vec<u64>) -> Option<()> {
+        let words = self.region.words();
+        let copy = *self.known()?.copies.get(&edit.pointer.shard())?;
+        let frame = edit.frame(words, &copy)?;
+        self.log(&[&[edit.offset], &frame[..]].concat())?;
+        reply.push(1);
+        Some(())
+    }
+
+    fn install(&self, arguments: &[u64]) -> Option<()> {
+        let &[offset, pointer, me] = arguments else { return None };
+        let (pointer, words) = (Pointer::from_bits(pointer), self.region.words());
+        let image = edit::logged_image(words, offset, pointer)?;
+        let known = self.known()?;
+        let mut asked = known.shard(words, pointer.shard())?;
+        let at = asked.shard.slot_word(pointer.offset())?;
+        asked.commit(at, pointer, 0, me, &image)
+    }
+}
+
 /// Returns the version cache of a node that begins to serve, which may be lost.
 fn cache_of(region: &Region) -> HostedCache {
     let words = region.words();
@@ -284,6 +412,13 @@ impl Known {
             Some((id, (shard, spec.discipline, spec.layout.key_bytes)))
         });
         self.shards = shards.collect();
+        let copies = (0..).map(ShardId).zip(&metadata.shards).filter_map(|(id, placement)| {
+            let replica = placement.replicas.iter().find(|replica| replica.node == node)?;
+            let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
+            let shape = RecordShape::of(&spec.layout);
+            Some((id, Copied { base: replica.base, bytes: placement.bytes, shape }))
+        });
+        self.copies = copies.collect();
         Some(())
     }
 
@@ -474,10 +609,14 @@ impl Handler for RpcHandler {
             Some((Code::Lock | Code::Validate, _)) => 84,
             Some((Code::Consult, _)) => 84 * (request.len() as u64 / 2),
             Some((Code::Log, _)) => 43,
+            // The leaf is found by its id, as a record is by its key, or as in DESCEND.
+            Some((Code::Take | Code::Untake, _)) => 308 + 70 * self.levels.load(Ordering::Relaxed),
+            // The leaf's lines are read, and written to the ring.
+            Some((Code::Edit, _)) => 43 + 84,
             // Each node costs three lines of memory that are in no cache, at 43 million lines
             // a second (thesis, section 3.2).
             Some((Code::Descend, _)) => 308 + 70 * self.levels.load(Ordering::Relaxed),
-            Some((Code::Commit | Code::Release | Code::Undo | Code::Free, _)) => 40,
+            Some((Code::Commit | Code::Install | Code::Release | Code::Undo | Code::Free, _)) => 40,
             None => 0,
         }
     }

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use remora_fabric::{Address, CallHandle, NodeId, ReadHandle, SwapHandle};
+use remora_index::btree::Shape;
 use remora_index::cluster_hash::{BUCKET_BYTES, unlinked};
 use remora_index::{BucketRef, Location, Table};
 use remora_node::{Pointer, Stage, TableId};
@@ -12,7 +13,8 @@ use remora_record::{Key, KeyHash, Life, RecordShape, StableRecord, Swap, Transac
 use zerocopy::IntoBytes;
 
 use crate::access::{Access, Scan, WriteKind};
-use crate::error::{Limit, Misuse, Stop};
+use crate::edit::{Edit, EditKind};
+use crate::error::{Abort, Limit, Misuse, Stop};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
 use crate::protocol::spec::{FirstRead, Primitive};
@@ -432,6 +434,20 @@ fn index_slots(index: &[u32], table: TableId, hash: KeyHash) -> impl Iterator<It
     (home..).map(move |slot| slot & mask)
 }
 
+/// A change of an entry of a leaf whose value the transaction does not have: the CPU of the leaf's
+/// memory node has locked the leaf for it (`edit.rs`).
+#[derive(Debug)]
+pub(crate) struct PendingEdit {
+    /// The number of the leaf's item.
+    pub(crate) item: usize,
+    pub(crate) kind: EditKind,
+    pub(crate) shape: Shape,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    /// Offset of the log entry's frame at the leaf's primary, once it has been sent.
+    pub(crate) frame_at: u64,
+}
+
 /// The read and write sets of one transaction after the other. The head of this module says more.
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
@@ -444,6 +460,9 @@ pub(crate) struct Sets {
     pub(crate) arena: Vec<u64>,
     /// What is to be installed, once it has been encoded.
     images: Vec<u64>,
+    /// Changes of entries of leaves that the transaction has locked, and whose values it does not
+    /// have.
+    pub(crate) edits: Vec<PendingEdit>,
     /// Ranges that the transaction has looked at: table, first key, end.
     pub(crate) scans: Vec<(TableId, Vec<u8>, Vec<u8>)>,
     /// Number of items whose key has another item, in a larger table.
@@ -473,6 +492,7 @@ impl Sets {
         self.index.clear();
         self.arena.clear();
         self.scans.clear();
+        self.edits.clear();
         self.twins = 0;
         self.fetched = 0;
         self.written = 0;
@@ -537,6 +557,11 @@ impl Sets {
         // A free slot ends the search, and at least half of the slots are free.
         let taken = index_slots(&self.index, table, hash).map_while(|slot| self.index[slot].checked_sub(1));
         taken.map(|number| number as usize).find(|number| matches(&self.items[*number]))
+    }
+
+    /// Returns whether the transaction has named a record.
+    pub(crate) fn has(&self, table: TableId, key: &Key) -> bool {
+        self.find(table, key, key.hash()).is_some()
     }
 
     /// Adds the newest item to the index. Makes the index anew for its first item, and whenever
@@ -670,9 +695,11 @@ impl Sets {
         let hash = key.hash();
         let in_place = opened.fstore().is_some();
         if let Some(index) = self.find(table, key, hash) {
+            // A pending change needs the whole value.
+            let is_edited = self.edits.iter().any(|edit| edit.item == index);
             let item = &mut self.items[index];
             if part > item.part {
-                item.part = part;
+                item.part = if is_edited { Part::Whole } else { part };
                 if matches!(item.fetch, Fetch::Here) && item.existed && part > item.has {
                     // What is read now must be of the same state of the record.
                     item.fetch = Fetch::Record(LocationSource::Cached);
@@ -918,6 +945,43 @@ impl Sets {
         item.value_bytes = length as u32;
         self.change(index, Change::Update);
         Ok(())
+    }
+
+    /// Returns the number of the leaf whose change is all that the transaction writes, if all its
+    /// replicas have what they need to make the log entry by themselves.
+    pub(crate) fn lone_edit(&self) -> Option<usize> {
+        let ([edit], 1) = (&self.edits[..], self.written) else { return None };
+        let item = &self.items[edit.item];
+        let replicas = self.table(item.table).replicas(item.location.pointer);
+        let all_have_it = !replicas.iter().any(|replica| replica.joining) && !mutant!(LogAtBackupsOnly);
+        all_have_it.then_some(edit.item)
+    }
+
+    /// Asks for the leaves of all pending changes, which the transaction then makes itself.
+    pub(crate) fn fetch_edited(&mut self) {
+        for edit in &self.edits {
+            let item = &mut self.items[edit.item];
+            (item.part, item.fetch) = (Part::Whole, Fetch::Record(LocationSource::Cached));
+            self.fetched = self.fetched.min(edit.item);
+        }
+    }
+
+    /// Makes the pending change of a record, whose whole value has been fetched.
+    #[cold]
+    pub(crate) fn make_edit(&mut self, index: usize) -> Result<(), Stop> {
+        let Some(at) = self.edits.iter().position(|edit| edit.item == index) else { return Ok(()) };
+        let PendingEdit { kind, shape, key, value, .. } = self.edits.swap_remove(at);
+        let edit = Edit { kind, shape, key: &key, value: &value };
+        edit.apply(self.value_of(index)).ok_or(Abort::Changed)?;
+        Ok(())
+    }
+
+    /// Notes that a leaf is locked for a change, and will have it.
+    pub(crate) fn taken(&mut self, edit: PendingEdit) {
+        let index = edit.item;
+        self.items[index].lock = Lock::Held;
+        self.change(index, Change::Update);
+        self.edits.push(edit);
     }
 
     /// Notes a change of a record, and combines it with the changes that this transaction has made

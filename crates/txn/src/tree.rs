@@ -9,15 +9,16 @@
 use remora_fabric::{Outlined, WORD_BYTES, outline};
 use remora_index::btree::Shape;
 use remora_node::TableId;
-use remora_record::Key;
+use remora_record::{Key, LockWord, Version};
 use zerocopy::IntoBytes;
 
 use crate::descent::{ANSWER, ANSWER_WORDS, NONE, PARENT, REQUEST_WORDS, node_key};
-use crate::error::Stop;
+use crate::edit::{EditKind, EditOutcome, TAKE_WORDS, TAKEN_WORDS};
+use crate::error::{Abort, Stop};
 use crate::protocol::lookup::Examined;
-use crate::protocol::spec::FirstRead;
+use crate::protocol::spec::{FirstRead, Primitive};
 use crate::rpc::{Code, READ_REPLY_WORDS};
-use crate::sets::{Fetch, Intent, LocationSource, Part};
+use crate::sets::{Fetch, Intent, LocationSource, Part, PendingEdit};
 use crate::tx::Tx;
 
 /// What a memory node's CPU says of a key.
@@ -31,6 +32,15 @@ pub struct Located {
     /// key; and the words of the key's value, if the leaf has the key. The leaf is validated as
     /// one that was read.
     pub answer: Option<Option<Box<[u64]>>>,
+}
+
+/// What a memory node's CPU says of a leaf that it was to lock for a change.
+#[derive(Debug)]
+pub struct Taken {
+    /// The leaf's id.
+    pub leaf: u64,
+    /// The words of the key's value as it was; `None` if the key was not there.
+    pub before: Option<Box<[u64]>>,
 }
 
 /// What is asked of a memory node's CPU that finds a leaf.
@@ -103,6 +113,129 @@ impl Tx<'_> {
         })
     }
 
+    /// Asks the CPU of a leaf's memory node to lock the leaf of a key for a change of one entry: one
+    /// round trip. The leaf is the one that the client remembers, if it remembers one, or the one
+    /// that the CPU finds, if all inner nodes lie there too. The value is the new one; empty, if the
+    /// change has none.
+    ///
+    /// Returns `None` if this is not possible: the table's locks are changed by NICs, the table
+    /// grows, the transaction has named the leaf before, the leaf has no room, or it would be
+    /// empty. Then nothing has happened.
+    ///
+    /// The commit has every replica make the change by itself, if the transaction writes nothing
+    /// else. Otherwise the leaf is fetched before.
+    #[inline(never)]
+    pub fn take_leaf(
+        &mut self,
+        (inner, leaves): (TableId, TableId),
+        leaf: Option<u64>,
+        (shape, kind): (Shape, EditKind),
+        (key, value): (&[u8], &[u8]),
+    ) -> Outlined<impl Future<Output = Result<Option<Taken>, Stop>>> {
+        outline(async move {
+            if self.unheard {
+                Box::pin(self.forget_unheard()).await?;
+            }
+            let sets = &self.state.sets;
+            let (inner, leaves) = (sets.table(inner), sets.table(leaves));
+            let by_call = Primitive::from(leaves.entry().spec.discipline) == Primitive::Call;
+            let grows = leaves.growth().is_some() || inner.growth().is_some();
+            let home = |key: &Key| leaves.home(key.hash());
+            let leaf_key = leaf.and_then(node_key);
+            if !by_call || grows || leaf_key.as_ref().is_some_and(|key| sets.has(leaves.id(), key)) {
+                return Ok(None);
+            }
+            // The node that has the leaf, and whether its CPU can go down to it.
+            let node = match &leaf_key {
+                Some(key) => leaves.shard_replicas(home(key).shard)[0].node,
+                None if leaves.shards() == 1 => leaves.shard_replicas(0)[0].node,
+                None => return Ok(None),
+            };
+            let is_whole = inner.shards() == 1 && leaves.shards() == 1 && inner.shard_replicas(0)[0].node == node;
+            if !is_whole && leaf_key.is_none() {
+                return Ok(None);
+            }
+            let shard = leaf_key.as_ref().map_or(0, |key| home(key).shard);
+            let mut request = vec![
+                Code::Take.word(kind.count(key.len())),
+                leaves.shard_id(shard).0.into(),
+                if is_whole { inner.shard_id(0).0.into() } else { NONE },
+                leaf.unwrap_or(NONE),
+                self.id.lock().to_bits(),
+                shape.to_word(),
+            ];
+            debug_assert_eq!(request.len(), TAKE_WORDS);
+            request.resize(TAKE_WORDS + key.len().div_ceil(WORD_BYTES), 0);
+            request[TAKE_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
+            let leaves = leaves.id();
+
+            let mut round = self.lane.round();
+            let call = round.call(node, &request, None, TAKEN_WORDS + shape.value_bytes().div_ceil(WORD_BYTES));
+            request[0] = Code::Untake.word(kind.count(key.len()));
+            self.taking = Some((node, request));
+            (self.locking, self.took_leaf, self.unheard) = (true, true, true);
+            let done = self.lane.execute(round).await?;
+            let Some((&[id, outcome, entry, lock, version], found)) = done.reply(call).split_first_chunk() else {
+                (self.taking, self.unheard) = (None, false);
+                return Ok(None);
+            };
+            let found: Box<[u64]> = found.into();
+            drop(done);
+            self.unheard = false;
+            let outcome = EditOutcome::of_word(outcome).unwrap_or(EditOutcome::Another);
+            if !outcome.is_taken() {
+                self.taking = None;
+            }
+            let lock = LockWord::from_bits(lock);
+            if outcome == EditOutcome::Busy && !lock.is_held_by(self.id) {
+                return Err(Abort::Locked(lock).into());
+            }
+            let Some(key_of_leaf) = node_key(id).filter(|key| !self.state.sets.has(leaves, key)) else {
+                self.take_back();
+                return Ok(None);
+            };
+            if matches!(outcome, EditOutcome::Structural | EditOutcome::Another | EditOutcome::Busy) {
+                return Ok(None);
+            }
+            let table = self.state.sets.table(leaves);
+            let home = table.home(key_of_leaf.hash());
+            let Some(location) = table.located(home, entry) else {
+                self.take_back();
+                return Ok(None);
+            };
+            table.learn(home, key_of_leaf.hash(), location);
+            let address = table.primary(location.pointer);
+            let slot = match self.want_part(leaves, &key_of_leaf, (Intent::Read, Part::Answer)) {
+                Ok(slot) => slot,
+                Err(stop) => {
+                    self.take_back();
+                    return Err(stop);
+                }
+            };
+            let item = self.state.sets.number(slot)?;
+            let of_leaf = &mut self.state.sets.items[item];
+            (of_leaf.location, of_leaf.address) = (location, address);
+            of_leaf.answered(Version::from_bits(version).0);
+            self.skip_what_is_here();
+            self.taking = None;
+            if outcome.is_taken() {
+                let (key, value) = (key.to_vec(), value.to_vec());
+                self.state.sets.taken(PendingEdit { item, kind, shape, key, value, frame_at: 0 });
+            }
+            let is_there = matches!(outcome, EditOutcome::Present | EditOutcome::Exists);
+            Ok(Some(Taken { leaf: id, before: is_there.then_some(found) }))
+        })
+    }
+
+    /// Frees the leaf that the last TAKE has locked, if it has locked one.
+    fn take_back(&mut self) {
+        if let Some((node, request)) = self.taking.take() {
+            let mut round = self.lane.round();
+            round.call(node, &request, None, 0);
+            self.lane.post(round);
+        }
+    }
+
     /// Adds a record that was not asked for by its key to the read set.
     fn bring(
         &mut self,
@@ -126,7 +259,11 @@ impl Tx<'_> {
         (item.location, item.address) = (location, address);
         // If it cannot be used now, it is read like any other.
         let spec = self.state.spec;
+        let before = self.state.sets.items[index];
         let is_kept = !spec.locks_reads && matches!(self.examine(index, record), Examined::Kept);
+        if is_kept && !self.state.sets.items[index].is_as(&before) {
+            return Err(Abort::Changed.into());
+        }
         if !is_kept && spec.execute != FirstRead::Call {
             self.state.sets.items[index].fetch = Fetch::Record(LocationSource::Cached);
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use remora_fabric::probes::{self, Phase};
-use remora_fabric::{Address, Cost, Execute, Lane, Nanos, Outlined, Round, outline};
+use remora_fabric::{Address, Cost, Execute, Lane, Nanos, NodeId, Outlined, Round, outline};
 use remora_index::Table;
 use remora_node::TableId;
 use remora_record::{Key, LockWord, Swap, TransactionId};
@@ -60,6 +60,10 @@ pub struct Tx<'s> {
     /// is under way, or its future was dropped, or it has failed. Then its effects are unknown, and
     /// its handles are invalid.
     pub(crate) unheard: bool,
+    /// Whether the transaction may have had a leaf locked by its CPU, for a change.
+    pub(crate) took_leaf: bool,
+    /// The call that takes a TAKE back whose answer this transaction has not heard, and the node.
+    pub(crate) taking: Option<(NodeId, Vec<u64>)>,
     /// Whether observers get no event of this transaction, because the session runs it for itself
     /// and not for a program.
     pub(crate) silent: bool,
@@ -126,6 +130,8 @@ impl<'s> Tx<'s> {
             preparing: false,
             heir: false,
             unheard: false,
+            took_leaf: false,
+            taking: None,
             silent: false,
         })
     }
@@ -361,6 +367,9 @@ impl<'s> Tx<'s> {
     }
 
     pub(crate) async fn try_commit(&mut self) -> Result<(), Stop> {
+        if !self.state.sets.edits.is_empty() && self.state.sets.lone_edit().is_none() {
+            self.state.sets.fetch_edited();
+        }
         self.state.protocol.execute(self).await?;
         self.executed();
         self.state.protocol.commit(self).await?;
@@ -441,6 +450,11 @@ impl<'s> Tx<'s> {
             return;
         }
         self.keep_loose();
+        if let Some((node, request)) = self.taking.take() {
+            let mut round = self.lane.round();
+            round.call(node, &request, None, 0);
+            send(round);
+        }
         let locking = std::mem::take(&mut self.locking);
         let mut preparing = std::mem::take(&mut self.preparing);
         let me = self.id.lock();
@@ -607,6 +621,9 @@ impl Tx<'_> {
         self.unheard = false;
         let me = self.id.lock();
         let mut round = self.lane.round();
+        if let Some((node, request)) = self.taking.take() {
+            round.call(node, &request, None, 0);
+        }
         let items = &mut self.state.sets.items;
         for index in 0..items.len() {
             if std::mem::take(&mut items[index].asked)

@@ -7,10 +7,15 @@
 //! line, histories record what each scan has found, and [`check`](remora_check::check) decides
 //! whether a scan can have missed nothing.
 //!
+//! A third table is changed by transactions that put one key and do nothing else, mostly by calls.
+//! Each put has a number of its own and returns the one that it replaces. So no two puts of a key
+//! may return the same number.
+//!
 //! Clients remember different things about the places of keys, because each transaction uses one of
-//! several handles.
+//! several handles. Some tables have leaves whose keys come first.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use remora::admin::Inspection;
@@ -41,14 +46,17 @@ fn key(number: u64) -> Wide {
 struct Handle {
     short: Ordered<Wide, Short>,
     long: Ordered<Wide, Long>,
+    swapped: Ordered<Wide, Short>,
 }
 
 /// The two tables.
 #[derive(Debug)]
 pub(crate) struct Ranges {
-    handles: [Handle; 3],
+    handles: [Handle; 4],
     keys: u64,
     next: Cell<u64>,
+    /// Puts that have committed: each with its key, and what it has replaced.
+    swaps: RefCell<BTreeMap<(u64, u64), u64>>,
     wrong: Cell<u64>,
     /// Whether operations are dropped from time to time, and repeated.
     cancels: bool,
@@ -97,15 +105,30 @@ impl Ranges {
                 1 => Design::Hybrid(random.below(3) as u16),
                 _ => Design::Coarse(random.below(3) as u16),
             };
-            OrderedOptions::for_rows(2 * keys + 64).design(design)
+            let options = OrderedOptions::for_rows(2 * keys + 64).design(design);
+            if random.below(2) == 0 { options.keys_first(7) } else { options }
         };
         let numbers = || (0..keys).step_by(3);
         let short = cluster.load_ordered("short", options(), numbers().map(|number| (key(number), Words([0; 8]))))?;
-        let long = cluster.load_ordered("long", options(), numbers().map(|number| (key(number), Words([0; 24]))))?;
-        let other = Handle { short: cluster.open_ordered("short")?, long: cluster.open_ordered("long")? };
-        let forgetful = Handle { short: short.without_memory(), long: long.without_memory() };
-        let handles = [Handle { short, long }, other, forgetful];
-        Ok(Ranges { handles, keys, next: Cell::new(1), wrong: Cell::new(0), cancels })
+        let mut of_long = options();
+        of_long.keys_first = None; // its values are out of line
+        let long = cluster.load_ordered("long", of_long, numbers().map(|number| (key(number), Words([0; 24]))))?;
+        let swapped =
+            cluster.load_ordered("swapped", options(), numbers().map(|number| (key(number), Words([0; 8]))))?;
+        let other = Handle {
+            short: cluster.open_ordered("short")?,
+            long: cluster.open_ordered("long")?,
+            swapped: cluster.open_ordered("swapped")?,
+        };
+        let by_call = Handle { short: other.short.by_call(), long: long.clone(), swapped: other.swapped.by_call() };
+        let forgetful = Handle {
+            short: short.without_memory(),
+            long: long.without_memory(),
+            swapped: swapped.without_memory().by_call(),
+        };
+        let handles = [Handle { short, long, swapped }, other, by_call, forgetful];
+        let (next, wrong, swaps) = (Cell::new(1), Cell::new(0), RefCell::default());
+        Ok(Ranges { handles, keys, next, swaps, wrong, cancels })
     }
 
     /// Counts the transactions that have committed and have seen an impossible state.
@@ -115,17 +138,21 @@ impl Ranges {
 
     /// Inspects both tables from outside. Also returns the errors in their trees.
     pub(crate) fn inspect(&self, cluster: &Cluster) -> Result<(Vec<Inspection>, Vec<String>), Error> {
-        let Handle { short, long } = &self.handles[0];
+        let Handle { short, long, swapped } = &self.handles[0];
         let (mut tables, one) = cluster.inspect_ordered(short, |_, _| ())?;
         let (others, other) = cluster.inspect_ordered(long, |_, _| ())?;
-        tables.extend(others);
+        let (of_swaps, swapped) = cluster.inspect_ordered(swapped, |_, _| ())?;
+        tables.extend(others.into_iter().chain(of_swaps));
         let differing = (one.rows != other.rows).then(|| format!("{} keys and {}", one.rows, other.rows));
-        Ok((tables, [one.fault, other.fault, differing].into_iter().flatten().collect()))
+        Ok((tables, [one.fault, other.fault, swapped.fault, differing].into_iter().flatten().collect()))
     }
 
     /// Runs one transaction on one to four keys and ranges.
     pub(crate) async fn transact(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let handle = &self.handles[random.below(self.handles.len() as u64) as usize];
+        if random.below(4) == 0 {
+            return self.swap(session, handle, random.below(self.keys)).await;
+        }
         // For some time the number of keys grows, and then it shrinks.
         let grows = (session.lane().now() / 300_000).is_multiple_of(2);
         let plan: Vec<Action> = (0..=random.below(4)).map(|_| Action::draw(self.keys, grows, random)).collect();
@@ -141,6 +168,20 @@ impl Ranges {
         for number in 0..self.keys {
             self.execute(session, &self.handles[0], &[Action::Get(number)]).await?;
         }
+        Ok(())
+    }
+
+    /// Puts one key, and nothing else.
+    async fn swap(&self, session: &mut Session, handle: &Handle, at: u64) -> Result<(), Error> {
+        let number = self.next.replace(self.next.get() + 1);
+        let options = TransactionOptions::default().attempts(super::case::ATTEMPTS);
+        let put = async |tx: &mut Transaction<'_, '_>| handle.swapped.put(tx, key(at), Words([number; 8])).await;
+        let run = session.transact_with(options, async |tx| perhaps_twice(self.cancels, tx, put).await);
+        let Some(before) = run.await?.map(|value| value.0) else { return Ok(()) };
+        // The loaded values are all 0. A put that was repeated has seen itself.
+        let is_whole = before.iter().all(|word| *word == before[0]);
+        let is_first = before[0] == number || self.swaps.borrow_mut().insert((at, before[0]), number).is_none();
+        self.wrong.set(self.wrong.get() + u64::from(!is_whole || !is_first));
         Ok(())
     }
 
@@ -164,7 +205,7 @@ impl Ranges {
 
 /// Does the operation on both tables. Returns whether they agree.
 async fn act(
-    Handle { short, long }: &Handle,
+    Handle { short, long, .. }: &Handle,
     tx: &mut Transaction<'_, '_>,
     action: Action,
     number: u64,

@@ -2,14 +2,12 @@
 
 use std::borrow::Cow;
 
-use remora_txn::{Intent, Part};
-use zerocopy::IntoBytes;
-
 use super::finding::Found;
 use super::tree::{CHANGED, Tree};
 use crate::dynamic::Access;
 use crate::error::Error;
 use crate::transaction::Transaction;
+use remora_txn::{EditKind, Intent, Part};
 
 impl Tree {
     /// Names a key, for what the transaction is about to do with it, as far as this handle
@@ -45,8 +43,8 @@ impl Tree {
         let slot = match self.look_for(tx, &self.directory, key, (Intent::Read, Part::Answer)).await? {
             Found::Leaf(slot) => slot,
             Found::Answer(value) => {
-                let bytes = |words: Box<[u64]>| words.as_bytes().get(..self.shape.value_bytes()).map(<[u8]>::to_vec);
-                return value.map(|words| bytes(words).map(Cow::Owned).ok_or(CHANGED)).transpose();
+                let owned = |bytes: &[u8]| Ok(Cow::Owned(bytes.to_vec()));
+                return value.map(|words| self.of_words(&words, owned)).transpose();
             }
         };
         let Ok(at) = self.seen(tx, slot)?.find(key) else { return Ok(None) };
@@ -74,6 +72,9 @@ impl Tree {
 
     /// Inserts a key. Returns false if the key is there.
     pub(super) async fn insert(&self, tx: &mut Transaction<'_, '_>, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        if let Some(before) = self.change_by_call(tx, EditKind::Insert, key, value).await? {
+            return Ok(before.is_none());
+        }
         self.name_value(tx, key, Access::Insert(value.len()))?;
         let leaf = self.leaf(tx, &self.directory, key, Intent::Update).await?;
         if self.seen(tx, leaf)?.find(key).is_ok() {
@@ -90,6 +91,9 @@ impl Tree {
         value: &[u8],
         before: impl FnOnce(&[u8]) -> Result<B, Error>,
     ) -> Result<Option<B>, Error> {
+        if let Some(had) = self.change_by_call(tx, EditKind::Put, key, value).await? {
+            return had.map(|words| self.of_words(&words, before)).transpose();
+        }
         self.name_value(tx, key, Access::Put(value.len()))?;
         let leaf = self.leaf(tx, &self.directory, key, Intent::Update).await?;
         let Ok(at) = self.seen(tx, leaf)?.find(key) else {
@@ -109,6 +113,9 @@ impl Tree {
 
     /// Replaces the value of a key. Returns false if the key is not there.
     pub(super) async fn update(&self, tx: &mut Transaction<'_, '_>, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        if let Some(before) = self.change_by_call(tx, EditKind::Update, key, value).await? {
+            return Ok(before.is_some());
+        }
         let Some(values) = &self.values else {
             let there = self.get_mut(tx, key).await?;
             return Ok(there.map(|bytes| bytes.copy_from_slice(value)).is_some());
@@ -129,6 +136,9 @@ impl Tree {
         key: &[u8],
         before: impl FnOnce(&[u8]) -> Result<B, Error>,
     ) -> Result<Option<B>, Error> {
+        if let Some(had) = self.change_by_call(tx, EditKind::Remove, key, &[]).await? {
+            return had.map(|words| self.of_words(&words, before)).transpose();
+        }
         self.name_value(tx, key, Access::Remove)?;
         let leaf = self.leaf(tx, &self.directory, key, Intent::Update).await?;
         let node = self.seen(tx, leaf)?;

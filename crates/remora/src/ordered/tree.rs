@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use remora_index::btree::{Damaged, Node, Shape};
-use remora_txn::{Abort, Intent, Part};
+use remora_txn::{Abort, EditKind, Intent, Part};
+use zerocopy::IntoBytes;
 
 use super::directory::Directory;
 use super::parts::node_key;
@@ -25,6 +26,8 @@ pub(super) struct Tree {
     pub(super) values: Option<DynTable>,
     pub(super) shape: Shape,
     pub(super) directory: Arc<Directory>,
+    /// Whether changes of one key are calls, where they can be.
+    by_call: bool,
 }
 
 /// It is not what was expected: what led there has changed since.
@@ -32,7 +35,7 @@ pub(super) const CHANGED: Error = Error::Aborted(Reason::new(Abort::Changed));
 
 impl Tree {
     pub(super) fn new(inner: RawTable, leaves: RawTable, values: Option<DynTable>, shape: Shape) -> Tree {
-        Tree { inner, leaves, values, shape, directory: Arc::new(Directory::new(shape)) }
+        Tree { inner, leaves, values, shape, directory: Arc::new(Directory::new(shape)), by_call: false }
     }
 
     /// The table's name.
@@ -48,6 +51,35 @@ impl Tree {
     /// A handle of its own that remembers where keys are in a learned cache.
     pub(super) fn learned(&self) -> Tree {
         Tree { directory: Arc::new(Directory::learned(self.shape)), ..self.clone() }
+    }
+
+    /// A handle that shares what this one remembers, and whose changes of one key are calls, where
+    /// they can be.
+    pub(super) fn by_call(&self) -> Tree {
+        Tree { by_call: true, ..self.clone() }
+    }
+
+    /// Has the CPU of a leaf's memory node make a change of one key. Returns the words of the value
+    /// that the key had, if it was there. `None` if that is not possible: then the client makes the
+    /// change itself.
+    pub(super) async fn change_by_call(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        kind: EditKind,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Option<Option<Box<[u64]>>>, Error> {
+        if !self.by_call || self.values.is_some() {
+            return Ok(None);
+        }
+        let leaf = self.directory.find(key);
+        let taken = tx.take_leaf((&self.inner, &self.leaves), leaf, (self.shape, kind), (key, value)).await?;
+        Ok(taken.map(|taken| taken.before))
+    }
+
+    /// What `read` makes of the words of a value.
+    pub(super) fn of_words<B>(&self, words: &[u64], read: impl FnOnce(&[u8]) -> Result<B, Error>) -> Result<B, Error> {
+        read(words.as_bytes().get(..self.shape.value_bytes()).ok_or(CHANGED)?)
     }
 
     /// What a leaf has of a value.

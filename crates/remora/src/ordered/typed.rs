@@ -163,6 +163,24 @@ impl<K: Key, V: Record> Ordered<K, V> {
         Ordered::new(self.tree.without_memory())
     }
 
+    /// A handle that shares what this one remembers, and whose inserts, updates, puts and removes are
+    /// calls: the CPU of the leaf's memory node locks the leaf and says what was there, and at the
+    /// commit every replica makes the change by itself. The client sends keys and values, and no
+    /// leaves.
+    ///
+    /// Use it for transactions that change one key. Such a transaction takes two round trips. In a
+    /// transaction that writes more, the leaf is fetched after all, and it is locked earlier than
+    /// otherwise.
+    ///
+    /// The client makes a change itself where it cannot be a call: if NICs change the locks of the
+    /// table's records (the protocol that created it decides, see
+    /// [`protocol`](crate::protocol)), while the table grows, if values are out of line, if the
+    /// leaf is split or merged, or if the transaction has used the leaf before.
+    #[must_use]
+    pub fn by_call(&self) -> Ordered<K, V> {
+        Ordered::new(self.tree.by_call())
+    }
+
     /// A handle of its own that remembers where keys are in a learned cache (XStore, see
     /// [`learned`]): in eight bytes for a leaf and half a byte of models, instead of some seventy.
     #[must_use]
@@ -225,8 +243,11 @@ impl<K: Key, V: Record> Ordered<K, V> {
 
     /// Replaces the value of a key. Fails with [`Error::NotFound`] if the key is not there.
     pub async fn update(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<(), Error> {
-        *self.get_mut(tx, key).await? = value;
-        Ok(())
+        let encoded = encoded(&key);
+        if self.tree.update(tx, encoded.bytes(), Encoded::new(&value).bytes()).await? {
+            return Ok(());
+        }
+        Err(self.missing(key))
     }
 
     /// Deletes a key. Returns the value that it had; `None` if the key was not there.

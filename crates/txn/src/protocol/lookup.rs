@@ -157,6 +157,9 @@ impl Tx<'_> {
         }
         item.keep(arena, &record);
         item.has = if head.is_some() { Part::Head } else { Part::Whole };
+        if !self.state.sets.edits.is_empty() && self.state.sets.make_edit(index).is_err() {
+            return Examined::Unstable(Abort::Changed);
+        }
         Examined::Kept
     }
 

@@ -12,6 +12,7 @@ use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
 use remora_record::Swap;
 use zerocopy::IntoBytes;
 
+use crate::edit::EDIT_WORDS;
 use crate::error::{Limit, Stop};
 use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord, PATCH_WORDS};
@@ -32,9 +33,17 @@ pub(super) struct LogEntry {
 /// participant's ring (invariant 3). Waits while a ring is full. Fails if the entry exceeds a
 /// limit, or if a node does not apply its ring in time ([`LOG_PATIENCE_NS`]).
 pub(super) async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
-    debug_assert!(!tx.locking || tx.state.spec.locks_reads, "occ 3: ring space is reserved before any lock is taken");
+    debug_assert!(
+        !tx.locking || tx.state.spec.locks_reads || tx.took_leaf,
+        "occ 3: ring space is reserved before any lock is taken"
+    );
+    let image_words = tx.state.sets.encode_images();
+    make_room(tx, image_words).await
+}
+
+/// Reserves room for a log entry of this many words of images.
+pub(super) async fn make_room(tx: &mut Tx<'_>, image_words: usize) -> Result<LogEntry, Stop> {
     let state = &mut *tx.state;
-    let image_words = state.sets.encode_images();
     let mut participants = 0u64;
     for item in state.sets.items.iter().filter(|item| item.is_written()) {
         let replicas = state.sets.table(item.table).replicas(item.location.pointer);
@@ -100,19 +109,24 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
     );
     let id = tx.id.to_bits();
     let mut round = tx.lane.round();
-    let staged = round.stage_words(entry.words);
+    // The replicas make the entry themselves, if they can.
+    let mut edit = edit_request(tx, &entry);
+    let mut edited = [None; LOG_NODES_MAX];
+    let staged = round.stage_words(if edit.is_some() { 0 } else { entry.words });
     let sets = &tx.state.sets;
-    let frame = round.staged_mut(staged);
-    let records = sets.items.iter().filter(|item| item.is_written()).map(|item| LoggedRecord {
-        pointer: item.location.pointer,
-        old_version: item.version.to_bits(),
-        image: sets.image(item),
-        patches: sets.patches(item),
-    });
-    log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
-    ring::seal(frame, id);
+    if edit.is_none() {
+        let frame = round.staged_mut(staged);
+        let records = sets.items.iter().filter(|item| item.is_written()).map(|item| LoggedRecord {
+            pointer: item.location.pointer,
+            old_version: item.version.to_bits(),
+            image: sets.image(item),
+            patches: sets.patches(item),
+        });
+        log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
+        ring::seal(frame, id);
+    }
     let state = &mut *tx.state;
-    let by_call = by == Primitive::Call;
+    let by_call = by == Primitive::Call || edit.is_some();
     let mut asked = [(NodeId(0), Default::default()); LOG_NODES_MAX];
     let mut asked_count = 0;
     for &(node, reservation) in &state.reservations {
@@ -123,7 +137,17 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
                 let staged = round.stage(skip.as_bytes());
                 round.call(node, &[Code::Log.word(0), from.offset], Some(staged), 0);
             }
-            round.call(node, &[Code::Log.word(0), at.offset], Some(staged), 0);
+            if let Some((primary, request)) = &mut edit {
+                request[1] = at.offset;
+                if let Some(call) = edited.iter_mut().find(|call| call.is_none()) {
+                    *call = Some(round.call(node, request, None, 1));
+                }
+                if let (true, [edit, ..]) = (node == *primary, &mut state.sets.edits[..]) {
+                    edit.frame_at = at.offset;
+                }
+            } else {
+                round.call(node, &[Code::Log.word(0), at.offset], Some(staged), 0);
+            }
         } else {
             ring.append(&mut round, staged, reservation, id);
             if flush {
@@ -168,7 +192,37 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
     for (node, applied) in &asked[..asked_count] {
         tx.state.rings[usize::from(node.0)].learn(done.words(*applied)[0]);
     }
+    if edited.iter().flatten().any(|call| done.reply(*call) != [1]) {
+        tracing::error!(id = %tx.id, "a replica has not made a log entry: the outcome is unknown");
+        tx.state.doubt();
+        return Err(Stop::Unknown(tx.id));
+    }
     Ok(())
+}
+
+/// Returns the call that has a replica make the log entry of the one change of a leaf that the
+/// transaction writes, without the place of the entry; and the leaf's primary.
+fn edit_request(tx: &Tx<'_>, entry: &LogEntry) -> Option<(NodeId, Vec<u64>)> {
+    let sets = &tx.state.sets;
+    let item = &sets.items[sets.lone_edit()?];
+    let edit = sets.edits.first()?;
+    let mut request = vec![
+        Code::Edit.word(edit.kind.count(edit.key.len())),
+        0,
+        tx.id.to_bits(),
+        tx.state.epoch,
+        entry.participants,
+        item.location.pointer.to_bits(),
+        item.version.to_bits(),
+        edit.shape.to_word(),
+    ];
+    debug_assert_eq!(request.len(), EDIT_WORDS);
+    for bytes in [&edit.key, &edit.value] {
+        let start = request.len();
+        request.resize(start + bytes.len().div_ceil(WORD_BYTES), 0);
+        request[start..].as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+    }
+    Some((item.address.node, request))
 }
 
 /// Returns whether every ring has acknowledged the log, or whether the rounds that follow are left
@@ -195,6 +249,11 @@ pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
         let item = sets.items[index];
         if item.change == Change::Delete {
             sets.table(item.table).forget(item.home, item.hash, item.location);
+        }
+        if let Some(edit) = sets.edits.iter().find(|edit| edit.item == index) {
+            let install = [Code::Install.word(0), edit.frame_at, item.location.pointer.to_bits(), me.to_bits()];
+            round.call(item.address.node, &install, None, 0);
+            continue;
         }
         let (image, patches) = (sets.image(&item), sets.patches(&item));
         if !round.has_room(3, size_of_val(image) + size_of_val(patches) + 6 * 8) {

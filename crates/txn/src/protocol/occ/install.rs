@@ -16,6 +16,7 @@ use crate::tx::Tx;
 pub(super) async fn install(tx: &mut Tx<'_>, primitives: Primitives) {
     let lane = tx.lane;
     let by_writes = primitives.locks == Locks::Cpu { install: Primitive::OneSided }
+        && tx.state.sets.edits.is_empty()
         && tx.state.sets.items.iter().all(|item| matches!(item.change, Change::No | Change::Update));
     if primitives.passive && !by_writes {
         return install_rounds(tx, |round| lane.post(round));

@@ -42,7 +42,8 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
         let mut round = tx.lane.round();
         let Sets { tables, items, .. } = &mut tx.state.sets;
         for item in &mut items[first..] {
-            if item.is_written() {
+            // A leaf that its CPU has locked for a change is locked, and validated, already.
+            if item.is_written() && item.lock != Lock::Held {
                 let bytes = shape(tables, item).validated_bytes();
                 if !round.has_room(2, 6 * 8 + bytes) {
                     break;
@@ -63,7 +64,7 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
         let done = tx.lane.execute(round).await?;
         let (mut conflict, mut met) = (None, None);
         let Sets { tables, items, .. } = &mut tx.state.sets;
-        for (index, item) in (first..).zip(&mut items[first..next]).filter(|(_, item)| item.is_written()) {
+        for (index, item) in (first..).zip(&mut items[first..next]).filter(|(_, item)| item.lock == Lock::Maybe) {
             let shape = shape(tables, item);
             let (previous, header) = if locks(tables, item) == Primitive::Call {
                 let Some(header) = shape.validated(done.reply(item.call)) else {
