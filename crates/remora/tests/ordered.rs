@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use remora::admin::TreeInspection;
 use remora::floors::fabric::seeded::Seeded;
-use remora::floors::fabric::{ClientId, Prng};
+use remora::floors::fabric::{ClientId, Cost, Prng};
 use remora::observe::{Observer, Outcome, TransactionEvent};
 use remora::protocol::{Protocol, Validation};
 use remora::{
@@ -33,6 +33,7 @@ every_protocol! {
     threads_count_the_same,
     a_client_dies_at_every_step_of_a_split,
     a_client_dies_at_every_step_of_a_merge,
+    a_client_dies_at_every_step_of_a_change_by_call,
     who_remembers_something_wrong_finds_it,
     what_does_not_fit_changes_nothing,
     a_queue_leaves_nothing_behind,
@@ -503,6 +504,61 @@ fn a_client_dies_at_every_step_of_a_merge(protocol: Protocol) {
     });
 }
 
+/// A client dies at each step of a transaction that changes one key by a call. Under protocols
+/// whose locks NICs change, the client makes the change itself.
+fn a_client_dies_at_every_step_of_a_change_by_call(protocol: Protocol) {
+    const STEPS: u64 = 16;
+    let mut outcomes = [0; 2];
+    let mut steps = None;
+    for turn in 0..=STEPS {
+        let (cluster, fabric, ordered) = seeded::<15>(protocol, 1, 300);
+        let mut survivor = worker(&cluster, 1, 1);
+        survivor.block_on(async |session| fill(session, &ordered, 0..2 * LEAF).await);
+        assert!(survivor.drain().unwrap());
+        fabric.settle_services();
+        let by_call = ordered.by_call();
+        let mut dies = worker(&cluster, 1, 1);
+        let dead = dies.incarnations().next().unwrap();
+        let put = async |session: &mut Session| {
+            session.transact(async |tx| by_call.put(tx, key(3), Value::all(77)).await).await
+        };
+        let Some(steps) = steps else {
+            dies.block_on(async |session| {
+                let began = fabric.steps();
+                assert_eq!(put(session).await.unwrap(), Some(Value::all(3)));
+                steps = Some(fabric.steps() - began);
+            });
+            continue;
+        };
+        let step = steps * turn / (STEPS - 2);
+        fabric.revoke_after(ClientId(dead), step);
+        let ended = dies.block_on(put);
+        dies.abandon();
+        survivor.recover(dead).unwrap();
+        let (found, after) = survivor.block_on(async |session| {
+            let found = session.transact(async |tx| ordered.get(tx, key(3)).await).await.unwrap();
+            // The leaf's lock is gone.
+            session.transact(async |tx| ordered.put(tx, key(3), Value::all(5)).await).await.unwrap();
+            let after = session.transact(async |tx| all(tx, &ordered).await).await.unwrap();
+            (found, after)
+        });
+        let is_new = found == Some(Value::all(77));
+        let what = format!("step {step} of {steps}, {ended:?}, {found:?}");
+        assert!(is_new || found == Some(Value::all(3)) && ended.is_err(), "{what}");
+        if let Err(Error::Unknown(id)) = ended {
+            let verdict = survivor.block_on(async |session| session.resolve(id, Duration::ZERO).await.unwrap());
+            assert_eq!(verdict, if is_new { Verdict::Committed } else { Verdict::Aborted }, "{what}");
+        }
+        let expected = (0..2 * LEAF).map(|number| (number, if number == 3 { 5 } else { number }));
+        assert!(after.into_iter().eq(expected), "{what}");
+        assert!(survivor.drain().unwrap());
+        fabric.settle_services();
+        look(&cluster, &ordered);
+        outcomes[usize::from(is_new)] += 1;
+    }
+    assert!(outcomes[0] > 2 && outcomes[1] > 1, "{outcomes:?}");
+}
+
 /// A handle that has seen the tree at another time, or never.
 fn who_remembers_something_wrong_finds_it(protocol: Protocol) {
     seeds(0..2).for_each(|seed| who_remembers_something_wrong(protocol, seed));
@@ -901,6 +957,127 @@ fn tables_that_cannot_be_are_refused_by_name() {
     let mut worker = worker(&cluster, 1, 1);
     let found = worker.block_on(async |session| session.transact(async |tx| sorted.get(tx, 2).await).await);
     assert_eq!(found.unwrap(), Some(Number(2)));
+}
+
+/// Cost of the last transaction that has committed.
+#[derive(Clone, Default)]
+struct Costs(Rc<Cell<Cost>>);
+
+impl Observer for Costs {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if event.outcome == Outcome::Committed {
+            self.0.set(event.cost);
+        }
+    }
+}
+
+/// Where keys come first, a lookup READs the keys of a leaf and one value. Where it is a call, only
+/// the value comes.
+#[test]
+fn a_lookup_brings_a_value_and_not_a_leaf() {
+    const ROWS: u64 = 11 * 100;
+    for protocol in [Protocol::DRTM_R, Protocol::DRTM_H, Protocol::FASST, Protocol::FORD, Protocol::NO_WAIT] {
+        let cluster = embedded(protocol, 3);
+        let rows = || (0..ROWS).map(|number| (2 * number, Number(number)));
+        let options = OrderedOptions::for_rows(ROWS);
+        let fine = cluster.load_ordered("fine", options.keys_first(16), rows()).unwrap();
+        let coarse = cluster.load_ordered("coarse", options.design(Design::Coarse(1)), rows()).unwrap();
+        let mut worker = worker(&cluster, 1, 1);
+        let seen = Costs::default();
+        worker.sessions()[0].observe(Some(Box::new(seen.clone())));
+        let get = |worker: &mut Worker, ordered: &Ordered<u64, Number>, number: u64| {
+            let found =
+                worker.block_on(async |session| session.transact(async |tx| ordered.get(tx, number).await).await);
+            assert_eq!(found.unwrap(), number.is_multiple_of(2).then_some(Number(number / 2)));
+            assert!(worker.drain().unwrap());
+            seen.0.get()
+        };
+        let scan = async |session: &mut Session| {
+            session.transact(async |tx| fine.scan(tx, .., usize::MAX).await).await.unwrap();
+            session.transact(async |tx| coarse.scan(tx, .., usize::MAX).await).await.unwrap();
+        };
+        worker.block_on(scan);
+        // Header, key, node header, fences and 16 keys; a value with its check.
+        let head = 24 + 8 + 16 + 16 + 16 * 8;
+        let cost = get(&mut worker, &fine, 200);
+        // The locks that two-phase locking tries, takes and gives back.
+        let swaps = if protocol == Protocol::NO_WAIT { 3 } else { 0 };
+        let expected = (2, 2, head + 16 + 8 * swaps);
+        // Where the location is asked for by a call, the whole record comes.
+        let is_call = protocol == Protocol::FASST;
+        assert!(is_call || (cost.round_trips, cost.reads, cost.bytes_in) == expected, "{protocol:?}: {cost:?}");
+        let cost = get(&mut worker, &fine, 201);
+        assert!(is_call || (cost.round_trips, cost.reads) == (1, 1), "{protocol:?}: {cost:?}");
+        // FORD's memory nodes have no CPU to ask; two-phase locking reads under its own lock.
+        if !matches!(protocol, Protocol::Ford(_) | Protocol::NoWait(_)) {
+            for number in [200, 201] {
+                let cost = get(&mut worker, &coarse.without_memory(), number);
+                assert_eq!((cost.round_trips, cost.rpcs, cost.reads), (1, 1, 0), "{protocol:?}");
+                assert_eq!(cost.bytes_in, 8 * (1 + 3 + 3 + 1), "{protocol:?}: {cost:?}");
+            }
+        }
+    }
+}
+
+/// A change of one key by a call takes two round trips, and 200 bytes at most for each copy.
+#[test]
+fn a_change_by_call_sends_keys_and_values() {
+    for (protocol, copies) in [(Protocol::FASST, 1), (Protocol::FASST, 3), (Protocol::FARM, 1)] {
+        let cluster = embedded(protocol, copies);
+        let rows = (0..11 * 100).map(|number| (2 * number, Number(number)));
+        for (name, design, keys_first) in
+            [("fine", Design::Fine, true), ("coarse", Design::Coarse(0), true), ("whole", Design::Coarse(1), false)]
+        {
+            let options = OrderedOptions::for_rows(2000).design(design);
+            let options = if keys_first { options.keys_first(16) } else { options };
+            let ordered = cluster.load_ordered(name, options, rows.clone()).unwrap();
+            let mut worker = worker(&cluster, 1, 1);
+            let seen = Costs::default();
+            worker.sessions()[0].observe(Some(Box::new(seen.clone())));
+            let scan = async |session: &mut Session| {
+                session.transact(async |tx| ordered.scan(tx, .., usize::MAX).await).await.unwrap()
+            };
+            worker.block_on(scan);
+            let handles = [ordered.by_call(), ordered.without_memory().by_call()];
+            // Without memory, the CPU can go down only if it has all inner nodes.
+            let handles = &handles[..if design == Design::Fine { 1 } else { 2 }];
+            for (handle, number) in handles.iter().zip([100, 300]) {
+                let new = Number(7);
+                let mut did = Vec::new();
+                worker.block_on(async |session| {
+                    session.transact(async |tx| handle.update(tx, number, new).await).await.unwrap();
+                    did.push(seen.0.get());
+                    session.transact(async |tx| handle.insert(tx, number + 1, new).await).await.unwrap();
+                    did.push(seen.0.get());
+                    let before = session.transact(async |tx| handle.remove(tx, number + 1).await).await.unwrap();
+                    did.push(seen.0.get());
+                    assert_eq!(before, Some(new));
+                    let before = session.transact(async |tx| handle.put(tx, number, Number(8)).await).await.unwrap();
+                    did.push(seen.0.get());
+                    assert_eq!(before, Some(new));
+                    // Nothing is changed: one round trip, which is a lookup.
+                    let missing = session.transact(async |tx| handle.update(tx, number + 1, new).await).await;
+                    assert!(matches!(missing, Err(Error::NotFound(_))));
+                    let exists = session.transact(async |tx| handle.insert(tx, number, new).await).await;
+                    assert!(matches!(exists, Err(Error::Exists(_))));
+                });
+                for cost in did {
+                    let most = 200 + 96 * (u64::from(copies) - 1);
+                    let what = format!("{name}, {protocol:?}, {copies} copies: {cost:?}");
+                    assert_eq!((cost.round_trips, cost.rpcs), (2, 2 + u64::from(copies)), "{what}");
+                    assert!(cost.bytes_out <= most, "{what}");
+                }
+            }
+            assert!(worker.drain().unwrap());
+            let found = worker.block_on(scan);
+            let changed = |key| [100, 300][..handles.len()].contains(&key);
+            let expected = rows.clone().map(|(key, value)| (key, if changed(key) { Number(8) } else { value }));
+            assert!(found.into_iter().eq(expected), "{name}, {protocol:?}");
+            let (records, tree) = cluster.inspect_ordered(&ordered, |_, _| ()).unwrap();
+            assert_eq!(tree.fault, None);
+            assert!(records.iter().all(|table| (table.locked, table.torn, table.differing_lines) == (0, 0, 0)));
+        }
+    }
 }
 
 /// A trained handle reads the leaf alone. A split costs it a link, once.

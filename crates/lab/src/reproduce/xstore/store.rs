@@ -21,8 +21,6 @@ pub(super) enum Mix {
     D,
     /// Nineteen scans to an insert. A scan has from 1 to 100 keys.
     E,
-    /// Half lookups, half reads that are followed by an update of the same key.
-    F,
 }
 
 /// The largest number of keys of a scan.
@@ -74,16 +72,6 @@ impl Store {
         session.transact_with(TransactionOptions::default().label(label), change).await
     }
 
-    async fn read_and_update(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
-        let key = self.draw(random);
-        let change = async |tx: &mut Transaction<'_, '_>| {
-            let mut found = self.table.get_mut(tx, key).await?;
-            *found = value(key, *found + 1);
-            Ok(())
-        };
-        session.transact_with(TransactionOptions::default().label(4), change).await
-    }
-
     async fn insert(&self, session: &mut Session) -> Result<(), Error> {
         let key = key(self.records + self.inserted.fetch_add(1, Ordering::Relaxed));
         let insert = async |tx: &mut Transaction<'_, '_>| self.table.insert(tx, key, value(key, 0)).await;
@@ -96,7 +84,7 @@ impl Workload for Store {
     type Ledger = i64;
 
     const NAME: &'static str = "store";
-    const TYPES: &'static [&'static str] = &["read", "update", "insert", "scan", "read_modify_write"];
+    const TYPES: &'static [&'static str] = &["read", "update", "insert", "scan"];
     const INVARIANTS: &'static [&'static str] =
         &["the tree is a tree", "every key is there", "every value is its key's"];
 
@@ -120,7 +108,7 @@ impl Workload for Store {
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, inserted: &mut i64) -> Result<(), Error> {
         let other = match self.mix {
-            Mix::A | Mix::F => 50,
+            Mix::A => 50,
             Mix::B => 10,
             Mix::C => 0,
             Mix::D | Mix::E => 5,
@@ -130,9 +118,6 @@ impl Workload for Store {
         match self.mix {
             Mix::A | Mix::B if is_other => {
                 self.update(session, random, 1).await?;
-            }
-            Mix::F if is_other => {
-                self.read_and_update(session, random).await?;
             }
             Mix::D | Mix::E if is_other => {
                 self.insert(session).await?;
