@@ -50,6 +50,14 @@
 //! root is read, and then all that is new or goes together. A split is seen by others as a leaf
 //! that has lost the upper half of its keys: they follow its link, and remember it.
 //!
+//! Where keys come first ([`OrderedOptions::keys_first`]), a lookup takes two: one for the head of
+//! the leaf, and one for the cell of the value. Both are of one state of the leaf
+//! (`remora_record::record`, "Parts of a value"), and by 1 the head alone says that a key is not
+//! there. A lookup by a call that finds the leaf brings the key's value, and no leaf.
+//!
+//! A change of one key by a call ([`Ordered::by_call`]) takes two (`remora_txn`, `edit.rs`): one
+//! that locks the leaf, and one that logs.
+//!
 //! Values that are out of line are records by their keys, inserted and deleted together with the
 //! entries of leaves. So a lookup of one key reads or changes its value alone, and needs no leaf. A
 //! scan takes a round trip more, for the values of the keys that it has found.

@@ -323,3 +323,84 @@ pub(crate) fn logged_image(words: &[AtomicU64], offset: u64, pointer: Pointer) -
     let entry = ring::entry_of(&frame)?;
     log::records(entry).find(|record| record.pointer == pointer).map(|record| record.image.to_vec())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shapes() -> [Shape; 3] {
+        let shapes = [Shape::new(2, 100), Shape::keys_first(2, 100, 9), Shape::up_to(2, 100)];
+        shapes.map(|shape| shape.expect("a shape"))
+    }
+
+    proptest! {
+        /// A leaf beside a map. What the CPU says before is what it does.
+        #[test]
+        fn a_leaf_is_changed_as_a_map_is(
+            changes in prop::collection::vec((0usize..4, 0u16..12, any::<u8>()), 0..60), of in 0usize..3,
+        ) {
+            let shape = shapes()[of];
+            let mut model = BTreeMap::new();
+            let mut leaf = Vec::new();
+            let _ = Node::create(shape, &mut leaf, 0, &shape.least());
+            for (kind, number, byte) in changes {
+                let (kind, key, value) = (EditKind::ALL[kind], number.to_be_bytes(), [byte; 100]);
+                let value = if kind.has_value() { &value[..] } else { &[] };
+                let edit = Edit { kind, shape, key: &key, value };
+                let said = edit.outcome(&Node::new(shape, &leaf[..]).unwrap());
+                let (is_there, before) = (model.contains_key(&key), leaf.clone());
+                match edit.apply(&mut leaf) {
+                    Some(()) => {
+                        prop_assert_eq!(said, if is_there { EditOutcome::Present } else { EditOutcome::Absent });
+                        if kind == EditKind::Remove { model.remove(&key) } else { model.insert(key, value.to_vec()) };
+                    }
+                    None => {
+                        prop_assert!(!said.is_taken() && leaf == before);
+                        prop_assert_eq!(said == EditOutcome::Exists, kind == EditKind::Insert && is_there);
+                        let misses = matches!(kind, EditKind::Update | EditKind::Remove) && !is_there;
+                        prop_assert_eq!(said == EditOutcome::Missing, misses);
+                    }
+                }
+                let node = Node::new(shape, &leaf[..]).unwrap();
+                prop_assert_eq!(node.check(), Ok(()));
+                let found = (0..node.count()).map(|at| (node.key(at).to_vec(), node.value(at).to_vec()));
+                prop_assert!(found.eq(model.iter().map(|(key, value)| (key.to_vec(), value.clone()))));
+            }
+        }
+
+        /// Whatever a client asks for, nothing panics.
+        #[test]
+        fn any_words_are_a_request_or_refused(
+            arguments in prop::collection::vec(any::<u64>(), 0..40), kind in 0usize..6, length in 0usize..600,
+            of in 0usize..3, leaf in prop::collection::vec(any::<u64>(), 0..200),
+        ) {
+            let count = kind << EditKind::SHIFT | length;
+            let mut region: Vec<AtomicU64> = leaf.iter().map(|word| AtomicU64::new(*word)).collect();
+            region.resize_with(remora_node::node::BYTES_MIN as usize / WORD_BYTES, AtomicU64::default);
+            let shape = RecordShape::of(&remora_record::layout(8, 64, remora_node::ReadScheme::Checksum).unwrap());
+            let copy = Copied { base: 0, bytes: 8 * leaf.len() as u64, shape };
+            for is_shape in [false, true] {
+                let mut arguments = arguments.clone();
+                for at in [4, 6] {
+                    if let Some(word) = arguments.get_mut(at).filter(|_| is_shape) {
+                        *word = shapes()[of].to_word();
+                    }
+                }
+                if let Some(take) = Take::parse(count, &arguments) {
+                    take.look(&leaf, &mut Vec::new());
+                }
+                if let Some(edit) = LogEdit::parse(count, &arguments) {
+                    prop_assert_eq!(edit.frame(&region, &copy), None);
+                }
+                for offset in arguments {
+                    logged_image(&region, offset, Pointer::from_bits(0));
+                    logged_image(&region, offset % 2048, Pointer::from_bits(0));
+                }
+            }
+        }
+    }
+}

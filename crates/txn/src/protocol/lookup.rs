@@ -115,6 +115,9 @@ impl Tx<'_> {
             Probe::Absent => absent,
         };
         let item = &mut sets.items[index];
+        if matches!(fetch, Fetch::Absent) && item.fetched_before() == Some(true) {
+            return Err(Abort::Changed.into());
+        }
         (item.fetch, item.location, item.address, item.chain) = (fetch, location, address, chain);
         item.seen |= matches!(fetch, Fetch::Absent);
         item.hops += 1;
