@@ -40,7 +40,7 @@ pub use faults::{FaultKind, Injected, Planned};
 pub use profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Path, Profile, Switch};
 #[cfg(feature = "profiles")]
 pub use profiles::ProfileError;
-pub use recording::{Recorded, Recording};
+pub use recording::{Recorded, Recording, Swapped};
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::copy;

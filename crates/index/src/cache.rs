@@ -44,6 +44,18 @@ impl LocationCache {
         LocationCache { complete: lines.len() as u64 == buckets, lines: Arc::new(lines) }
     }
 
+    /// Returns the bytes that the cache takes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&**self.lines)
+    }
+
+    /// Counts the locations that the cache has.
+    pub(crate) fn count(&self) -> usize {
+        let has_entry = |line: &Line, slot: usize| is_entry(line.0[slot * 2].load(Ordering::Relaxed));
+        let count = |line| (0..BUCKET_SLOTS).filter(|slot| has_entry(line, *slot)).count();
+        self.lines.iter().map(count).sum()
+    }
+
     /// Returns the line of a bucket. The cache is direct-mapped.
     #[inline]
     fn line(&self, bucket: u64) -> &Line {
@@ -106,6 +118,7 @@ mod tests {
                     _ => None,
                 };
                 assert_eq!((found(hash.word), found(7)), (Some(location), None));
+                assert_eq!(cache.count(), 1, "the others were forgotten");
                 cache.forget(2, Location { incarnation: 7, ..location });
                 assert_eq!(found(hash.word), Some(location), "another life");
                 cache.forget(2, location);

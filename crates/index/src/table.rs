@@ -404,6 +404,18 @@ impl Table {
         None
     }
 
+    /// Returns the bytes that the location cache takes, however many locations it has.
+    #[must_use]
+    pub fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// Counts the locations that the location cache has. This looks at the whole cache.
+    #[must_use]
+    pub fn cached_locations(&self) -> usize {
+        self.cache.count()
+    }
+
     /// Returns whether a location can be one of this table. A cache or a torn bucket may have any
     /// words.
     #[inline]

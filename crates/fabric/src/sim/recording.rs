@@ -1,7 +1,7 @@
 //! What passes through a simulation, noted for traces.
 
 use super::Sim;
-use crate::address::NodeId;
+use crate::address::{Address, NodeId};
 use crate::ids::{Nanos, Ticket};
 use crate::round::buffer::{RoundBuffer, Verb};
 
@@ -20,6 +20,17 @@ pub struct Recorded {
     ticket: Ticket,
 }
 
+/// A CAS that has changed a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Swapped {
+    /// The address of the word.
+    pub at: Address,
+    /// When the word changed, in nanoseconds.
+    pub when: Nanos,
+    /// The new word.
+    pub new: u64,
+}
+
 /// What was recorded of a simulation: see [`Sim::record`].
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
@@ -27,6 +38,8 @@ pub struct Recording {
     pub rounds: Vec<Recorded>,
     /// When a service of a memory node's CPU found work.
     pub served: Vec<(NodeId, Nanos)>,
+    /// The CASes that have changed words, in the order of their effects.
+    pub swapped: Vec<Swapped>,
 }
 
 impl Recording {
@@ -39,6 +52,16 @@ impl Recording {
         };
         let verbs = verbs.iter().map(|verb| (*verb, request(verb))).collect();
         self.rounds.push(Recorded { posted, completed: None, background, verbs, connection, ticket });
+    }
+
+    /// Notes a verb that has had its effect, if it is a CAS that has changed its word. `words` are
+    /// the round's, with the answer.
+    pub(super) fn swap(&mut self, verb: &Verb, words: &[u64], when: Nanos) {
+        if let Verb::CompareSwap { at, expected, new, into } = *verb
+            && words[into as usize] == expected
+        {
+            self.swapped.push(Swapped { at, when, new });
+        }
     }
 
     pub(super) fn complete(&mut self, connection: usize, ticket: Ticket, now: Nanos) {

@@ -504,7 +504,11 @@ impl World {
             Verb::Call { .. } if part > 0 => self.statistics.suppressed_calls += 1,
             Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Call { .. } | Verb::AfterCompletion => {
                 let client = self.connections[connection].client;
-                execute_verb(&self.memory, verb, flight.buffer.parts().1, &Cell::new(false), client)?;
+                let words = flight.buffer.parts().1;
+                execute_verb(&self.memory, verb, words, &Cell::new(false), client)?;
+                if let Some(recording) = &mut self.recording {
+                    recording.swap(verb, words, self.now / NS);
+                }
             }
             Verb::Flush { node } => {
                 if self.flush_persists {
