@@ -137,6 +137,8 @@ fn designs_of_trees_cost_their_round_trips() {
         "coarse, two-sided over hybrid, lookups, 4 clients",
         "coarse, two-sided, lookups, 128 clients: skewed over even",
         "fine, one-sided, ranges of 200, 128 clients: skewed over even",
+        "hybrid, ranges of 20000, 16 clients: skewed over even",
+        "fine, one-sided over hybrid, ranges of 20000, 16 clients",
         "hybrid over fine, one-sided, 5 % inserts, 16 clients",
         "median latency of coarse over fine, lookups, 4 clients",
     ];
