@@ -211,7 +211,14 @@ fn fits_and_predictions_are_told_apart() {
 const REPRODUCTIONS: [(&str, &str); 7] = [
     ("drtm-h", include_str!("../src/reproduce/drtm_h.rs")),
     ("drtm-kv", include_str!("../src/reproduce/kv.rs")),
-    ("ford", include_str!("../src/reproduce/ford.rs")),
+    (
+        "ford",
+        concat!(
+            include_str!("../src/reproduce/ford.rs"),
+            include_str!("../src/reproduce/ford/cluster.rs"),
+            include_str!("../src/reproduce/ford/micro.rs")
+        ),
+    ),
     ("latches", include_str!("../src/reproduce/latches.rs")),
     ("multi-object", include_str!("../src/reproduce/multi_object.rs")),
     ("trees", include_str!("../src/reproduce/trees.rs")),

@@ -117,8 +117,21 @@ fn ford_has_its_round_trips_and_fewer_than_its_baselines() {
         "TATP: FORD-LV over ford, throughput, 2 x 2",
         "SmallBank: FORD-LV over ford, throughput, 2 x 2",
         "SmallBank, one thread: best over one transaction in flight",
+        "WRITEs lost to 10 READs beside 10 WRITEs",
+        "key-value, alone: lock held, farm-one-sided over drtm-h-one-sided",
     ];
     assert_as_said(&done, &robust);
+    let ours = |name: &str| row(&done, name).ours;
+    // 20,000 draws of 10,240 keys. Each first draw of a key misses, and no other draw does.
+    let draws = ford::Scale::quick(1).micro.transactions as f64;
+    let missed = ours("address cache, uniform, 10k keys: misses") / 100.0 * draws;
+    assert_eq!((ours("address cache, uniform, 10k keys: addresses in it") * 1e6 / 16.0).round(), missed.round());
+    let expected = 10_240.0 * (1.0 - (1.0 - 1.0 / 10_240.0_f64).powf(draws));
+    assert!((missed / expected - 1.0).abs() < 0.01, "{missed} misses, {expected} expected");
+    // FARM validates between lock and log. FORD holds locks from its first round on.
+    let held = |protocol: &str| ours(&format!("key-value, alone, 100 % updates: lock held, {protocol}"));
+    let least = held("drtm-h-one-sided");
+    assert!(least > 4.0 && held("farm-one-sided") > 1.1 * least && held("ford") > 1.1 * held("farm-one-sided"));
     let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
     assert!(done.plot().expect("an SVG").contains("drtm-h-one-sided"));

@@ -13,20 +13,23 @@
 //! Here systems are compared under the lightest load, where nothing queues. Further rows compare
 //! the peaks.
 
+mod cluster;
+pub mod micro;
+mod pairs;
+
 use std::time::Duration;
 
 use remora::floors::txn::Primitives;
 use remora::protocol::{Ford, Protocol};
-use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{Subscribers, Tatp};
 use remora_workload::tpcc::{self, Room, Tpcc};
 use remora_workload::{Setting, TypeReport};
 
-use super::{
-    Measurement, ReproduceError, Reproduction, Row, Run, as_the_texts, greatest, measure, measured, run_all, violated,
-};
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, measured, run_all, violated};
 use crate::Bench;
+use cluster::{COPIES, DRTM_H, FARM, MEMORY_NODES, PROFILE, hardware};
+use micro::Micro;
 use remora_command::plot::{Labels, Series};
 
 /// The size of the experiments.
@@ -43,6 +46,8 @@ pub struct Scale {
     pub accounts: u64,
     /// The scale of TPC-C. The text has 8 warehouses.
     pub tpcc: tpcc::Scale,
+    /// The size of the smaller experiments.
+    pub micro: micro::Scale,
     /// Virtual time before anything is counted.
     pub warmup: Duration,
     /// Virtual time that is counted.
@@ -82,6 +87,7 @@ impl Scale {
             subscribers: 100_000,
             accounts: 100_000,
             tpcc: tpcc::Scale::full(8),
+            micro: micro::Scale::full(),
             warmup: Duration::from_millis(1),
             measure: Duration::from_millis(8),
             parallel: super::parallel(),
@@ -98,6 +104,7 @@ impl Scale {
             subscribers: 2_000,
             accounts: 4_000,
             tpcc: tpcc::Scale::small(2, 10, 60, 1_000),
+            micro: micro::Scale::quick(),
             warmup: Duration::from_micros(300),
             measure: Duration::from_millis(2),
             ..Scale::full(seed)
@@ -147,14 +154,10 @@ impl Kind {
     }
 }
 
-const PROFILE: &str = "connectx5";
+/// The profile with a switch that has the version cache.
 const IN_SWITCH: &str = "connectx5-switch";
-const MEDIUM: &str = "optane";
-const COPIES: u8 = 2;
 
-const FARM: Protocol = Protocol::Occ(Primitives::FARM_ONE_SIDED);
 const FARM_UNCACHED: Protocol = Protocol::Occ(Primitives::FARM_ONE_SIDED.uncached());
-const DRTM_H: Protocol = Protocol::Occ(Primitives::DRTM_H_ONE_SIDED);
 const DRTM_H_UNCACHED: Protocol = Protocol::Occ(Primitives::DRTM_H_ONE_SIDED.uncached());
 const SYSTEMS: [Protocol; 6] = [Protocol::FORD, Protocol::FORD_LOCAL, FARM, DRTM_H, FARM_UNCACHED, DRTM_H_UNCACHED];
 
@@ -167,9 +170,9 @@ const ALONE: Load = load(1, 1);
 
 /// Experiments of the text that are left out here.
 const LEFT_OUT: [&str; 3] = [
-    "the key-value experiments: lock duration, interference, and the figures of a key-value load for what SmallBank shows here",
+    "the figures of a key-value load for what SmallBank shows here",
     "the balance of load between two memory nodes: tables are spread over both here, and have no sides to be balanced",
-    "a lock table of the machine that runs transactions, and the sizes of caches",
+    "a lock table of the machine that runs transactions, and the size of its version cache",
 ];
 
 /// One simulation.
@@ -194,9 +197,13 @@ fn name(point: &Point) -> String {
 /// Fails if a simulation cannot run. An invariant that does not hold is not an error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
-    let runs = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
-    let violated = violated(&runs, name);
-    let results = Results { scale, runs };
+    let points = points(scale);
+    let all = points.len() + micro::SIMULATIONS;
+    let runs = run_all(&points, scale.parallel, &|done, _| look(done, all), |point| run(scale, point))?;
+    let micro = micro::run(&scale.micro, scale.seed, scale.parallel, &|done| look(points.len() + done, all))?;
+    let mut violated = violated(&runs, name);
+    violated.extend(micro.violated());
+    let results = Results { scale, runs, micro };
     Ok(Reproduction {
         about: scale.about(),
         is_comparable: scale.is_comparable(),
@@ -249,24 +256,21 @@ fn light(scale: &Scale) -> Load {
 
 fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let Point { kind, protocol, load: Load { threads, coroutines }, in_switch } = point;
-    let profile = if in_switch { IN_SWITCH } else { PROFILE };
-    let profile = Profile::named(profile).ok_or(ReproduceError::NoProfile(profile))?;
-    let setting = Setting { memory_nodes: 2, replicas: COPIES, workers: threads as u64, coroutines: coroutines as u64 };
+    let setting = Setting {
+        memory_nodes: MEMORY_NODES,
+        replicas: COPIES,
+        workers: threads as u64,
+        coroutines: coroutines as u64,
+    };
     let room = Room::for_orders(ORDERS_MAX);
     let node_bytes = match kind {
         Kind::Tatp => Tatp::node_bytes(scale.subscribers, &setting),
         Kind::SmallBank => SmallBank::node_bytes(scale.accounts, &setting),
         Kind::Tpcc => Tpcc::node_bytes(&scale.tpcc, room, &setting, protocol),
     };
-    let sim = SimOptions {
-        medium: MEDIUM.to_owned(),
-        ddio: false,
-        deployment: Deployment::Disaggregated,
-        ..as_the_texts(profile, scale.seed)
-    };
     let bench = Bench {
-        sim,
-        memory_nodes: 2,
+        sim: hardware(if in_switch { IN_SWITCH } else { PROFILE }, scale.seed)?,
+        memory_nodes: MEMORY_NODES,
         node_bytes: node_bytes as usize,
         replicas: COPIES,
         protocol,
@@ -294,6 +298,7 @@ const ORDERS_MAX: u64 = 20_000;
 struct Results<'a> {
     scale: &'a Scale,
     runs: Vec<(Point, Measurement)>,
+    micro: Micro,
 }
 
 /// What the text prints for a workload with one system divided by another: the ratios of
@@ -359,6 +364,7 @@ impl Results<'_> {
         rows.extend(self.version_caches());
         rows.extend(self.mechanisms());
         rows.extend(self.coroutines());
+        rows.extend(self.micro.rows());
         rows
     }
 
