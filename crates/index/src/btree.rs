@@ -653,7 +653,7 @@ mod tests {
         Shape::new(2, 100).unwrap()
     }
 
-    /// The same capacity, and values that do not fill words.
+    /// Leaves of as many entries, whose values do not fill words.
     fn keys_first() -> Shape {
         Shape::keys_first(2, 100, 9).unwrap()
     }

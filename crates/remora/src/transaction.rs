@@ -187,8 +187,8 @@ impl<'t, 's> Transaction<'t, 's> {
         self.tx.value(slot).map_err(|stop| self.stopped(stop, slot))
     }
 
-    /// Brings a cell of a record whose head has been fetched and is present. Returns `None` if there
-    /// is no such cell.
+    /// Brings a cell of a record whose head has been fetched and is present. Returns `None` if
+    /// there is no such cell.
     pub(crate) async fn fetch_cell(&mut self, slot: RawSlot, cell: usize) -> Result<Option<&[u8]>, Error> {
         let slot = named(slot)?;
         match self.tx.fetch_cell(slot, cell).await {

@@ -148,7 +148,7 @@ pub(crate) fn key_request(code: Code, shard: ShardId, key: &[u64]) -> ([u64; KEY
 
 /// Serves the calls of transactions at a memory node, on the node's CPU. The head of `rpc.rs` lists
 /// the calls and their answers. Calls about different shards run at the same time, if the node has
-/// several threads. Calls about one shard run one after the other, but for those that go down an
+/// several threads. Calls about one shard run one after the other, but for calls that go down an
 /// ordered table.
 #[derive(Debug)]
 pub struct RpcHandler {
@@ -279,9 +279,9 @@ impl RpcHandler {
 
 impl RpcHandler {
     /// Calls `act` with the leaf of a key, locked for this call: with its shard, the index of its
-    /// first word, its id and its entry in the index. The leaf is the one that the client remembers,
-    /// and if that is another key's, the one that this CPU finds. `act` says whether it is the
-    /// key's.
+    /// first word, its id and its entry in the index. The leaf is the one that the client
+    /// remembers, and if that is another key's, the one that this CPU finds. `act` says whether it
+    /// is the key's.
     fn at_leaf(&self, take: &Take<'_>, act: &mut dyn FnMut(&mut Asked<'_>, usize, u64, u64) -> bool) -> Option<()> {
         let (known, words) = (self.known()?, self.region.words());
         let mut attempt = |id: u64| {
@@ -422,8 +422,8 @@ impl Known {
         Some(())
     }
 
-    /// Returns a shard for a call that changes nothing of it, and that does not mind if other calls
-    /// about the shard run at the same time.
+    /// Returns a shard for a call that changes nothing of it, and that may run while other calls
+    /// about the shard run.
     fn read_only(&self, id: ShardId) -> Option<&HostShard> {
         self.shards.get(&id).map(|(shard, ..)| shard)
     }

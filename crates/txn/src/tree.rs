@@ -113,10 +113,10 @@ impl Tx<'_> {
         })
     }
 
-    /// Asks the CPU of a leaf's memory node to lock the leaf of a key for a change of one entry: one
-    /// round trip. The leaf is the one that the client remembers, if it remembers one, or the one
-    /// that the CPU finds, if all inner nodes lie there too. The value is the new one; empty, if the
-    /// change has none.
+    /// Asks the CPU of a leaf's memory node to lock the leaf of a key for a change of one entry:
+    /// one round trip. The leaf is the one that the client remembers, if it remembers one, or the
+    /// one that the CPU finds, if all inner nodes lie there too. The value is the new one; empty,
+    /// if the change has none.
     ///
     /// Returns `None` if this is not possible: the table's locks are changed by NICs, the table
     /// grows, the transaction has named the leaf before, the leaf has no room, or it would be

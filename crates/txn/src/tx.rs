@@ -69,8 +69,8 @@ pub struct Tx<'s> {
     pub(crate) silent: bool,
 }
 
-/// A cell of a record that an attempt has fetched, as [`Tx::fetch_cell`] returns it. It is valid for
-/// that attempt.
+/// A cell of a record that an attempt has fetched, as [`Tx::fetch_cell`] returns it. It is valid
+/// for that attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchedCell(Span);
 

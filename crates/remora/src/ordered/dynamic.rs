@@ -138,8 +138,8 @@ impl DynOrdered {
         &self.schema
     }
 
-    /// A handle that shares what this one remembers, and whose inserts, updates, puts and removes are
-    /// calls: see [`Ordered::by_call`](crate::Ordered::by_call).
+    /// A handle that shares what this one remembers, and whose inserts, updates, puts and removes
+    /// are calls: see [`Ordered::by_call`](crate::Ordered::by_call).
     #[must_use]
     pub fn by_call(&self) -> DynOrdered {
         DynOrdered { tree: self.tree.by_call(), ..self.clone() }

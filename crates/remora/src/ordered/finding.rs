@@ -98,8 +98,8 @@ impl Tree {
         path.last().map(|leaf| Found::Leaf(leaf.slot)).ok_or(CHANGED)
     }
 
-    /// Reads the path from the root to the leaf of a key. The leaf is named for a purpose; the inner
-    /// nodes are named for reading.
+    /// Reads the path from the root to the leaf of a key. The leaf is named for a purpose; the
+    /// inner nodes are named for reading.
     pub(super) async fn descend(
         &self,
         tx: &mut Transaction<'_, '_>,

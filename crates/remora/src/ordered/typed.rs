@@ -163,10 +163,10 @@ impl<K: Key, V: Record> Ordered<K, V> {
         Ordered::new(self.tree.without_memory())
     }
 
-    /// A handle that shares what this one remembers, and whose inserts, updates, puts and removes are
-    /// calls: the CPU of the leaf's memory node locks the leaf and says what was there, and at the
-    /// commit every replica makes the change by itself. The client sends keys and values, and no
-    /// leaves.
+    /// A handle that shares what this one remembers, and whose inserts, updates, puts and removes
+    /// are calls: the CPU of the leaf's memory node locks the leaf and says what was there, and at
+    /// the commit every replica makes the change by itself. The client sends keys and values, and
+    /// no leaves.
     ///
     /// Use it for transactions that change one key. Such a transaction takes two round trips. In a
     /// transaction that writes more, the leaf is fetched after all, and it is locked earlier than

@@ -13,13 +13,13 @@ use remora_workload::{After, Invariant, Prng, Workload};
 pub(super) enum Mix {
     /// Half lookups, half updates.
     A,
-    /// Nine lookups to an update.
+    /// 9 lookups to an update.
     B,
     /// Lookups.
     C,
-    /// Nineteen lookups to an insert.
+    /// 19 lookups to an insert.
     D,
-    /// Nineteen scans to an insert. A scan has from 1 to 100 keys.
+    /// 19 scans to an insert. A scan has from 1 to 100 keys.
     E,
 }
 
