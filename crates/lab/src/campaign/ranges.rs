@@ -7,9 +7,9 @@
 //! line, histories record what each scan has found, and [`check`](remora_check::check) decides
 //! whether a scan can have missed nothing.
 //!
-//! A third table is changed by transactions that put one key and do nothing else, mostly by calls.
-//! Each put has a number of its own and returns the one that it replaces. So no two puts of a key
-//! may return the same number.
+//! A third table is for transactions that look up, put or remove one key and do nothing else,
+//! mostly by calls. Each put has a number of its own. A put or a remove returns the number that it
+//! has found. So no two of them may return the same number of a key, and every value names its key.
 //!
 //! Clients remember different things about the places of keys, because each transaction uses one of
 //! several handles. Some tables have leaves whose keys come first.
@@ -41,6 +41,11 @@ fn key(number: u64) -> Wide {
     ([0; 56], number)
 }
 
+/// Returns a value of a key in the third table.
+fn swapped(at: u64, number: u64) -> Short {
+    Words([number, at, number, at, number, at, number, at])
+}
+
 /// Handles of both tables that remember equally much.
 #[derive(Debug)]
 struct Handle {
@@ -55,7 +60,8 @@ pub(crate) struct Ranges {
     handles: [Handle; 4],
     keys: u64,
     next: Cell<u64>,
-    /// Puts that have committed: each with its key, and what it has replaced.
+    /// Numbers that a put or a remove has found, each with its key and the number of the one that
+    /// has found it.
     swaps: RefCell<BTreeMap<(u64, u64), u64>>,
     wrong: Cell<u64>,
     /// Whether operations are dropped from time to time, and repeated.
@@ -113,8 +119,8 @@ impl Ranges {
         let mut of_long = options();
         of_long.keys_first = None; // its values are out of line
         let long = cluster.load_ordered("long", of_long, numbers().map(|number| (key(number), Words([0; 24]))))?;
-        let swapped =
-            cluster.load_ordered("swapped", options(), numbers().map(|number| (key(number), Words([0; 8]))))?;
+        let rows = numbers().map(|number| (key(number), swapped(number, 0)));
+        let of_swaps = cluster.load_ordered("swapped", options(), rows)?;
         let other = Handle {
             short: cluster.open_ordered("short")?,
             long: cluster.open_ordered("long")?,
@@ -124,9 +130,9 @@ impl Ranges {
         let forgetful = Handle {
             short: short.without_memory(),
             long: long.without_memory(),
-            swapped: swapped.without_memory().by_call(),
+            swapped: of_swaps.without_memory().by_call(),
         };
-        let handles = [Handle { short, long, swapped }, other, by_call, forgetful];
+        let handles = [Handle { short, long, swapped: of_swaps }, other, by_call, forgetful];
         let (next, wrong, swaps) = (Cell::new(1), Cell::new(0), RefCell::default());
         Ok(Ranges { handles, keys, next, swaps, wrong, cancels })
     }
@@ -151,7 +157,7 @@ impl Ranges {
     pub(crate) async fn transact(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let handle = &self.handles[random.below(self.handles.len() as u64) as usize];
         if random.below(4) == 0 {
-            return self.swap(session, handle, random.below(self.keys)).await;
+            return self.swap(session, handle, random).await;
         }
         // For some time the number of keys grows, and then it shrinks.
         let grows = (session.lane().now() / 300_000).is_multiple_of(2);
@@ -171,17 +177,27 @@ impl Ranges {
         Ok(())
     }
 
-    /// Puts one key, and nothing else.
-    async fn swap(&self, session: &mut Session, handle: &Handle, at: u64) -> Result<(), Error> {
-        let number = self.next.replace(self.next.get() + 1);
+    /// Looks up, puts or removes one key, and does nothing else.
+    async fn swap(&self, session: &mut Session, handle: &Handle, random: &mut Prng) -> Result<(), Error> {
+        let (at, number) = (random.below(self.keys), self.next.replace(self.next.get() + 1));
         let options = TransactionOptions::default().attempts(super::case::ATTEMPTS);
-        let put = async |tx: &mut Transaction<'_, '_>| handle.swapped.put(tx, key(at), Words([number; 8])).await;
-        let run = session.transact_with(options, async |tx| perhaps_twice(self.cancels, tx, put).await);
-        let Some(before) = run.await?.map(|value| value.0) else { return Ok(()) };
-        // The loaded values are all 0. A put that was repeated has seen itself.
-        let is_whole = before.iter().all(|word| *word == before[0]);
-        let is_first = before[0] == number || self.swaps.borrow_mut().insert((at, before[0]), number).is_none();
-        self.wrong.set(self.wrong.get() + u64::from(!is_whole || !is_first));
+        let table = &handle.swapped;
+        let is_lookup = random.below(2) == 0;
+        let found = if is_lookup {
+            session.transact_with(options, async |tx| table.get(tx, key(at)).await).await?
+        } else if random.below(3) == 0 {
+            let remove = async |tx: &mut Transaction<'_, '_>| table.remove(tx, key(at)).await;
+            session.transact_with(options, async |tx| perhaps_twice(self.cancels, tx, remove).await).await?
+        } else {
+            let put = async |tx: &mut Transaction<'_, '_>| table.put(tx, key(at), swapped(at, number)).await;
+            session.transact_with(options, async |tx| perhaps_twice(self.cancels, tx, put).await).await?
+        };
+        let Some(found) = found else { return Ok(()) };
+        let before = found.0[0];
+        let is_its_own = found.0 == swapped(at, before).0;
+        // An operation that was repeated may have seen itself.
+        let is_first = is_lookup || before == number || self.swaps.borrow_mut().insert((at, before), number).is_none();
+        self.wrong.set(self.wrong.get() + u64::from(!is_its_own || !is_first));
         Ok(())
     }
 

@@ -528,8 +528,8 @@ impl Results<'_> {
 
 const VALIDATED: &str = "a lookup that reads its way validates what it has read, in one round more: the text's takes every READ for \
                          whole, and is torn";
-const LINKS: &str = "each lookup moves one leaf in both designs, and with many clients the servers' links are the bound here, not the \
-                     CPUs, whose 8 threads find a leaf in 0.6 us";
+const LINKS: &str = "a coarse server sends the value alone, and a hybrid one a leaf of 1 KiB, so that with many clients the hybrid servers' \
+                     links are the bound here";
 const ROOT: &str = "all that read their way READ the root, and the link of its server is the bound here; the text has servers whose \
                     threads spin on locks, which slows down those who ask";
 const SKEW: &str = "the server that has 80 % of the keys is saturated here, and 1 / (4 x 0.8) of an even load is left; the text's has \
