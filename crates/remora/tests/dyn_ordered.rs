@@ -184,8 +184,8 @@ fn what_a_model_says_is_there(protocol: Protocol) {
         let design = [Design::Fine, Design::Coarse(1), Design::Hybrid(0)][number % 3];
         let mut options = OrderedOptions::for_rows(200).design(design);
         // Keys of one length, or padded, can come first if their values fit.
-        let [(Exactly(keys) | UpTo(keys)), (Exactly(values) | UpTo(values))] = [shape.0, shape.1];
-        options.keys_first = (keys < 60 && values < 400 && protocol.name().len() % 2 == 0).then_some(5);
+        let (Exactly(keys) | UpTo(keys), Exactly(values) | UpTo(values)) = shape;
+        options.keys_first = (keys < 60 && values < 400 && protocol.name().len().is_multiple_of(2)).then_some(5);
         let things = create(&cluster, shape, options);
         let by_call = things.by_call();
         let again = cluster.open_dyn_ordered("things", &schema(shape)).unwrap();
@@ -194,7 +194,7 @@ fn what_a_model_says_is_there(protocol: Protocol) {
             let mut model = Model::new();
             for turn in 0..200 {
                 let random = session.lane().random();
-                let things = [&things, &again, &by_call][turn % 3];
+                let things = [&things, &again, &by_call][turn as usize % 3];
                 // One operation or several in one transaction, which may be given up.
                 let after = session.transact(async |tx| {
                     let mut after = model.clone();

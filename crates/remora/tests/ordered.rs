@@ -950,6 +950,13 @@ fn tables_that_cannot_be_are_refused_by_name() {
             .map(drop::<Ordered<u64, _>>),
     );
     assert!(full.contains("full"), "{full}");
+    let large = refused(cluster.create_ordered::<u64, Words<29>>("large", of_rows(1).keys_first(16)).map(drop));
+    assert!(large.contains("large") && large.contains("3872") && large.contains("3040"), "{large}");
+    // Fewer entries than four are four, and a leaf without values has no cells.
+    cluster.create_ordered::<u64, Words<29>>("four", of_rows(9).keys_first(1)).unwrap();
+    cluster.create_ordered::<u64, ()>("set", of_rows(9).keys_first(16)).unwrap();
+    cluster.open_ordered::<u64, Words<29>>("four").unwrap();
+    cluster.open_ordered::<u64, ()>("set").unwrap();
     // Nothing is left of a table that could not be loaded: its name is free again.
     let gone = refused(cluster.open_ordered::<u64, Number>("unsorted").map(drop));
     assert!(gone.contains("unsorted"), "{gone}");

@@ -5,8 +5,11 @@
 //! themselves by their fences (`remora_index::btree`). So the CPU takes any whole version of an
 //! inner node. It does so even if the node is locked, and the holder of the lock may have committed
 //! another version.
+//!
+//! The client's end of TAKE, which has such a CPU lock a leaf for a change, is here, too. The other
+//! end is `edit.rs`.
 
-use remora_fabric::{Outlined, WORD_BYTES, outline};
+use remora_fabric::{NodeId, Outlined, WORD_BYTES, outline};
 use remora_index::btree::Shape;
 use remora_node::TableId;
 use remora_record::{Key, LockWord, Version};
@@ -28,9 +31,9 @@ pub struct Located {
     pub leaf: u64,
     /// The words of the inner node above it, if it was asked for.
     pub parent: Option<Box<[u64]>>,
-    /// The record of the leaf in this transaction, if the CPU has said what the leaf has of the
-    /// key; and the words of the key's value, if the leaf has the key. The leaf is validated as
-    /// one that was read.
+    /// What the leaf has of the key, if the CPU has said that, and has not sent the leaf: the words
+    /// of the key's value, or `None` if the key is not there. The leaf is validated as one that was
+    /// read.
     pub answer: Option<Option<Box<[u64]>>>,
 }
 
@@ -136,104 +139,110 @@ impl Tx<'_> {
             if self.unheard {
                 Box::pin(self.forget_unheard()).await?;
             }
-            let sets = &self.state.sets;
-            let (inner, leaves) = (sets.table(inner), sets.table(leaves));
-            let by_call = Primitive::from(leaves.entry().spec.discipline) == Primitive::Call;
-            let grows = leaves.growth().is_some() || inner.growth().is_some();
-            let home = |key: &Key| leaves.home(key.hash());
-            let leaf_key = leaf.and_then(node_key);
-            if !by_call || grows || leaf_key.as_ref().is_some_and(|key| sets.has(leaves.id(), key)) {
+            let Some((node, mut request)) = self.take_request((inner, leaves), leaf, (shape, kind), key) else {
                 return Ok(None);
-            }
-            // The node that has the leaf, and whether its CPU can go down to it.
-            let node = match &leaf_key {
-                Some(key) => leaves.shard_replicas(home(key).shard)[0].node,
-                None if leaves.shards() == 1 => leaves.shard_replicas(0)[0].node,
-                None => return Ok(None),
             };
-            let is_whole = inner.shards() == 1 && leaves.shards() == 1 && inner.shard_replicas(0)[0].node == node;
-            if !is_whole && leaf_key.is_none() {
-                return Ok(None);
-            }
-            let shard = leaf_key.as_ref().map_or(0, |key| home(key).shard);
-            let mut request = vec![
-                Code::Take.word(kind.count(key.len())),
-                leaves.shard_id(shard).0.into(),
-                if is_whole { inner.shard_id(0).0.into() } else { NONE },
-                leaf.unwrap_or(NONE),
-                self.id.lock().to_bits(),
-                shape.to_word(),
-            ];
-            debug_assert_eq!(request.len(), TAKE_WORDS);
-            request.resize(TAKE_WORDS + key.len().div_ceil(WORD_BYTES), 0);
-            request[TAKE_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
-            let leaves = leaves.id();
-
             let mut round = self.lane.round();
             let call = round.call(node, &request, None, TAKEN_WORDS + shape.value_bytes().div_ceil(WORD_BYTES));
             request[0] = Code::Untake.word(kind.count(key.len()));
             self.taking = Some((node, request));
             (self.locking, self.took_leaf, self.unheard) = (true, true, true);
             let done = self.lane.execute(round).await?;
-            let Some((&[id, outcome, entry, lock, version], found)) = done.reply(call).split_first_chunk() else {
-                (self.taking, self.unheard) = (None, false);
-                return Ok(None);
-            };
-            let found: Box<[u64]> = found.into();
-            drop(done);
             self.unheard = false;
-            let outcome = EditOutcome::of_word(outcome).unwrap_or(EditOutcome::Another);
-            if !outcome.is_taken() {
-                self.taking = None;
-            }
-            let lock = LockWord::from_bits(lock);
-            if outcome == EditOutcome::Busy && !lock.is_held_by(self.id) {
-                return Err(Abort::Locked(lock).into());
-            }
-            let Some(key_of_leaf) = node_key(id).filter(|key| !self.state.sets.has(leaves, key)) else {
-                self.take_back();
+            let Some((reply, found)) = done.reply(call).split_first_chunk().map(|(head, found)| (*head, found.into()))
+            else {
+                self.taking = None; // it was refused
                 return Ok(None);
             };
-            if matches!(outcome, EditOutcome::Structural | EditOutcome::Another | EditOutcome::Busy) {
-                return Ok(None);
+            drop(done);
+            let edit = PendingEdit { item: 0, kind, shape, key: key.to_vec(), value: value.to_vec(), frame_at: 0 };
+            let taken = self.heard_take(leaves, reply, found, edit);
+            // What has been locked, and is not kept, is freed.
+            if let Some((node, request)) = self.taking.take() {
+                let mut round = self.lane.round();
+                round.call(node, &request, None, 0);
+                self.lane.post(round);
             }
-            let table = self.state.sets.table(leaves);
-            let home = table.home(key_of_leaf.hash());
-            let Some(location) = table.located(home, entry) else {
-                self.take_back();
-                return Ok(None);
-            };
-            table.learn(home, key_of_leaf.hash(), location);
-            let address = table.primary(location.pointer);
-            let slot = match self.want_part(leaves, &key_of_leaf, (Intent::Read, Part::Answer)) {
-                Ok(slot) => slot,
-                Err(stop) => {
-                    self.take_back();
-                    return Err(stop);
-                }
-            };
-            let item = self.state.sets.number(slot)?;
-            let of_leaf = &mut self.state.sets.items[item];
-            (of_leaf.location, of_leaf.address) = (location, address);
-            of_leaf.answered(Version::from_bits(version).0);
-            self.skip_what_is_here();
-            self.taking = None;
-            if outcome.is_taken() {
-                let (key, value) = (key.to_vec(), value.to_vec());
-                self.state.sets.taken(PendingEdit { item, kind, shape, key, value, frame_at: 0 });
-            }
-            let is_there = matches!(outcome, EditOutcome::Present | EditOutcome::Exists);
-            Ok(Some(Taken { leaf: id, before: is_there.then_some(found) }))
+            taken
         })
     }
 
-    /// Frees the leaf that the last TAKE has locked, if it has locked one.
-    fn take_back(&mut self) {
-        if let Some((node, request)) = self.taking.take() {
-            let mut round = self.lane.round();
-            round.call(node, &request, None, 0);
-            self.lane.post(round);
+    /// Returns a TAKE, and the node that has the leaf. Returns `None` if the CPU cannot make the
+    /// change.
+    fn take_request(
+        &self,
+        (inner, leaves): (TableId, TableId),
+        leaf: Option<u64>,
+        (shape, kind): (Shape, EditKind),
+        key: &[u8],
+    ) -> Option<(NodeId, Vec<u64>)> {
+        let sets = &self.state.sets;
+        let (inner, leaves) = (sets.table(inner), sets.table(leaves));
+        let by_call = Primitive::from(leaves.entry().spec.discipline) == Primitive::Call;
+        if !by_call || leaves.growth().is_some() || inner.growth().is_some() {
+            return None;
         }
+        let shard = match leaf.and_then(node_key) {
+            Some(named) if sets.has(leaves.id(), &named) => return None,
+            Some(named) => leaves.home(named.hash()).shard,
+            None => 0,
+        };
+        let node = leaves.shard_replicas(shard)[0].node;
+        let goes_down = inner.shards() == 1 && leaves.shards() == 1 && inner.shard_replicas(0)[0].node == node;
+        if leaf.is_none() && !goes_down {
+            return None;
+        }
+        let mut request = vec![
+            Code::Take.word(kind.count(key.len())),
+            leaves.shard_id(shard).0.into(),
+            if goes_down { inner.shard_id(0).0.into() } else { NONE },
+            leaf.unwrap_or(NONE),
+            self.id.lock().to_bits(),
+            shape.to_word(),
+        ];
+        debug_assert_eq!(request.len(), TAKE_WORDS);
+        request.resize(TAKE_WORDS + key.len().div_ceil(WORD_BYTES), 0);
+        request[TAKE_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
+        Some((node, request))
+    }
+
+    /// Takes the answer to a TAKE. If the transaction keeps the lock, clears [`Tx::taking`].
+    fn heard_take(
+        &mut self,
+        leaves: TableId,
+        [id, outcome, entry, lock, version]: [u64; TAKEN_WORDS],
+        found: Box<[u64]>,
+        edit: PendingEdit,
+    ) -> Result<Option<Taken>, Stop> {
+        let outcome = EditOutcome::of_word(outcome).unwrap_or(EditOutcome::Another);
+        if !outcome.is_taken() {
+            self.taking = None;
+        }
+        let lock = LockWord::from_bits(lock);
+        match outcome {
+            EditOutcome::Busy if !lock.is_held_by(self.id) => return Err(Abort::Locked(lock).into()),
+            EditOutcome::Busy | EditOutcome::Structural | EditOutcome::Another => return Ok(None),
+            _ => {}
+        }
+        let table = self.state.sets.table(leaves);
+        // If the transaction has named the leaf before, it may have changed it.
+        let Some(named) = node_key(id).filter(|named| !self.state.sets.has(leaves, named)) else { return Ok(None) };
+        let home = table.home(named.hash());
+        let Some(location) = table.located(home, entry) else { return Ok(None) };
+        table.learn(home, named.hash(), location);
+        let address = table.primary(location.pointer);
+        let slot = self.want_part(leaves, &named, (Intent::Read, Part::Answer))?;
+        let item = self.state.sets.number(slot)?;
+        let of_leaf = &mut self.state.sets.items[item];
+        (of_leaf.location, of_leaf.address) = (location, address);
+        of_leaf.answered(Version::from_bits(version).0);
+        self.skip_what_is_here();
+        if outcome.is_taken() {
+            self.state.sets.taken(PendingEdit { item, ..edit });
+            self.taking = None;
+        }
+        let is_there = matches!(outcome, EditOutcome::Present | EditOutcome::Exists);
+        Ok(Some(Taken { leaf: id, before: is_there.then_some(found) }))
     }
 
     /// Adds a record that was not asked for by its key to the read set.

@@ -19,7 +19,8 @@ pub enum Design {
     /// are spread, and READ.
     Hybrid(u16),
     /// Coarse-grained, two-sided: the whole table lies at one memory node, whose CPU finds the leaf
-    /// and sends it. Use several such tables, one for each range of keys, to spread the load.
+    /// and sends it; for a lookup, only the key's value. Use several such tables, one for each
+    /// range of keys, to spread the load.
     Coarse(u16),
 }
 
@@ -39,10 +40,10 @@ pub struct OrderedOptions {
     /// rows come last among the rows with an equal prefix. Each such group then grows at an end of
     /// its own, and leaves become full.
     pub apart: usize,
-    /// Entries of a leaf whose keys come first, at least 4. A lookup then READs the keys of a leaf
-    /// and one value, in two round trips, instead of the whole leaf in one: fewer bytes, where
-    /// values are large or leaves have many. Keys and values must fit a leaf of 3 KiB. `None`:
-    /// leaves of 1 KiB, which a lookup READs whole.
+    /// Entries of a leaf whose keys come first; fewer than 4 count as 4. A lookup then READs the
+    /// keys of a leaf and one value, in two round trips, instead of the whole leaf in one: fewer
+    /// bytes, if values are large or leaves have many. Such a leaf has at most 3,040 bytes. `None`:
+    /// leaves of 1 KiB, which a lookup READs whole, as it does in tables without values.
     pub keys_first: Option<u16>,
     /// Bytes of all values together that it has room for at first, if they have different lengths;
     /// `rows` of the longest ones if `None`. Values that lie in leaves, and those of typed tables,

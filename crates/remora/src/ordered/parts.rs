@@ -1,6 +1,8 @@
 //! The tables that an ordered table consists of.
 
-use remora_index::btree::{LEAF_BYTES_MAX, NODE_BYTES, SLOTTED_KEY_BYTES_MAX, SLOTTED_NODE_BYTES_MAX, Shape};
+use remora_index::btree::{
+    LEAF_BYTES_MAX, LEAF_ENTRIES_MIN, NODE_BYTES, SLOTTED_KEY_BYTES_MAX, SLOTTED_NODE_BYTES_MAX, Shape,
+};
 use remora_index::host::LINKS_MAX;
 use remora_node::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX, SLOT_BYTES_MAX};
 use remora_node::ring::FRAME_OVERHEAD_WORDS;
@@ -59,7 +61,7 @@ impl Form {
     pub(super) fn of(schema: &DynSchema, leaf_entries: Option<u16>) -> Result<Form, MemoryError> {
         let (keys, values) = (schema.keys(), schema.values());
         let key_bytes = padded_bytes(keys);
-        if let Some(entries) = leaf_entries {
+        if let Some(entries) = leaf_entries.filter(|_| padded_bytes(values) > 0) {
             return Form::keys_first(schema, entries.into());
         }
         let inline = Shape::new(key_bytes.min(KEY_BYTES_MAX), padded_bytes(values));
@@ -83,10 +85,11 @@ impl Form {
         let what = "bytes of a key of an ordered table whose leaves have their keys first";
         let keys_max = KEY_BYTES_MAX - usize::from(!schema.keys().is_one());
         schema.check_lengths((what, keys_max), DYN_VALUE_BYTES_MAX)?;
+        let entries = entries.max(LEAF_ENTRIES_MIN);
         let shape = Shape::keys_first(key_bytes, value_bytes, entries).ok_or_else(|| {
-            let what = "bytes of the keys and values of a leaf, which has at least four entries";
-            let wanted = entries.saturating_mul(key_bytes.saturating_add(value_bytes.next_multiple_of(8)));
-            MemoryError::limit(what, wanted as u64, LEAF_BYTES_MAX as u64)
+            let of_entry = key_bytes.saturating_add(value_bytes.next_multiple_of(8));
+            let wanted = entries.saturating_mul(of_entry).saturating_add(16 + 2 * key_bytes);
+            MemoryError::limit("bytes of a leaf whose keys come first", wanted as u64, LEAF_BYTES_MAX as u64)
         })?;
         Ok(Form::with(schema, shape, None))
     }
