@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use remora::admin::TreeInspection;
 use remora::floors::fabric::seeded::Seeded;
-use remora::floors::fabric::{ClientId, Cost, Prng};
+use remora::floors::fabric::{ClientId, Cost, Lane, Prng};
 use remora::observe::{Observer, Outcome, TransactionEvent};
 use remora::protocol::{Protocol, Validation};
 use remora::{
@@ -29,6 +29,7 @@ every_protocol! {
     a_map_of_long_values,
     a_scan_sees_every_key_once,
     an_empty_range_is_filled_once,
+    a_leaf_that_changes_between_its_parts_is_refused,
     roots_are_split_side_by_side,
     threads_count_the_same,
     a_client_dies_at_every_step_of_a_split,
@@ -323,6 +324,56 @@ fn an_empty_range_is_filled_once(protocol: Protocol) {
         fabric.settle_services();
         let tree = look(&cluster, &ordered);
         assert_eq!((tree.rows, tree.leaves), (25, 8));
+    }
+}
+
+/// A transaction looks a key up, which reads a part of its leaf. Another one changes the leaf, or
+/// removes it. When the first one then reads the whole leaf, both reads must be of one state.
+fn a_leaf_that_changes_between_its_parts_is_refused(protocol: Protocol) {
+    for (seed, removes) in [(1, false), (2, true)] {
+        let (cluster, _) = options(protocol, 2).node_bytes(8 << 20).open_seeded(seed).unwrap();
+        let of_rows = OrderedOptions::for_rows(100).keys_first(LEAF as u16);
+        let ordered: Ordered<Wide, Value> = cluster.create_ordered("ordered", of_rows).unwrap();
+        let mut worker = worker(&cluster, 2, seed);
+        worker.block_on(async |session| fill(session, &ordered, 0..30).await);
+        let (has_read, has_changed, attempts) = (Cell::new(false), Cell::new(false), Cell::new(0));
+        // Under two-phase locking, the writer waits for the reader.
+        let wait = async |lane: &Lane, until: &Cell<bool>| {
+            for _ in 0..100 {
+                if !until.get() {
+                    lane.sleep(10_000).await;
+                }
+            }
+        };
+        worker.run(async |client, session| {
+            if client == 1 {
+                wait(session.lane(), &has_read).await;
+                let change = session.transact(async |tx| {
+                    for number in 8..12 {
+                        match removes {
+                            true => drop(ordered.remove(tx, key(number)).await?),
+                            false => ordered.update(tx, key(number), Value::all(100 + number)).await?,
+                        }
+                    }
+                    Ok(())
+                });
+                change.await.unwrap();
+                has_changed.set(true);
+                return 0;
+            }
+            let seen = session.transact(async |tx| {
+                attempts.set(attempts.get() + 1);
+                let one = ordered.get(tx, key(9)).await?.map(|value| value.0[0]);
+                has_read.set(true);
+                wait(tx.lane(), &has_changed).await;
+                let all = all(tx, &ordered).await?;
+                Ok((one, all.into_iter().find(|(number, _)| *number == 9).map(|(_, value)| value)))
+            });
+            let (one, other) = seen.await.unwrap();
+            assert_eq!(one, other, "{protocol:?}");
+            0
+        });
+        assert!(attempts.get() > 1 || protocol == Protocol::NO_WAIT, "{protocol:?}: the leaf has changed");
     }
 }
 
@@ -1075,6 +1126,14 @@ fn a_change_by_call_sends_keys_and_values() {
                     assert!(cost.bytes_out <= most, "{what}");
                 }
             }
+            // One leaf again and again: backups have not applied the version before, and take it
+            // from their rings.
+            worker.block_on(async |session| {
+                for turn in 0..200 {
+                    session.transact(async |tx| handles[0].update(tx, 100, Number(turn)).await).await.unwrap();
+                }
+                session.transact(async |tx| handles[0].update(tx, 100, Number(8)).await).await.unwrap();
+            });
             assert!(worker.drain().unwrap());
             let found = worker.block_on(scan);
             let changed = |key| [100, 300][..handles.len()].contains(&key);
