@@ -242,8 +242,8 @@ mod tests {
         };
         assert!(fault(&|nodes| nodes.inner.retain(|id, _| *id != ROOT)).contains("is not there"));
         assert!(fault(&|nodes| nodes.leaves.retain(|id, _| *id != 7)).contains("is not there"));
-        assert!(fault(&|nodes| nodes.leaves.extend([(77, vec![0; shape().node_bytes()])])).contains("not reached"));
-        assert!(fault(&|nodes| nodes.inner.extend([(77, vec![0; shape().node_bytes()])])).contains("not reached"));
+        assert!(fault(&|nodes| nodes.leaves.extend([(77, vec![0; shape().bytes_of(0)])])).contains("not reached"));
+        assert!(fault(&|nodes| nodes.inner.extend([(77, vec![0; shape().bytes_of(1)])])).contains("not reached"));
         assert!(
             fault(&|nodes| change(nodes.leaves.get_mut(&3), &|leaf| leaf.end(Some(&[9; 8]), 4))).contains("its place")
         );

@@ -33,7 +33,7 @@ fn damaged_leaves_of_long_keys_are_told() {
         for number in 0..4 {
             session.transact(async |tx| things.insert(tx, &key(2 * number), b"value").await).await.unwrap();
         }
-        let end = things.tree().shape.node_bytes();
+        let end = things.tree().shape.bytes_of(0);
         let mut told = 0;
         for at in (0..40).chain(end - 10..end) {
             for byte in [1, 255] {
