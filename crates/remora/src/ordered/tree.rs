@@ -59,6 +59,10 @@ impl Tree {
         Tree { by_call: true, ..self.clone() }
     }
 
+    pub(super) fn is_by_call(&self) -> bool {
+        self.by_call
+    }
+
     /// Has the CPU of a leaf's memory node make a change of one key. Returns the words of the value
     /// that the key had, if it was there. `None` if that is not possible: then the client makes the
     /// change itself.

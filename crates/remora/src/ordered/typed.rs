@@ -243,6 +243,10 @@ impl<K: Key, V: Record> Ordered<K, V> {
 
     /// Replaces the value of a key. Fails with [`Error::NotFound`] if the key is not there.
     pub async fn update(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<(), Error> {
+        if !self.tree.is_by_call() {
+            *self.get_mut(tx, key).await? = value;
+            return Ok(());
+        }
         let encoded = encoded(&key);
         if self.tree.update(tx, encoded.bytes(), Encoded::new(&value).bytes()).await? {
             return Ok(());
