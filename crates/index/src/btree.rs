@@ -678,7 +678,7 @@ mod tests {
         assert_eq!((shape.capacity(0), shape.capacity(1), shape.bytes_of(1)), (16, 60, NODE_BYTES));
         assert_eq!((shape.leaf_parts(), shape.bytes_of(0)), (Some((160, 8, 16)), 160 + 16 * 8));
         assert_eq!(keys_first().leaf_parts(), Some((40, 104, 9)), "keys and values are padded to words");
-        let refused = [(8, 8, 3), (8, 0, 16), (8, 160, 16), (0, 8, 16), (8, usize::MAX, 16), (8, 8, 1 << 15)];
+        let refused = [(8, 8, 3), (8, 0, 16), (8, 200, 16), (0, 8, 16), (8, usize::MAX, 16), (8, 8, 1 << 15)];
         assert!(refused.into_iter().all(|(key, value, entries)| Shape::keys_first(key, value, entries).is_none()));
         for shape in [shape, keys_first(), Shape::new(64, 8).unwrap(), Shape::up_to(300, 20).unwrap()] {
             assert_eq!(Shape::from_word(shape.to_word()), Some(shape));

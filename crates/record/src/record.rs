@@ -392,9 +392,9 @@ impl RecordShape {
     #[inline]
     fn data_at(&self, index: usize) -> usize {
         let in_first_line = LINE_WORDS - self.header_words;
-        if self.cell_words > 0 {
-            let in_cells = index.saturating_sub(self.key_words + self.head_words);
-            return self.header_words + index + in_cells / self.cell_words;
+        let in_cells = index.saturating_sub(self.key_words + self.head_words);
+        if let Some(checks) = in_cells.checked_div(self.cell_words) {
+            return self.header_words + index + checks;
         }
         if self.scheme != ReadScheme::LineVersions || index < in_first_line {
             return self.header_words + index;

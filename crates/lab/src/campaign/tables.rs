@@ -20,10 +20,10 @@ const NODE_BYTES: usize = 12 << 20;
 pub(super) enum Tables {
     SmallBank(SmallBank),
     Tatp(Tatp),
-    Tpcc(Tpcc),
+    Tpcc(Box<Tpcc>),
     Ycsb(Ycsb),
     Registers(Registers),
-    Ranges(Ranges),
+    Ranges(Box<Ranges>),
 }
 
 /// What a coroutine remembers of its transactions.
@@ -47,7 +47,7 @@ impl Tables {
             Load::Tpcc => {
                 let (scale, room) = supplier(case);
                 Tpcc::load(cluster, scale, room, case.seed, |_| ())
-                    .map(|tpcc| Tables::Tpcc(tpcc.with_attempts(ATTEMPTS)))
+                    .map(|tpcc| Tables::Tpcc(Box::new(tpcc.with_attempts(ATTEMPTS))))
             }
             Load::Ycsb => {
                 let size = Size { records: case.keys, inserts: 8 * case.transactions, value_bytes: 128, ordered: None };
@@ -55,7 +55,8 @@ impl Tables {
                 Ycsb::load(cluster, size).map(|ycsb| Tables::Ycsb(ycsb.with_mix(mix).with_attempts(ATTEMPTS)))
             }
             Load::Registers => Registers::load(cluster, case.keys, case.has(CANCEL), random).map(Tables::Registers),
-            Load::Ranges => Ranges::load(cluster, case.keys, case.has(CANCEL), random).map(Tables::Ranges),
+            Load::Ranges => Ranges::load(cluster, case.keys, case.has(CANCEL), random)
+                .map(|ranges| Tables::Ranges(Box::new(ranges))),
         };
         tables.map_err(|error| error.to_string())
     }
