@@ -39,8 +39,12 @@ fn real_fabrics_keep_what_they_promise() {
     for backend in [Backend::Shm, Backend::Tcp] {
         let name = backend.name();
         let fabric = backend.fabric(&[vec![BYTES]]).expect("memory");
-        let found = probe(&*fabric, Duration::from_millis(300)).expect("healthy nodes");
-        assert!(found.lines.reads > 0 && found.writes > 0, "{name}: {found:?}");
-        assert_eq!((found.lines.torn_unnoticed, found.writes_lost), (0, 0), "{name}: {found:?}");
+        // On a busy machine, the writer may not run within the first 300 ms.
+        let has_run = (0..20).any(|_| {
+            let found = probe(&*fabric, Duration::from_millis(300)).expect("healthy nodes");
+            assert_eq!((found.lines.torn_unnoticed, found.writes_lost), (0, 0), "{name}: {found:?}");
+            found.lines.reads > 0 && found.writes > 0
+        });
+        assert!(has_run, "{name}: nothing was read, or nothing was written");
     }
 }
