@@ -21,6 +21,7 @@ use remora_record::{FetchedRecord, Key, LockWord, Version};
 use zerocopy::IntoBytes;
 
 use crate::limits::READ_ATTEMPTS;
+use crate::words::push_bytes;
 
 /// No shard: leaves lie at many nodes.
 pub(crate) const NONE: u64 = u64::MAX;
@@ -101,9 +102,7 @@ impl Descent {
         let found = leaf.find(wanted.key).ok();
         reply.extend([1, bucket_slot, entry, lock.to_bits(), version.to_bits(), found.is_some().into()]);
         if let Some(at) = found {
-            let (start, value) = (reply.len(), leaf.value(at));
-            reply.resize(start + value.len().div_ceil(WORD_BYTES), 0);
-            reply[start..].as_mut_bytes()[..value.len()].copy_from_slice(value);
+            push_bytes(reply, leaf.value(at));
         }
         Some(())
     }

@@ -1,7 +1,7 @@
 //! Changes of one entry of a leaf by memory nodes' CPUs. The client sends the key and the new
 //! value, and not the leaf: XStore's server-side updates, inserts and deletes (Wei thesis, section
 //! 3.4.3), as parts of replicated transactions. This file has the memory node's end. The client's
-//! end is `tree.rs` (TAKE) and `protocol/occ/edit.rs` (EDIT, INSTALL).
+//! end is `tree.rs` (TAKE) and `protocol/redo.rs` (EDIT, INSTALL).
 //!
 //! ```text
 //! request, words                                reply, words               effect
@@ -40,8 +40,10 @@ use remora_node::{Pointer, ShardId};
 use remora_record::{FetchedRecord, Life, RecordShape};
 use zerocopy::IntoBytes;
 
+use crate::descent::NONE;
 use crate::limits::READ_ATTEMPTS;
 use crate::log::{self, HEADER_WORDS, LoggedRecord, RECORD_WORDS};
+use crate::words::push_bytes;
 
 /// Words of a TAKE before the key.
 pub(crate) const TAKE_WORDS: usize = 6;
@@ -188,7 +190,7 @@ impl Take<'_> {
         let shard = |number| u16::try_from(number).ok().map(ShardId);
         let shape = Shape::from_word(shape)?;
         let key = key.as_bytes().get(..key_bytes).filter(|key| shape.has_key_of(key.len()))?;
-        let leaf = (leaf != u64::MAX).then_some(leaf);
+        let leaf = (leaf != NONE).then_some(leaf);
         let edit = Edit { kind, shape, key, value: &[] };
         Some(Take { leaves: shard(leaves)?, inner: shard(inner), leaf, me, edit })
     }
@@ -199,9 +201,7 @@ impl Take<'_> {
         let Ok(leaf) = Node::new(self.edit.shape, leaf.as_bytes()) else { return EditOutcome::Another };
         let outcome = self.edit.outcome(&leaf);
         if let (EditOutcome::Present | EditOutcome::Exists, Ok(at)) = (outcome, leaf.find(self.edit.key)) {
-            let (start, found) = (value.len(), leaf.value(at));
-            value.resize(start + found.len().div_ceil(WORD_BYTES), 0);
-            value[start..].as_mut_bytes()[..found.len()].copy_from_slice(found);
+            push_bytes(value, leaf.value(at));
         }
         outcome
     }

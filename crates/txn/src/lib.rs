@@ -77,6 +77,7 @@ mod swap;
 mod tree;
 mod tx;
 mod vcache;
+mod words;
 
 pub use access::{Access, Scan, WriteKind};
 pub use applier::Applier;

@@ -261,15 +261,13 @@ impl RpcHandler {
         let (known, words) = (self.known()?, self.region.words());
         // It changes nothing, and takes whole records only. So threads go down one tree at the same
         // time, as clients that READ it do.
-        let mut descent = self.idle.lock().ok()?.pop().unwrap_or_default();
-        let id = descent.leaf(words, known.read_only(wanted.inner)?, &wanted, reply);
-        let answered = match (id, wanted.leaves.filter(|_| wanted.answer)) {
-            (Some(id), Some(leaves)) => descent.answer(words, known.read_only(leaves)?, (&wanted, id), reply),
-            _ => Some(()),
-        };
-        self.levels.store(descent.levels, Ordering::Relaxed);
-        self.idle.lock().ok()?.push(descent);
-        let (id, ()) = (id?, answered?);
+        let id = self.go_down(|descent| {
+            let id = descent.leaf(words, known.read_only(wanted.inner)?, &wanted, reply)?;
+            if let Some(leaves) = wanted.leaves.filter(|_| wanted.answer) {
+                descent.answer(words, known.read_only(leaves)?, (&wanted, id), reply)?;
+            }
+            Some(id)
+        })?;
         match wanted.leaves.filter(|_| !wanted.answer) {
             Some(leaves) => known.shard(words, leaves)?.about_key(Code::Read, &[id.to_be()], reply),
             None => Some(()),
@@ -278,6 +276,15 @@ impl RpcHandler {
 }
 
 impl RpcHandler {
+    /// Goes down an ordered table, by buffers that this thread has alone meanwhile.
+    fn go_down(&self, down: impl FnOnce(&mut Descent) -> Option<u64>) -> Option<u64> {
+        let mut descent = self.idle.lock().ok()?.pop().unwrap_or_default();
+        let id = down(&mut descent);
+        self.levels.store(descent.levels, Ordering::Relaxed);
+        self.idle.lock().ok()?.push(descent);
+        id
+    }
+
     /// Calls `act` with the leaf of a key, locked for this call: with its shard, the index of its
     /// first word, its id and its entry in the index. The leaf is the one that the client
     /// remembers, and if that is another key's, the one that this CPU finds. `act` says whether it
@@ -299,11 +306,8 @@ impl RpcHandler {
         }
         let wanted = Wanted::of_leaf(take.inner?, take.edit.shape, take.edit.key);
         let mut found = Vec::new();
-        let mut descent = self.idle.lock().ok()?.pop().unwrap_or_default();
-        let id = descent.leaf(words, known.read_only(wanted.inner)?, &wanted, &mut found);
-        self.levels.store(descent.levels, Ordering::Relaxed);
-        self.idle.lock().ok()?.push(descent);
-        attempt(id?)?;
+        let id = self.go_down(|descent| descent.leaf(words, known.read_only(wanted.inner)?, &wanted, &mut found))?;
+        attempt(id)?;
         Some(())
     }
 

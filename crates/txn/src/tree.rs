@@ -13,7 +13,6 @@ use remora_fabric::{NodeId, Outlined, WORD_BYTES, outline};
 use remora_index::btree::Shape;
 use remora_node::TableId;
 use remora_record::{Key, LockWord, Version};
-use zerocopy::IntoBytes;
 
 use crate::descent::{ANSWER, ANSWER_WORDS, NONE, PARENT, REQUEST_WORDS, node_key};
 use crate::edit::{EditKind, EditOutcome, TAKE_WORDS, TAKEN_WORDS};
@@ -23,6 +22,7 @@ use crate::protocol::spec::{FirstRead, Primitive};
 use crate::rpc::{Code, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Intent, LocationSource, Part, PendingEdit};
 use crate::tx::Tx;
+use crate::words::push_bytes;
 
 /// What a memory node's CPU says of a key.
 #[derive(Debug)]
@@ -89,8 +89,8 @@ impl Tx<'_> {
                 leaf_shard,
                 shape.to_word(),
             ];
-            request.resize(REQUEST_WORDS + key.len().div_ceil(WORD_BYTES), 0);
-            request[REQUEST_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
+            debug_assert_eq!(request.len(), REQUEST_WORDS);
+            push_bytes(&mut request, key);
 
             let mut round = self.lane.round();
             let record_words = match (is_there, wants_answer) {
@@ -201,8 +201,7 @@ impl Tx<'_> {
             shape.to_word(),
         ];
         debug_assert_eq!(request.len(), TAKE_WORDS);
-        request.resize(TAKE_WORDS + key.len().div_ceil(WORD_BYTES), 0);
-        request[TAKE_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
+        push_bytes(&mut request, key);
         Some((node, request))
     }
 

@@ -46,7 +46,7 @@ fn swapped(at: u64, number: u64) -> Short {
     Words([number, at, number, at, number, at, number, at])
 }
 
-/// Handles of both tables that remember equally much.
+/// Handles of the three tables that remember equally much.
 #[derive(Debug)]
 struct Handle {
     short: Ordered<Wide, Short>,
@@ -54,7 +54,7 @@ struct Handle {
     swapped: Ordered<Wide, Short>,
 }
 
-/// The two tables.
+/// The three tables.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     handles: [Handle; 4],
@@ -142,7 +142,7 @@ impl Ranges {
         self.wrong.get()
     }
 
-    /// Inspects both tables from outside. Also returns the errors in their trees.
+    /// Inspects the tables from outside. Also returns the errors in their trees.
     pub(crate) fn inspect(&self, cluster: &Cluster) -> Result<(Vec<Inspection>, Vec<String>), Error> {
         let Handle { short, long, swapped } = &self.handles[0];
         let (mut tables, one) = cluster.inspect_ordered(short, |_, _| ())?;

@@ -12,7 +12,8 @@
 //! here. Fences are read with the keys, because a leaf proves by them which keys it has. That is 16
 //! B more than published.
 //!
-//! *Ordered tables* are Remora's: leaves of 1 KiB, transactions, and inserts that split leaves.
+//! *Ordered tables* are Remora's: transactions, leaves of 16 slots whose keys come first, changes
+//! by calls, and inserts that split leaves. Leaves of 1 KiB are beside them.
 
 mod store;
 
@@ -342,7 +343,7 @@ fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceErro
 const LEFT_OUT: [&str; 6] = [
     "neural networks and multi-variate lines as top models: cuts spread keys evenly, whatever they are",
     "training at the server, in the background: a client fits a part again when it sees a split",
-    "position hints of updates, and logging: updates are transactions",
+    "updates without position hints, and without logging",
     "several servers, and Nutanix's and OpenStreetMap's data",
     "the bare verbs' leaves have no content: which of them a lookup READs is what the cache says",
     "ordered tables whose clients remember nothing: at one memory node they ask its CPU, which is two-sided",

@@ -22,6 +22,7 @@ use crate::rpc::Code;
 use crate::sets::Change;
 use crate::swap::swap_lock;
 use crate::tx::Tx;
+use crate::words::push_bytes;
 
 /// Where the log entry will go and how long it is.
 pub(super) struct LogEntry {
@@ -217,11 +218,8 @@ fn edit_request(tx: &Tx<'_>, entry: &LogEntry) -> Option<(NodeId, Vec<u64>)> {
         edit.shape.to_word(),
     ];
     debug_assert_eq!(request.len(), EDIT_WORDS);
-    for bytes in [&edit.key, &edit.value] {
-        let start = request.len();
-        request.resize(start + bytes.len().div_ceil(WORD_BYTES), 0);
-        request[start..].as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
-    }
+    push_bytes(&mut request, &edit.key);
+    push_bytes(&mut request, &edit.value);
     Some((item.address.node, request))
 }
 

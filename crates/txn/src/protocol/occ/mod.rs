@@ -257,8 +257,8 @@ impl Steps for Primitives {
         if tx.state.sets.written == 0 {
             return validate_read_only(tx, self).await;
         }
-        let is_edit = tx.state.sets.lone_edit().is_some();
-        let entry = match tx.state.sets.lone_edit() {
+        let edited = tx.state.sets.lone_edit();
+        let entry = match edited {
             // The leaf is locked already (invariant 3), and its value is at its replicas.
             Some(leaf) => {
                 let image_words = tx.state.sets.shape(&tx.state.sets.items[leaf]).image_words();
@@ -266,7 +266,7 @@ impl Steps for Primitives {
             }
             None => prepare_log(tx).await?,
         };
-        if is_edit {
+        if edited.is_some() {
             validate(tx, self, true).await?;
         } else if mutant!(ValidateWithLocks) {
             validate(tx, self, true).await?;
