@@ -204,10 +204,15 @@ fn background_rounds_and_their_completions_are_explored() {
     assert_eq!(background, [0, 1].into());
 }
 
+/// Whether there is time for everything, as in `.ci/long`.
+fn is_long() -> bool {
+    std::env::var_os("REMORA_LONG").is_some()
+}
+
 /// Random programs of a few verbs on two lines have the same outcomes with and without reductions.
 #[test]
 fn random_programs_lose_no_outcome() {
-    let seeds = if std::env::var_os("REMORA_LONG").is_some() { 300 } else { 50 };
+    let seeds = if is_long() { 300 } else { 30 };
     for seed in 0..seeds {
         let (clients, rounds, verbs) = [(2, 2, 2), (3, 2, 1), (3, 1, 2)][seed as usize % 3];
         let crash = (seed % 5 == 0).then_some(ClientId(1));
@@ -245,7 +250,7 @@ fn random_programs_lose_no_outcome() {
 /// Only these clients access one of the lines, one after the other.
 #[test]
 fn random_recoveries_lose_no_outcome() {
-    for seed in 0..60 {
+    for seed in 0..if is_long() { 60 } else { 20 } {
         let suspicion = |of, by| Suspicion { of: ClientId(of), by: ClientId(by) };
         let twice = seed % 2 == 0;
         let own = (1..=3).map(ClientId).take(if twice { 3 } else { 2 });

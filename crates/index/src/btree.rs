@@ -51,6 +51,9 @@ pub const LEAF_ENTRIES_MIN: usize = 4;
 /// Levels of a tree: more than any has, since inner nodes have at least five children when they are
 /// made.
 pub const LEVELS_MAX: u16 = 24;
+/// Level of the node that has the roots of a table's partitions as its children. It is above every
+/// root.
+pub const MAP_LEVEL: u16 = LEVELS_MAX + 1;
 /// Bytes of the largest leaf whose keys come first. A split of such leaves, and of all that is
 /// above them, fits a log entry.
 pub const LEAF_BYTES_MAX: usize = SLOTTED_NODE_BYTES_MAX;
@@ -286,7 +289,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if length != shape.bytes_of(level) && !is_head() {
             return Err(Damaged("its length"));
         }
-        if node.level() > LEVELS_MAX {
+        if node.level() > MAP_LEVEL {
             return Err(Damaged("its level"));
         }
         let is_too_full = !shape.is_slotted && node.count() > node.capacity();
@@ -314,7 +317,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if self.level() > 0 && self.key(0) != self.low() {
             return Err(Damaged("its first child"));
         }
-        if self.high().is_none() && self.next() != 0 {
+        if self.high().is_none() && self.next() != 0 && self.level() < MAP_LEVEL {
             return Err(Damaged("its link"));
         }
         Ok(())

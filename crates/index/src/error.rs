@@ -44,13 +44,24 @@ pub enum IndexError {
         /// The client that loads the rows.
         client: u32,
     },
-    /// The rows that are to be loaded into an ordered table do not ascend.
-    #[error("ordered table {table:?}: the key {key} to load is not behind the one before it")]
+    /// The rows that are to be loaded into an ordered table, or the keys at which it is to be
+    /// split, do not ascend.
+    #[error("ordered table {table:?}: the key {key} is not behind the one before it")]
     Unsorted {
         /// The table's name.
         table: String,
         /// The key in hex.
         key: String,
+    },
+    /// A table is to be split at keys of another type than its own.
+    #[error("table {table:?} is split at keys of type {found}, and has keys of type {expected}")]
+    SplitType {
+        /// The table's name.
+        table: String,
+        /// The type of the keys at which it is to be split.
+        found: &'static str,
+        /// The type of its keys.
+        expected: &'static str,
     },
     /// A value or key has the wrong size.
     #[error("table {table:?}: {what} of {bytes} bytes, the table has {expected}")]

@@ -222,9 +222,10 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
 }
 
 /// Every protocol survives the loss, every second one with two copies and the others with three.
-/// `.ci/long` runs each of them with both.
+/// `.ci/long` runs each of them with both, and all protocols.
 fn goes_on(shape: Shape) {
-    let protocols = Protocol::ALL.into_iter().filter(|one| one.is_serializable());
+    let kinds = [Protocol::DRTM_R, Protocol::FASST, Protocol::FARM, Protocol::FORD, Protocol::NO_WAIT];
+    let protocols = Protocol::ALL.into_iter().filter(|one| one.is_serializable() && (is_long() || kinds.contains(one)));
     for (number, protocol) in protocols.enumerate() {
         let replicas = if is_long() { vec![3, 2] } else { vec![3 - number as u8 % 2] };
         for replicas in replicas {

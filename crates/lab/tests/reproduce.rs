@@ -100,6 +100,7 @@ fn directions_hold_on_a_small_cluster() {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn ford_has_its_round_trips_and_fewer_than_its_baselines() {
     let done = ford::reproduce(&ford::Scale::quick(1), &|_, _| ()).expect("a simulation");
     assert_eq!(done.violated, Vec::<String>::new());
@@ -138,6 +139,7 @@ fn ford_has_its_round_trips_and_fewer_than_its_baselines() {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn designs_of_trees_cost_their_round_trips() {
     let done = trees::reproduce(&trees::Scale::quick(1), &|_, _| ()).expect("a simulation");
     assert_eq!(done.violated, Vec::<String>::new());

@@ -49,7 +49,8 @@ use crate::limits::CLIENTS_MAX;
 /// 11. Tables may grow: the entry of the larger one names the table from which it grows.
 /// 12. Entries have the text of the table's schema. Every table may grow.
 /// 13. Records may have cells, which can be read alone.
-pub const FORMAT: u32 = 13;
+/// 14. Ordered tables may have partitions, and a call says at which root it begins.
+pub const FORMAT: u32 = 14;
 /// The first word of a node's memory. A machine of the other byte order reads a different number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// The feature bits that this program knows.

@@ -76,6 +76,7 @@ impl OpenError {
             IndexError::Duplicate { .. }
             | IndexError::NotEmpty(_)
             | IndexError::Unsorted { .. }
+            | IndexError::SplitType { .. }
             | IndexError::Size { .. } => OpenErrorKind::Rows,
         }
     }

@@ -26,10 +26,11 @@
 //! 2. Hence **inner nodes are hints**, and so is what clients remember of them
 //!    (`ordered/directory.rs`). Nobody need validate them but who changes them. (What a transaction
 //!    has read it validates; so it reads them only if nothing is remembered.)
-//! 3. **The root has id 0 for ever**, and when it is split, its content goes to two new nodes. It
-//!    is never a leaf. Ids of other nodes are drawn from those of the transactions that insert
-//!    them; should one come again while the first is there, its transaction aborts. By 1, it would
-//!    do no harm if it came again later.
+//! 3. **A root keeps its id for ever**: 0, if it is the only one (`ordered/partitions.rs` has the
+//!    others). When it is split, its content goes to two new nodes. It is never a leaf. Ids of
+//!    other nodes are drawn from those of the transactions that insert them; should one come again
+//!    while the first is there, its transaction aborts. By 1, it would do no harm if it came again
+//!    later.
 //! 4. **An inner node has a child.** A leaf that becomes empty is merged with a neighbour, and so
 //!    is each ancestor that has no other child, below the first that has one. So a leaf is empty
 //!    only if it is the only one, and nothing stays of ranges that are not used any more. (A leaf
@@ -84,6 +85,7 @@
 //! | `keys` | keys as bytes, their neighbours, and ranges; bytes of different lengths |
 //! | `parts` | the tables that an ordered table consists of |
 //! | `options` | how to create an ordered table |
+//! | `partitions` | partitions by ranges of keys |
 //! | `directory` | what a client remembers of where leaves are |
 //! | `load` | builds a tree from rows in order, and checks one |
 //! | `tree` | a tree of bytes, and its nodes as a transaction sees them |
@@ -105,6 +107,7 @@ mod keys;
 mod load;
 mod operations;
 mod options;
+mod partitions;
 mod parts;
 mod scanning;
 #[cfg(test)]

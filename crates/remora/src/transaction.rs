@@ -9,7 +9,7 @@ use remora_fabric::Lane;
 use remora_index::btree::Shape;
 use remora_node::TableId;
 use remora_record::TransactionId;
-use remora_txn::{EditKind, Intent, Limit, Located, Part, Question, Stop, Taken, Tx};
+use remora_txn::{EditKind, Intent, Limit, Located, Part, Question, Start, Stop, Taken, Tx};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Misuse, Named, Reason};
@@ -238,12 +238,12 @@ impl<'t, 's> Transaction<'t, 's> {
     pub(crate) async fn take_leaf(
         &mut self,
         (inner, leaves): (&RawTable, &RawTable),
-        leaf: Option<u64>,
+        known: (Option<Start>, Option<u64>),
         change: (Shape, EditKind),
         row: (&[u8], &[u8]),
     ) -> Result<Option<Taken>, Error> {
         let tables = (self.register(inner.handle())?, self.register(leaves.handle())?);
-        Ok(self.tx.take_leaf(tables, leaf, change, row).await?)
+        Ok(self.tx.take_leaf(tables, known, change, row).await?)
     }
 
     /// Notes, for observers, that the transaction has looked for all keys of a table from `first`

@@ -345,7 +345,7 @@ fn many_keys_take_one_round_trip(protocol: Protocol) {
     let options = OrderedOptions::for_rows(100);
     let short = DynSchema::new("short", Lengths::UpTo(20), Lengths::UpTo(10));
     let long = DynSchema::new("long", Lengths::UpTo(20), Lengths::UpTo(4_000));
-    let ordered = cluster.create_dyn_ordered("ordered", &short, options).unwrap();
+    let ordered = cluster.create_dyn_ordered("ordered", &short, options.clone()).unwrap();
     let apart = cluster.create_dyn_ordered("apart", &long, options).unwrap();
     let numbers = cluster.create_table::<u64, u64>("numbers", TableOptions::for_rows(10)).unwrap();
     worker(&cluster, 1, 1).block_on(async |session| {

@@ -322,8 +322,12 @@ fn ordered_tables_grow_while_they_are_used(protocol: Protocol) {
     const THREADS: u64 = 2;
     const ROWS: u64 = 1_200;
     let cluster = cluster(protocol);
-    for design in [Design::Fine, Design::Hybrid(1), Design::Coarse(2)] {
-        let options = OrderedOptions::for_rows(10).design(design);
+    // One with a partition for each thread.
+    let parts = vec![ordered_key(1, 0)];
+    for (design, cuts) in
+        [(Design::Fine, vec![]), (Design::Hybrid(1), vec![]), (Design::Coarse(2), vec![]), (Design::Coarse(0), parts)]
+    {
+        let options = OrderedOptions::for_rows(10).design(design).split_at(cuts);
         let ordered = cluster.create_ordered::<u64, Wide>("ordered", options).unwrap();
         thread::scope(|scope| {
             for thread in 0..THREADS {

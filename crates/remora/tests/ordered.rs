@@ -45,6 +45,8 @@ type Wide = ([u8; 40], u64);
 /// A value of which a leaf has room for five.
 type Value = Words<15>;
 const LEAF: u64 = 5;
+/// Where tables are split into partitions.
+const CUTS: [u64; 3] = [20, 90, 91];
 
 fn key(number: u64) -> Wide {
     ([0; 40], number)
@@ -55,11 +57,26 @@ fn seeded<const WORDS: usize>(
     seed: u64,
     rows: u64,
 ) -> (Cluster, Seeded, Ordered<Wide, Words<WORDS>>) {
+    seeded_in_parts(protocol, seed, rows, &[])
+}
+
+/// Like `seeded`, but some tables are split into partitions at these keys.
+fn seeded_in_parts<const WORDS: usize>(
+    protocol: Protocol,
+    seed: u64,
+    rows: u64,
+    cuts: &[u64],
+) -> (Cluster, Seeded, Ordered<Wide, Words<WORDS>>) {
     let options = options(protocol, 2).node_bytes(8 << 20);
     let (cluster, fabric) = options.open_seeded(seed).unwrap();
     // Of every design in turn.
     let design = [Design::Fine, Design::Coarse(1), Design::Hybrid(0)][seed as usize % 3];
     let mut options = OrderedOptions::for_rows(rows).design(design);
+    // Half of these in partitions, some of which stay empty.
+    let number = Protocol::ALL.iter().position(|one| *one == protocol).unwrap();
+    if design != Design::Fine && (seed as usize + seed as usize / 3 + number).is_multiple_of(2) {
+        options = options.split_at(cuts.iter().map(|number| key(*number)));
+    }
     // Every design and every way to remember also with keys first, under some of the protocols.
     options.keys_first = (seed as usize + protocol.name().len()).is_multiple_of(2).then_some(LEAF as u16);
     let ordered = cluster.create_ordered("ordered", options).unwrap();
@@ -181,7 +198,7 @@ fn a_map_of_long_values(protocol: Protocol) {
 
 fn map_of<const WORDS: usize>(protocol: Protocol) {
     for seed in seeds(0..3) {
-        let (cluster, fabric, ordered) = seeded::<WORDS>(protocol, seed, 400);
+        let (cluster, fabric, ordered) = seeded_in_parts::<WORDS>(protocol, seed, 400, &CUTS);
         let mut worker = worker(&cluster, 1, seed);
         let (mut random, mut model) = (Prng::new(seed), Model::new());
         let (mut levels, mut given_up) = (0, 0);
@@ -215,7 +232,7 @@ fn map_of<const WORDS: usize>(protocol: Protocol) {
             fabric.settle_services();
             let tree = look(&cluster, &ordered);
             assert_eq!(tree.rows, model.len() as u64, "seed {seed}");
-            assert!(tree.empty_leaves == 0 || tree.leaves == 1, "{tree:?}");
+            assert!(tree.empty_leaves < tree.partitions || tree.leaves == tree.partitions, "{tree:?}");
             levels = levels.max(tree.levels);
         }
         assert!((levels >= 3 || WORDS > 15) && given_up > 10, "seed {seed}: {levels} {given_up}");
@@ -228,7 +245,7 @@ fn a_scan_sees_every_key_once(protocol: Protocol) {
     const KEYS: u64 = 200;
     let (mut levels, mut scans) = (0, 0);
     for seed in seeds(0..4) {
-        let (cluster, fabric, ordered) = seeded::<15>(protocol, seed, 4 * KEYS);
+        let (cluster, fabric, ordered) = seeded_in_parts::<15>(protocol, seed, 4 * KEYS, &CUTS);
         let mut worker = worker(&cluster, 5, seed);
         let there = KEYS / 3;
         worker.block_on(async |session| fill(session, &ordered, (0..there).map(|number| 3 * number)).await);
@@ -837,7 +854,7 @@ fn what_is_named_together_comes_together() {
         let cluster = embedded(protocol, 3);
         let rows = || (0..1000).map(|number| (number, number));
         let of_rows = OrderedOptions::for_rows(1000);
-        let short = cluster.load_ordered("short", of_rows, rows().map(|(key, n)| (key, Number(n)))).unwrap();
+        let short = cluster.load_ordered("short", of_rows.clone(), rows().map(|(key, n)| (key, Number(n)))).unwrap();
         let long = cluster.load_ordered("long", of_rows, rows().map(|(key, n)| (key, Words::<30>::all(n)))).unwrap();
         let mut worker = worker(&cluster, 1, 1);
         let seen = RoundTrips::default();
@@ -1008,6 +1025,24 @@ fn tables_that_cannot_be_are_refused_by_name() {
     cluster.create_ordered::<u64, ()>("set", of_rows(9).keys_first(16)).unwrap();
     cluster.open_ordered::<u64, Words<29>>("four").unwrap();
     cluster.open_ordered::<u64, ()>("set").unwrap();
+    // Keys at which a table is split ascend, and its nodes are not spread anyway.
+    let split = |keys: &[u64], design| {
+        let options = of_rows(9).design(design).split_at(keys.iter().copied());
+        refused(cluster.create_ordered::<u64, Number>("split", options).map(drop))
+    };
+    let spread = split(&[5], Design::Fine);
+    assert!(spread.contains("split") && spread.contains("partitions") && spread.contains("spread"), "{spread}");
+    let unsorted = split(&[5, 7, 7], Design::Coarse(0));
+    assert!(unsorted.contains("split") && unsorted.contains("0000000000000007"), "{unsorted}");
+    assert!(split(&[0], Design::Hybrid(0)).contains("0000000000000000"), "it has the least key before it");
+    let many = split(&(1..200).collect::<Vec<_>>(), Design::Coarse(0));
+    assert!(many.contains("200") && many.contains("60"), "{many}");
+    let wrong = of_rows(9).design(Design::Coarse(0)).split_at([7_u32]);
+    let wrong = refused(cluster.create_ordered::<u64, Number>("split", wrong).map(drop));
+    assert!(["split", "u32", "u64"].iter().all(|part| wrong.contains(part)), "{wrong}");
+    let wrong = of_rows(9).design(Design::Coarse(0)).split_at_bytes([vec![1; 4]]);
+    let wrong = refused(cluster.create_ordered::<u64, Number>("split", wrong).map(drop));
+    assert!(wrong.contains("split") && wrong.contains("4 bytes") && wrong.contains('8'), "{wrong}");
     // Nothing is left of a table that could not be loaded: its name is free again.
     let gone = refused(cluster.open_ordered::<u64, Number>("unsorted").map(drop));
     assert!(gone.contains("unsorted"), "{gone}");
@@ -1038,7 +1073,7 @@ fn a_lookup_brings_a_value_and_not_a_leaf() {
         let cluster = embedded(protocol, 3);
         let rows = || (0..ROWS).map(|number| (2 * number, Number(number)));
         let options = OrderedOptions::for_rows(ROWS);
-        let fine = cluster.load_ordered("fine", options.keys_first(16), rows()).unwrap();
+        let fine = cluster.load_ordered("fine", options.clone().keys_first(16), rows()).unwrap();
         let coarse = cluster.load_ordered("coarse", options.design(Design::Coarse(1)), rows()).unwrap();
         let mut worker = worker(&cluster, 1, 1);
         let seen = Costs::default();
@@ -1143,6 +1178,111 @@ fn a_change_by_call_sends_keys_and_values() {
             assert_eq!(tree.fault, None);
             assert!(records.iter().all(|table| (table.locked, table.torn, table.differing_lines) == (0, 0, 0)));
         }
+    }
+}
+
+/// Partitions are trees at memory nodes of their own, each of which finds its leaves. Calls cost
+/// what they cost without partitions, also behind splits and growth.
+#[test]
+fn a_partition_is_a_tree_at_one_memory_node() {
+    const ROWS: u64 = 3 * 11 * 100;
+    for (protocol, design) in [
+        (Protocol::FASST, Design::Coarse(1)),
+        (Protocol::FARM, Design::Hybrid(2)),
+        (Protocol::DRTM_H, Design::Coarse(0)),
+        (Protocol::FORD, Design::Coarse(2)),
+    ] {
+        let cluster = embedded(protocol, 3);
+        let rows = (0..ROWS).map(|number| (2 * number, Number(number)));
+        // The last partition has no rows yet.
+        let cuts = [2 * 1100, 2 * 2200, 2 * ROWS];
+        let options = OrderedOptions::for_rows(4 * ROWS).design(design).split_at(cuts);
+        cluster.load_ordered("rows", options, rows.clone()).unwrap();
+        // A client that finds the table knows nothing of it.
+        let ordered: Ordered<u64, Number> = cluster.open_ordered("rows").unwrap();
+        let mut worker = worker(&cluster, 1, 1);
+        let seen = Costs::default();
+        worker.sessions()[0].observe(Some(Box::new(seen.clone())));
+        let forgetful = ordered.without_memory();
+        let look = |worker: &mut Worker, numbers: &[u64]| {
+            for number in numbers {
+                let found = worker
+                    .block_on(async |session| session.transact(async |tx| forgetful.get(tx, *number).await).await);
+                assert_eq!(found.unwrap(), number.is_multiple_of(2).then_some(Number(number / 2)), "{protocol:?}");
+                let cost = seen.0.get();
+                match (protocol, design) {
+                    (Protocol::Ford(_), _) => assert_eq!(cost.rpcs, 0),
+                    // The leaf is READ, and its location if that is not remembered.
+                    (_, Design::Hybrid(_)) => {
+                        assert!(cost.rpcs == 1 && cost.round_trips == 1 + cost.reads, "{number}: {cost:?}")
+                    }
+                    _ => assert_eq!((cost.rpcs, cost.round_trips, cost.reads), (1, 1, 0), "{number}: {cost:?}"),
+                }
+            }
+        };
+        let scan = async |session: &mut Session| {
+            session.transact(async |tx| ordered.scan(tx, .., usize::MAX).await).await.unwrap()
+        };
+        assert!(worker.block_on(scan).into_iter().eq(rows.clone()), "{protocol:?}");
+        let (_, loaded) = cluster.inspect_ordered(&ordered, |_, _| ()).unwrap();
+        assert_eq!((loaded.fault, loaded.rows, loaded.empty_leaves), (None, ROWS, 1), "{protocol:?}");
+        // The ends of all partitions.
+        look(&mut worker, &[0, 1, 2198, 2199, 2200, 2201, 4399, 4400, 6598, 6599, 6601, u64::MAX]);
+
+        // One partition gets many more rows: its root is split, and the table grows.
+        let more = || (ROWS..4 * ROWS).map(|number| (2 * number, Number(number)));
+        worker.block_on(async |session| {
+            for (number, value) in more() {
+                session.transact(async |tx| ordered.insert(tx, number, value).await).await.unwrap();
+            }
+            assert!(scan(session).await.into_iter().eq(rows.clone().chain(more())), "{protocol:?}");
+            let back = session.transact(async |tx| ordered.scan_back(tx, 2190..2210, usize::MAX).await).await;
+            assert_eq!(back.unwrap().len(), 10);
+        });
+        assert!(worker.drain().unwrap());
+        look(&mut worker, &[0, 2199, 2200, 6600, 6601, 8 * ROWS - 2, 8 * ROWS - 1]);
+        let (_, grown) = cluster.inspect_ordered(&ordered, |_, _| ()).unwrap();
+        assert_eq!((&grown.fault, grown.rows), (&None, 4 * ROWS));
+        assert!(grown.levels > loaded.levels, "{protocol:?}: {grown:?}");
+
+        // And loses nearly all: nothing is left of them but a leaf.
+        worker.block_on(async |session| {
+            for (number, _) in more() {
+                session.transact(async |tx| ordered.remove(tx, number).await).await.unwrap();
+            }
+        });
+        assert!(worker.drain().unwrap());
+        let (_, emptied) = cluster.inspect_ordered(&ordered, |_, _| ()).unwrap();
+        assert_eq!((emptied.fault, emptied.rows, emptied.empty_leaves), (None, ROWS, 1), "{protocol:?}");
+    }
+}
+
+/// A change by call in a table with partitions costs what it costs in one without.
+#[test]
+fn a_change_by_call_finds_its_partition() {
+    for protocol in [Protocol::FASST, Protocol::FARM] {
+        let cluster = embedded(protocol, 1);
+        let rows = (0..1000).map(|number| (2 * number, Number(number)));
+        let options = OrderedOptions::for_rows(2000).design(Design::Coarse(1)).split_at([500_u64, 501, 1500]);
+        let ordered = cluster.load_ordered("rows", options, rows).unwrap();
+        let mut worker = worker(&cluster, 1, 1);
+        let seen = Costs::default();
+        worker.sessions()[0].observe(Some(Box::new(seen.clone())));
+        let forgetful = ordered.without_memory().by_call();
+        worker.block_on(async |session| {
+            session.transact(async |tx| ordered.get(tx, 0).await).await.unwrap();
+            for number in [0, 498, 500, 502, 1498, 1500, 1998] {
+                let before = session.transact(async |tx| forgetful.put(tx, number, Number(7)).await).await.unwrap();
+                assert_eq!(before, Some(Number(number / 2)));
+                let cost = seen.0.get();
+                assert_eq!((cost.round_trips, cost.rpcs), (2, 3), "{number}, {protocol:?}: {cost:?}");
+                assert!(cost.bytes_out <= 200, "{cost:?}");
+                let found = session.transact(async |tx| forgetful.get(tx, number).await).await.unwrap();
+                assert_eq!(found, Some(Number(7)));
+            }
+        });
+        assert!(worker.drain().unwrap());
+        assert_eq!(cluster.inspect_ordered(&ordered, |_, _| ()).unwrap().1.fault, None);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A memory node's CPU goes down an ordered table, from the root to a leaf, for a client that asks.
 //!
 //! ```text
-//! DESCEND  inner shard, leaf shard or NONE, shape, key
+//! DESCEND  inner shard (16 bits) and root, leaf shard or NONE, shape, key
 //!    ->    leaf id; its parent, if it is asked for;
 //!          then, if the leaf lies at this node, too: 0, or 1, place, entry, and
 //!              the record of the leaf
@@ -14,7 +14,7 @@
 use std::sync::atomic::AtomicU64;
 
 use remora_fabric::{WORD_BYTES, copy};
-use remora_index::btree::{LEVELS_MAX, Node, ROOT, Shape};
+use remora_index::btree::{LEVELS_MAX, Node, Shape};
 use remora_index::{HostShard, Presence};
 use remora_node::ShardId;
 use remora_record::{FetchedRecord, Key, LockWord, Version};
@@ -34,6 +34,31 @@ pub(crate) const ANSWER_WORDS: usize = 3;
 pub(crate) const PARENT: usize = 1 << 31;
 /// Bit in the length of the key: an answer is wanted, and not the leaf.
 pub(crate) const ANSWER: usize = 1 << 30;
+
+/// Where a memory node's CPU begins to look for a leaf: at the root of a tree whose inner nodes all
+/// lie in one shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Start {
+    /// Id of the root, less than 2^48.
+    pub root: u64,
+    /// The shard of the inner nodes, by its place within their table.
+    pub inner: u16,
+    /// The shard of the leaves, by its place within their table, if all of them lie in one.
+    pub leaves: Option<u16>,
+}
+
+/// Bits of a shard's id in the word of a request that names a shard and a root.
+const SHARD_BITS: u32 = u16::BITS;
+
+/// Returns the word of a request that names the shard of inner nodes, and the root.
+pub(crate) fn start_word(inner: ShardId, root: u64) -> u64 {
+    u64::from(inner.0) | root << SHARD_BITS
+}
+
+/// Returns the shard and the root that a word names, unless it is [`NONE`].
+pub(crate) fn parse_start(word: u64) -> Option<(ShardId, u64)> {
+    (word != NONE).then_some((ShardId(word as u16), word >> SHARD_BITS))
+}
 
 /// The key of a node in its table.
 pub(crate) fn node_key(id: u64) -> Option<Key> {
@@ -60,7 +85,7 @@ impl Descent {
         reply: &mut Vec<u64>,
     ) -> Option<u64> {
         let (key, shape) = (wanted.key, wanted.shape);
-        let mut id = ROOT;
+        let mut id = wanted.root;
         for level in 1..=LEVELS_MAX {
             self.levels = level.into();
             let Presence::Linked { location, .. } = inner.find(region, &node_key(id)?) else { return None };
@@ -127,6 +152,7 @@ impl Descent {
 /// A request for the leaf of a key.
 pub(crate) struct Wanted<'a> {
     pub(crate) inner: ShardId,
+    root: u64,
     /// Shard of the leaves, if they are all here.
     pub(crate) leaves: Option<ShardId>,
     parent: bool,
@@ -138,18 +164,19 @@ pub(crate) struct Wanted<'a> {
 
 impl<'a> Wanted<'a> {
     /// A request of this CPU's own, for the id of a leaf alone.
-    pub(crate) fn of_leaf(inner: ShardId, shape: Shape, key: &'a [u8]) -> Wanted<'a> {
-        Wanted { inner, leaves: None, parent: false, answer: false, shape, key }
+    pub(crate) fn of_leaf((inner, root): (ShardId, u64), shape: Shape, key: &'a [u8]) -> Wanted<'a> {
+        Wanted { inner, root, leaves: None, parent: false, answer: false, shape, key }
     }
 }
 
 impl Wanted<'_> {
     pub(crate) fn parse(count: usize, arguments: &[u64]) -> Option<Wanted<'_>> {
         let (&[inner, leaves, shape], key) = arguments.split_first_chunk()?;
-        let shard = |number| u16::try_from(number).ok().map(ShardId);
+        let (inner, root) = parse_start(inner)?;
+        let leaves = u16::try_from(leaves).ok().map(ShardId);
         let shape = Shape::from_word(shape)?;
         let key = key.as_bytes().get(..count & !(PARENT | ANSWER)).filter(|key| shape.has_key_of(key.len()))?;
         let [parent, answer] = [PARENT, ANSWER].map(|bit| count & bit != 0);
-        Some(Wanted { inner: shard(inner)?, leaves: shard(leaves), parent, answer, shape, key })
+        Some(Wanted { inner, root, leaves, parent, answer, shape, key })
     }
 }

@@ -40,7 +40,7 @@ use remora_node::{Pointer, ShardId};
 use remora_record::{FetchedRecord, Life, RecordShape};
 use zerocopy::IntoBytes;
 
-use crate::descent::NONE;
+use crate::descent::{NONE, parse_start};
 use crate::limits::READ_ATTEMPTS;
 use crate::log::{self, HEADER_WORDS, LoggedRecord, RECORD_WORDS};
 use crate::words::push_bytes;
@@ -175,8 +175,8 @@ impl Edit<'_> {
 /// A request to lock a leaf for a change, or to take that back.
 pub(crate) struct Take<'a> {
     pub(crate) leaves: ShardId,
-    /// Shard of the inner nodes, if they are all here.
-    pub(crate) inner: Option<ShardId>,
+    /// Shard of the inner nodes, if they are all here, and the root.
+    pub(crate) start: Option<(ShardId, u64)>,
     /// The leaf's id, if the client remembers one.
     pub(crate) leaf: Option<u64>,
     pub(crate) me: u64,
@@ -186,13 +186,13 @@ pub(crate) struct Take<'a> {
 impl Take<'_> {
     pub(crate) fn parse(count: usize, arguments: &[u64]) -> Option<Take<'_>> {
         let (kind, key_bytes) = EditKind::parse(count)?;
-        let (&[leaves, inner, leaf, me, shape], key) = arguments.split_first_chunk()?;
-        let shard = |number| u16::try_from(number).ok().map(ShardId);
+        let (&[leaves, start, leaf, me, shape], key) = arguments.split_first_chunk()?;
+        let leaves = u16::try_from(leaves).ok().map(ShardId)?;
         let shape = Shape::from_word(shape)?;
         let key = key.as_bytes().get(..key_bytes).filter(|key| shape.has_key_of(key.len()))?;
         let leaf = (leaf != NONE).then_some(leaf);
         let edit = Edit { kind, shape, key, value: &[] };
-        Some(Take { leaves: shard(leaves)?, inner: shard(inner), leaf, me, edit })
+        Some(Take { leaves, start: parse_start(start), leaf, me, edit })
     }
 
     /// Returns what a leaf, whose bytes these are, makes possible of the change, and the words of

@@ -81,6 +81,7 @@ mod words;
 
 pub use access::{Access, Scan, WriteKind};
 pub use applier::Applier;
+pub use descent::Start;
 pub use edit::EditKind;
 pub use error::{Abort, Limit, Misuse, Stop};
 pub use event::{Observer, Outcome, Phases, TransactionEvent};

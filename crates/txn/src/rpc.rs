@@ -304,7 +304,7 @@ impl RpcHandler {
         {
             return Some(());
         }
-        let wanted = Wanted::of_leaf(take.inner?, take.edit.shape, take.edit.key);
+        let wanted = Wanted::of_leaf(take.start?, take.edit.shape, take.edit.key);
         let mut found = Vec::new();
         let id = self.go_down(|descent| descent.leaf(words, known.read_only(wanted.inner)?, &wanted, &mut found))?;
         attempt(id)?;

@@ -14,7 +14,7 @@ use remora_index::btree::Shape;
 use remora_node::TableId;
 use remora_record::{Key, LockWord, Version};
 
-use crate::descent::{ANSWER, ANSWER_WORDS, NONE, PARENT, REQUEST_WORDS, node_key};
+use crate::descent::{ANSWER, ANSWER_WORDS, NONE, PARENT, REQUEST_WORDS, Start, node_key, start_word};
 use crate::edit::{EditKind, EditOutcome, TAKE_WORDS, TAKEN_WORDS};
 use crate::error::{Abort, Stop};
 use crate::protocol::lookup::Examined;
@@ -53,6 +53,8 @@ pub struct Question<'k> {
     pub key: &'k [u8],
     /// The shape of the tree's nodes.
     pub shape: Shape,
+    /// Where the tree begins.
+    pub start: Start,
     /// Whether the inner node above the leaf is wanted, too.
     pub parent: bool,
     /// What the leaf is wanted for, and how much of it. If that is [`Part::Answer`], only the key's
@@ -61,10 +63,9 @@ pub struct Question<'k> {
 }
 
 impl Tx<'_> {
-    /// Asks the CPU of the memory node that has all inner nodes for the leaf of a key: one round
-    /// trip. Returns `None` if there is no such node, or if its CPU does not know the leaf. If the
-    /// leaf lies there too, it has been fetched, or its answer has, unless another transaction has
-    /// it locked.
+    /// Asks the CPU of the memory node that has all inner nodes of a tree for the leaf of a key:
+    /// one round trip. Returns `None` if its CPU does not know the leaf. If the leaf lies there
+    /// too, it has been fetched, or its answer has, unless another transaction has it locked.
     #[inline(never)]
     pub fn locate_in_tree(
         &mut self,
@@ -73,20 +74,20 @@ impl Tx<'_> {
         question: Question<'_>,
     ) -> Outlined<impl Future<Output = Result<Option<Located>, Stop>>> {
         outline(async move {
-            let Question { key, shape, parent, purpose: (intent, part) } = question;
+            let Question { key, shape, start, parent, purpose: (intent, part) } = question;
             let (inner, leaves) = (self.state.sets.table(inner), self.state.sets.table(leaves));
-            if inner.shards() != 1 || inner.cluster_hash().is_none() {
+            if inner.cluster_hash().is_none() {
                 return Ok(None);
             }
-            let node = inner.shard_replicas(0)[0].node;
-            let is_there = leaves.shards() == 1 && leaves.shard_replicas(0)[0].node == node;
+            let node = inner.shard_replicas(start.inner)[0].node;
+            let leaf_shard = start.leaves.filter(|shard| leaves.shard_replicas(*shard)[0].node == node);
+            let is_there = leaf_shard.is_some();
             // A transaction that locks what it reads has to read the leaf under its lock.
             let wants_answer = is_there && part == Part::Answer && !self.state.spec.locks_reads;
-            let leaf_shard = if is_there { leaves.shard_id(0).0.into() } else { NONE };
             let mut request = vec![
                 Code::Descend.word(key.len() | if parent { PARENT } else { 0 } | if wants_answer { ANSWER } else { 0 }),
-                inner.shard_id(0).0.into(),
-                leaf_shard,
+                start_word(inner.shard_id(start.inner), start.root),
+                leaf_shard.map_or(NONE, |shard| leaves.shard_id(shard).0.into()),
                 shape.to_word(),
             ];
             debug_assert_eq!(request.len(), REQUEST_WORDS);
@@ -118,8 +119,8 @@ impl Tx<'_> {
 
     /// Asks the CPU of a leaf's memory node to lock the leaf of a key for a change of one entry:
     /// one round trip. The leaf is the one that the client remembers, if it remembers one, or the
-    /// one that the CPU finds, if all inner nodes lie there too. The value is the new one; empty,
-    /// if the change has none.
+    /// one that the CPU finds, if all inner nodes of the tree lie there too (`start`). The value is
+    /// the new one; empty, if the change has none.
     ///
     /// Returns `None` if this is not possible: the table's locks are changed by NICs, the table
     /// grows, the transaction has named the leaf before, the leaf has no room, or it would be
@@ -131,7 +132,7 @@ impl Tx<'_> {
     pub fn take_leaf(
         &mut self,
         (inner, leaves): (TableId, TableId),
-        leaf: Option<u64>,
+        (start, leaf): (Option<Start>, Option<u64>),
         (shape, kind): (Shape, EditKind),
         (key, value): (&[u8], &[u8]),
     ) -> Outlined<impl Future<Output = Result<Option<Taken>, Stop>>> {
@@ -139,7 +140,8 @@ impl Tx<'_> {
             if self.unheard {
                 Box::pin(self.forget_unheard()).await?;
             }
-            let Some((node, mut request)) = self.take_request((inner, leaves), leaf, (shape, kind), key) else {
+            let Some((node, mut request)) = self.take_request((inner, leaves), (start, leaf), (shape, kind), key)
+            else {
                 return Ok(None);
             };
             let mut round = self.lane.round();
@@ -172,7 +174,7 @@ impl Tx<'_> {
     fn take_request(
         &self,
         (inner, leaves): (TableId, TableId),
-        leaf: Option<u64>,
+        (start, leaf): (Option<Start>, Option<u64>),
         (shape, kind): (Shape, EditKind),
         key: &[u8],
     ) -> Option<(NodeId, Vec<u64>)> {
@@ -185,17 +187,19 @@ impl Tx<'_> {
         let shard = match leaf.and_then(node_key) {
             Some(named) if sets.has(leaves.id(), &named) => return None,
             Some(named) => leaves.home(named.hash()).shard,
-            None => 0,
+            // Only the CPU can say which leaf it is.
+            None => start?.leaves?,
         };
         let node = leaves.shard_replicas(shard)[0].node;
-        let goes_down = inner.shards() == 1 && leaves.shards() == 1 && inner.shard_replicas(0)[0].node == node;
-        if leaf.is_none() && !goes_down {
+        let start =
+            start.filter(|start| start.leaves == Some(shard) && inner.shard_replicas(start.inner)[0].node == node);
+        if leaf.is_none() && start.is_none() {
             return None;
         }
         let mut request = vec![
             Code::Take.word(kind.count(key.len())),
             leaves.shard_id(shard).0.into(),
-            if goes_down { inner.shard_id(0).0.into() } else { NONE },
+            start.map_or(NONE, |start| start_word(inner.shard_id(start.inner), start.root)),
             leaf.unwrap_or(NONE),
             self.id.lock().to_bits(),
             shape.to_word(),

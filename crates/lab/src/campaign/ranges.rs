@@ -111,7 +111,10 @@ impl Ranges {
                 1 => Design::Hybrid(random.below(3) as u16),
                 _ => Design::Coarse(random.below(3) as u16),
             };
-            let options = OrderedOptions::for_rows(2 * keys + 64).design(design);
+            let mut options = OrderedOptions::for_rows(2 * keys + 64).design(design);
+            if design != Design::Fine && random.below(2) == 0 {
+                options = options.split_at([keys / 4, keys / 2, 2 * keys].map(key));
+            }
             if random.below(2) == 0 { options.keys_first(7) } else { options }
         };
         let numbers = || (0..keys).step_by(3);

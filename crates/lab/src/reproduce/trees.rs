@@ -16,6 +16,7 @@
 
 use std::time::Duration;
 
+use remora::admin::TreeInspection;
 use remora::protocol::Protocol;
 use remora::{Cluster, Design, Error, OpenError, Ordered, OrderedOptions, Session, Transaction, TransactionOptions};
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
@@ -183,52 +184,35 @@ impl Point {
 #[repr(transparent)]
 struct Number(u64);
 
-/// Trees, each with its first key. Loaded keys are even, and inserted ones odd.
+/// A table. Loaded keys are even, and inserted ones odd.
 struct Trees {
-    parts: Vec<(u64, Ordered<u64, Number>)>,
+    table: Ordered<u64, Number>,
     keys: u64,
     mix: Mix,
 }
 
 impl Trees {
     fn load(cluster: &Cluster, keys: u64, room: u64, point: &Point) -> Result<Trees, OpenError> {
-        let shares = if point.skewed { SKEWED } else { EVEN };
-        let whole = [100];
-        let is_partitioned = matches!(point.system, System::Coarse | System::Hybrid);
-        let shares = if is_partitioned { &shares[..] } else { &whole[..] };
-        let (mut parts, mut first) = (Vec::new(), 0);
-        for (node, share) in (0..).zip(shares) {
-            let end = first + keys * share / 100;
-            let design = match point.system {
-                System::Coarse => Design::Coarse(node),
-                System::Hybrid => Design::Hybrid(node),
-                System::Fine | System::Remembered => Design::Fine,
-            };
-            let options = OrderedOptions::for_rows(end - first + room).design(design).grows(false);
-            let rows = (first..end).map(|key| (2 * key, Number(2 * key)));
-            let tree = cluster.load_ordered(&format!("part {node}"), options, rows)?;
-            let tree = if point.system == System::Remembered { tree } else { tree.without_memory() };
-            parts.push((2 * first, tree));
-            first = end;
+        let design = match point.system {
+            System::Coarse => Design::Coarse(0),
+            System::Hybrid => Design::Hybrid(0),
+            System::Fine | System::Remembered => Design::Fine,
+        };
+        let mut options = OrderedOptions::for_rows(keys + room).design(design).grows(false);
+        if design != Design::Fine {
+            let shares = if point.skewed { SKEWED } else { EVEN };
+            let ends = shares.iter().scan(0, |end, share| {
+                *end += share;
+                Some(2 * (keys * *end / 100))
+            });
+            options = options.split_at(ends.take(shares.len() - 1));
+            // Each partition gets an equal share of the room, and the largest one needs this.
+            let largest = shares.iter().max().unwrap_or(&100);
+            options.rows = (keys * largest / 100 + room) * u64::from(SERVERS);
         }
-        Ok(Trees { parts, keys, mix: point.mix })
-    }
-
-    /// Returns the tree of a key, and the trees behind it.
-    fn from(&self, key: u64) -> &[(u64, Ordered<u64, Number>)] {
-        let at = self.parts.partition_point(|(first, _)| *first <= key);
-        &self.parts[at.saturating_sub(1)..]
-    }
-
-    async fn scan(&self, tx: &mut Transaction<'_, '_>, from: u64, count: u64) -> Result<(), Error> {
-        let mut missing = count as usize;
-        for (_, tree) in self.from(from) {
-            missing -= tree.scan(tx, from.., missing).await?.len();
-            if missing == 0 {
-                break;
-            }
-        }
-        Ok(())
+        let table = cluster.load_ordered("tree", options, (0..keys).map(|key| (2 * key, Number(2 * key))))?;
+        let table = if point.system == System::Remembered { table } else { table.without_memory() };
+        Ok(Trees { table, keys, mix: point.mix })
     }
 }
 
@@ -250,12 +234,10 @@ impl Workload for Trees {
 
     async fn warm(&self, session: &mut Session, _: u64, _: u64) -> Result<(), Error> {
         const AT_ONCE: usize = 2_000;
-        for (first, tree) in &self.parts {
-            let mut from = Some(*first);
-            while let Some(key) = from {
-                let found = session.transact(async |tx| tree.scan(tx, key.., AT_ONCE).await).await?;
-                from = (found.len() == AT_ONCE).then(|| found[AT_ONCE - 1].0 + 1);
-            }
+        let mut from = Some(0);
+        while let Some(key) = from {
+            let found = session.transact(async |tx| self.table.scan(tx, key.., AT_ONCE).await).await?;
+            from = (found.len() == AT_ONCE).then(|| found[AT_ONCE - 1].0 + 1);
         }
         Ok(())
     }
@@ -266,33 +248,28 @@ impl Workload for Trees {
         match self.mix {
             Mix::Inserts(percent) if random.below(100) < percent => {
                 let key = key + 1;
-                let (_, tree) = &self.from(key)[0];
-                let put = session.transact_with(label(2), async |tx| tree.put(tx, key, Number(key)).await).await?;
+                let put =
+                    session.transact_with(label(2), async |tx| self.table.put(tx, key, Number(key)).await).await?;
                 *inserted += i64::from(put.is_none());
             }
             Mix::Range(count) => {
                 let from = key.min(2 * (self.keys - count));
-                session.transact_with(label(1), async |tx| self.scan(tx, from, count).await).await?;
+                let scan = async |tx: &mut Transaction<'_, '_>| self.table.scan(tx, from.., count as usize).await;
+                session.transact_with(label(1), scan).await?;
             }
             _ => {
-                let (_, tree) = &self.from(key)[0];
-                session.transact_with(label(0), async |tx| tree.get(tx, key).await).await?;
+                session.transact_with(label(0), async |tx| self.table.get(tx, key).await).await?;
             }
         }
         Ok(())
     }
 
     fn invariants(&self, cluster: &Cluster, after: After<'_, i64>) -> Result<Vec<Invariant>, Error> {
-        let (mut faults, mut rows) = (Vec::new(), 0);
-        for (_, tree) in &self.parts {
-            let (_, found) = cluster.inspect_ordered(tree, |_, _| ())?;
-            faults.extend(found.fault);
-            rows += found.rows;
-        }
+        let (_, TreeInspection { fault, rows, .. }) = cluster.inspect_ordered(&self.table, |_, _| ())?;
         let expected = self.keys as i64 + after.ledgers.iter().sum::<i64>();
         let [trees, keys] = Self::INVARIANTS else { unreachable!("there are two") };
         Ok(vec![
-            Invariant { name: trees, holds: Some(faults.is_empty()), detail: faults.join(", ") },
+            Invariant { name: trees, holds: Some(fault.is_none()), detail: fault.unwrap_or_default() },
             Invariant {
                 name: keys,
                 holds: Some(rows as i64 == expected),

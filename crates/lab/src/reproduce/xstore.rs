@@ -296,29 +296,36 @@ struct InTable {
     /// Whether leaves have 16 slots and their keys first, as the text's. Otherwise they have 1 KiB
     /// and are read whole.
     keys_first: bool,
+    /// The number of servers. If there are several, each has a range of the keys.
+    servers: u16,
 }
 
 fn name(point: &InTable) -> String {
     let leaves = if point.keys_first { "" } else { ", whole leaves" };
-    format!("ordered table{leaves}, YCSB {:?}, {}", point.mix, point.memory.name())
+    let servers = if point.servers == 1 { String::new() } else { format!(", {} servers", point.servers) };
+    format!("ordered table{leaves}, YCSB {:?}, {}{servers}", point.mix, point.memory.name())
 }
 
 fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceError> {
     /// Room for inserts: more than a run makes.
     const ROOM: u64 = 200_000;
     let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
-    let design = if point.memory == Memory::TwoSided { Design::Coarse(0) } else { Design::Fine };
+    let is_coarse = point.memory == Memory::TwoSided || point.servers > 1;
+    let design = if is_coarse { Design::Coarse(0) } else { Design::Fine };
     let keys_first = point.keys_first.then_some(SLOTS as u16);
     let mut options = OrderedOptions::for_rows(scale.keys + ROOM).design(design).grows(false);
     options.keys_first = keys_first;
+    // Keys are spread evenly.
+    let share = u64::MAX / u64::from(point.servers);
+    options = options.split_at((1..u64::from(point.servers)).map(|server| server * share));
     // Rows of YCSB, which are larger, are enough.
     let ordered = Some(OrderedSize { design, order: InsertOrder::Hashed, keys_first });
     let size = ycsb::Size { records: scale.keys, inserts: ROOM, value_bytes: 32, ordered };
     let workers = (scale.of_tables * scale.threads) as u64;
-    let setting = Setting { memory_nodes: 1, replicas: 1, workers, coroutines: COROUTINES as u64 };
+    let setting = Setting { memory_nodes: point.servers, replicas: 1, workers, coroutines: COROUTINES as u64 };
     let bench = Bench {
         sim: SimOptions { deployment: Deployment::Disaggregated, ..as_the_texts(profile, scale.seed) },
-        memory_nodes: 1,
+        memory_nodes: point.servers,
         node_bytes: Ycsb::node_bytes(&size, &setting) as usize,
         replicas: 1,
         protocol: if point.memory == Memory::TwoSided { Protocol::FASST } else { CLIENT_DIRECT },
@@ -344,7 +351,7 @@ const LEFT_OUT: [&str; 6] = [
     "neural networks and multi-variate lines as top models: cuts spread keys evenly, whatever they are",
     "training at the server, in the background: a client fits a part again when it sees a split",
     "updates without position hints, and without logging",
-    "several servers, and Nutanix's and OpenStreetMap's data",
+    "Nutanix's and OpenStreetMap's data",
     "the bare verbs' leaves have no content: which of them a lookup READs is what the cache says",
     "ordered tables whose clients remember nothing: at one memory node they ask its CPU, which is two-sided",
 ];
@@ -401,7 +408,10 @@ fn bare_points(scale: &Scale) -> Vec<Bare> {
 fn table_points() -> Vec<InTable> {
     let mixes = [Mix::A, Mix::B, Mix::C, Mix::D, Mix::E];
     let all = mixes.map(|mix| (mix, true)).into_iter().chain([(Mix::C, false)]);
-    all.flat_map(|(mix, keys_first)| Memory::ALL.map(|memory| InTable { memory, mix, keys_first })).collect()
+    let one =
+        all.flat_map(|(mix, keys_first)| Memory::ALL.map(|memory| InTable { memory, mix, keys_first, servers: 1 }));
+    let several = [2, 3].map(|servers| InTable { memory: Memory::Learned, mix: Mix::C, keys_first: true, servers });
+    one.chain(several).collect()
 }
 
 /// Returns the bytes of the inner nodes above `leaves` leaves, as a client keeps them: records of
@@ -428,7 +438,13 @@ impl Results<'_> {
     }
 
     fn table(&self, memory: Memory, mix: Mix, keys_first: bool) -> &Measurement {
-        measured(&self.tables, &InTable { memory, mix, keys_first })
+        measured(&self.tables, &InTable { memory, mix, keys_first, servers: 1 })
+    }
+
+    /// Returns how many times as many lookups several servers serve as one does.
+    fn scale_out(&self, servers: u16) -> f64 {
+        let of = |servers| InTable { memory: Memory::Learned, mix: Mix::C, keys_first: true, servers };
+        measured(&self.tables, &of(servers)).throughput / measured(&self.tables, &of(1)).throughput
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -597,6 +613,11 @@ impl Results<'_> {
             Row::ours("ordered table, YCSB C: learned, keys first over whole leaves", "x", keys_first),
             Row::ours("ordered table, whole leaves, YCSB C: learned over two-sided", "x", ratio),
         ]);
+        rows.extend([(2, 1.97), (3, 2.81)].map(|(servers, published)| {
+            let what = format!("ordered table, YCSB C: {servers} servers over one, learned");
+            let source = "Wei thesis, section 3.7.5: server NICs";
+            Row::ours(what, "x", self.scale_out(servers)).published(published, source).note(CLIENTS)
+        }));
         rows
     }
 
@@ -633,5 +654,7 @@ const IN_TRANSACTIONS: &str = "each lookup is a transaction, and a leaf is a rec
                                READ";
 const UPDATES: &str = "an update is a call that locks the leaf, a call that logs, and one that installs in the background; in the \
                        text, it is one call, and nothing is logged";
+const CLIENTS: &str =
+    "15 machines of 24 threads ask, each with four lookups at a time; the text has 13, and NICs instead of servers";
 const SCANS: &str =
     "leaves have the values: all of them at once where their number was foreseen, and once more to validate them";

@@ -62,6 +62,14 @@ impl Lengths {
         }
     }
 
+    /// Whether something of this many bytes has one of these lengths.
+    pub(crate) fn admits(self, bytes: usize) -> bool {
+        match self {
+            Lengths::Exactly(expected) => bytes == expected,
+            Lengths::UpTo(max) => bytes <= max,
+        }
+    }
+
     pub(crate) fn is_one(self) -> bool {
         matches!(self, Lengths::Exactly(_))
     }

@@ -1,11 +1,12 @@
 //! Changing the nodes of a tree: adding entries to leaves, splits and merges.
 
-use remora_index::btree::{Image, Node, Split};
+use remora_index::btree::{Image, Node, ROOT, Split};
 use remora_index::learned;
 use remora_record::KeyHash;
 use remora_txn::{Intent, Part};
 
 use super::finding::{Step, learn_leaf};
+use super::partitions::lies_in;
 use super::tree::{CHANGED, NodeView, Tree};
 use crate::dynamic::Access;
 use crate::error::Error;
@@ -67,7 +68,7 @@ impl Tree {
         // Mostly its parent is known, and has room: one round trip, and not one for each level.
         if let Some(id) = self.directory.parent(key) {
             let parent = self.name_node(tx, &self.inner, id, Intent::Update);
-            let new = self.want_new(tx, 0);
+            let new = self.want_new(tx, 0, key);
             tx.fetch().await?;
             let full = self.seen(tx, leaf)?;
             let split = self.split_point(&full, key)?;
@@ -96,7 +97,7 @@ impl Tree {
         // A node beside each that is full, and one below the root for what it has.
         let for_root = path.first().filter(|_| from == 0);
         let new: Vec<Step> =
-            for_root.into_iter().chain(&path[from..]).map(|step| self.want_new(tx, step.level)).collect();
+            for_root.into_iter().chain(&path[from..]).map(|step| self.want_new(tx, step.level, key)).collect();
         tx.fetch().await?;
         for new in &new {
             if tx.raw(new.slot)?.is_some() {
@@ -110,9 +111,17 @@ impl Tree {
         node.split_point(key).map_err(|what| self.damaged(what))
     }
 
-    /// A record for a node that nobody has seen.
-    fn want_new(&self, tx: &mut Transaction<'_, '_>, level: u16) -> Step {
-        let id = KeyHash::of(&[tx.id().to_bits(), tx.named() as u64]).word % learned::ID_END;
+    /// A record for a node that nobody has seen, beside the one of this level that has a key.
+    fn want_new(&self, tx: &mut Transaction<'_, '_>, level: u16, key: &[u8]) -> Step {
+        let shard = self.partitions.get().and_then(|partitions| partitions.shard_of(level, key));
+        let mut drawn = [tx.id().to_bits(), tx.named() as u64, 0];
+        let id = loop {
+            let id = KeyHash::of(&drawn).word % learned::ID_END;
+            if id != ROOT && lies_in(self.of_level(level), id, shard) {
+                break id;
+            }
+            drawn[2] += 1;
+        };
         Step { id, level, slot: self.name_node(tx, self.of_level(level), id, Intent::Insert) }
     }
 
@@ -134,11 +143,14 @@ impl Tree {
             // The root's content goes to a node of its own, which is split then, like any other.
             let root = full.first_mut().ok_or(CHANGED)?;
             let content = self.seen(tx, *root)?;
-            let (level, low, content) = (content.level(), content.low().into_owned(), content.image());
+            let (level, low, high) = (content.level(), content.low().into_owned(), content.high());
+            let (high, content) = (high.map(|high| high.to_vec()), content.image());
             let below = next()?;
             tx.put_raw(below.slot, &content, false)?;
             let mut image = Image::new();
-            Node::create(self.shape, &mut image, level + 1, &low).insert_child(&low, below.id);
+            let mut top = Node::create(self.shape, &mut image, level + 1, &low);
+            top.end(high.as_deref(), 0);
+            top.insert_child(&low, below.id);
             tx.put_raw(*root, &image, true)?;
             parent = Some(std::mem::replace(root, below.slot));
         }

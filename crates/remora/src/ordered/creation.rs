@@ -1,12 +1,14 @@
 //! Creating, loading, opening and dropping trees.
 
 use remora_index::IndexError;
-use remora_index::btree::Image;
+use remora_index::btree::{Image, ROOT};
 use remora_node::{MemoryError, ReadScheme};
 use remora_record::Key;
 
-use super::load::{Builder, Row};
+use super::keys::pad;
+use super::load::{Builder, Plan, Row};
 use super::options::{Design, OrderedOptions};
+use super::partitions::{Partitions, lies_in};
 use super::parts::{Form, INNER, LEAVES, VALUES, node_key, part};
 use super::tree::Tree;
 use crate::cluster::{Cluster, Freed, TableOptions};
@@ -30,19 +32,21 @@ impl Cluster {
         let announced = rows.size_hint().0 as u64;
         let options =
             if options.grows { OrderedOptions { rows: options.rows.max(announced), ..options } } else { options };
-        self.create_together(|cluster| cluster.create_tree_unfinished(name, &form, options, rows))
+        self.create_together(|cluster| cluster.create_tree_unfinished((name, schema), &form, options, rows))
     }
 
     fn create_tree_unfinished(
         &self,
-        name: &str,
+        (name, schema): (&str, &DynSchema),
         form: &Form,
         options: OrderedOptions,
         rows: &mut dyn Iterator<Item = Row>,
     ) -> Result<Tree, OpenError> {
+        let cuts = cuts(name, schema, form, &options)?;
+        let partitions = 1 + cuts.len();
         let node = |node: Option<u16>| TableOptions {
             replicas: options.replicas,
-            shards: node.map(|_| 1),
+            shards: node.map(|_| partitions as u16),
             first_node: node.unwrap_or(0),
             grows: options.grows,
             ..TableOptions::for_rows(options.rows)
@@ -61,8 +65,15 @@ impl Cluster {
         let [inner, leaves] = options.nodes(form);
         let leaves = create(LEAVES, &form.leaves, form.shape.leaf_parts(), leaves, of_leaves)?;
         let inner = create(INNER, &form.inner, None, inner, of_inner)?;
+        let (with_leaves, apart) = (of_leaves.is_some(), options.apart);
+        let belongs = |level, id, partition: usize| {
+            let table = if level == 0 { &leaves } else { &inner };
+            let lies_by_range = partitions > 1 && (level > 0 || with_leaves);
+            lies_in(table, id, lies_by_range.then_some(partition as u16))
+        };
+        let plan = Plan { shape: form.shape, apart, cuts: &cuts, with_leaves, belongs: &belongs };
         let unsorted = match &values {
-            None => self.load_tree(&leaves, &inner, Builder::new(form.shape, options.apart, rows))?,
+            None => self.load_tree(&leaves, &inner, Builder::new(plan, rows))?,
             Some(values) => {
                 // Rows come once: values are loaded first, and their keys kept.
                 let mut keys = Vec::new();
@@ -74,15 +85,12 @@ impl Cluster {
                     Ok(())
                 })?;
                 let mut rows = keys.into_iter().map(|key| (key, Vec::new()));
-                self.load_tree(&leaves, &inner, Builder::new(form.shape, options.apart, &mut rows))?
+                self.load_tree(&leaves, &inner, Builder::new(plan, &mut rows))?
             }
         };
         match unsorted {
             None => Ok(Tree::new(inner, leaves, values, form.shape)),
-            Some(key) => {
-                let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
-                Err(IndexError::Unsorted { table: name.to_owned(), key }.into())
-            }
+            Some(key) => Err(unsorted_key(name, &key).into()),
         }
     }
 
@@ -97,7 +105,10 @@ impl Cluster {
         if builder.unsorted.is_some() {
             return Ok(builder.unsorted);
         }
-        self.load_nodes(inner, builder.inner().into_iter())?;
+        let shape = builder.shape();
+        let (nodes, partitions) = builder.inner();
+        let map = partitions.map(shape)?.map(|map| (ROOT, map));
+        self.load_nodes(inner, map.into_iter().chain(nodes))?;
         Ok(None)
     }
 
@@ -143,4 +154,38 @@ impl Cluster {
     pub fn rename_ordered(&self, from: &str, to: &str) -> Result<(), OpenError> {
         self.rename_together(from, to, self.parts_of_tree(from)?)
     }
+}
+
+fn unsorted_key(table: &str, key: &[u8]) -> IndexError {
+    let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    IndexError::Unsorted { table: table.to_owned(), key }
+}
+
+/// The keys at which a table is to be split, as nodes have keys. Fails if there cannot be such
+/// partitions.
+fn cuts(name: &str, schema: &DynSchema, form: &Form, options: &OrderedOptions) -> Result<Vec<Vec<u8>>, OpenError> {
+    let (lengths, shape) = (schema.keys(), form.shape);
+    let count = options.split_at.len() + 1;
+    if count > 1 && options.design == Design::Fine {
+        let what = "the number of partitions of an ordered table whose nodes are spread (Design::Fine)";
+        return Err(MemoryError::limit(what, count as u64, 1).of_table(name).into());
+    }
+    let mut starts = vec![(shape.least(), ROOT)];
+    for key in &options.split_at {
+        if !lengths.admits(key.len()) || key.is_empty() {
+            let (table, what, expected) = (name.to_owned(), "a key to split at", lengths.max());
+            return Err(IndexError::Size { table, what, bytes: key.len(), expected }.into());
+        }
+        let cut =
+            if shape.is_slotted() { key.clone() } else { pad(key, lengths, &mut vec![0; shape.key_bytes()]).to_vec() };
+        if starts.last().is_some_and(|(last, _)| *last >= cut) {
+            return Err(unsorted_key(name, key).into());
+        }
+        starts.push((cut, ROOT));
+    }
+    // Whether there is room for their map.
+    let partitions = Partitions::Several { starts, with_leaves: false };
+    partitions.map(shape).map_err(|error| error.of_table(name))?;
+    let Partitions::Several { starts, .. } = partitions else { return Ok(Vec::new()) };
+    Ok(starts.into_iter().skip(1).map(|(low, _)| low).collect())
 }

@@ -114,7 +114,10 @@ impl Cluster {
         schema: &DynSchema,
         options: OrderedOptions,
     ) -> Result<DynOrdered, OpenError> {
-        self.open_or_create(|| self.open_dyn_ordered(name, schema), || self.create_dyn_ordered(name, schema, options))
+        self.open_or_create(
+            || self.open_dyn_ordered(name, schema),
+            || self.create_dyn_ordered(name, schema, options.clone()),
+        )
     }
 
     /// Reads a whole ordered table whose keys and values are bytes, while nothing runs: what there

@@ -1,11 +1,12 @@
 //! Finding the leaf of a key: where it is remembered, by asking a memory node, or from the root.
 
-use remora_index::btree::{Damaged, ROOT};
+use remora_index::btree::{Damaged, MAP_LEVEL, ROOT};
 use remora_txn::{Intent, Part, Question};
 use zerocopy::IntoBytes;
 
 use super::directory::Directory;
 use super::keys::TreeKey;
+use super::partitions;
 use super::tree::{CHANGED, NodeView, Tree};
 use crate::error::Error;
 use crate::transaction::{RawSlot, Transaction};
@@ -58,9 +59,9 @@ impl Tree {
     ) -> Result<Found, Error> {
         let mut hint = directory.find(key);
         let mut is_known = hint.is_some();
-        if !is_known {
-            let question =
-                Question { key, shape: self.shape, parent: !directory.is_forgetful(), purpose: (intent, part) };
+        if !is_known && let Some(start) = self.start_of(key) {
+            let (shape, parent) = (self.shape, !directory.is_forgetful());
+            let question = Question { key, shape, start, parent, purpose: (intent, part) };
             let located = tx.locate_in_tree(&self.inner, &self.leaves, question).await?;
             hint = located.as_ref().map(|located| located.leaf);
             if let Some(located) = located {
@@ -92,7 +93,8 @@ impl Tree {
                 return Ok(Found::Leaf(slot));
             }
             is_known = false;
-            hint = node.side_of(key).is_gt().then(|| node.next());
+            // The last leaf of a partition is linked to none.
+            hint = node.side_of(key).is_gt().then(|| node.next()).filter(|next| *next != 0);
         }
         let path = self.descend(tx, directory, key, (intent, part)).await?;
         path.last().map(|leaf| Found::Leaf(leaf.slot)).ok_or(CHANGED)
@@ -107,7 +109,8 @@ impl Tree {
         key: &[u8],
         purpose: (Intent, Part),
     ) -> Result<Vec<Step>, Error> {
-        let (mut path, mut id, mut below) = (Vec::new(), ROOT, None);
+        let (mut path, mut below) = (Vec::new(), None);
+        let mut id = self.partitions.get().map_or(ROOT, |partitions| partitions.root_of(key));
         loop {
             let is_leaf = below == Some(1);
             let slot = match is_leaf {
@@ -118,6 +121,14 @@ impl Tree {
             // Whatever led here was read in this transaction, and has changed since.
             let node = self.find(tx, slot)?.ok_or(CHANGED)?;
             let level = node.level();
+            if self.partitions.get().is_none() {
+                let first = partitions::of_first(&node).map_err(|what| self.damaged(what))?;
+                let partitions = self.partitions.get_or_init(|| first);
+                if level == MAP_LEVEL {
+                    id = partitions.root_of(key);
+                    continue;
+                }
+            }
             if below.is_some_and(|above| above != level + 1) || !node.contains(key) {
                 return Err(CHANGED);
             }

@@ -3,94 +3,148 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use remora_index::btree::{Damaged, Image, Node, ROOT, Shape};
+use remora_index::btree::{Damaged, Image, MAP_LEVEL, Node, ROOT, Shape};
+
+use super::partitions::Partitions;
 
 /// The bytes of a key, and of the value that lies in the leaf.
 pub(super) type Row = (Vec<u8>, Vec<u8>);
 
+/// How a tree is built.
+pub(super) struct Plan<'p> {
+    pub(super) shape: Shape,
+    /// Keys that differ in their first `apart` bytes share no leaf.
+    pub(super) apart: usize,
+    /// The least keys of all partitions but the first, in order.
+    pub(super) cuts: &'p [Vec<u8>],
+    /// Whether leaves lie by ranges, too.
+    pub(super) with_leaves: bool,
+    /// Whether a node of a level with this id can belong to a partition.
+    pub(super) belongs: &'p dyn Fn(u16, u64, usize) -> bool,
+}
+
+impl Plan<'_> {
+    /// The next id of a node of a level that belongs to a partition.
+    fn id_behind(&self, id: u64, level: u16, partition: usize) -> u64 {
+        (id + 1..).find(|id| (self.belongs)(level, *id, partition)).unwrap_or(u64::MAX)
+    }
+}
+
 /// A tree that is built from the bottom: an iterator of its leaves, each with its id, and then
 /// [`Builder::inner`].
 pub(super) struct Builder<'r> {
-    shape: Shape,
-    /// Keys that differ in their first `apart` bytes share no leaf.
-    apart: usize,
+    plan: Plan<'r>,
     rows: &'r mut dyn Iterator<Item = Row>,
     /// The next row, which says where a leaf ends.
     ahead: Option<Row>,
-    /// Low fences and ids of the leaves so far.
-    leaves: Vec<(Vec<u8>, u64)>,
+    /// Low fences and ids of the leaves so far, of each partition.
+    leaves: Vec<Vec<(Vec<u8>, u64)>>,
+    /// The low fence and the id of the next leaf, if there is one.
+    next: Option<(Vec<u8>, u64)>,
     pub(super) loaded: u64,
     /// The key that is not behind the one before it: nothing comes after that.
     pub(super) unsorted: Option<Vec<u8>>,
 }
 
 impl<'r> Builder<'r> {
-    pub(super) fn new(shape: Shape, apart: usize, rows: &'r mut dyn Iterator<Item = Row>) -> Builder<'r> {
-        let (ahead, apart) = (rows.next(), apart.min(shape.key_bytes()));
-        Builder { shape, apart, rows, ahead, leaves: Vec::new(), loaded: 0, unsorted: None }
+    pub(super) fn new(plan: Plan<'r>, rows: &'r mut dyn Iterator<Item = Row>) -> Builder<'r> {
+        let plan = Plan { apart: plan.apart.min(plan.shape.key_bytes()), ..plan };
+        let (ahead, leaves) = (rows.next(), vec![Vec::new()]);
+        // No node has id 0 to its right: that says that there is none.
+        let next = Some((plan.shape.least(), plan.id_behind(0, 0, 0)));
+        Builder { plan, rows, ahead, leaves, next, loaded: 0, unsorted: None }
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        self.plan.shape
     }
 
     /// Entries that a node is given: nobody wants to split all of them soon.
     fn fill(&self, level: u16) -> usize {
-        (self.shape.capacity(level) * 7 / 10).max(1)
+        (self.plan.shape.capacity(level) * 7 / 10).max(1)
     }
 
-    fn leaf(&mut self) -> (u64, Image) {
-        let first = self.leaves.is_empty();
-        let mut low = self.shape.least();
-        if let (false, Some((key, _))) = (first, &self.ahead) {
-            low.clone_from(key);
-        }
+    fn leaf(&mut self, low: Vec<u8>, id: u64) -> (u64, Image) {
+        let (apart, partition) = (self.plan.apart, self.leaves.len() - 1);
+        let end = self.plan.cuts.get(partition);
         let mut image = Image::new();
-        let mut leaf = Node::create(self.shape, &mut image, 0, &low);
+        let mut leaf = Node::create(self.plan.shape, &mut image, 0, &low);
         for at in 0..self.fill(0) {
-            let Some((key, value)) = self.ahead.take() else { break };
+            let Some((key, value)) = self.ahead.take_if(|(key, _)| end.is_none_or(|end| &*key < end)) else { break };
             leaf.insert(at, &key, &value);
             self.loaded += 1;
             self.ahead = self.rows.next();
             if let Some((next, _)) = self.ahead.take_if(|(next, _)| *next <= key) {
                 self.unsorted = Some(next);
             }
-            if self.ahead.as_ref().is_some_and(|(next, _)| next[..self.apart] != key[..self.apart]) {
+            if self.ahead.as_ref().is_some_and(|(next, _)| next[..apart] != key[..apart]) {
                 break;
             }
         }
-        // No node has id 0 to its right: that says that there is none.
-        let id = self.leaves.len() as u64 + 1;
-        if let Some((high, _)) = &self.ahead {
-            leaf.end(Some(high), id + 1);
+        self.leaves[partition].push((low, id));
+        match (&self.ahead, end) {
+            (Some((high, _)), _) if end.is_none_or(|end| high < end) => {
+                let next = self.plan.id_behind(id, 0, partition);
+                leaf.end(Some(high), next);
+                self.next = Some((high.clone(), next));
+            }
+            (_, Some(end)) => {
+                leaf.end(Some(end), 0);
+                self.leaves.push(Vec::new());
+                self.next = Some((end.clone(), self.plan.id_behind(id, 0, partition + 1)));
+            }
+            _ => {}
         }
-        self.leaves.push((low, id));
         (id, image)
     }
 
-    /// The inner nodes, once all leaves are there.
-    pub(super) fn inner(self) -> Vec<(u64, Image)> {
+    /// The inner nodes, once all leaves are there, and where the trees begin.
+    pub(super) fn inner(self) -> (Vec<(u64, Image)>, Partitions) {
         let (mut nodes, mut last_id) = (Vec::new(), ROOT);
-        let fill = |level| self.fill(level);
-        let mut below = self.leaves.clone();
-        for level in 1.. {
-            let mut here = Vec::new();
-            let mut groups = below.chunks(fill(level)).peekable();
-            while let Some(group) = groups.next() {
-                let next = groups.peek();
-                let id = if here.is_empty() && next.is_none() { ROOT } else { last_id + 1 };
-                last_id = id;
-                let mut image = Image::new();
-                let mut node = Node::create(self.shape, &mut image, level, &group[0].0);
-                group.iter().for_each(|(low, child)| node.insert_child(low, *child));
-                if let Some(next) = next {
-                    node.end(Some(&next[0].0), id + 1);
+        let mut starts = Vec::new();
+        for (partition, leaves) in self.leaves.iter().enumerate() {
+            let (mut below, end) = (leaves.clone(), self.plan.cuts.get(partition));
+            for level in 1.. {
+                below = self.level(level, (partition, end), &below, &mut last_id, &mut nodes);
+                if below.len() == 1 {
+                    break;
                 }
-                here.push((group[0].0.clone(), id));
-                nodes.push((id, image));
             }
-            below = here;
-            if below.len() == 1 {
-                break;
-            }
+            starts.extend(below);
         }
-        nodes
+        let with_leaves = self.plan.with_leaves;
+        let is_one = self.plan.cuts.is_empty();
+        (nodes, if is_one { Partitions::One } else { Partitions::Several { starts, with_leaves } })
+    }
+
+    /// Builds the nodes of a level of a partition above others. Returns their low fences and ids.
+    fn level(
+        &self,
+        level: u16,
+        (partition, end): (usize, Option<&Vec<u8>>),
+        below: &[(Vec<u8>, u64)],
+        last_id: &mut u64,
+        nodes: &mut Vec<(u64, Image)>,
+    ) -> Vec<(Vec<u8>, u64)> {
+        let mut here = Vec::new();
+        let mut groups = below.chunks(self.fill(level)).peekable();
+        while let Some(group) = groups.next() {
+            let next = groups.peek();
+            let is_only_root = here.is_empty() && next.is_none() && self.plan.cuts.is_empty();
+            let id = if is_only_root { ROOT } else { self.plan.id_behind(*last_id, level, partition) };
+            *last_id = id;
+            let mut image = Image::new();
+            let mut node = Node::create(self.plan.shape, &mut image, level, &group[0].0);
+            group.iter().for_each(|(low, child)| node.insert_child(low, *child));
+            match (next, end) {
+                (Some(next), _) => node.end(Some(&next[0].0), self.plan.id_behind(id, level, partition)),
+                (None, Some(end)) => node.end(Some(end), 0),
+                (None, None) => {}
+            }
+            here.push((group[0].0.clone(), id));
+            nodes.push((id, image));
+        }
+        here
     }
 }
 
@@ -98,8 +152,8 @@ impl Iterator for Builder<'_> {
     type Item = (u64, Image);
 
     fn next(&mut self) -> Option<(u64, Image)> {
-        let more = self.unsorted.is_none() && (self.ahead.is_some() || self.leaves.is_empty());
-        more.then(|| self.leaf())
+        let (low, id) = self.next.take().filter(|_| self.unsorted.is_none())?;
+        Some(self.leaf(low, id))
     }
 }
 
@@ -114,6 +168,8 @@ pub struct TreeInspection {
     pub empty_leaves: u64,
     /// Nodes that are no leaves.
     pub inner_nodes: u64,
+    /// Partitions; 1 if the table is not split.
+    pub partitions: u64,
     /// Levels: what a lookup reads that knows nothing.
     pub levels: u16,
     /// The first thing that is not as it should be.
@@ -144,11 +200,37 @@ pub(super) struct Nodes {
 
 impl TreeInspection {
     fn walk(&mut self, shape: Shape, nodes: &mut Nodes) -> Result<(), String> {
-        let mut level = vec![(ROOT, shape.least())];
+        let map = nodes.inner.get(&ROOT).and_then(|image| Node::new(shape, image.clone()).ok());
+        let Some(map) = map.filter(|node| node.level() == MAP_LEVEL) else {
+            self.partitions = 1;
+            self.levels = self.walk_tree(shape, nodes, (ROOT, shape.least(), None))?;
+            return Ok(());
+        };
+        map.check().map_err(|damaged| format!("the map of the partitions: {damaged}"))?;
+        nodes.inner.remove(&ROOT);
+        self.inner_nodes += 1;
+        self.partitions = map.count() as u64;
+        for at in 0..map.count() {
+            let high = (at + 1 < map.count()).then(|| map.key(at + 1));
+            let levels = self.walk_tree(shape, nodes, (map.child(at), map.key(at).into_owned(), high.as_deref()))?;
+            self.levels = self.levels.max(1 + levels);
+        }
+        Ok(())
+    }
+
+    /// Looks at a tree from its root, which is of the keys between two fences. Returns its levels.
+    fn walk_tree(
+        &mut self,
+        shape: Shape,
+        nodes: &mut Nodes,
+        (root, low, end): (u64, Vec<u8>, Option<&[u8]>),
+    ) -> Result<u16, String> {
+        let mut level = vec![(root, low)];
         let mut of_level: Option<u16> = None;
+        let mut levels = 0;
         while !level.is_empty() {
             let nodes = if of_level == Some(0) { &mut nodes.leaves } else { &mut nodes.inner };
-            self.levels += 1;
+            levels += 1;
             let mut below = Vec::new();
             for (index, (id, low)) in level.iter().enumerate() {
                 let image = nodes.remove(id).ok_or_else(|| format!("node {id:#x} is not there"))?;
@@ -159,7 +241,7 @@ impl TreeInspection {
                     return Err(fault(format!("its level is {}", node.level())));
                 }
                 of_level = Some(node.level());
-                let (next, high) = level.get(index + 1).map_or((0, None), |(id, low)| (*id, Some(&low[..])));
+                let (next, high) = level.get(index + 1).map_or((0, end), |(id, low)| (*id, Some(&low[..])));
                 if *node.low() != low[..] || node.high().as_deref() != high {
                     return Err(fault("its place".to_owned()));
                 }
@@ -173,7 +255,7 @@ impl TreeInspection {
             }
             (level, of_level) = (below, of_level.and_then(|level| level.checked_sub(1)));
         }
-        Ok(())
+        Ok(levels)
     }
 
     fn count<B: Deref<Target = [u8]>>(&mut self, node: &Node<B>) {
@@ -193,12 +275,17 @@ mod tests {
 
     fn built(rows: u64) -> Nodes {
         let mut rows = (0..rows).map(|key| ((3 * key).to_be_bytes().to_vec(), key.to_le_bytes().to_vec()));
-        let mut builder = Builder::new(shape(), 0, &mut rows);
-        Nodes { leaves: builder.by_ref().collect(), inner: builder.inner().into_iter().collect() }
+        let mut builder = Builder::new(whole(0), &mut rows);
+        Nodes { leaves: builder.by_ref().collect(), inner: builder.inner().0.into_iter().collect() }
     }
 
     fn shape() -> Shape {
         Shape::new(8, 8).unwrap()
+    }
+
+    /// One tree.
+    fn whole(apart: usize) -> Plan<'static> {
+        Plan { shape: shape(), apart, cuts: &[], with_leaves: false, belongs: &|_, _, _| true }
     }
 
     #[test]
@@ -214,20 +301,54 @@ mod tests {
         ] {
             let found = inspect(shape(), built(rows));
             let empty_leaves = u64::from(rows == 0);
-            assert_eq!(found, TreeInspection { rows, leaves, empty_leaves, inner_nodes, levels, fault: None });
+            assert_eq!(
+                found,
+                TreeInspection { rows, leaves, empty_leaves, inner_nodes, partitions: 1, levels, fault: None }
+            );
         }
         // Three groups of 100, by their first seven bytes: each begins a leaf.
         let mut rows = (0..300_u64).map(|key| ((key / 100 * 256 + key % 100).to_be_bytes().to_vec(), vec![0; 8]));
-        let mut builder = Builder::new(shape(), 7, &mut rows);
+        let mut builder = Builder::new(whole(7), &mut rows);
         let leaves: BTreeMap<_, _> = builder.by_ref().collect();
         let low = |image: &Image| Node::new(shape(), &image[..]).unwrap().low()[6..].to_vec();
         let lows: Vec<_> = leaves.values().map(low).collect();
         assert_eq!(lows, [[0, 0], [0, 42], [0, 84], [1, 0], [1, 42], [1, 84], [2, 0], [2, 42], [2, 84]]);
-        assert_eq!(inspect(shape(), Nodes { leaves, inner: builder.inner().into_iter().collect() }).fault, None);
+        assert_eq!(inspect(shape(), Nodes { leaves, inner: builder.inner().0.into_iter().collect() }).fault, None);
         let mut rows = [3, 4, 4].map(|key| (vec![key; 8], vec![0; 8])).into_iter();
-        let mut unsorted = Builder::new(shape(), 0, &mut rows);
+        let mut unsorted = Builder::new(whole(0), &mut rows);
         assert!(unsorted.by_ref().count() <= 1);
         assert_eq!(unsorted.unsorted, Some(vec![4; 8]));
+    }
+
+    #[test]
+    fn each_partition_is_a_tree_of_its_own() {
+        let cuts = [10_u64, 3000, 3001, 90_000].map(|key| key.to_be_bytes().to_vec());
+        // Nodes with these ids belong to these partitions, at level 0 and above.
+        let belongs = |level: u16, id: u64, partition: usize| (id + u64::from(level.min(1))) % 5 == partition as u64;
+        for rows in [0, 1, 3, 1000, 20_000_u64] {
+            let mut rows_of = (0..rows).map(|key| ((3 * key).to_be_bytes().to_vec(), key.to_le_bytes().to_vec()));
+            let plan = Plan { cuts: &cuts, with_leaves: true, belongs: &belongs, ..whole(0) };
+            let mut builder = Builder::new(plan, &mut rows_of);
+            let leaves: BTreeMap<_, _> = builder.by_ref().collect();
+            let (inner, partitions) = builder.inner();
+            let Partitions::Several { starts, with_leaves: true } = &partitions else { panic!("{partitions:?}") };
+            assert!(starts.iter().map(|(low, _)| low).skip(1).eq(&cuts));
+            let of_key = |low: &[u8]| cuts.iter().filter(|cut| &cut[..] <= low).count();
+            for (level, id, image) in
+                leaves.iter().map(|(id, image)| (0, *id, image)).chain(inner.iter().map(|(id, image)| (1, *id, image)))
+            {
+                let node = Node::new(shape(), &image[..]).unwrap();
+                assert!(belongs(level, id, of_key(&node.low())), "{id}");
+            }
+            let map = partitions.map(shape()).unwrap().unwrap();
+            let all = |inner: Vec<(u64, Image)>| inner.into_iter().chain([(ROOT, map.clone())]).collect();
+            let found = inspect(shape(), Nodes { leaves: leaves.clone(), inner: all(inner.clone()) });
+            assert_eq!((found.fault, found.rows, found.partitions), (None, rows, 5));
+            // A partition that is not in the map, and one that ends too early.
+            let mut less = Nodes { leaves: leaves.clone(), inner: all(inner.clone()) };
+            Node::new(shape(), &mut less.inner.get_mut(&ROOT).unwrap()[..]).unwrap().remove(2);
+            assert!(inspect(shape(), less).fault.is_some());
+        }
     }
 
     #[test]

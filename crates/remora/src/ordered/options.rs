@@ -1,10 +1,13 @@
 //! How to create an ordered table.
 
+use std::any::{TypeId, type_name};
+
 use super::parts::Form;
 use crate::dynamic::DynSchema;
 use crate::key::Key;
 use crate::record::Record;
 use remora_fabric::setters;
+use remora_index::IndexError;
 
 /// Where the nodes of an ordered table lie, and so how a client finds a leaf that it remembers
 /// nothing of. The three designs are those of Ziegler et al., SIGMOD 2019. Whatever finds a leaf,
@@ -19,13 +22,13 @@ pub enum Design {
     /// are spread, and READ.
     Hybrid(u16),
     /// Coarse-grained, two-sided: the whole table lies at one memory node, whose CPU finds the leaf
-    /// and sends it; for a lookup, only the key's value. Use several such tables, one for each
-    /// range of keys, to spread the load.
+    /// and sends it; for a lookup, only the key's value. [Partitions](OrderedOptions::split_at)
+    /// spread the load.
     Coarse(u16),
 }
 
 /// How to create an ordered table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OrderedOptions {
     /// Keys that it has room for at first, also if leaves are half full. After many deletes, leaves
@@ -49,6 +52,10 @@ pub struct OrderedOptions {
     /// `rows` of the longest ones if `None`. Values that lie in leaves, and those of typed tables,
     /// have one length.
     pub bytes: Option<u64>,
+    /// Keys at which it is split into partitions, as bytes: see [`OrderedOptions::split_at`].
+    pub split_at: Vec<Vec<u8>>,
+    /// The type of the keys at which it is split, if they have one.
+    pub(super) split_type: Option<(TypeId, &'static str)>,
     /// Whether each of its tables grows before it is full, while transactions go on. In a table
     /// that does not, inserts that find no room fail with
     /// [`Limit::TableFull`](crate::Limit::TableFull), until
@@ -70,7 +77,60 @@ impl OrderedOptions {
             apart: 0,
             keys_first: None,
             bytes: None,
+            split_at: Vec::new(),
+            split_type: None,
             grows: true,
+        }
+    }
+
+    /// Splits the table into partitions: one of the keys before the first of these, and one from
+    /// each of them on. The keys must ascend, and be of the table's type. Partitions stay as they
+    /// are, however rows come and go.
+    ///
+    /// Each partition is a tree of its own. Partition `p` lies at the memory node `p` places behind
+    /// the one that the [design](OrderedOptions::design) names, round about: its inner nodes, and
+    /// with [`Design::Coarse`] its leaves as well. That is XStore's scale-out (Wei thesis, section
+    /// 3.4.5), and the coarse-grained partitions of Ziegler et al. A table of [`Design::Fine`],
+    /// whose nodes are spread anyway, is refused. Values that are [out of
+    /// line](crate::Cluster::create_ordered) are spread by their keys' hashes.
+    ///
+    /// The room for [`rows`](OrderedOptions::rows) is divided into equal shares. A load fails with
+    /// [`OpenErrorKind::Full`](crate::OpenErrorKind::Full) if a partition has many more rows than
+    /// its share. Later it grows, if the table does.
+    ///
+    /// ```
+    /// use remora::{Cluster, Design, OrderedOptions};
+    /// # let cluster = Cluster::embedded().nodes(3).open()?;
+    /// let options = OrderedOptions::for_rows(3000).design(Design::Coarse(0));
+    /// let options = options.split_at([1000_u64, 2000]);
+    /// let orders = cluster.create_ordered::<u64, u64>("orders", options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn split_at<K: Key>(self, keys: impl IntoIterator<Item = K>) -> OrderedOptions {
+        let split = self.split_at_bytes(keys.into_iter().map(|key| {
+            let mut bytes = vec![0; K::BYTES];
+            key.encode(&mut bytes);
+            bytes
+        }));
+        OrderedOptions { split_type: Some((TypeId::of::<K>(), type_name::<K>())), ..split }
+    }
+
+    /// Splits a table of bytes ([`DynOrdered`](crate::DynOrdered)) into partitions: see
+    /// [`OrderedOptions::split_at`].
+    #[must_use]
+    pub fn split_at_bytes(self, keys: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> OrderedOptions {
+        OrderedOptions { split_at: keys.into_iter().map(Into::into).collect(), split_type: None, ..self }
+    }
+
+    /// Fails if the table is to be split at keys of another type: their encoding may have another
+    /// order.
+    pub(super) fn check_split_type<K: Key>(&self, table: &str) -> Result<(), IndexError> {
+        match self.split_type {
+            Some((id, found)) if id != TypeId::of::<K>() => {
+                Err(IndexError::SplitType { table: table.to_owned(), found, expected: type_name::<K>() })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -89,7 +149,8 @@ impl OrderedOptions {
     /// Rows of the tables of inner nodes and of leaves.
     pub(super) fn nodes(&self, form: &Form) -> [u64; 2] {
         let (leaves, inner) = form.shape.nodes_for(self.rows);
-        // Some that come while others go.
-        [inner, leaves].map(|rows| rows.saturating_add(16))
+        // Some that come while others go, and what each partition has that is not full.
+        let more = 16 + 4 * self.split_at.len() as u64;
+        [inner, leaves].map(|rows| rows.saturating_add(more))
     }
 }

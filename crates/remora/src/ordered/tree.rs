@@ -1,12 +1,13 @@
 //! A tree of bytes, and its nodes as a transaction sees them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use remora_index::btree::{Damaged, Node, Shape};
-use remora_txn::{Abort, EditKind, Intent, Part};
+use remora_txn::{Abort, EditKind, Intent, Part, Start};
 use zerocopy::IntoBytes;
 
 use super::directory::Directory;
+use super::partitions::Partitions;
 use super::parts::node_key;
 use crate::dynamic::DynTable;
 use crate::error::{Error, Reason};
@@ -26,6 +27,8 @@ pub(super) struct Tree {
     pub(super) values: Option<DynTable>,
     pub(super) shape: Shape,
     pub(super) directory: Arc<Directory>,
+    /// The table's partitions, once they are known.
+    pub(super) partitions: Arc<OnceLock<Partitions>>,
     /// Whether changes of one key are calls, where they can be.
     by_call: bool,
 }
@@ -35,7 +38,11 @@ pub(super) const CHANGED: Error = Error::Aborted(Reason::new(Abort::Changed));
 
 impl Tree {
     pub(super) fn new(inner: RawTable, leaves: RawTable, values: Option<DynTable>, shape: Shape) -> Tree {
-        Tree { inner, leaves, values, shape, directory: Arc::new(Directory::new(shape)), by_call: false }
+        let (directory, partitions) = (Arc::new(Directory::new(shape)), Arc::<OnceLock<Partitions>>::default());
+        if inner.handle().inner.shards() == 1 {
+            partitions.get_or_init(|| Partitions::One);
+        }
+        Tree { inner, leaves, values, shape, directory, partitions, by_call: false }
     }
 
     /// The table's name.
@@ -76,9 +83,15 @@ impl Tree {
         if !self.by_call || self.values.is_some() {
             return Ok(None);
         }
-        let leaf = self.directory.find(key);
-        let taken = tx.take_leaf((&self.inner, &self.leaves), leaf, (self.shape, kind), (key, value)).await?;
+        let known = (self.start_of(key), self.directory.find(key));
+        let taken = tx.take_leaf((&self.inner, &self.leaves), known, (self.shape, kind), (key, value)).await?;
         Ok(taken.map(|taken| taken.before))
+    }
+
+    /// Where a memory node's CPU begins to look for the leaf of a key, as far as that is known, and
+    /// if all inner nodes lie at one.
+    pub(super) fn start_of(&self, key: &[u8]) -> Option<Start> {
+        self.partitions.get()?.start_of(key, &self.inner, &self.leaves)
     }
 
     /// What `read` makes of the words of a value.

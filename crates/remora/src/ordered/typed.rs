@@ -75,6 +75,7 @@ impl Cluster {
         options: OrderedOptions,
         rows: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Ordered<K, V>, OpenError> {
+        options.check_split_type::<K>(name)?;
         let row = |(key, value): (K, V)| (encoded(&key).bytes().to_vec(), Encoded::new(&value).bytes().to_vec());
         let tree = self.create_tree(name, &DynSchema::of::<K, V>(), options, &mut rows.into_iter().map(row));
         Ok(Ordered::new(tree?))
@@ -93,7 +94,7 @@ impl Cluster {
         name: &str,
         options: OrderedOptions,
     ) -> Result<Ordered<K, V>, OpenError> {
-        self.open_or_create(|| self.open_ordered(name), || self.create_ordered(name, options))
+        self.open_or_create(|| self.open_ordered(name), || self.create_ordered(name, options.clone()))
     }
 
     /// Reads a whole ordered table while nothing runs, and shows each of its rows, in any order:

@@ -127,8 +127,8 @@ fn what_consists_of_several_tables_is_dropped_as_a_whole() {
     let cluster = support::embedded(Protocol::DRTM_R, 3);
     let ordered = OrderedOptions::for_rows(100);
     for _ in 0..3 {
-        cluster.load_ordered("inline", ordered, rows(100)).unwrap();
-        cluster.create_ordered::<u64, Words<64>>("values", ordered).unwrap();
+        cluster.load_ordered("inline", ordered.clone(), rows(100)).unwrap();
+        cluster.create_ordered::<u64, Words<64>>("values", ordered.clone()).unwrap();
         let large = cluster.create_large::<u64>("large", LargeOptions::for_values(10, 100_000)).unwrap();
         let mut worker = support::worker(&cluster, 1, 1);
         worker.block_on(async |session| large.write(session, 1, &[3; 20_000]).await).unwrap();

@@ -80,7 +80,7 @@ fn numbers_without_bounds() {
             for design in [Design::Fine, Design::Hybrid(u16::MAX), Design::Coarse(u16::MAX)] {
                 let odd = OrderedOptions::for_rows(rows).apart(usize::MAX).design(design);
                 assert!(!odd.tables::<u64, Words<1>>().is_empty());
-                cluster.create_ordered::<u64, Words<1>>(&name(), odd).unwrap_err();
+                cluster.create_ordered::<u64, Words<1>>(&name(), odd.clone()).unwrap_err();
                 cluster.create_ordered::<u64, Words<64>>(&name(), odd).unwrap_err();
             }
             cluster.create_large::<u64>(&name(), LargeOptions::for_values(rows, 100)).unwrap_err();

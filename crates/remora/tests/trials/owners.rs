@@ -34,7 +34,7 @@ impl Handles {
         let sorted = OrderedOptions::for_rows(100);
         Handles {
             rows: table(cluster, &of("rows"), TableOptions::for_rows(20), Words([5])),
-            inline: cluster.load_ordered(&of("inline"), sorted, [(1, Words([5]))]).unwrap(),
+            inline: cluster.load_ordered(&of("inline"), sorted.clone(), [(1, Words([5]))]).unwrap(),
             out_of_line: cluster.load_ordered(&of("values"), sorted, [(1, Words::all(5))]).unwrap(),
             large: cluster.create_large(&of("large"), LargeOptions::for_values(10, 100_000)).unwrap(),
         }
