@@ -12,6 +12,7 @@
 //! of their own (this program again), and so are `redis-server` and `redis-benchmark`.
 #![forbid(unsafe_code)]
 
+#[path = "../support/processes.rs"]
 mod processes;
 mod redis;
 mod remora_client;

@@ -1,4 +1,6 @@
-//! Processes beside this one, and the CPU time that they use.
+//! Processes beside this one, and the CPU time that they use. Several examples have this file; each
+//! uses a part of it.
+#![allow(dead_code)]
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
