@@ -21,7 +21,7 @@ use remora_fabric::{ClientId, Endpoint, Lane, NodeId, Outlined, outline};
 use remora_membership::ConfigurationError;
 use remora_node::{MemoryError, Registration, identity};
 use remora_record::TransactionId;
-use remora_txn::{SessionConfig, SharedLocks};
+use remora_txn::{SessionConfig, SharedLocks, Turns};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
 use crate::error::OpenError;
@@ -265,7 +265,8 @@ impl Arrived {
             let own = (sequence.clone(), Some(shared.clone()));
             Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, own))
         });
-        let config = SessionConfig { protocol, epoch, sequence, vcache, shared };
+        let turns = Turns::default();
+        let config = SessionConfig { protocol, epoch, sequence, vcache, shared, turns };
         Ok(Life { registration, endpoint, admin, keeper, config })
     }
 }

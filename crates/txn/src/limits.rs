@@ -40,3 +40,16 @@ pub const SAME_HOLDER: u32 = 16;
 
 // A transaction must notice soon that a lock has been freed: after about 2 ms at most.
 const _: () = assert!(BACKOFF_NS << (BACKOFF_DOUBLINGS + HELD_DOUBLINGS) <= 2_100_000);
+/// Largest number of transactions of one client that change a hot record one right behind the
+/// other. Then the client pauses, so that others have a chance.
+pub const STREAK_MAX: u32 = 16;
+/// Number of streaks after which a client listens for others that want the record, if it has met
+/// none. It listens more often at first.
+pub const LISTEN_STREAKS: u32 = 16;
+/// Largest bound of the pause before an attempt at a hot record, in nanoseconds.
+pub const TURN_PAUSE_NS_MAX: u64 = 16_000_000;
+/// Least time after which the first coroutine in line for a hot record goes on although the turn of
+/// another one has not ended, in nanoseconds.
+pub const TURN_LAPSE_NS: u64 = 2_000_000;
+/// Number of average turns after which the first coroutine in line goes on.
+pub const TURN_LAPSES: u64 = 8;

@@ -247,7 +247,7 @@ impl Session {
 
     /// Waits for a short random time before the next attempt of a trial.
     #[inline(never)]
-    pub fn pause(&self, trial: &Trial) -> Outlined<impl Future<Output = ()>> {
+    pub fn pause(&mut self, trial: &Trial) -> Outlined<impl Future<Output = ()>> {
         outline(async move {
             let (lane, persistence) = (&self.lane, &trial.persistence);
             let released = self.state.released.holder;
@@ -257,8 +257,21 @@ impl Session {
                 while lane.background() > 0 {
                     lane.sleep(READ_PAUSE_NS).await;
                 }
-            } else {
-                lane.sleep(lane.random() % persistence.pause(trial.attempt.number)).await;
+                return;
+            }
+            let other = persistence.last.and_then(|abort| self.state.other_holder(abort));
+            let State { sets, spec, turns, contested, .. } = &mut self.state;
+            match persistence.last.and_then(|abort| sets.contested(abort.into(), spec.locks_reads)) {
+                Some(name) => {
+                    turns.failed(lane, name, other);
+                    contested.clear();
+                    contested.push(name);
+                    // A holder that stays may be dead. To ask for its lock at the usual pace until
+                    // it is recovered would only cost other clients time.
+                    let bound = if persistence.is_held() { persistence.pause(trial.attempt.number) } else { 0 };
+                    turns.take(lane, contested, bound).await;
+                }
+                None => lane.sleep(lane.random() % persistence.pause(trial.attempt.number)).await,
             }
         })
     }
@@ -388,6 +401,7 @@ impl Trial {
             if again {
                 return Settled::Again;
             }
+            tx.state.give_turns_back(lane, false);
             tx.state.tried = self.persistence.tried(self.attempt.number, lane);
             tx.state.stopped = stop;
             Settled::Stopped
@@ -415,9 +429,13 @@ impl Persistence {
         now - *self.since.get_or_insert(now)
     }
 
-    /// Returns the longest pause before the next attempt. If the holder of a lock stays the same
-    /// for long, it may have died. To ask for the lock at the usual pace until the holder is
-    /// recovered would only cost other clients time.
+    /// Returns whether the holder of a lock has stayed the same for long.
+    fn is_held(&self) -> bool {
+        self.same_holder >= SAME_HOLDER
+    }
+
+    /// Returns the longest pause before the next attempt. It is longer if the holder of a lock has
+    /// stayed the same for long.
     fn pause(&self, attempts: u32) -> Nanos {
         let longer = (self.same_holder / SAME_HOLDER).min(HELD_DOUBLINGS);
         BACKOFF_NS << (attempts.min(BACKOFF_DOUBLINGS) + longer)

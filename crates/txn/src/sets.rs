@@ -18,6 +18,7 @@ use crate::error::{Abort, Limit, Misuse, Stop};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
 use crate::protocol::spec::{FirstRead, Primitive};
+use crate::turns::Name;
 
 /// A record of a transaction, as [`Tx::want`](crate::Tx::want) returns it. A slot is valid for the
 /// attempt that made it; other attempts refuse it ([`Misuse::OtherRun`]).
@@ -791,6 +792,25 @@ impl Sets {
     pub(crate) fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
         self.name(index)
+    }
+
+    /// Returns the record that was the reason of a stop, if the transaction was about to change it,
+    /// or to lock it for reading.
+    pub(crate) fn contested(&self, stop: Stop, locks_reads: bool) -> Option<Name> {
+        let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
+        let item = self.items.get(index)?;
+        let is_wanted = locks_reads || item.change != Change::No || item.intent != Intent::Read;
+        is_wanted.then(|| Name::of(item.table, item.hash))
+    }
+
+    /// Lists the records that are named for a change, or all if reads take locks. Lists none if the
+    /// transaction has fetched a record already.
+    pub(crate) fn contests(&self, locks_reads: bool, names: &mut Vec<Name>) {
+        names.clear();
+        if !self.items.iter().any(|item| item.was_fetched() || item.lock != Lock::No) {
+            let wanted = self.items.iter().filter(|item| locks_reads || item.intent != Intent::Read);
+            names.extend(wanted.map(|item| Name::of(item.table, item.hash)));
+        }
     }
 
     /// Returns the table and the key of an item.

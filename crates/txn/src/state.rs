@@ -21,6 +21,7 @@ use crate::protocol::{Check, Protocol};
 use crate::recovery::Departed;
 use crate::sets::Sets;
 use crate::shared::SharedLocks;
+use crate::turns::{Name, Turns};
 use crate::vcache::VersionCache;
 
 /// The parts that a session needs beside its lane.
@@ -37,6 +38,8 @@ pub struct SessionConfig {
     pub vcache: Option<Arc<VersionCache>>,
     /// The shared locks of the client incarnation, for all of its sessions.
     pub shared: SharedLocks,
+    /// The turns of the client's sessions at hot records.
+    pub turns: Turns,
 }
 
 /// What the sessions of a client know of its lease.
@@ -135,6 +138,10 @@ pub(crate) struct State {
     pub(crate) vcache: Option<Arc<VersionCache>>,
     /// The client's shared locks, if the protocol takes any.
     pub(crate) shared: SharedLocks,
+    /// The turns of the client's sessions at hot records.
+    pub(crate) turns: Turns,
+    /// Records at which the next attempt waits for its turn.
+    pub(crate) contested: Vec<Name>,
     /// Bytes that have been sent to each node, by the node's number. They decide from which replica
     /// a record is read.
     pub(crate) load: Vec<u64>,
@@ -183,6 +190,8 @@ impl State {
             undo: UndoWindow::default(),
             vcache: config.vcache,
             shared: config.shared,
+            turns: config.turns,
+            contested: Vec::new(),
             load: vec![0; NODES_MAX],
             owner: client.incarnation,
             sequence: config.sequence,
@@ -191,6 +200,22 @@ impl State {
             unsure: Vec::with_capacity(UNSURE_MAX),
             tried: Tried::default(),
             stopped: Stop::Abort(Abort::Dropped),
+        }
+    }
+
+    /// Returns the client that was found to hold a lock, if it is another one. The holders of
+    /// shared locks count as one client.
+    pub(crate) fn other_holder(&self, abort: Abort) -> Option<u32> {
+        let Abort::Locked(lock) = abort else { return None };
+        let owner = lock.holder().map_or(u32::MAX, |holder| holder.owner());
+        (owner != self.owner).then_some(owner)
+    }
+
+    /// Gives the turns of this session at hot records back, if it has any.
+    #[inline]
+    pub(crate) fn give_turns_back(&self, lane: &Lane, has_committed: bool) {
+        if self.turns.are_taken() {
+            self.turns.give_back(lane, has_committed.then(|| self.released.unlock()));
         }
     }
 
@@ -345,6 +370,11 @@ impl Released {
         (self.holder, self.unlock, self.failures) = (holder, None, lane.background_failures());
         self.locks.clear();
         self.locks.extend(locks);
+    }
+
+    /// Returns the round that frees the locks, if it waits for another round.
+    pub(crate) fn unlock(&self) -> Option<Ticket> {
+        self.unlock
     }
 
     /// Notes which round frees the locks.

@@ -111,6 +111,8 @@ impl<'s> Tx<'s> {
         let began = if state.observer.is_some() { lane.now() } else { 0 };
         if attempt.number == 1 {
             attempt.first_began = began;
+            // What a dropped transaction of this session had.
+            state.give_turns_back(lane, false);
         }
         let (phases, cost_before) = (Phases::default(), lane.cost());
         Ok(Tx {
@@ -254,7 +256,21 @@ impl<'s> Tx<'s> {
     /// the commit, then asks again for every record whose answer was not heard.
     #[inline(never)]
     pub fn fetch(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
-        outline(self.state.protocol.execute(self))
+        outline(async move {
+            if self.state.turns.are_taken() {
+                self.take_turns().await;
+            }
+            self.state.protocol.execute(self).await
+        })
+    }
+
+    /// Before anything is fetched, stands in line for the records that have one.
+    #[cold]
+    async fn take_turns(&mut self) {
+        let mut names = std::mem::take(&mut self.state.contested);
+        self.state.sets.contests(self.state.spec.locks_reads, &mut names);
+        self.state.turns.take(self.lane, &mut names, 0).await;
+        self.state.contested = names;
     }
 
     /// Returns the table and key that a slot of this attempt was made for.
@@ -592,6 +608,9 @@ impl Tx<'_> {
     pub(crate) fn end(&mut self, outcome: Outcome) {
         // The release comes before the event, so that the event has the whole cost.
         self.release();
+        if matches!(outcome, Outcome::Committed | Outcome::UserAbort) {
+            self.state.give_turns_back(self.lane, true);
+        }
         self.tell(outcome);
     }
 

@@ -28,8 +28,8 @@ use remora::floors::node::{
 use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, SharedLocks, Slot, Stop, TransactOptions, Tx,
-    Validation, VersionCache, inspect,
+    Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, SharedLocks, Slot, Stop, TransactOptions, Turns,
+    Tx, Validation, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 use zerocopy::IntoBytes;
@@ -387,7 +387,14 @@ impl Stage {
         let sequence = Rc::new(Cell::new(1));
         let vcache = Some(vcache.clone());
         let shared = SharedLocks::new(registration, 1);
-        let config = SessionConfig { protocol: *protocol, epoch: 1, sequence: sequence.clone(), vcache, shared };
+        let config = SessionConfig {
+            protocol: *protocol,
+            epoch: 1,
+            sequence: sequence.clone(),
+            vcache,
+            shared,
+            turns: Turns::default(),
+        };
         let mut session = Session::new(lane, registration, 0, config);
         // A client that has the CPU take locks has a catalog of its own, which says that the table
         // is of that discipline.

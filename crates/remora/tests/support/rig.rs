@@ -14,7 +14,7 @@ use remora::floors::node::{
 };
 use remora::floors::record::{Key, layout};
 use remora::floors::txn::{
-    Applier, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, VersionCache, inspect,
+    Applier, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 
@@ -152,7 +152,12 @@ impl<F: Host> Rig<F> {
             let sequence = Rc::new(Cell::new(1));
             let vcache = Some(self.vcache.clone());
             let shared = SharedLocks::new(&client, 1);
-            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, sequence, vcache, shared })
+            Session::new(
+                lane,
+                &client,
+                0,
+                SessionConfig { protocol, epoch: 1, sequence, vcache, shared, turns: Turns::default() },
+            )
         };
         (0..count).map(session).collect()
     }

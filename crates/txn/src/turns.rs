@@ -1,0 +1,572 @@
+//! Turns at hot records: the coroutines of one client go one after another where they met a lock.
+//!
+//! Protocols here do not wait for a lock. They abort, pause, and try again. Where many transactions
+//! want one record, most attempts fail, and each failure takes the holder's time. So coroutines of
+//! one client, which need no network to know of each other, take turns:
+//!
+//! ```text
+//! attempt 1    meets a held lock of R, and aborts                 as ever
+//!              stands in line for R                               nothing is sent meanwhile
+//! attempt 2    begins when its turn has come, after a pause       against other clients
+//! ```
+//!
+//! A record has a line only while it is hot: from the first transaction that aborts there until no
+//! coroutine stands in it, and its pause is over. As long as there is a line, transactions that
+//! name the record for a change stand in it before they send anything.
+//!
+//! # Invariants
+//!
+//! 1. **A turn is a hint.** It permits a try, and the lock word alone gives the record. A coroutine
+//!    may lose its turn or go without one, which costs time and nothing else. So recovery and
+//!    validation know nothing of turns.
+//! 2. **Who stands in line holds no lock**, so that waits for turns and waits for locks make no
+//!    circle.
+//! 3. **Turns are taken in the order of records' names**, and given back where that order would be
+//!    broken. So waits for turns make no circle among themselves.
+//! 4. **A turn lapses.** The first in line goes on without it when it has taken many times as long
+//!    as turns do: a closure may wait for another transaction that stands in the line behind it.
+//!
+//! # Streaks and pauses
+//!
+//! Other clients cannot be asked. A client that has found the record free lets its own line go
+//! first: a *streak* of transactions, one right behind the other, of which there is a largest
+//! number. Then it pauses, as those do that find the record locked: for a random time below a
+//! bound. So all clients look for the record at the same rate, whether they have just had it or
+//! not. (A pause that begins anew with each transaction favours the last winner, as Ethernet's
+//! did.)
+//!
+//! The bound is a quarter of a streak's time for each other client that was found to hold the lock
+//! lately. That number is the same for all clients, once each has met the others. (What a client
+//! knows of its own success is not: one that always succeeds would stop to pause, and one that
+//! never does would wait ever longer.) A client that meets no other one listens now and then, for
+//! an eighth of a streak's time: otherwise it would never let another one in.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use remora_fabric::limits::LANES_MAX;
+use remora_fabric::{Lane, LaneId, Nanos, Ticket};
+use remora_node::TableId;
+use remora_record::KeyHash;
+
+use crate::limits::{LISTEN_STREAKS, READ_PAUSE_NS, STREAK_MAX, TURN_LAPSE_NS, TURN_LAPSES, TURN_PAUSE_NS_MAX};
+
+/// The name of a record in a line. Records of one hash share a line.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Name(u16, u64);
+
+impl Name {
+    pub(crate) fn of(table: TableId, hash: KeyHash) -> Name {
+        Name(table.0, hash.word)
+    }
+}
+
+/// The lines of one client, for all of its sessions.
+#[derive(Clone, Debug)]
+pub struct Turns(Rc<Lines>);
+
+impl Default for Turns {
+    /// Returns room for some lines, so that in steady state nothing is allocated.
+    fn default() -> Turns {
+        let lines = (0..LINES).map(|_| Line::new()).collect();
+        Turns(Rc::new(Lines {
+            count: Cell::new(0),
+            lines: RefCell::new(OpenLines { lines, open: 0, alarms: [0; LANES_MAX] }),
+        }))
+    }
+}
+
+/// Number of lines that can be open at a time before their list grows.
+const LINES: usize = 32;
+/// Number of coroutines and clients for which a line has room before it grows.
+const PLACES: usize = 16;
+
+#[derive(Debug)]
+struct Lines {
+    /// The number of open lines, which is 0 mostly.
+    count: Cell<usize>,
+    lines: RefCell<OpenLines>,
+}
+
+/// The open lines, and behind them lines that were closed, whose memory is used again.
+#[derive(Debug)]
+struct OpenLines {
+    lines: Vec<Line>,
+    open: usize,
+    /// The last alarm of each lane.
+    alarms: [Nanos; LANES_MAX],
+}
+
+impl OpenLines {
+    fn open(&mut self) -> &mut [Line] {
+        &mut self.lines[..self.open]
+    }
+
+    fn find(&mut self, name: Name) -> Option<&mut Line> {
+        self.open().iter_mut().find(|line| line.name == name)
+    }
+
+    /// The line of a record, which is opened if there is none.
+    fn of(&mut self, name: Name) -> &mut Line {
+        let known = self.open().iter().position(|line| line.name == name);
+        let at = known.unwrap_or_else(|| {
+            if self.open == self.lines.len() {
+                self.lines.push(Line::new());
+            }
+            self.lines[self.open].reopen(name);
+            self.open += 1;
+            self.open - 1
+        });
+        &mut self.lines[at]
+    }
+
+    fn close_idle(&mut self, now: Nanos) {
+        let mut at = 0;
+        while at < self.open {
+            if self.lines[at].is_idle(now) {
+                self.open -= 1;
+                self.lines.swap(at, self.open);
+            } else {
+                at += 1;
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    name: Name,
+    /// The lane whose turn it is, and since when its attempt lasts.
+    turn: Option<(LaneId, Nanos)>,
+    waiting: VecDeque<(LaneId, Option<Waker>)>,
+    /// The round that frees the last turn's locks, if it waits for another round.
+    unlock: Option<Ticket>,
+    /// The other clients that were found to hold the lock, and when.
+    others: Vec<(u32, Nanos)>,
+    /// How many streaks in a row have met no other client.
+    quiet: u32,
+    /// How many transactions have committed in this streak.
+    streak: u32,
+    /// How long the attempts of a streak take together: a running average.
+    streak_takes: Nanos,
+    /// How long an attempt takes that commits: a running average.
+    takes: Nanos,
+    /// When the line was last used.
+    used: Nanos,
+}
+
+impl Line {
+    fn new() -> Line {
+        let (waiting, others) = (VecDeque::with_capacity(PLACES), Vec::with_capacity(PLACES));
+        Line { waiting, others, ..Line::default() }
+    }
+
+    /// Begins anew, for another record, in the same memory.
+    fn reopen(&mut self, name: Name) {
+        let (mut waiting, mut others) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.others));
+        waiting.clear();
+        others.clear();
+        *self = Line { name, waiting, others, ..Line::default() };
+    }
+
+    fn is_turn_of(&self, lane: LaneId) -> bool {
+        self.turn.is_some_and(|(holder, _)| holder == lane)
+    }
+
+    /// Gives the turn to the first in line.
+    fn pass(&mut self, now: Nanos) {
+        self.turn = self.waiting.pop_front().map(|(lane, waker)| {
+            waker.into_iter().for_each(Waker::wake);
+            (lane, now)
+        });
+        self.wake_first();
+    }
+
+    /// Lets the first in line set its alarm.
+    fn wake_first(&mut self) {
+        if let Some((_, waker)) = self.waiting.front_mut() {
+            waker.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// How long the first in line waits for a turn that does not end.
+    fn lapse(&self) -> Nanos {
+        (TURN_LAPSES * self.takes).clamp(TURN_LAPSE_NS, 64 * TURN_LAPSE_NS) + 2 * self.pause()
+    }
+
+    /// The bound of the pause before a streak.
+    fn pause(&self) -> Nanos {
+        (self.others.len() as u64 * self.streak_takes / 4).min(TURN_PAUSE_NS_MAX)
+    }
+
+    /// The time for which a client that has met no other one listens before its next streak.
+    fn listens(&self) -> Nanos {
+        let is_time = self.quiet.is_power_of_two() || self.quiet.is_multiple_of(LISTEN_STREAKS);
+        if self.quiet > 0 && is_time { self.streak_takes / 8 } else { 0 }
+    }
+
+    /// How long others are remembered.
+    fn memory(&self) -> Nanos {
+        (64 * self.streak_takes).max(TURN_LAPSE_NS)
+    }
+
+    fn is_idle(&self, now: Nanos) -> bool {
+        let is_over = now.saturating_sub(self.used) > self.memory();
+        self.turn.is_none() && self.waiting.is_empty() && (self.others.is_empty() || is_over)
+    }
+
+    /// Notes that an attempt which has taken this long has committed.
+    fn committed(&mut self, took: Nanos, now: Nanos) {
+        self.used = now;
+        self.takes = average(self.takes, took);
+        self.streak += 1;
+        if self.streak >= STREAK_MAX || self.waiting.is_empty() {
+            self.streak_takes = average(self.streak_takes, u64::from(self.streak) * self.takes);
+            self.streak = 0;
+            self.quiet = self.quiet.saturating_add(1);
+            let forgets = now.saturating_sub(self.memory());
+            self.others.retain(|(_, met)| *met >= forgets);
+        }
+    }
+}
+
+fn average(before: Nanos, now: Nanos) -> Nanos {
+    if before == 0 { now } else { before - before / 8 + now / 8 }
+}
+
+impl Turns {
+    /// Returns whether any record has a line. Without one, nothing here costs anything.
+    #[inline]
+    pub(crate) fn are_taken(&self) -> bool {
+        self.0.count.get() > 0
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut OpenLines) -> R) -> R {
+        let mut lines = self.0.lines.borrow_mut();
+        let result = act(&mut lines);
+        self.0.count.set(lines.open);
+        result
+    }
+
+    /// Notes that an attempt has failed at a record, which has a line from now on. `other` is the
+    /// client that was found to hold its lock, if it is another one.
+    #[cold]
+    pub(crate) fn failed(&self, lane: &Lane, name: Name, other: Option<u32>) {
+        let now = lane.now();
+        self.with(|lines| {
+            lines.close_idle(now);
+            let line = lines.of(name);
+            line.used = now;
+            // If it was not its turn, it has met a transaction of its own client, mostly.
+            if let Some((_, since)) = line.turn.filter(|(holder, _)| *holder == lane.id()) {
+                if line.streak_takes == 0 {
+                    line.streak_takes = now - since;
+                }
+                line.streak = 0;
+            }
+            if let Some(other) = other {
+                line.others.retain(|(known, _)| *known != other);
+                line.others.push((other, now));
+                line.quiet = 0;
+            }
+        });
+    }
+
+    /// Gives the lane's turns back. If its transaction has committed, `unlock` is the round that
+    /// frees the locks, if that waits for another round.
+    #[cold]
+    pub(crate) fn give_back(&self, lane: &Lane, committed: Option<Option<Ticket>>) {
+        let now = lane.now();
+        self.with(|lines| {
+            for line in lines.open() {
+                let Some((_, since)) = line.turn.filter(|(holder, _)| *holder == lane.id()) else { continue };
+                if let Some(unlock) = committed {
+                    line.unlock = unlock;
+                    line.committed(now - since, now);
+                }
+                line.pass(now);
+            }
+            lines.close_idle(now);
+        });
+    }
+
+    /// Takes the turns at those of these records that have lines, beside the turns that the lane
+    /// has. Then pauses: for a random time below `bound`, or for as long as the lines say, if that
+    /// is longer. The list is empty afterwards.
+    pub(crate) async fn take(&self, lane: &Lane, names: &mut Vec<Name>, bound: Nanos) {
+        let me = lane.id();
+        self.with(|lines| {
+            names.retain(|name| lines.find(*name).is_some());
+            let new = names.iter().filter(|name| lines.find(**name).is_some_and(|line| !line.is_turn_of(me)));
+            let Some(first) = new.min().copied() else { return names.clear() };
+            // Turns behind the first new one are taken again, in order: invariant 3.
+            let now = lane.now();
+            for line in lines.open().iter_mut().filter(|line| line.name >= first && line.is_turn_of(me)) {
+                names.push(line.name);
+                line.pass(now);
+            }
+            names.sort_unstable();
+            names.dedup();
+            names.reverse();
+        });
+        while let Some(name) = names.pop() {
+            self.stand_in_line(lane, name).await;
+        }
+        let (of_lines, listens) = self.with(|lines| {
+            let new = lines.open().iter().filter(|line| line.is_turn_of(me) && line.streak == 0);
+            new.map(|line| (line.pause(), line.listens())).max().unwrap_or((0, 0))
+        });
+        match (bound.max(of_lines), listens) {
+            (0, 0) => {}
+            (0, listens) => lane.sleep(listens).await,
+            (bound, _) => lane.sleep(lane.random() % bound).await,
+        }
+        let now = lane.now();
+        self.with(|lines| {
+            let mine = lines.open().iter_mut().filter(|line| line.is_turn_of(me));
+            mine.for_each(|line| line.turn = Some((me, now)));
+        });
+    }
+
+    async fn stand_in_line(&self, lane: &Lane, name: Name) {
+        let me = lane.id();
+        let mut standing = Standing { turns: self, lane, name, has_turn: false };
+        let has_turn = self.with(|lines| {
+            let line = lines.of(name);
+            line.used = lane.now();
+            if line.turn.is_none() && line.waiting.is_empty() {
+                line.turn = Some((me, line.used));
+                return true;
+            }
+            line.waiting.push_back((me, None));
+            false
+        });
+        if !has_turn {
+            // When the first in line goes on in any case.
+            let mut due = None;
+            poll_fn(|context| {
+                let now = lane.now();
+                let alarm = self.with(|lines| {
+                    let pending = lines.alarms[usize::from(me.0)];
+                    let line = lines.of(name);
+                    let place = line.waiting.iter().position(|(waiting, _)| *waiting == me)?;
+                    line.waiting[place].1 = Some(context.waker().clone());
+                    if place > 0 {
+                        return Some(None);
+                    }
+                    let due = *due.get_or_insert(now + line.lapse());
+                    if due <= now {
+                        line.pass(now);
+                        return None;
+                    }
+                    Some((pending <= now).then_some(due))
+                });
+                match alarm {
+                    None => return Poll::Ready(()),
+                    Some(None) => {}
+                    Some(Some(due)) => {
+                        // An alarm cannot be taken back: a lane has one at a time.
+                        self.with(|lines| lines.alarms[usize::from(me.0)] = due);
+                        let _ = pin!(lane.sleep(due - now)).poll(context);
+                    }
+                }
+                Poll::Pending
+            })
+            .await;
+        }
+        standing.has_turn = true;
+        drop(standing);
+        // Behind the unlock of the last turn, on the same endpoint, the lock is free.
+        let unlock = self.with(|lines| lines.find(name).and_then(|line| line.unlock.take()));
+        if let Some(unlock) = unlock {
+            while lane.is_held_back(unlock) {
+                lane.sleep(READ_PAUSE_NS).await;
+            }
+        }
+    }
+}
+
+/// A coroutine that stands in line. If its future is dropped, it leaves.
+struct Standing<'t> {
+    turns: &'t Turns,
+    lane: &'t Lane,
+    name: Name,
+    /// Whether its turn has come.
+    has_turn: bool,
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        if self.has_turn {
+            return;
+        }
+        let (me, now) = (self.lane.id(), self.lane.now());
+        self.turns.with(|lines| {
+            let Some(line) = lines.find(self.name) else { return };
+            line.waiting.retain(|(waiting, _)| *waiting != me);
+            if line.is_turn_of(me) {
+                line.pass(now);
+            } else {
+                line.wake_first();
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remora_fabric::shm::Shm;
+    use remora_fabric::{ClientId, Worker};
+
+    use super::*;
+
+    const R: Name = Name(1, 7);
+    const S: Name = Name(1, 9);
+
+    /// Runs coroutines on lanes of one worker. Returns what they return.
+    fn run<T>(lanes: usize, body: impl AsyncFn(usize, &Lane, &Turns) -> T) -> (Vec<T>, Turns) {
+        let fabric = Shm::new(&[vec![4096]]).expect("a test's memory");
+        let worker = Worker::new();
+        let endpoint = worker.connect(&fabric, ClientId(1)).expect("a client");
+        let lanes: Vec<_> = (0..lanes).map(|number| worker.lane(&endpoint, number as u64).expect("a lane")).collect();
+        let turns = Turns::default();
+        let (body, of_turns) = (&body, &turns);
+        let tasks = lanes.iter().enumerate().map(|(number, lane)| (lane.id(), body(number, lane, of_turns)));
+        let done = worker.run(tasks.collect::<Vec<_>>());
+        (done, turns)
+    }
+
+    #[test]
+    fn turns_come_in_the_order_of_arrival() {
+        let order = RefCell::new(Vec::new());
+        let (_, turns) = run(5, async |number, lane, turns| {
+            for _ in 0..number {
+                lane.yield_now().await;
+            }
+            turns.failed(lane, R, None);
+            turns.take(lane, &mut vec![R], 0).await;
+            order.borrow_mut().push(number);
+            for _ in 0..10 {
+                lane.yield_now().await;
+            }
+            assert_eq!(order.borrow().last(), Some(&number), "nobody else had a turn meanwhile");
+            turns.give_back(lane, Some(None));
+        });
+        assert_eq!(order.into_inner(), [0, 1, 2, 3, 4]);
+        assert!(!turns.are_taken(), "the line is gone with the last in it");
+    }
+
+    #[test]
+    fn records_without_a_line_cost_nothing() {
+        let (_, turns) = run(1, async |_, lane, turns| {
+            turns.take(lane, &mut vec![R, S], 0).await;
+            assert!(!turns.are_taken());
+            turns.failed(lane, S, None);
+            turns.take(lane, &mut vec![R, S], 0).await;
+            assert!(turns.with(|lines| lines.find(R).is_none() && lines.find(S).is_some()));
+            turns.give_back(lane, None);
+        });
+        assert!(!turns.are_taken());
+    }
+
+    /// Two coroutines that want two records, and meet them in another order, have both.
+    #[test]
+    fn turns_of_several_records_make_no_circle() {
+        let (took, _) = run(2, async |number, lane, turns| {
+            let began = lane.now();
+            for _ in 0..50 {
+                for name in if number == 0 { [R, S] } else { [S, R] } {
+                    turns.failed(lane, name, None);
+                    turns.take(lane, &mut vec![name], 0).await;
+                    lane.yield_now().await;
+                }
+                turns.give_back(lane, Some(None));
+            }
+            lane.now() - began
+        });
+        assert!(took.iter().all(|took| *took < 50 * TURN_LAPSE_NS), "no turn had to lapse: {took:?}");
+    }
+
+    #[test]
+    fn a_turn_that_is_not_given_back_lapses() {
+        let has_begun = Cell::new(false);
+        run(3, async |number, lane, turns| {
+            if number == 0 {
+                turns.failed(lane, R, None);
+                turns.take(lane, &mut vec![R], 0).await;
+                has_begun.set(true);
+                return; // a transaction of a program that has dropped its future
+            }
+            while !has_begun.get() {
+                lane.yield_now().await;
+            }
+            turns.take(lane, &mut vec![R], 0).await;
+            turns.give_back(lane, Some(None));
+        });
+    }
+
+    /// A future that is dropped in line leaves no gap.
+    #[test]
+    fn one_that_leaves_the_line_is_passed_over() {
+        let (_, turns) = run(3, async |number, lane, turns| {
+            turns.failed(lane, R, None);
+            if number == 1 {
+                let mut names = vec![R];
+                let mut standing = pin!(turns.take(lane, &mut names, 0));
+                poll_fn(|context| {
+                    assert!(standing.as_mut().poll(context).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+                return;
+            }
+            turns.take(lane, &mut vec![R], 0).await;
+            for _ in 0..5 {
+                lane.yield_now().await;
+            }
+            turns.give_back(lane, Some(None));
+        });
+        assert!(!turns.are_taken());
+    }
+
+    /// A client that has met others pauses before each streak, also if it was the last winner; one
+    /// that has met none listens now and then.
+    #[test]
+    fn streaks_end_and_others_are_let_in() {
+        run(1, async |_, lane, turns| {
+            let pause = || {
+                turns.with(|lines| lines.find(R).map_or((0, 0, 0), |line| (line.streak, line.pause(), line.listens())))
+            };
+            for other in [5, 6, 5] {
+                turns.failed(lane, R, None);
+                turns.take(lane, &mut vec![R], 0).await;
+                lane.sleep(10_000).await;
+                turns.failed(lane, R, Some(other));
+            }
+            let (streak, bound, _) = pause();
+            assert!(streak == 0 && bound > 0, "two others were met: {bound}");
+            assert_eq!(turns.with(|lines| lines.of(R).others.len()), 2);
+            // Without a second coroutine in line, a streak is one transaction.
+            turns.take(lane, &mut vec![R], 0).await;
+            turns.give_back(lane, Some(None));
+            assert!(pause().1 > 0, "the winner pauses as well");
+            turns.with(|lines| lines.of(R).others.clear());
+            let listened: Vec<bool> = (0..20)
+                .map(|quiet| {
+                    turns.with(|lines| {
+                        let line = lines.of(R);
+                        line.quiet = quiet;
+                        line.listens() > 0
+                    })
+                })
+                .collect();
+            let expected: Vec<bool> = (0..20).map(|quiet| [1, 2, 4, 8, 16].contains(&quiet)).collect();
+            assert_eq!(listened, expected);
+        });
+    }
+}
