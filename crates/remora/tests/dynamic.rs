@@ -134,8 +134,8 @@ fn settled(cluster: &Cluster, things: &DynTable, worker: &mut Worker) {
     }
 }
 
-/// Two clients move values between keys, and change their lengths. Every reader sees all of one
-/// value.
+/// Clients move values between keys, and change their lengths. Every transaction that commits has
+/// read all of one value.
 fn values_of_any_length_move_between_keys(protocol: Protocol) {
     for seed in seeds(0..6) {
         let (cluster, _) = options(protocol, 2).node_bytes(8 << 20).open_seeded(seed).unwrap();
@@ -148,13 +148,12 @@ fn values_of_any_length_move_between_keys(protocol: Protocol) {
                 let (from, to) = (key(random % 4), key((random >> 8) % 4));
                 let run = session.transact(async |tx| {
                     let moved = things.remove(tx, &from).await?;
-                    assert!(moved.as_deref().is_none_or(whole), "client {client}");
                     let length = length(random >> 16) % 3000;
                     let before = things.put(tx, &to, &vec![length as u8; length]).await?;
-                    assert!(before.as_deref().is_none_or(whole), "client {client}");
-                    Ok(())
+                    // An attempt that does not commit may have read parts of different moments.
+                    Ok(moved.as_deref().is_none_or(whole) && before.as_deref().is_none_or(whole))
                 });
-                run.await.unwrap();
+                assert!(run.await.unwrap(), "client {client}");
             }
         });
         settled(&cluster, &things, &mut worker);
