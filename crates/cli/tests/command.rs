@@ -210,6 +210,7 @@ fn a_recorded_run_of_ycsb_is_found_serializable() {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn a_recorded_run_of_tpcc_is_found_serializable_and_one_without_room_ends() {
     let history = scratch("tpcc.jsonl");
     let history = history.to_str().unwrap();

@@ -164,6 +164,7 @@ fn designs_of_trees_cost_their_round_trips() {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn a_learned_cache_is_as_good_as_a_whole_index_and_small() {
     let done = xstore::reproduce(&xstore::Scale::quick(1), &|_, _| ()).expect("a simulation");
     assert_eq!(done.violated, Vec::<String>::new());
