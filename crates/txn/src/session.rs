@@ -269,7 +269,8 @@ impl Session {
                     // A holder that stays may be dead. To ask for its lock at the usual pace until
                     // it is recovered would only cost other clients time.
                     let bound = if persistence.is_held() { persistence.pause(trial.attempt.number) } else { 0 };
-                    turns.take(lane, contested, bound).await;
+                    turns.take(lane, contested).await;
+                    turns.pause(lane, bound).await;
                 }
                 None => lane.sleep(lane.random() % persistence.pause(trial.attempt.number)).await,
             }

@@ -296,9 +296,8 @@ impl Turns {
     }
 
     /// Takes the turns at those of these records that have lines, beside the turns that the lane
-    /// has. Then pauses: for a random time below `bound`, or for as long as the lines say, if that
-    /// is longer. The list is empty afterwards.
-    pub(crate) async fn take(&self, lane: &Lane, names: &mut Vec<Name>, bound: Nanos) {
+    /// has. Returns whether it has taken any. The list is empty afterwards.
+    pub(crate) async fn take(&self, lane: &Lane, names: &mut Vec<Name>) -> bool {
         let me = lane.id();
         self.with(|lines| {
             names.retain(|name| lines.find(*name).is_some());
@@ -314,9 +313,17 @@ impl Turns {
             names.dedup();
             names.reverse();
         });
+        let takes = !names.is_empty();
         while let Some(name) = names.pop() {
             self.stand_in_line(lane, name).await;
         }
+        takes
+    }
+
+    /// Pauses before an attempt in the lane's turns: for a random time below `bound`, or for as
+    /// long as the lines say, if that is longer. A transaction pauses before it has any lock.
+    pub(crate) async fn pause(&self, lane: &Lane, bound: Nanos) {
+        let me = lane.id();
         let (of_lines, listens) = self.with(|lines| {
             let new = lines.open().iter().filter(|line| line.is_turn_of(me) && line.streak == 0);
             new.map(|line| (line.pause(), line.listens())).max().unwrap_or((0, 0))
@@ -420,7 +427,7 @@ impl Drop for Standing<'_> {
 
 #[cfg(test)]
 mod tests {
-    use remora_fabric::shm::Shm;
+    use remora_fabric::seeded::Seeded;
     use remora_fabric::{ClientId, Worker};
 
     use super::*;
@@ -428,9 +435,9 @@ mod tests {
     const R: Name = Name(1, 7);
     const S: Name = Name(1, 9);
 
-    /// Runs coroutines on lanes of one worker. Returns what they return.
+    /// Runs coroutines on lanes of one worker, whose clock is virtual. Returns what they return.
     fn run<T>(lanes: usize, body: impl AsyncFn(usize, &Lane, &Turns) -> T) -> (Vec<T>, Turns) {
-        let fabric = Shm::new(&[vec![4096]]).expect("a test's memory");
+        let fabric = Seeded::new(&[vec![4096]], 1).expect("a test's memory");
         let worker = Worker::new();
         let endpoint = worker.connect(&fabric, ClientId(1)).expect("a client");
         let lanes: Vec<_> = (0..lanes).map(|number| worker.lane(&endpoint, number as u64).expect("a lane")).collect();
@@ -449,7 +456,7 @@ mod tests {
                 lane.yield_now().await;
             }
             turns.failed(lane, R, None);
-            turns.take(lane, &mut vec![R], 0).await;
+            turns.take(lane, &mut vec![R]).await;
             order.borrow_mut().push(number);
             for _ in 0..10 {
                 lane.yield_now().await;
@@ -464,10 +471,10 @@ mod tests {
     #[test]
     fn records_without_a_line_cost_nothing() {
         let (_, turns) = run(1, async |_, lane, turns| {
-            turns.take(lane, &mut vec![R, S], 0).await;
+            turns.take(lane, &mut vec![R, S]).await;
             assert!(!turns.are_taken());
             turns.failed(lane, S, None);
-            turns.take(lane, &mut vec![R, S], 0).await;
+            turns.take(lane, &mut vec![R, S]).await;
             assert!(turns.with(|lines| lines.find(R).is_none() && lines.find(S).is_some()));
             turns.give_back(lane, None);
         });
@@ -482,7 +489,7 @@ mod tests {
             for _ in 0..50 {
                 for name in if number == 0 { [R, S] } else { [S, R] } {
                     turns.failed(lane, name, None);
-                    turns.take(lane, &mut vec![name], 0).await;
+                    turns.take(lane, &mut vec![name]).await;
                     lane.yield_now().await;
                 }
                 turns.give_back(lane, Some(None));
@@ -498,14 +505,14 @@ mod tests {
         run(3, async |number, lane, turns| {
             if number == 0 {
                 turns.failed(lane, R, None);
-                turns.take(lane, &mut vec![R], 0).await;
+                turns.take(lane, &mut vec![R]).await;
                 has_begun.set(true);
                 return; // a transaction of a program that has dropped its future
             }
             while !has_begun.get() {
                 lane.yield_now().await;
             }
-            turns.take(lane, &mut vec![R], 0).await;
+            turns.take(lane, &mut vec![R]).await;
             turns.give_back(lane, Some(None));
         });
     }
@@ -517,7 +524,7 @@ mod tests {
             turns.failed(lane, R, None);
             if number == 1 {
                 let mut names = vec![R];
-                let mut standing = pin!(turns.take(lane, &mut names, 0));
+                let mut standing = pin!(turns.take(lane, &mut names));
                 poll_fn(|context| {
                     assert!(standing.as_mut().poll(context).is_pending());
                     Poll::Ready(())
@@ -525,7 +532,9 @@ mod tests {
                 .await;
                 return;
             }
-            turns.take(lane, &mut vec![R], 0).await;
+            let began = lane.now();
+            turns.take(lane, &mut vec![R]).await;
+            assert!(lane.now() - began < TURN_LAPSE_NS, "no turn had to lapse");
             for _ in 0..5 {
                 lane.yield_now().await;
             }
@@ -544,7 +553,7 @@ mod tests {
             };
             for other in [5, 6, 5] {
                 turns.failed(lane, R, None);
-                turns.take(lane, &mut vec![R], 0).await;
+                turns.take(lane, &mut vec![R]).await;
                 lane.sleep(10_000).await;
                 turns.failed(lane, R, Some(other));
             }
@@ -552,7 +561,7 @@ mod tests {
             assert!(streak == 0 && bound > 0, "two others were met: {bound}");
             assert_eq!(turns.with(|lines| lines.of(R).others.len()), 2);
             // Without a second coroutine in line, a streak is one transaction.
-            turns.take(lane, &mut vec![R], 0).await;
+            turns.take(lane, &mut vec![R]).await;
             turns.give_back(lane, Some(None));
             assert!(pause().1 > 0, "the winner pauses as well");
             turns.with(|lines| lines.of(R).others.clear());

@@ -269,7 +269,10 @@ impl<'s> Tx<'s> {
     async fn take_turns(&mut self) {
         let mut names = std::mem::take(&mut self.state.contested);
         self.state.sets.contests(self.state.spec.locks_reads, &mut names);
-        self.state.turns.take(self.lane, &mut names, 0).await;
+        // An attempt that has its turns has paused already.
+        if self.state.turns.take(self.lane, &mut names).await {
+            self.state.turns.pause(self.lane, 0).await;
+        }
         self.state.contested = names;
     }
 
