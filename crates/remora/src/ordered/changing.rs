@@ -1,5 +1,7 @@
 //! Changing the nodes of a tree: adding entries to leaves, splits and merges.
 
+use std::borrow::Cow;
+
 use remora_index::btree::{Image, Node, ROOT, Split};
 use remora_index::learned;
 use remora_record::KeyHash;
@@ -144,7 +146,7 @@ impl Tree {
             let root = full.first_mut().ok_or(CHANGED)?;
             let content = self.seen(tx, *root)?;
             let (level, low, high) = (content.level(), content.low().into_owned(), content.high());
-            let (high, content) = (high.map(|high| high.to_vec()), content.image());
+            let (high, content) = (high.map(Cow::into_owned), content.image());
             let below = next()?;
             tx.put_raw(below.slot, &content, false)?;
             let mut image = Image::new();

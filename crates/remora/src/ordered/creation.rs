@@ -5,7 +5,7 @@ use remora_index::btree::{Image, ROOT};
 use remora_node::{MemoryError, ReadScheme};
 use remora_record::Key;
 
-use super::keys::pad;
+use super::keys::stored;
 use super::load::{Builder, Plan, Row};
 use super::options::{Design, OrderedOptions};
 use super::partitions::{Partitions, lies_in};
@@ -176,8 +176,7 @@ fn cuts(name: &str, schema: &DynSchema, form: &Form, options: &OrderedOptions) -
             let (table, what, expected) = (name.to_owned(), "a key to split at", lengths.max());
             return Err(IndexError::Size { table, what, bytes: key.len(), expected }.into());
         }
-        let cut =
-            if shape.is_slotted() { key.clone() } else { pad(key, lengths, &mut vec![0; shape.key_bytes()]).to_vec() };
+        let cut = stored(key, lengths, &shape).bytes().to_vec();
         if starts.last().is_some_and(|(last, _)| *last >= cut) {
             return Err(unsorted_key(name, key).into());
         }

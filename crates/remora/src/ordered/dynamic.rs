@@ -20,10 +20,9 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use remora_node::limits::KEY_BYTES_MAX;
 use remora_txn::{Inspection, Intent};
 
-use super::keys::{TreeKey, pad, padded_bytes, unpadded};
+use super::keys::{TreeKey, pad, padded_bytes, stored, unpadded};
 use super::load::TreeInspection;
 use super::options::OrderedOptions;
 use super::scanning::Order;
@@ -346,10 +345,7 @@ impl DynOrdered {
 
     /// Bytes that are no longer than keys, as nodes have keys.
     fn padded(&self, bytes: &[u8]) -> TreeKey {
-        if self.tree.shape.is_slotted() {
-            return TreeKey::of(bytes);
-        }
-        TreeKey::of(pad(bytes, self.schema.keys(), &mut [0; KEY_BYTES_MAX]))
+        stored(bytes, self.schema.keys(), &self.tree.shape)
     }
 
     /// A key that nodes have.

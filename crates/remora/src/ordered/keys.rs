@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 
 use remora_index::btree::{Damaged, Shape};
+use remora_node::limits::KEY_BYTES_MAX;
 use remora_record::Key;
 
 use crate::dynamic::Lengths;
@@ -123,6 +124,14 @@ pub(super) fn pad<'r>(bytes: &[u8], lengths: Lengths, room: &'r mut [u8]) -> &'r
         padded[max] = bytes.len() as u8;
     }
     padded
+}
+
+/// A key, no longer than keys of these lengths are, as nodes of a shape have it.
+pub(super) fn stored(bytes: &[u8], lengths: Lengths, shape: &Shape) -> TreeKey {
+    if shape.is_slotted() {
+        return TreeKey::of(bytes);
+    }
+    TreeKey::of(pad(bytes, lengths, &mut [0; KEY_BYTES_MAX]))
 }
 
 /// What was padded.
