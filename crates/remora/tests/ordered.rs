@@ -1240,6 +1240,11 @@ fn a_partition_is_a_tree_at_one_memory_node() {
             assert_eq!(back.unwrap().len(), 10);
         });
         assert!(worker.drain().unwrap());
+        // A growth that is still under way has its own costs.
+        for part in ["rows/inner", "rows/leaves"] {
+            cluster.grow_table(part, 1).unwrap();
+        }
+        worker.block_on(scan);
         look(&mut worker, &[0, 2199, 2200, 6600, 6601, 8 * ROWS - 2, 8 * ROWS - 1]);
         let (_, grown) = cluster.inspect_ordered(&ordered, |_, _| ()).unwrap();
         assert_eq!((&grown.fault, grown.rows), (&None, 4 * ROWS));
