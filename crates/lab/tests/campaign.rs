@@ -136,6 +136,25 @@ fn published_errors_are_found_within_few_seeds() {
     }
 }
 
+/// Coroutines of a client commit together on few accounts, while clients die. Each error that could
+/// be made there is found.
+#[test]
+fn coroutines_commit_together() {
+    let case = |protocol| {
+        let case = case(Load::SmallBank, protocol, &["crash", "pause", "cancel"]);
+        Case { keys: 4, clients: 3, coroutines: 8, transactions: 300, ..case }
+    };
+    for protocol in [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD] {
+        let summary = campaign(&case(protocol), 0..2, 2, &|| {});
+        assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
+        assert!(summary.total.joined > 100, "{protocol:?}: {summary:?}");
+    }
+    let errors = [Mutant::OneVersionForAll, Mutant::MembersReportEarly];
+    let score = mutation_score(&errors, &case(Protocol::DRTM_R), 0..20, 2, &|_, _| {});
+    let survivors: Vec<Mutant> = score.iter().filter(|one| one.seed.is_none()).map(|one| one.mutant).collect();
+    assert!(survivors.is_empty(), "{survivors:?} survive");
+}
+
 /// Clients are threads of one process, and share a version cache, which is large or too small.
 #[test]
 #[ignore = "long: a part of .ci/long"]

@@ -54,6 +54,10 @@ pub struct Phases {
 pub struct TransactionEvent<'a> {
     /// The id of the attempt, which no other attempt of any process has.
     pub id: TransactionId,
+    /// The attempt whose commit decides this one. It is another one if transactions of several
+    /// coroutines have committed together, at a record that all of them change. To find out an
+    /// unknown outcome, ask for that of this attempt.
+    pub decided_by: TransactionId,
     /// The caller's number for this type of transaction.
     pub label: u16,
     /// The number of the attempt: 1 for the first one.

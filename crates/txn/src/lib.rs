@@ -57,6 +57,7 @@ macro_rules! mutant {
 
 mod access;
 mod applier;
+mod combine;
 mod descent;
 mod edit;
 mod error;

@@ -43,6 +43,11 @@ const _: () = assert!(BACKOFF_NS << (BACKOFF_DOUBLINGS + HELD_DOUBLINGS) <= 2_10
 /// Largest number of transactions of one client that change a hot record one right behind the
 /// other. Then the client pauses, so that others have a chance.
 pub const STREAK_MAX: u32 = 16;
+/// Number of other coroutines of a client whose transactions commit together with one at a hot
+/// record.
+pub const MEMBERS_MAX: usize = 63;
+/// Largest number of records that a transaction names if it is to commit together with others.
+pub const MEMBER_RECORDS_MAX: usize = 16;
 /// Number of streaks after which a client listens for others that want the record, if it has met
 /// none. It listens more often at first.
 pub const LISTEN_STREAKS: u32 = 16;

@@ -182,11 +182,20 @@ pub enum Mutant {
     /// Growth: a table counts as empty although a record in it is locked, which a transaction may
     /// be inserting. In `remora`'s `cluster/growth.rs`. This is not an error of a text.
     GrowPastLocks,
+    /// Combining: a member of a batch joins although another one has changed a record since. This
+    /// is not an error of a text.
+    JoinUnchecked,
+    /// Combining: the commit of a batch installs one version for all its changes. This is not an
+    /// error of a text.
+    OneVersionForAll,
+    /// Combining: a member of a batch reports its commit before the leader has committed. This is
+    /// not an error of a text.
+    MembersReportEarly,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 65] = [
+    pub const ALL: [Mutant; 68] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -252,6 +261,9 @@ impl Mutant {
         Mutant::HeirWritesEarly,
         Mutant::GrowUnheard,
         Mutant::GrowPastLocks,
+        Mutant::JoinUnchecked,
+        Mutant::OneVersionForAll,
+        Mutant::MembersReportEarly,
     ];
 }
 

@@ -20,6 +20,7 @@ use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
 use crate::state::{Lease, SessionConfig, State, Tried};
+use crate::turns::Stood;
 use crate::tx::{Attempt, Decision, Tx};
 
 /// How a session runs one transaction, and how long it retries it.
@@ -260,7 +261,7 @@ impl Session {
                 return;
             }
             let other = persistence.last.and_then(|abort| self.state.other_holder(abort));
-            let State { sets, spec, turns, contested, .. } = &mut self.state;
+            let State { sets, spec, turns, contested, wants, called_to, is_alone, .. } = &mut self.state;
             match persistence.last.and_then(|abort| sets.contested(abort.into(), spec.locks_reads)) {
                 Some(name) => {
                     turns.failed(lane, name, other);
@@ -269,8 +270,14 @@ impl Session {
                     // A holder that stays may be dead. To ask for its lock at the usual pace until
                     // it is recovered would only cost other clients time.
                     let bound = if persistence.is_held() { persistence.pause(trial.attempt.number) } else { 0 };
-                    turns.take(lane, contested).await;
-                    turns.pause(lane, bound).await;
+                    wants.clear();
+                    if !*is_alone {
+                        sets.names(wants);
+                    }
+                    match turns.take(lane, contested, wants).await {
+                        Stood::Called(batch) => *called_to = Some(batch),
+                        Stood::Not | Stood::HasTurns => turns.pause(lane, bound).await,
+                    }
                 }
                 None => lane.sleep(lane.random() % persistence.pause(trial.attempt.number)).await,
             }

@@ -1,6 +1,8 @@
 //! The read and write sets of a transaction. They have one item for each record, and an arena for
 //! keys and values, which one transaction after the other reuses.
 
+mod batch;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -15,10 +17,10 @@ use zerocopy::IntoBytes;
 use crate::access::{Access, Scan, WriteKind};
 use crate::edit::{Edit, EditKind};
 use crate::error::{Abort, Limit, Misuse, Stop};
-use crate::limits::SET_MAX;
+use crate::limits::{MEMBER_RECORDS_MAX, SET_MAX};
 use crate::log::PATCH_WORDS;
 use crate::protocol::spec::{FirstRead, Primitive};
-use crate::turns::Name;
+use crate::words::{Name, Span};
 
 /// A record of a transaction, as [`Tx::want`](crate::Tx::want) returns it. A slot is valid for the
 /// attempt that made it; other attempts refuse it ([`Misuse::OtherRun`]).
@@ -46,20 +48,6 @@ impl Run {
 impl Default for Run {
     fn default() -> Run {
         Run(NonZeroU32::MIN)
-    }
-}
-
-/// A piece of the arena, in words.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Span {
-    pub(crate) at: u32,
-    pub(crate) words: u32,
-}
-
-impl Span {
-    #[inline]
-    pub(crate) fn of(self, words: &[u64]) -> &[u64] {
-        &words[self.at as usize..][..self.words as usize]
     }
 }
 
@@ -221,6 +209,10 @@ pub(crate) struct Item {
     value: Span,
     value_bytes: u32,
     pub(crate) change: Change,
+    /// Whether the record is of the batch whose member this transaction is.
+    of_batch: bool,
+    /// How many members of a batch have changed the record behind this transaction (`combine.rs`).
+    pub(crate) further_changes: u32,
     pub(crate) place: Option<Place>,
     /// Whether the slot at the location may have been linked for a key without being the key's
     /// record yet. Then the transaction takes the slot back if it does not insert the key.
@@ -285,6 +277,8 @@ impl Item {
             value: Span::default(),
             value_bytes: 0,
             change: Change::No,
+            of_batch: false,
+            further_changes: 0,
             place: None,
             prepared: false,
             chain: 0,
@@ -341,11 +335,22 @@ impl Item {
         self.has == Part::Whole || !self.existed
     }
 
-    /// Returns the mistake because of which the record can be neither inserted nor deleted now.
+    /// Returns why the record can be neither inserted nor deleted now: it is of a batch, whose
+    /// members do neither, or the program has made a mistake.
     #[cold]
-    fn unprepared(&self) -> Misuse {
+    fn unprepared(&self) -> Stop {
+        if self.of_batch {
+            return Abort::Changed.into();
+        }
         let is_under_way = self.renamed || !matches!(self.fetch, Fetch::Here | Fetch::Absent);
-        if is_under_way { Misuse::NotFetched } else { Misuse::NotNamed }
+        if is_under_way { Misuse::NotFetched.into() } else { Misuse::NotNamed.into() }
+    }
+
+    /// Returns the version that the commit installs. It is beyond the one that this transaction
+    /// writes if others have changed the record in the same commit.
+    #[inline]
+    pub(crate) fn installs(&self) -> Version {
+        (0..self.further_changes).fold(self.version.committed_over(), |version, _| version.committed_over())
     }
 
     /// Returns whether the pair at this offset of the index is the one of the item's key.
@@ -707,7 +712,12 @@ impl Sets {
                     self.fetched = self.fetched.min(index);
                 }
             }
-            if in_place {
+            if item.of_batch {
+                // It is present, and members neither insert nor delete.
+                if intent.exceeds(item.intent) {
+                    item.intent = intent;
+                }
+            } else if in_place {
                 // A record that is there is locked before the commit at the latest. For an absent
                 // key, a vacant slot has to be found first.
                 if intent == Intent::Insert && matches!(item.fetch, Fetch::Absent | Fetch::Record(_) | Fetch::Probe(..))
@@ -811,6 +821,27 @@ impl Sets {
             let wanted = self.items.iter().filter(|item| locks_reads || item.intent != Intent::Read);
             names.extend(wanted.map(|item| Name::of(item.table, item.hash)));
         }
+    }
+
+    /// Lists the names of all records that the transaction has named. Lists none if they are too
+    /// many for a member of a batch.
+    pub(crate) fn names(&self, names: &mut Vec<Name>) {
+        names.clear();
+        if self.items.len() <= MEMBER_RECORDS_MAX {
+            names.extend(self.items.iter().map(|item| Name::of(item.table, item.hash)));
+        }
+    }
+
+    /// Returns the name of the record that was the reason of a stop, if it was noted.
+    pub(crate) fn noted(&self, stop: Stop) -> Option<Name> {
+        let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
+        self.items.get(index).map(|item| Name::of(item.table, item.hash))
+    }
+
+    /// Notes the record of this name as the one that is in the way.
+    pub(crate) fn note_named(&mut self, name: Name, stop: Stop) {
+        let item = self.items.iter().position(|item| Name::of(item.table, item.hash) == name);
+        self.noted = item.map(|index| (index, stop)).or(self.noted);
     }
 
     /// Returns the table and the key of an item.
@@ -1034,7 +1065,7 @@ impl Sets {
         // A slot has been found for the record, or the record has kept its own slot after a delete.
         let in_place = self.table(item.table).fstore().is_some();
         if !item.existed && if in_place { item.lock != Lock::Held } else { item.place.is_none() } {
-            return Err(item.unprepared().into());
+            return Err(item.unprepared());
         }
         debug_assert!(
             item.existed || item.prepared || item.place.is_none() || mutant!(KeepPlace),
@@ -1064,7 +1095,7 @@ impl Sets {
         let in_place = self.table(item.table).fstore().is_some();
         let is_named = matches!(item.intent, Intent::Insert | Intent::Delete) && !item.renamed;
         if !(if in_place { is_named } else { item.place.is_some() }) {
-            return Err(item.unprepared().into());
+            return Err(item.unprepared());
         }
         self.change(index, Change::Delete);
         Ok(())
@@ -1101,7 +1132,7 @@ impl Sets {
                 Change::Delete => (Life::Deleted { incarnation }, &[][..]),
                 _ => (Life::Present { incarnation }, &item.value.of(arena).as_bytes()[..item.value_bytes as usize]),
             };
-            shape(tables, item).encode(item.version.committed_over(), life, key, value, images);
+            shape(tables, item).encode(item.installs(), life, key, value, images);
             let end = images.len() as u32;
             item.image = Span { at, words: end - at };
             let (Change::Insert | Change::Delete, Some(place)) = (item.change, item.place) else {

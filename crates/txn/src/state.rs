@@ -14,15 +14,18 @@ use remora_node::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
 use remora_node::{Pointer, Registration, TableId};
 use remora_record::{Key, LockWord, TransactionId, Version};
 
+use crate::combine::SharedBatch;
 use crate::error::{Abort, Limit, Stop};
 use crate::event::Observer;
+use crate::limits::MEMBER_RECORDS_MAX;
 use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Check, Protocol};
 use crate::recovery::Departed;
 use crate::sets::Sets;
 use crate::shared::SharedLocks;
-use crate::turns::{Name, Turns};
+use crate::turns::Turns;
 use crate::vcache::VersionCache;
+use crate::words::Name;
 
 /// The parts that a session needs beside its lane.
 #[derive(Clone, Debug)]
@@ -142,6 +145,12 @@ pub(crate) struct State {
     pub(crate) turns: Turns,
     /// Records at which the next attempt waits for its turn.
     pub(crate) contested: Vec<Name>,
+    /// All records that it wants.
+    pub(crate) wants: Vec<Name>,
+    /// A batch that the next fetch may join.
+    pub(crate) called_to: Option<SharedBatch>,
+    /// Whether the transaction commits by itself, because an attempt of it could not join a batch.
+    pub(crate) is_alone: bool,
     /// Bytes that have been sent to each node, by the node's number. They decide from which replica
     /// a record is read.
     pub(crate) load: Vec<u64>,
@@ -191,7 +200,10 @@ impl State {
             vcache: config.vcache,
             shared: config.shared,
             turns: config.turns,
-            contested: Vec::new(),
+            contested: Vec::with_capacity(MEMBER_RECORDS_MAX),
+            wants: Vec::with_capacity(MEMBER_RECORDS_MAX),
+            called_to: None,
+            is_alone: false,
             load: vec![0; NODES_MAX],
             owner: client.incarnation,
             sequence: config.sequence,

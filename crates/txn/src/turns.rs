@@ -8,11 +8,12 @@
 //! attempt 1    meets a held lock of R, and aborts                 as ever
 //!              stands in line for R                               nothing is sent meanwhile
 //! attempt 2    begins when its turn has come, after a pause       against other clients
+//!              takes others in the line along, if it can         see `combine.rs`
 //! ```
 //!
-//! A record has a line only while it is hot: from the first transaction that aborts there until no
-//! coroutine stands in it, and its pause is over. As long as there is a line, transactions that
-//! name the record for a change stand in it before they send anything.
+//! A record has a line only while it is hot: from the first transaction that aborts there until
+//! some time after the last coroutine has stood in it. As long as there is a line, transactions
+//! that name the record for a change stand in it before they send anything.
 //!
 //! # Invariants
 //!
@@ -29,18 +30,19 @@
 //! # Streaks and pauses
 //!
 //! Other clients cannot be asked. A client that has found the record free lets its own line go
-//! first: a *streak* of transactions, one right behind the other, of which there is a largest
-//! number. Then it pauses, as those do that find the record locked: for a random time below a
+//! first: a *streak* of commits, one right behind the other, of which there is a largest number.
+//! Then it pauses, as those do that find the record locked: for a random time below a
 //! bound. So all clients look for the record at the same rate, whether they have just had it or
 //! not. (A pause that begins anew with each transaction favours the last winner, as Ethernet's
 //! did.)
 //!
-//! The bound is a quarter of a streak's time for each other client that was found to hold the lock
-//! lately. That number is the same for all clients, once each has met the others. (What a client
-//! knows of its own success is not: one that always succeeds would stop to pause, and one that
-//! never does would wait ever longer.) A client that meets no other one listens now and then, for
-//! an eighth of a streak's time: otherwise it would never let another one in.
+//! The bound is a streak's time for each other client that was found to hold the lock lately. That
+//! number is the same for all clients, once each has met the others. (What a client knows of its
+//! own success is not: one that always succeeds would stop to pause, and one that never does would
+//! wait ever longer.) A client that meets no other one listens now and then, for an eighth of a
+//! streak's time: otherwise it would never let another one in.
 
+use std::array;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -49,22 +51,14 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use crate::combine::SharedBatch;
+use crate::limits::{
+    LISTEN_STREAKS, MEMBER_RECORDS_MAX, MEMBERS_MAX, READ_PAUSE_NS, STREAK_MAX, TURN_LAPSE_NS, TURN_LAPSES,
+    TURN_PAUSE_NS_MAX,
+};
+use crate::words::Name;
 use remora_fabric::limits::LANES_MAX;
 use remora_fabric::{Lane, LaneId, Nanos, Ticket};
-use remora_node::TableId;
-use remora_record::KeyHash;
-
-use crate::limits::{LISTEN_STREAKS, READ_PAUSE_NS, STREAK_MAX, TURN_LAPSE_NS, TURN_LAPSES, TURN_PAUSE_NS_MAX};
-
-/// The name of a record in a line. Records of one hash share a line.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Name(u16, u64);
-
-impl Name {
-    pub(crate) fn of(table: TableId, hash: KeyHash) -> Name {
-        Name(table.0, hash.word)
-    }
-}
 
 /// The lines of one client, for all of its sessions.
 #[derive(Clone, Debug)]
@@ -76,13 +70,16 @@ impl Default for Turns {
         let lines = (0..LINES).map(|_| Line::new()).collect();
         Turns(Rc::new(Lines {
             count: Cell::new(0),
-            lines: RefCell::new(OpenLines { lines, open: 0, alarms: [0; LANES_MAX] }),
+            lines: RefCell::new(OpenLines { lines, open: 0, places: array::from_fn(|_| Place::new()) }),
+            batches: RefCell::new((0..BATCHES).map(|_| SharedBatch::new()).collect()),
         }))
     }
 }
 
 /// Number of lines that can be open at a time before their list grows.
 const LINES: usize = 32;
+/// Number of batches that can be used at a time before there are more.
+const BATCHES: usize = 4;
 /// Number of coroutines and clients for which a line has room before it grows.
 const PLACES: usize = 16;
 
@@ -91,6 +88,26 @@ struct Lines {
     /// The number of open lines, which is 0 mostly.
     count: Cell<usize>,
     lines: RefCell<OpenLines>,
+    /// Batches that are used again.
+    batches: RefCell<Vec<SharedBatch>>,
+}
+
+/// What the lines know of a lane.
+#[derive(Debug)]
+struct Place {
+    /// The last alarm of the lane.
+    alarm: Nanos,
+    /// The records that its transaction wants, while it stands in a line. Empty if it does not
+    /// commit together with others.
+    wants: Vec<Name>,
+    /// The batch that it may join.
+    called_to: Option<SharedBatch>,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { alarm: 0, wants: Vec::with_capacity(MEMBER_RECORDS_MAX), called_to: None }
+    }
 }
 
 /// The open lines, and behind them lines that were closed, whose memory is used again.
@@ -98,8 +115,7 @@ struct Lines {
 struct OpenLines {
     lines: Vec<Line>,
     open: usize,
-    /// The last alarm of each lane.
-    alarms: [Nanos; LANES_MAX],
+    places: [Place; LANES_MAX],
 }
 
 impl OpenLines {
@@ -201,7 +217,7 @@ impl Line {
 
     /// The bound of the pause before a streak.
     fn pause(&self) -> Nanos {
-        (self.others.len() as u64 * self.streak_takes / 4).min(TURN_PAUSE_NS_MAX)
+        (self.others.len() as u64 * self.streak_takes).min(TURN_PAUSE_NS_MAX)
     }
 
     /// The time for which a client that has met no other one listens before its next streak.
@@ -215,9 +231,11 @@ impl Line {
         (64 * self.streak_takes).max(TURN_LAPSE_NS)
     }
 
+    /// Returns whether nobody needs the line any more. It stays for a while without anybody in it,
+    /// because coroutines whose transactions have committed together come back together.
     fn is_idle(&self, now: Nanos) -> bool {
-        let is_over = now.saturating_sub(self.used) > self.memory();
-        self.turn.is_none() && self.waiting.is_empty() && (self.others.is_empty() || is_over)
+        let stays = if self.others.is_empty() { 2 * self.streak_takes.max(self.takes) } else { self.memory() };
+        self.turn.is_none() && self.waiting.is_empty() && now.saturating_sub(self.used) >= stays
     }
 
     /// Notes that an attempt which has taken this long has committed.
@@ -225,12 +243,24 @@ impl Line {
         self.used = now;
         self.takes = average(self.takes, took);
         self.streak += 1;
-        if self.streak >= STREAK_MAX || self.waiting.is_empty() {
-            self.streak_takes = average(self.streak_takes, u64::from(self.streak) * self.takes);
-            self.streak = 0;
-            self.quiet = self.quiet.saturating_add(1);
-            let forgets = now.saturating_sub(self.memory());
-            self.others.retain(|(_, met)| *met >= forgets);
+        if self.streak >= STREAK_MAX {
+            self.end_streak(now);
+        }
+    }
+
+    fn end_streak(&mut self, now: Nanos) {
+        self.streak_takes = average(self.streak_takes, u64::from(self.streak) * self.takes);
+        self.streak = 0;
+        self.quiet = self.quiet.saturating_add(1);
+        let forgets = now.saturating_sub(self.memory());
+        self.others.retain(|(_, met)| *met >= forgets);
+    }
+
+    /// Notes that one comes to the empty line. If the last turn ended long ago, another client may
+    /// have come in between, so that the streak has ended.
+    fn resume(&mut self, now: Nanos) {
+        if self.streak > 0 && now.saturating_sub(self.used) > self.takes {
+            self.end_streak(now);
         }
     }
 }
@@ -296,8 +326,10 @@ impl Turns {
     }
 
     /// Takes the turns at those of these records that have lines, beside the turns that the lane
-    /// has. Returns whether it has taken any. The list is empty afterwards.
-    pub(crate) async fn take(&self, lane: &Lane, names: &mut Vec<Name>) -> bool {
+    /// has. Returns whether it has taken any, or else has been called to a batch. The list is empty
+    /// afterwards. `wants` are all the records that the transaction wants, if it may commit
+    /// together with others, and is empty otherwise.
+    pub(crate) async fn take(&self, lane: &Lane, names: &mut Vec<Name>, wants: &[Name]) -> Stood {
         let me = lane.id();
         self.with(|lines| {
             names.retain(|name| lines.find(*name).is_some());
@@ -313,11 +345,62 @@ impl Turns {
             names.dedup();
             names.reverse();
         });
-        let takes = !names.is_empty();
-        while let Some(name) = names.pop() {
-            self.stand_in_line(lane, name).await;
+        let stood = if names.is_empty() { Stood::Not } else { Stood::HasTurns };
+        if !names.is_empty() {
+            self.with(|lines| {
+                let known = &mut lines.places[usize::from(me.0)].wants;
+                known.clear();
+                known.extend_from_slice(wants);
+            });
         }
-        takes
+        while let Some(name) = names.pop() {
+            if let Some(batch) = self.stand_in_line(lane, name).await {
+                names.clear();
+                return Stood::Called(batch);
+            }
+        }
+        stood
+    }
+
+    /// Returns whether anybody stands behind this lane where it has its turn.
+    pub(crate) fn is_followed(&self, lane: &Lane) -> bool {
+        let me = lane.id();
+        self.with(|lines| lines.open().iter().any(|line| line.is_turn_of(me) && !line.waiting.is_empty()))
+    }
+
+    /// Returns a batch that is not used.
+    pub(crate) fn batch(&self) -> SharedBatch {
+        let mut batches = self.0.batches.borrow_mut();
+        if let Some(free) = batches.iter().find(|batch| !batch.is_used()) {
+            return free.clone();
+        }
+        batches.push(SharedBatch::new());
+        batches[batches.len() - 1].clone()
+    }
+
+    /// Calls the lanes that stand in line behind this one, and want only records of the batch.
+    /// Returns whether it has called any.
+    pub(crate) fn call(&self, lane: &Lane, batch: &SharedBatch) -> bool {
+        let me = lane.id();
+        let mut left = MEMBERS_MAX;
+        self.with(|lines| {
+            let OpenLines { lines, open, places } = lines;
+            for line in lines[..*open].iter_mut().filter(|line| line.is_turn_of(me)) {
+                line.waiting.retain_mut(|(lane, waker)| {
+                    let place = &mut places[usize::from(lane.0)];
+                    let has = |want: &Name| batch.with(|batch| batch.records.iter().any(|record| record.name == *want));
+                    if left == 0 || place.wants.is_empty() || !place.wants.iter().all(has) {
+                        return true;
+                    }
+                    left -= 1;
+                    place.called_to = Some(batch.clone());
+                    waker.take().into_iter().for_each(Waker::wake);
+                    false
+                });
+                line.wake_first();
+            }
+        });
+        left < MEMBERS_MAX
     }
 
     /// Pauses before an attempt in the lane's turns: for a random time below `bound`, or for as
@@ -340,54 +423,72 @@ impl Turns {
         });
     }
 
-    async fn stand_in_line(&self, lane: &Lane, name: Name) {
+    /// Stands in line until it is the lane's turn, or until another lane calls it to its batch,
+    /// which this returns.
+    async fn stand_in_line(&self, lane: &Lane, name: Name) -> Option<SharedBatch> {
         let me = lane.id();
-        let mut standing = Standing { turns: self, lane, name, has_turn: false };
+        let mut standing = Standing { turns: self, lane, name, is_over: false };
         let has_turn = self.with(|lines| {
-            let line = lines.of(name);
-            line.used = lane.now();
+            let (line, now) = (lines.of(name), lane.now());
             if line.turn.is_none() && line.waiting.is_empty() {
-                line.turn = Some((me, line.used));
+                line.resume(now);
+                (line.turn, line.used) = (Some((me, now)), now);
                 return true;
             }
+            line.used = now;
             line.waiting.push_back((me, None));
             false
         });
-        if !has_turn {
+        let called = if has_turn {
+            None
+        } else {
             // When the first in line goes on in any case.
             let mut due = None;
             poll_fn(|context| {
                 let now = lane.now();
-                let alarm = self.with(|lines| {
-                    let pending = lines.alarms[usize::from(me.0)];
+                let step = self.with(|lines| {
+                    let place = &mut lines.places[usize::from(me.0)];
+                    if let Some(batch) = place.called_to.take() {
+                        return Step::Called(batch);
+                    }
+                    let pending = place.alarm;
                     let line = lines.of(name);
-                    let place = line.waiting.iter().position(|(waiting, _)| *waiting == me)?;
+                    let Some(place) = line.waiting.iter().position(|(waiting, _)| *waiting == me) else {
+                        return Step::HasTurn;
+                    };
                     line.waiting[place].1 = Some(context.waker().clone());
                     if place > 0 {
-                        return Some(None);
+                        return Step::Waits;
                     }
                     let due = *due.get_or_insert(now + line.lapse());
                     if due <= now {
                         line.pass(now);
-                        return None;
+                        return Step::HasTurn;
                     }
-                    Some((pending <= now).then_some(due))
+                    // An alarm cannot be taken back: a lane has one at a time.
+                    if pending > now {
+                        return Step::Waits;
+                    }
+                    lines.places[usize::from(me.0)].alarm = due;
+                    Step::WaitsUntil(due)
                 });
-                match alarm {
-                    None => return Poll::Ready(()),
-                    Some(None) => {}
-                    Some(Some(due)) => {
-                        // An alarm cannot be taken back: a lane has one at a time.
-                        self.with(|lines| lines.alarms[usize::from(me.0)] = due);
+                match step {
+                    Step::HasTurn => return Poll::Ready(None),
+                    Step::Called(batch) => return Poll::Ready(Some(batch)),
+                    Step::Waits => {}
+                    Step::WaitsUntil(due) => {
                         let _ = pin!(lane.sleep(due - now)).poll(context);
                     }
                 }
                 Poll::Pending
             })
-            .await;
-        }
-        standing.has_turn = true;
+            .await
+        };
+        standing.is_over = true;
         drop(standing);
+        if called.is_some() {
+            return called;
+        }
         // Behind the unlock of the last turn, on the same endpoint, the lock is free.
         let unlock = self.with(|lines| lines.find(name).and_then(|line| line.unlock.take()));
         if let Some(unlock) = unlock {
@@ -395,7 +496,28 @@ impl Turns {
                 lane.sleep(READ_PAUSE_NS).await;
             }
         }
+        None
     }
+}
+
+/// How standing in line has ended.
+#[derive(Debug)]
+pub(crate) enum Stood {
+    /// The records have no lines.
+    Not,
+    /// The lane has its turns.
+    HasTurns,
+    /// The lane may join this batch, and has left the line.
+    Called(SharedBatch),
+}
+
+/// What one that stands in line finds when it looks.
+enum Step {
+    HasTurn,
+    Called(SharedBatch),
+    Waits,
+    /// It waits, and goes on without a turn at this time.
+    WaitsUntil(Nanos),
 }
 
 /// A coroutine that stands in line. If its future is dropped, it leaves.
@@ -403,17 +525,18 @@ struct Standing<'t> {
     turns: &'t Turns,
     lane: &'t Lane,
     name: Name,
-    /// Whether its turn has come.
-    has_turn: bool,
+    /// Whether its turn has come, or it has been called to a batch.
+    is_over: bool,
 }
 
 impl Drop for Standing<'_> {
     fn drop(&mut self) {
-        if self.has_turn {
+        if self.is_over {
             return;
         }
         let (me, now) = (self.lane.id(), self.lane.now());
         self.turns.with(|lines| {
+            lines.places[usize::from(me.0)].called_to = None;
             let Some(line) = lines.find(self.name) else { return };
             line.waiting.retain(|(waiting, _)| *waiting != me);
             if line.is_turn_of(me) {
@@ -456,7 +579,7 @@ mod tests {
                 lane.yield_now().await;
             }
             turns.failed(lane, R, None);
-            turns.take(lane, &mut vec![R]).await;
+            turns.take(lane, &mut vec![R], &[]).await;
             order.borrow_mut().push(number);
             for _ in 0..10 {
                 lane.yield_now().await;
@@ -465,16 +588,31 @@ mod tests {
             turns.give_back(lane, Some(None));
         });
         assert_eq!(order.into_inner(), [0, 1, 2, 3, 4]);
-        assert!(!turns.are_taken(), "the line is gone with the last in it");
+        assert!(turns.are_taken(), "the line stays for a while, for those that come back");
+    }
+
+    #[test]
+    fn a_line_is_gone_when_nobody_comes_back() {
+        run(1, async |_, lane, turns| {
+            for name in [R, S] {
+                turns.failed(lane, name, None);
+                turns.take(lane, &mut vec![name], &[]).await;
+                lane.sleep(1_000).await;
+                turns.give_back(lane, Some(None));
+                lane.sleep(10_000).await;
+            }
+            turns.give_back(lane, None);
+            assert!(!turns.are_taken());
+        });
     }
 
     #[test]
     fn records_without_a_line_cost_nothing() {
         let (_, turns) = run(1, async |_, lane, turns| {
-            turns.take(lane, &mut vec![R, S]).await;
+            turns.take(lane, &mut vec![R, S], &[]).await;
             assert!(!turns.are_taken());
             turns.failed(lane, S, None);
-            turns.take(lane, &mut vec![R, S]).await;
+            turns.take(lane, &mut vec![R, S], &[]).await;
             assert!(turns.with(|lines| lines.find(R).is_none() && lines.find(S).is_some()));
             turns.give_back(lane, None);
         });
@@ -489,7 +627,7 @@ mod tests {
             for _ in 0..50 {
                 for name in if number == 0 { [R, S] } else { [S, R] } {
                     turns.failed(lane, name, None);
-                    turns.take(lane, &mut vec![name]).await;
+                    turns.take(lane, &mut vec![name], &[]).await;
                     lane.yield_now().await;
                 }
                 turns.give_back(lane, Some(None));
@@ -505,14 +643,14 @@ mod tests {
         run(3, async |number, lane, turns| {
             if number == 0 {
                 turns.failed(lane, R, None);
-                turns.take(lane, &mut vec![R]).await;
+                turns.take(lane, &mut vec![R], &[]).await;
                 has_begun.set(true);
                 return; // a transaction of a program that has dropped its future
             }
             while !has_begun.get() {
                 lane.yield_now().await;
             }
-            turns.take(lane, &mut vec![R]).await;
+            turns.take(lane, &mut vec![R], &[]).await;
             turns.give_back(lane, Some(None));
         });
     }
@@ -524,7 +662,7 @@ mod tests {
             turns.failed(lane, R, None);
             if number == 1 {
                 let mut names = vec![R];
-                let mut standing = pin!(turns.take(lane, &mut names));
+                let mut standing = pin!(turns.take(lane, &mut names, &[]));
                 poll_fn(|context| {
                     assert!(standing.as_mut().poll(context).is_pending());
                     Poll::Ready(())
@@ -533,14 +671,14 @@ mod tests {
                 return;
             }
             let began = lane.now();
-            turns.take(lane, &mut vec![R]).await;
+            turns.take(lane, &mut vec![R], &[]).await;
             assert!(lane.now() - began < TURN_LAPSE_NS, "no turn had to lapse");
             for _ in 0..5 {
                 lane.yield_now().await;
             }
             turns.give_back(lane, Some(None));
         });
-        assert!(!turns.are_taken());
+        turns.with(|lines| assert!(lines.open().iter().all(|line| line.turn.is_none() && line.waiting.is_empty())));
     }
 
     /// A client that has met others pauses before each streak, also if it was the last winner; one
@@ -553,7 +691,7 @@ mod tests {
             };
             for other in [5, 6, 5] {
                 turns.failed(lane, R, None);
-                turns.take(lane, &mut vec![R]).await;
+                turns.take(lane, &mut vec![R], &[]).await;
                 lane.sleep(10_000).await;
                 turns.failed(lane, R, Some(other));
             }
@@ -561,7 +699,7 @@ mod tests {
             assert!(streak == 0 && bound > 0, "two others were met: {bound}");
             assert_eq!(turns.with(|lines| lines.of(R).others.len()), 2);
             // Without a second coroutine in line, a streak is one transaction.
-            turns.take(lane, &mut vec![R]).await;
+            turns.take(lane, &mut vec![R], &[]).await;
             turns.give_back(lane, Some(None));
             assert!(pause().1 > 0, "the winner pauses as well");
             turns.with(|lines| lines.of(R).others.clear());

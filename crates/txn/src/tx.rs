@@ -1,6 +1,7 @@
 //! One attempt of a transaction. `Tx` is the handle that a closure works on: it names, fetches,
 //! reads and changes records.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use remora_fabric::probes::{self, Phase};
@@ -10,15 +11,18 @@ use remora_node::TableId;
 use remora_record::{Key, LockWord, Swap, TransactionId};
 use zerocopy::IntoBytes;
 
+use crate::combine::{LeaderOutcome, SharedBatch};
 use crate::error::{Abort, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
-use crate::limits::{READ_ATTEMPTS, READ_PAUSE_NS};
+use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS};
 use crate::protocol::spec::Primitive;
-use crate::recovery::{free_in, undo_in};
+use crate::recovery::{self, Verdict, free_in, undo_in};
 use crate::rpc::Code;
-use crate::sets::{Intent, Item, Lock, Part, Sets, Slot, Span, locks, registered, shape};
+use crate::sets::{Intent, Item, Lock, Part, Sets, Slot, locks, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
+use crate::turns::Stood;
+use crate::words::Span;
 
 /// One attempt of a transaction, while it runs. [`Session::transact`](crate::Session::transact)
 /// makes it and also commits it. [`Session::begin`](crate::Session::begin) makes one that the
@@ -64,6 +68,17 @@ pub struct Tx<'s> {
     pub(crate) took_leaf: bool,
     /// The call that takes a TAKE back whose answer this transaction has not heard, and the node.
     pub(crate) taking: Option<(NodeId, Vec<u64>)>,
+    /// The batch of whose records the transaction is made, if it is a member of one.
+    member_of: Option<SharedBatch>,
+    /// Whether the transaction is a member of a batch that it has not joined. If it never does, it
+    /// has to commit by itself.
+    is_unfit: bool,
+    /// Whether the transaction has joined the batch, and has not heard the outcome.
+    has_joined: bool,
+    /// The batch that commits with this transaction, if it leads one.
+    leads: Option<SharedBatch>,
+    /// Whether the program has asked for the id of this attempt.
+    is_id_known: Cell<bool>,
     /// Whether observers get no event of this transaction, because the session runs it for itself
     /// and not for a program.
     pub(crate) silent: bool,
@@ -113,6 +128,7 @@ impl<'s> Tx<'s> {
             attempt.first_began = began;
             // What a dropped transaction of this session had.
             state.give_turns_back(lane, false);
+            (state.called_to, state.is_alone) = (None, false);
         }
         let (phases, cost_before) = (Phases::default(), lane.cost());
         Ok(Tx {
@@ -134,14 +150,27 @@ impl<'s> Tx<'s> {
             unheard: false,
             took_leaf: false,
             taking: None,
+            member_of: None,
+            is_unfit: false,
+            has_joined: false,
+            leads: None,
+            is_id_known: Cell::new(false),
             silent: false,
         })
     }
 
-    /// Returns the id of this attempt.
+    /// Returns the id of this attempt, by which its outcome can be asked for. An attempt that
+    /// commits together with others ([`Turns`](crate::Turns)) has the id of the one that leads
+    /// them.
     #[must_use]
     pub fn id(&self) -> TransactionId {
-        self.id
+        self.is_id_known.set(true);
+        self.decided_by()
+    }
+
+    /// The attempt whose commit decides this one.
+    fn decided_by(&self) -> TransactionId {
+        self.member_of.as_ref().and_then(SharedBatch::leader).unwrap_or(self.id)
     }
 
     /// Returns the lane that the transaction runs on. A closure takes the time, random numbers and
@@ -257,23 +286,43 @@ impl<'s> Tx<'s> {
     #[inline(never)]
     pub fn fetch(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
         outline(async move {
-            if self.state.turns.are_taken() {
-                self.take_turns().await;
+            if self.state.turns.are_taken() && self.follow_others().await? {
+                return Ok(());
             }
             self.state.protocol.execute(self).await
         })
     }
 
-    /// Before anything is fetched, stands in line for the records that have one.
+    /// Gets the records from a batch, if this attempt has been called to one. Otherwise stands in
+    /// line for the records that have one, before anything is fetched. Returns whether it has got
+    /// all records.
     #[cold]
-    async fn take_turns(&mut self) {
-        let mut names = std::mem::take(&mut self.state.contested);
-        self.state.sets.contests(self.state.spec.locks_reads, &mut names);
-        // An attempt that has its turns has paused already.
-        if self.state.turns.take(self.lane, &mut names).await {
-            self.state.turns.pause(self.lane, 0).await;
+    async fn follow_others(&mut self) -> Result<bool, Stop> {
+        if self.member_of.is_none() && self.state.called_to.is_none() {
+            let State { sets, spec, contested, wants, turns, is_alone, .. } = &mut *self.state;
+            sets.contests(spec.locks_reads, contested);
+            wants.clear();
+            if !*is_alone && !self.is_id_known.get() {
+                sets.names(wants);
+            }
+            match turns.take(self.lane, contested, wants).await {
+                Stood::Not => {}
+                // An attempt that has its turns has paused already.
+                Stood::HasTurns => turns.pause(self.lane, 0).await,
+                Stood::Called(batch) => self.state.called_to = Some(batch),
+            }
         }
-        self.state.contested = names;
+        let called_to = self.state.called_to.take();
+        let Some(batch) = self.member_of.clone().or(called_to.filter(|_| !self.is_id_known.get())) else {
+            return Ok(false);
+        };
+        if batch.with(|batch| batch.is_open && self.state.sets.adopt(batch)) {
+            (self.member_of, self.is_unfit) = (Some(batch), true);
+            return Ok(true);
+        }
+        self.state.is_alone = true;
+        // What it has got from the batch already does not go with what it would fetch.
+        if self.member_of.is_some() { Err(Abort::Changed.into()) } else { Ok(false) }
     }
 
     /// Returns the table and key that a slot of this attempt was made for.
@@ -386,6 +435,95 @@ impl<'s> Tx<'s> {
     }
 
     pub(crate) async fn try_commit(&mut self) -> Result<(), Stop> {
+        if self.member_of.is_some() {
+            return self.commit_as_member(true).await;
+        }
+        if self.state.turns.are_taken() && self.state.turns.is_followed(self.lane) {
+            self.take_others_along().await?;
+        }
+        let result = self.commit_as_leader().await;
+        if let Some(batch) = self.leads.take() {
+            let culprit = result.err().and_then(|stop| self.state.sets.noted(stop));
+            batch.finish(LeaderOutcome::Known(result, culprit));
+        }
+        result
+    }
+
+    /// Lets coroutines that stand in line for the same records join this transaction. `combine.rs`
+    /// says more.
+    #[cold]
+    async fn take_others_along(&mut self) -> Result<(), Stop> {
+        let State { sets, turns, .. } = &mut *self.state;
+        if sets.written == 0 {
+            return Ok(());
+        }
+        let batch = turns.batch();
+        batch.open(self.id);
+        batch.with(|batch| sets.offer(batch));
+        if !turns.call(self.lane, &batch) {
+            return Ok(());
+        }
+        self.leads = Some(batch);
+        // Each coroutine runs once in a turn of the worker, in the order of lanes. So after two
+        // turns all have run.
+        self.lane.yield_now().await;
+        self.lane.yield_now().await;
+        let Some(batch) = &self.leads else { return Ok(()) };
+        let sets = &mut self.state.sets;
+        batch.with(|batch| {
+            batch.is_open = false;
+            sets.gather(batch)
+        })
+    }
+
+    /// Joins the batch with what this transaction has changed, if it `writes`, and returns the
+    /// outcome of the leader's commit.
+    #[cold]
+    async fn commit_as_member(&mut self, writes: bool) -> Result<(), Stop> {
+        self.executed();
+        let Some(batch) = self.member_of.clone() else { return Ok(()) };
+        let sets = &mut self.state.sets;
+        if !batch.with(|batch| batch.is_open && sets.adopt(batch) && sets.join(batch, writes)) {
+            return Err(Abort::Changed.into());
+        }
+        self.is_unfit = false;
+        self.has_joined = true;
+        if writes && self.state.sets.written > 0 {
+            self.committing();
+        }
+        let outcome =
+            if mutant!(MembersReportEarly) { LeaderOutcome::Known(Ok(()), None) } else { batch.outcome().await };
+        let result = match outcome {
+            LeaderOutcome::Known(result, culprit) => {
+                if let (Err(stop), Some(name)) = (result, culprit) {
+                    self.state.sets.note_named(name, stop);
+                }
+                result
+            }
+            LeaderOutcome::Left => self.find_out(self.decided_by()).await,
+        };
+        self.has_joined = false;
+        result
+    }
+
+    /// Returns the outcome of the transaction with this id, of this client, whose log is on its way.
+    /// Looks for it in the rings.
+    #[cold]
+    async fn find_out(&self, id: TransactionId) -> Result<(), Stop> {
+        let in_place = self.state.spec.discipline.is_in_place();
+        let give_up = self.lane.now() + LOG_PATIENCE_NS;
+        while self.lane.now() < give_up {
+            match recovery::look_up(self.lane, self.state.nodes, id, in_place, false).await {
+                Ok(Verdict::Committed) => return Ok(()),
+                Ok(Verdict::Aborted) => return Err(Abort::Dropped.into()),
+                Ok(Verdict::Undecided) => self.lane.sleep(LOG_PAUSE_NS).await,
+                Ok(Verdict::Forgotten) | Err(_) => break,
+            }
+        }
+        Err(Stop::Unknown(id))
+    }
+
+    async fn commit_as_leader(&mut self) -> Result<(), Stop> {
         if !self.state.sets.edits.is_empty() && self.state.sets.lone_edit().is_none() {
             self.state.sets.fetch_edited();
         }
@@ -403,6 +541,9 @@ impl<'s> Tx<'s> {
     /// Validates that all reads belong together, for a transaction that gives up what it meant to
     /// write.
     pub(crate) async fn validate_only(&mut self) -> Result<(), Stop> {
+        if self.member_of.is_some() {
+            return self.commit_as_member(false).await;
+        }
         self.state.protocol.execute(self).await?;
         self.executed();
         self.state.protocol.validate(self).await?;
@@ -705,10 +846,14 @@ impl Tx<'_> {
     /// Emits the event of an attempt's end. No other function does.
     fn tell(&mut self, outcome: Outcome) {
         self.finished = true;
+        self.state.is_alone |= self.is_unfit;
         if !self.executed {
             self.lane.work(Phase::Execution, self.state.sets.items.len());
         }
-        if matches!(outcome, Outcome::Unknown | Outcome::Aborted(Abort::Dropped)) && !self.silent {
+        if matches!(outcome, Outcome::Unknown | Outcome::Aborted(Abort::Dropped))
+            && !self.silent
+            && self.member_of.is_none()
+        {
             self.state.note_unsure(self.id);
         }
         self.show(outcome, |observer, event| observer.transaction(event));
@@ -718,6 +863,7 @@ impl Tx<'_> {
         let Some(mut observer) = self.state.observer.take_if(|_| !self.silent) else { return };
         let event = TransactionEvent {
             id: self.id,
+            decided_by: self.decided_by(),
             label: self.attempt.label,
             attempt: self.attempt.number,
             outcome,
@@ -740,6 +886,16 @@ impl Drop for Tx<'_> {
             // The log decides the outcome, and the program does not await the log's answer any
             // more.
             self.state.protocol.leave(self, log);
+            outcome = Outcome::Unknown;
+        }
+        if let Some(batch) = self.leads.take() {
+            batch.finish(match outcome {
+                Outcome::Unknown => LeaderOutcome::Left,
+                _ => LeaderOutcome::Known(Err(Abort::Dropped.into()), None),
+            });
+        }
+        if self.has_joined {
+            // The batch has what this transaction has changed, and the leader's commit decides.
             outcome = Outcome::Unknown;
         }
         self.release();

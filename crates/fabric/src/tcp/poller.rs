@@ -9,7 +9,7 @@ use std::task::Wake;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 pub(crate) use rustix::event::epoll::EventFlags as Interest;
 
@@ -18,6 +18,9 @@ pub(crate) const BELL: u64 = u64::MAX;
 
 /// The largest number of events that one wait returns. The next wait returns the others.
 const EVENTS: usize = 64;
+
+/// Waits of at least this time are counted in whole milliseconds, in nanoseconds.
+const COARSE_NS: i64 = 10_000_000;
 
 /// The object that a thread waits in.
 #[derive(Debug)]
@@ -47,7 +50,13 @@ impl Poller {
     /// Waits for an event, for no longer than `limit` if there is one.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) {
         self.events.clear();
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // An epoll counts whole milliseconds, and rounds up. Where that would wait far too long,
+        // the wait is that of `ppoll`, which counts nanoseconds.
+        if let Some(short) = limit.filter(|limit| limit.tv_sec == 0 && (1..COARSE_NS).contains(&limit.tv_nsec)) {
+            let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&short));
+            limit = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
         let mut found = [const { MaybeUninit::uninit() }; EVENTS];
         // The call fails when it is interrupted. Then there is no event yet, and the caller comes
         // back.

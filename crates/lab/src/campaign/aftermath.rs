@@ -40,11 +40,15 @@ pub(super) fn read_all(janitor: &mut Worker, tables: &Tables) -> Result<(), Stri
     read.map_err(|error| format!("records cannot be read when all is still: {error}"))
 }
 
-/// Finds out the outcome of transactions whose clients were not told, where that is possible.
-pub(super) fn resolve(janitor: &mut Worker, unknown: &BTreeSet<TransactionId>) -> Result<BTreeMap<u64, bool>, String> {
+/// Finds out the outcome of transactions whose clients were not told, where that is possible. With
+/// each transaction comes the one whose commit decides it.
+pub(super) fn resolve(
+    janitor: &mut Worker,
+    unknown: &BTreeMap<TransactionId, TransactionId>,
+) -> Result<BTreeMap<u64, bool>, String> {
     let mut resolved = BTreeMap::new();
-    for id in unknown {
-        let verdict = janitor.block_on(async |session| session.resolve(*id, Duration::ZERO).await);
+    for (id, decided_by) in unknown {
+        let verdict = janitor.block_on(async |session| session.resolve(*decided_by, Duration::ZERO).await);
         match verdict.map_err(|error| format!("what became of {id} cannot be found out: {error}"))? {
             Verdict::Committed => drop(resolved.insert(id.to_bits(), true)),
             Verdict::Aborted => drop(resolved.insert(id.to_bits(), false)),

@@ -147,6 +147,8 @@ impl Case {
 pub struct Ran {
     /// Attempts that committed.
     pub committed: u64,
+    /// Committed attempts that were decided by the commit of another one.
+    pub joined: u64,
     /// Attempts whose client was not told how they ended.
     pub unknown: u64,
     /// Attempts of unknown outcome whose outcome was found out at the end.
@@ -174,6 +176,7 @@ pub struct Ran {
 impl Ran {
     pub(super) fn add(&mut self, other: &Ran) {
         self.committed += other.committed;
+        self.joined += other.joined;
         self.unknown += other.unknown;
         self.resolved += other.resolved;
         self.recovered += other.recovered;

@@ -1,7 +1,7 @@
 //! The records of a run: its history, the counts of its attempts, and what clients were told.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ pub(super) struct Recording {
     pub(super) counts: Rc<RefCell<Ran>>,
     pub(super) reported: Rc<RefCell<Reported>>,
     /// Transactions that may commit, and whose clients have not been told the outcome.
-    open: Rc<RefCell<BTreeSet<TransactionId>>>,
+    open: Rc<RefCell<BTreeMap<TransactionId, TransactionId>>>,
 }
 
 impl Recording {
@@ -38,7 +38,7 @@ impl Recording {
     }
 
     /// Takes the transactions whose outcome their clients were not told.
-    pub(super) fn take_unknown(&self) -> BTreeSet<TransactionId> {
+    pub(super) fn take_unknown(&self) -> BTreeMap<TransactionId, TransactionId> {
         self.open.take()
     }
 
@@ -71,8 +71,9 @@ struct Watch {
     lane: usize,
     counts: Rc<RefCell<Ran>>,
     reported: Rc<RefCell<Reported>>,
-    /// Transactions that may commit, and whose clients have not been told the outcome.
-    open: Rc<RefCell<BTreeSet<TransactionId>>>,
+    /// Transactions that may commit, and whose clients have not been told the outcome. With each,
+    /// the one whose commit decides it.
+    open: Rc<RefCell<BTreeMap<TransactionId, TransactionId>>>,
     recorder: Box<dyn Observer>,
 }
 
@@ -82,6 +83,7 @@ impl Observer for Watch {
         match event.outcome {
             Outcome::Committed => {
                 counts.committed += 1;
+                counts.joined += u64::from(event.decided_by != event.id);
                 self.reported.borrow_mut().note(self.lane, event);
             }
             Outcome::UserAbort => *counts.aborted.entry("user").or_default() += 1,
@@ -100,7 +102,7 @@ impl Observer for Watch {
     }
 
     fn committing(&mut self, event: &TransactionEvent<'_>) {
-        self.open.borrow_mut().insert(event.id);
+        self.open.borrow_mut().insert(event.id, event.decided_by);
         self.recorder.committing(event);
     }
 }

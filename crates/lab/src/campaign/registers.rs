@@ -69,9 +69,11 @@ impl Registers {
     /// is not.
     pub(crate) fn load(cluster: &Cluster, keys: u64, cancels: bool, random: &mut Prng) -> Result<Registers, OpenError> {
         let keys = (keys / 2).max(2);
+        // A table has room for inserts that have prepared a slot, however few its keys are.
+        let room = keys.max(16);
         let mut layout = || {
             let read_scheme = (random.below(2) == 0).then_some(ReadScheme::Checksum);
-            TableOptions::for_rows(keys).read_scheme(read_scheme)
+            TableOptions::for_rows(room).read_scheme(read_scheme)
         };
         let small = cluster.create_table("small", layout())?;
         let large = cluster.create_table("large", layout())?;

@@ -26,6 +26,9 @@ pub(super) struct Reported(BTreeMap<Ring, TransactionId>);
 impl Reported {
     /// Records that a lane was told that its transaction has committed.
     pub(super) fn note(&mut self, lane: usize, event: &TransactionEvent<'_>) {
+        if event.decided_by != event.id {
+            return; // another lane has logged it, and notes it
+        }
         for access in event.accesses().filter(|access| access.written.is_some()) {
             if access.table.entry().spec.discipline.is_in_place() {
                 continue; // nothing is logged any more: the history shows what was reported

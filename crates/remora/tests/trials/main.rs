@@ -15,3 +15,4 @@ mod owners;
 mod patience;
 mod rename;
 mod small;
+mod together;

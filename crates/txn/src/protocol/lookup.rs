@@ -25,8 +25,9 @@ use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
 use crate::protocol::spec::FirstRead;
 use crate::rpc::{self, CROWDED, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
-use crate::sets::{Fetch, Intent, LocationSource, Part, Place, Sets, Span, head, registered};
+use crate::sets::{Fetch, Intent, LocationSource, Part, Place, Sets, head, registered};
 use crate::tx::Tx;
+use crate::words::Span;
 
 /// The result of a look at the words of a record.
 pub(crate) enum Examined {

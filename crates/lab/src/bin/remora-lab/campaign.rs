@@ -150,6 +150,7 @@ pub(crate) fn campaign(options: &CampaignOptions) -> Result<Verdict, Failure> {
     let json = json!({
         "runs": summary.runs,
         "committed": summary.total.committed,
+        "joined": summary.total.joined,
         "unknown": summary.total.unknown,
         "recovered_clients": summary.total.recovered,
         "alive_and_taken_for_dead": summary.total.fenced,
@@ -195,7 +196,12 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
         summary.runs,
         total.virtual_ns as f64 / 1e9
     );
-    text += &format!("transactions   {} committed, {} unknown\n", output::grouped(total.committed), total.unknown);
+    text += &format!(
+        "transactions   {} committed, {} of them by the commit of another, {} unknown\n",
+        output::grouped(total.committed),
+        output::grouped(total.joined),
+        total.unknown
+    );
     text += &format!(
         "recovered      {} clients, {} of them alive and taken for dead; the outcome of {} transactions was found out\n",
         total.recovered, total.fenced, total.resolved

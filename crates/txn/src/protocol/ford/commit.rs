@@ -69,8 +69,7 @@ fn undo_is_whole(tx: &Tx<'_>) -> bool {
     sets.items.iter().filter(|item| item.is_written()).all(|item| {
         let before = item.before(&sets.arena);
         let held = before.first().map_or(Version::default(), |word| Version::from_bits(*word).0);
-        before.len() == sets.shape(item).image_words()
-            && (held < item.version.committed_over() || mutant!(LockWithoutValidation))
+        before.len() == sets.shape(item).image_words() && (held < item.installs() || mutant!(LockWithoutValidation))
     })
 }
 
@@ -257,7 +256,7 @@ fn write_entry_of(
     let words = entry.words;
     let records = sets.items.iter().filter(|item| logged(item)).map(|item| UndoRecord {
         pointer: item.location.pointer,
-        version: item.version.committed_over().to_bits(),
+        version: item.installs().to_bits(),
         checksum: log::image_checksum(sets.image(item)),
         before: item.before(&sets.arena),
     });

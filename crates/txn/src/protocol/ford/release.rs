@@ -115,7 +115,7 @@ impl<'s> Release<'s> {
             if !shown.has_room(replicas.len() + 1, 8 + 16 * replicas.len()) {
                 full.push(std::mem::replace(&mut shown, lane.round()));
             }
-            let version = item.version.committed_over().to_bits();
+            let version = item.installs().to_bits();
             let shape = sets.shape(item);
             let (word, at) = if corrections { (version, shape.image_at()) } else { (me.freed().to_bits(), 0) };
             let staged = shown.stage_words(1);

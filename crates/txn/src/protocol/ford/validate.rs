@@ -100,7 +100,7 @@ async fn consult_host(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), 
 /// version cache.
 fn published(sets: &Sets) -> impl Iterator<Item = (Pointer, Version)> {
     let written = sets.items.iter().filter(|item| item.is_written() && has_cache(sets, item));
-    written.map(|item| (item.location.pointer, item.version.committed_over()))
+    written.map(|item| (item.location.pointer, item.installs()))
 }
 
 /// Returns whether the table of a record has a version cache.

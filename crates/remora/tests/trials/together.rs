@@ -1,0 +1,270 @@
+//! Coroutines of one worker that change the same records: they commit together, and each of them
+//! gets its own answer.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use remora::floors::record::Version;
+use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
+use remora::protocol::Protocol;
+use remora::{
+    Cluster, DynOptions, DynSchema, Error, Intent, Lengths, Session, Table, TableOptions, TransactionId, Verdict,
+    Worker, WorkerOptions,
+};
+
+use crate::support::{Words, cut_off, look, seeded, table};
+
+const COROUTINES: usize = 8;
+
+type Row = Words<1>;
+
+/// A committed attempt.
+#[derive(Clone, Copy, Debug)]
+struct Commit {
+    id: TransactionId,
+    decided_by: TransactionId,
+    /// The version that was read, and the one that was written.
+    versions: Option<(Version, Version)>,
+    cost: Cost,
+}
+
+#[derive(Clone, Default)]
+struct Commits(Rc<RefCell<Vec<Commit>>>);
+
+impl Observer for Commits {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if event.outcome == Outcome::Committed {
+            let versions = event.accesses().next().and_then(|access| Some((access.read?, access.written?.1)));
+            let TransactionEvent { id, decided_by, cost, .. } = *event;
+            self.0.borrow_mut().push(Commit { id, decided_by, versions, cost });
+        }
+    }
+}
+
+impl Commits {
+    fn of(worker: &mut Worker) -> Commits {
+        let commits = Commits::default();
+        for session in worker.sessions() {
+            session.observe(Some(Box::new(commits.clone())));
+        }
+        commits
+    }
+
+    fn joined(&self) -> usize {
+        self.0.borrow().iter().filter(|commit| commit.decided_by != commit.id).count()
+    }
+}
+
+fn protocols() -> impl Iterator<Item = Protocol> {
+    Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable())
+}
+
+fn counter(protocol: Protocol, seed: u64) -> (Cluster, Table<u64, Row>, Worker) {
+    let (cluster, _) = seeded(protocol, 3, seed);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0]));
+    let options = WorkerOptions::default().coroutines(COROUTINES).seed(seed).yield_after_rounds(true);
+    let worker = cluster.worker(options).unwrap();
+    (cluster, rows, worker)
+}
+
+async fn count(session: &mut Session, rows: &Table<u64, Row>) -> Result<(), Error> {
+    session
+        .transact(async |tx| {
+            let slot = tx.want_for(rows, 0, Intent::Update);
+            tx.fetch().await?;
+            slot.get_mut(tx)?.0[0] += 1;
+            Ok(())
+        })
+        .await
+}
+
+/// Reads the counters, once everything is at rest.
+fn counts(cluster: &Cluster, rows: &Table<u64, Row>) -> Vec<u64> {
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    let read = worker.block_on(async |session| {
+        let found = session.transact(async |tx| {
+            let slots: Vec<_> = (0..16).map(|key| tx.want(rows, key)).collect();
+            tx.fetch().await?;
+            slots.into_iter().map(|slot| Ok(slot.get(tx)?.expect("loaded").0[0])).collect::<Result<Vec<u64>, Error>>()
+        });
+        found.await.unwrap()
+    });
+    drop(worker);
+    let found = look(cluster, rows).1;
+    assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{found:?}");
+    read
+}
+
+fn assert_counted(cluster: &Cluster, rows: &Table<u64, Row>, expected: u64) {
+    assert_eq!(counts(cluster, rows)[0], expected);
+}
+
+/// Every update is there once, each of them is a version of its own, and members cost nothing.
+#[test]
+fn coroutines_at_a_hot_record_commit_together() {
+    for (protocol, seed) in protocols().flat_map(|protocol| (0..2).map(move |seed| (protocol, seed))) {
+        let (cluster, rows, mut worker) = counter(protocol, seed);
+        let commits = Commits::of(&mut worker);
+        worker.run(async |_, session| {
+            for _ in 0..30 {
+                count(session, &rows).await.unwrap();
+            }
+        });
+        drop(worker);
+        assert_counted(&cluster, &rows, 30 * COROUTINES as u64);
+        let mut commits = commits.0.take();
+        commits.sort_by_key(|commit| commit.versions.map(|(_, written)| written));
+        for pair in commits.windows(2) {
+            let [before, after] = pair else { unreachable!() };
+            assert_eq!(after.versions.unwrap().0, before.versions.unwrap().1, "{protocol:?}: {before:?} {after:?}");
+        }
+        let (members, leading): (Vec<&Commit>, Vec<&Commit>) =
+            commits.iter().partition(|commit| commit.decided_by != commit.id);
+        assert!(members.len() > 2 * leading.len(), "{protocol:?}: {} of {}", members.len(), commits.len());
+        let is_led = |member: &&Commit| leading.iter().any(|leader| leader.id == member.decided_by);
+        assert!(members.iter().all(is_led), "{protocol:?}: a leader has committed, too");
+        let cost: u64 = members.iter().map(|member| member.cost.round_trips).sum();
+        assert_eq!(cost, 0, "{protocol:?}: who joins sends nothing, after its first attempt");
+    }
+}
+
+/// A transaction that has asked for its id can be asked for by that id.
+#[test]
+fn a_transaction_whose_id_is_known_commits_by_itself() {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
+        let (cluster, rows, mut worker) = counter(protocol, 1);
+        let commits = Commits::of(&mut worker);
+        let verdicts = worker.run(async |number, session| {
+            let mut verdicts = Vec::new();
+            for _ in 0..10 {
+                if number > 0 {
+                    count(session, &rows).await.unwrap();
+                    continue;
+                }
+                let id = Cell::new(None);
+                let counted = session.transact(async |tx| {
+                    id.set(Some(tx.id()));
+                    *rows.get_mut(tx, 0).await? = Words([rows.require(tx, 0).await?.0[0] + 1]);
+                    Ok(())
+                });
+                counted.await.unwrap();
+                verdicts.push(session.resolve(id.get().unwrap(), Duration::ZERO).await.unwrap());
+            }
+            verdicts
+        });
+        assert_eq!(verdicts.concat(), [Verdict::Committed; 10]);
+        assert!(commits.joined() > 0, "the others have joined");
+        drop(worker);
+        assert_counted(&cluster, &rows, 10 * COROUTINES as u64);
+    }
+}
+
+/// A transaction that names another record after the hot one cannot join, and commits all the same.
+#[test]
+fn one_that_needs_more_commits_by_itself() {
+    for protocol in protocols() {
+        let (cluster, rows, mut worker) = counter(protocol, 2);
+        let commits = Commits::of(&mut worker);
+        worker.run(async |number, session| {
+            for _ in 0..10 {
+                if number % 2 == 0 {
+                    count(session, &rows).await.unwrap();
+                    continue;
+                }
+                let counted = session.transact(async |tx| {
+                    rows.get_mut(tx, 0).await?.0[0] += 1;
+                    rows.get_mut(tx, number as u64).await?.0[0] += 1;
+                    Ok(())
+                });
+                counted.await.unwrap();
+            }
+        });
+        assert!(commits.joined() > 0, "{protocol:?}");
+        drop(worker);
+        assert_counted(&cluster, &rows, 10 * COROUTINES as u64);
+        let others = &counts(&cluster, &rows)[1..8];
+        assert_eq!(others, [10, 0, 10, 0, 10, 0, 10], "{protocol:?}");
+    }
+}
+
+/// An application's own error is an answer like the others, and its change is not made.
+#[test]
+fn one_that_gives_up_has_changed_nothing() {
+    for protocol in protocols() {
+        let (cluster, rows, mut worker) = counter(protocol, 3);
+        worker.run(async |number, session| {
+            for _ in 0..10 {
+                let counted = session.transact(async |tx| {
+                    rows.get_mut(tx, 0).await?.0[0] += 1;
+                    if number % 2 == 0 { Ok(()) } else { Err(rows.missing(0)) }
+                });
+                let counted = counted.await;
+                assert_eq!(counted.is_ok(), number % 2 == 0, "{protocol:?}: {counted:?}");
+            }
+        });
+        drop(worker);
+        assert_counted(&cluster, &rows, 10 * COROUTINES as u64 / 2);
+    }
+}
+
+/// Futures are dropped at any await, of one that leads and of members. Each update is there once or
+/// not at all, and nobody waits for one that is gone.
+#[test]
+fn who_leads_or_joins_may_be_dropped() {
+    for (protocol, seed) in protocols().flat_map(|protocol| (0..6).map(move |seed| (protocol, seed))) {
+        let (cluster, rows, mut worker) = counter(protocol, seed);
+        let done = worker.run(async |number, session| {
+            let (mut told, mut dropped) = (0, 0);
+            for turn in 0..30 {
+                let polls = if (turn + number) % 3 == 0 { (turn + seed as usize) % 17 } else { usize::MAX };
+                match cut_off(count(session, &rows), polls).await {
+                    Some(counted) => told += counted.map(|()| 1).unwrap(),
+                    None => dropped += 1,
+                }
+            }
+            (told, dropped)
+        });
+        drop(worker);
+        let (told, dropped) = done.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+        let found = counts(&cluster, &rows)[0];
+        assert!((told..=told + dropped).contains(&found), "{protocol:?}: {found} of {told} and {dropped}");
+        assert!(dropped > 0);
+    }
+}
+
+/// Members change the length of a value.
+#[test]
+fn members_change_lengths() {
+    for protocol in [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD] {
+        let (cluster, _) = seeded(protocol, 3, 5);
+        let rows = cluster
+            .create_dyn_table(
+                "texts",
+                &DynSchema::new("texts", Lengths::UpTo(16), Lengths::UpTo(64)),
+                DynOptions::for_rows(16),
+            )
+            .unwrap();
+        let options = WorkerOptions::default().coroutines(COROUTINES).yield_after_rounds(true);
+        let mut worker = cluster.worker(options).unwrap();
+        worker.block_on(async |session| session.transact(async |tx| rows.put(tx, b"hot", b"").await).await.unwrap());
+        let commits = Commits::of(&mut worker);
+        worker.run(async |number, session| {
+            for _ in 0..5 {
+                let appended = session.transact(async |tx| {
+                    let mut text = rows.get(tx, b"hot").await?.unwrap_or_default().to_vec();
+                    text.push(b'a' + number as u8);
+                    rows.put(tx, b"hot", &text).await
+                });
+                appended.await.unwrap();
+            }
+        });
+        let text = worker.block_on(async |session| {
+            session.transact(async |tx| Ok(rows.get(tx, b"hot").await?.unwrap_or_default().to_vec())).await.unwrap()
+        });
+        let mut letters = text.clone();
+        letters.sort_unstable();
+        assert_eq!(String::from_utf8(letters).unwrap(), "aaaaabbbbbcccccdddddeeeeefffffggggghhhhh");
+        assert!(commits.joined() > 0, "{protocol:?}");
+    }
+}

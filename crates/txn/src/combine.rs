@@ -1,0 +1,152 @@
+//! Combining at hot records: coroutines of one client that wait for the same records change them in
+//! memory, one after the other, and commit as one transaction.
+//!
+//! A commit on a hot record takes some round trips, in which no other one can make progress there.
+//! So the coroutine whose turn it is ([`turns`](crate::turns)), the *leader*, takes others along:
+//!
+//! ```text
+//! leader    has run its closure, and holds what it has read and changed
+//!           opens a batch with these records, and wakes the coroutines in line that want no others
+//! member    gets its records from the batch, runs its closure,
+//!           and puts what it has changed into the batch
+//! leader    closes the batch, takes the changes over, and commits as ever: one validation,
+//!           one log entry, one installation
+//! all       have the outcome of the leader's commit
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. **Members stand right behind the leader** in the serial order, in the order in which they
+//!    have joined. A member joins only if what it has got is still what the batch has. So it has
+//!    read what the one before it left.
+//! 2. **The leader's commit is the members' commit.** The leader validates, or has locked, each
+//!    record that a member has. A member changes only records that the leader changes, too, so that
+//!    they are locked and logged. A member reports nothing before the leader's outcome is known.
+//! 3. **Each member's change is a version of its own.** The commit installs the last one, and the
+//!    versions before it are never seen in memory. So histories tell the members apart.
+//! 4. **A member has no locks, no log entry and no id in memory.** If its client dies, recovery
+//!    decides about the leader, and with it about its members. A member goes by the leader's id
+//!    when it asks for an outcome; a program that has asked an attempt for its id before it became
+//!    a member has it commit by itself.
+//! 5. **The leader waits for no member.** It lets the others run twice. What has not joined by
+//!    then has to commit by itself.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use remora_node::TableId;
+use remora_record::{TransactionId, Version};
+
+use crate::error::Stop;
+use crate::limits::{MEMBER_RECORDS_MAX, MEMBERS_MAX};
+use crate::words::{Name, Span};
+
+/// A record of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchRecord {
+    pub(crate) table: TableId,
+    pub(crate) name: Name,
+    /// The number of the leader's item.
+    pub(crate) item: usize,
+    /// Whether the leader has changed the record.
+    pub(crate) is_changed: bool,
+    /// The version that the next member reads.
+    pub(crate) version: Version,
+    pub(crate) key: Span,
+    pub(crate) value: Span,
+    pub(crate) value_bytes: u32,
+    /// How many members have changed the record.
+    pub(crate) changes: u32,
+}
+
+/// Words of keys and values for which a batch has room before it grows.
+const WORDS: usize = 512;
+
+/// What has become of a leader's commit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LeaderOutcome {
+    /// Its result, and the record that was in its way.
+    Known(Result<(), Stop>, Option<Name>),
+    /// Its future was dropped when the log was on its way, which decides.
+    Left,
+}
+
+/// The records of a batch, and who takes part.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// The leader's attempt.
+    pub(crate) leader: Option<TransactionId>,
+    /// Whether members can still get records and join.
+    pub(crate) is_open: bool,
+    pub(crate) records: Vec<BatchRecord>,
+    /// Keys and values.
+    pub(crate) words: Vec<u64>,
+    /// What has become of the leader's commit, once it is known.
+    outcome: Option<LeaderOutcome>,
+    /// Members that wait for the outcome.
+    waiting: Vec<Waker>,
+}
+
+/// A batch that its leader and its members share.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedBatch(Rc<RefCell<Batch>>);
+
+impl SharedBatch {
+    /// Returns a batch with room for some members, so that in steady state nothing is allocated.
+    pub(crate) fn new() -> SharedBatch {
+        let records = Vec::with_capacity(MEMBER_RECORDS_MAX);
+        let (words, waiting) = (Vec::with_capacity(WORDS), Vec::with_capacity(MEMBERS_MAX));
+        SharedBatch(Rc::new(RefCell::new(Batch { records, words, waiting, ..Batch::default() })))
+    }
+
+    /// Returns whether a leader or a member has the batch.
+    pub(crate) fn is_used(&self) -> bool {
+        Rc::strong_count(&self.0) > 1
+    }
+
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Batch) -> R) -> R {
+        act(&mut self.0.borrow_mut())
+    }
+
+    /// Begins anew, for this leader, without records.
+    pub(crate) fn open(&self, leader: TransactionId) {
+        self.with(|batch| {
+            batch.records.clear();
+            batch.words.clear();
+            (batch.leader, batch.is_open, batch.outcome) = (Some(leader), true, None);
+        });
+    }
+
+    pub(crate) fn leader(&self) -> Option<TransactionId> {
+        self.0.borrow().leader
+    }
+
+    /// Tells the members the outcome of the leader's commit.
+    pub(crate) fn finish(&self, outcome: LeaderOutcome) {
+        self.with(|batch| {
+            batch.is_open = false;
+            batch.outcome = Some(outcome);
+            batch.waiting.drain(..).for_each(Waker::wake);
+        });
+    }
+
+    /// Waits for the outcome of the leader's commit.
+    pub(crate) async fn outcome(&self) -> LeaderOutcome {
+        let mut is_known = false;
+        poll_fn(|context| {
+            self.with(|batch| match batch.outcome {
+                Some(outcome) => Poll::Ready(outcome),
+                None => {
+                    // A coroutine that is polled again has left its waker already.
+                    if !std::mem::replace(&mut is_known, true) {
+                        batch.waiting.push(context.waker().clone());
+                    }
+                    Poll::Pending
+                }
+            })
+        })
+        .await
+    }
+}
