@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use remora::floors::record::Version;
+use remora::floors::txn::mutant::{self, Mutant};
 use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
 use remora::{
@@ -13,7 +14,7 @@ use remora::{
     Worker, WorkerOptions,
 };
 
-use crate::support::{Words, cut_off, look, seeded, table};
+use crate::support::{Words, cut_off, look, others_run, seeded, table};
 
 const COROUTINES: usize = 8;
 
@@ -186,6 +187,36 @@ fn one_that_needs_more_commits_by_itself() {
         let others = &counts(&cluster, &rows)[1..8];
         assert_eq!(others, [10, 0, 10, 0, 10, 0, 10], "{protocol:?}");
     }
+}
+
+/// Closures that let others run between a read and a write. Returns the counter, which should be 80.
+fn count_slowly(protocol: Protocol, seed: u64) -> u64 {
+    let (cluster, rows, mut worker) = counter(protocol, seed);
+    let commits = Commits::of(&mut worker);
+    worker.run(async |_, session| {
+        for _ in 0..10 {
+            let counted = session.transact(async |tx| {
+                let before = rows.require(tx, 0).await?.0[0];
+                others_run().await;
+                rows.update(tx, 0, Words([before + 1])).await
+            });
+            counted.await.unwrap();
+        }
+    });
+    assert!(commits.joined() > 0, "{protocol:?}");
+    drop(worker);
+    counts(&cluster, &rows)[0]
+}
+
+#[test]
+fn members_that_let_others_run_lose_no_update() {
+    for (protocol, seed) in protocols().flat_map(|protocol| (0..2).map(move |seed| (protocol, seed))) {
+        assert_eq!(count_slowly(protocol, seed), 80, "{protocol:?}");
+    }
+    mutant::set(Some(Mutant::JoinUnchecked));
+    let lost = (0..10).any(|seed| count_slowly(Protocol::DRTM_R, seed) < 80);
+    mutant::set(None);
+    assert!(lost, "without a check, updates are lost");
 }
 
 /// An application's own error is an answer like the others, and its change is not made.
