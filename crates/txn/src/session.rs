@@ -146,7 +146,7 @@ impl Session {
     /// Begins a transaction, which [`Tx::commit`] or [`Tx::abort`] ends. `label` is a number for
     /// its type, for reports.
     pub fn begin(&mut self, label: u16) -> Result<Tx<'_>, Stop> {
-        Tx::begin(&self.lane, &mut self.state, Attempt { label, number: 1, first_began: 0 })
+        Tx::begin(&self.lane, &mut self.state, Attempt { label, number: 1, ..Attempt::default() })
     }
 
     /// Runs a closure as a transaction, and tries it again while it aborts, with growing random
@@ -208,7 +208,7 @@ impl Session {
     #[inline(never)]
     pub fn take_back(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
         outline(async move {
-            let attempt = Attempt { label: 0, number: 1, first_began: 0 };
+            let attempt = Attempt { number: 1, ..Attempt::default() };
             let mut tx = Tx::begin(&self.lane, &mut self.state, attempt)?;
             (tx.silent, tx.preparing) = (true, true);
             let named = tx.state.loose.len().min(SET_MAX);
@@ -251,6 +251,7 @@ impl Session {
     pub fn pause(&mut self, trial: &Trial) -> Outlined<impl Future<Output = ()>> {
         outline(async move {
             let (lane, persistence) = (&self.lane, &trial.persistence);
+            let until = trial.attempt.until;
             let released = self.state.released.holder;
             if persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
                 // The holder is this lane's own former transaction, whose unlocks are on their way.
@@ -274,9 +275,11 @@ impl Session {
                     if !*is_alone {
                         sets.names(wants);
                     }
-                    match turns.take(lane, contested, wants).await {
+                    match turns.take(lane, contested, wants, until).await {
                         Stood::Called(batch) => *called_to = Some(batch),
-                        Stood::Not | Stood::HasTurns => turns.pause(lane, bound).await,
+                        Stood::Not | Stood::HasTurns => turns.pause(lane, bound, until).await,
+                        // The next attempt fails, because the deadline has passed.
+                        Stood::Late(_) => {}
                     }
                 }
                 None => lane.sleep(lane.random() % persistence.pause(trial.attempt.number)).await,
@@ -363,7 +366,8 @@ impl Trial {
     /// Begins a trial, whose first attempt is yet to come ([`Session::attempt`]).
     #[must_use]
     pub fn begin(options: TransactOptions) -> Trial {
-        let attempt = Attempt { label: options.label, number: 0, first_began: 0 };
+        let until = options.deadline.unwrap_or(Nanos::MAX);
+        let attempt = Attempt { label: options.label, until, ..Attempt::default() };
         Trial { options, attempt, persistence: Persistence::default() }
     }
 

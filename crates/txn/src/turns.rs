@@ -326,10 +326,10 @@ impl Turns {
     }
 
     /// Takes the turns at those of these records that have lines, beside the turns that the lane
-    /// has. Returns whether it has taken any, or else has been called to a batch. The list is empty
-    /// afterwards. `wants` are all the records that the transaction wants, if it may commit
-    /// together with others, and is empty otherwise.
-    pub(crate) async fn take(&self, lane: &Lane, names: &mut Vec<Name>, wants: &[Name]) -> Stood {
+    /// has. Waits until this time at most. The list is empty afterwards. `wants` are all the
+    /// records that the transaction wants, if it may commit together with others, and is empty
+    /// otherwise.
+    pub(crate) async fn take(&self, lane: &Lane, names: &mut Vec<Name>, wants: &[Name], until: Nanos) -> Stood {
         let me = lane.id();
         self.with(|lines| {
             names.retain(|name| lines.find(*name).is_some());
@@ -354,9 +354,10 @@ impl Turns {
             });
         }
         while let Some(name) = names.pop() {
-            if let Some(batch) = self.stand_in_line(lane, name).await {
+            let ended = self.stand_in_line(lane, name, until).await;
+            if !matches!(ended, Stood::HasTurns) {
                 names.clear();
-                return Stood::Called(batch);
+                return ended;
             }
         }
         stood
@@ -404,17 +405,20 @@ impl Turns {
     }
 
     /// Pauses before an attempt in the lane's turns: for a random time below `bound`, or for as
-    /// long as the lines say, if that is longer. A transaction pauses before it has any lock.
-    pub(crate) async fn pause(&self, lane: &Lane, bound: Nanos) {
+    /// long as the lines say, if that is longer. It ends at this time at the latest. A transaction
+    /// pauses before it has any lock.
+    pub(crate) async fn pause(&self, lane: &Lane, bound: Nanos, until: Nanos) {
         let me = lane.id();
         let (of_lines, listens) = self.with(|lines| {
             let new = lines.open().iter().filter(|line| line.is_turn_of(me) && line.streak == 0);
             new.map(|line| (line.pause(), line.listens())).max().unwrap_or((0, 0))
         });
-        match (bound.max(of_lines), listens) {
-            (0, 0) => {}
-            (0, listens) => lane.sleep(listens).await,
-            (bound, _) => lane.sleep(lane.random() % bound).await,
+        let time = match bound.max(of_lines) {
+            0 => listens,
+            bound => lane.random() % bound,
+        };
+        if time > 0 {
+            lane.sleep(time.min(until.saturating_sub(lane.now()))).await;
         }
         let now = lane.now();
         self.with(|lines| {
@@ -423,9 +427,9 @@ impl Turns {
         });
     }
 
-    /// Stands in line until it is the lane's turn, or until another lane calls it to its batch,
-    /// which this returns.
-    async fn stand_in_line(&self, lane: &Lane, name: Name) -> Option<SharedBatch> {
+    /// Stands in line until it is the lane's turn, until another lane calls it to its batch, or until
+    /// this time.
+    async fn stand_in_line(&self, lane: &Lane, name: Name, until: Nanos) -> Stood {
         let me = lane.id();
         let mut standing = Standing { turns: self, lane, name, is_over: false };
         let has_turn = self.with(|lines| {
@@ -439,12 +443,10 @@ impl Turns {
             line.waiting.push_back((me, None));
             false
         });
-        let called = if has_turn {
-            None
-        } else {
+        if !has_turn {
             // When the first in line goes on in any case.
             let mut due = None;
-            poll_fn(|context| {
+            let ended = poll_fn(|context| {
                 let now = lane.now();
                 let step = self.with(|lines| {
                     let place = &mut lines.places[usize::from(me.0)];
@@ -456,39 +458,49 @@ impl Turns {
                     let Some(place) = line.waiting.iter().position(|(waiting, _)| *waiting == me) else {
                         return Step::HasTurn;
                     };
+                    if until <= now {
+                        return Step::Late;
+                    }
                     line.waiting[place].1 = Some(context.waker().clone());
-                    if place > 0 {
+                    let mut alarm = until;
+                    if place == 0 {
+                        let due = *due.get_or_insert(now + line.lapse());
+                        if due <= now {
+                            line.pass(now);
+                            return Step::HasTurn;
+                        }
+                        alarm = alarm.min(due);
+                    }
+                    // An alarm cannot be taken back. So one that comes early enough does for another.
+                    if alarm == Nanos::MAX || pending > now && pending <= alarm {
                         return Step::Waits;
                     }
-                    let due = *due.get_or_insert(now + line.lapse());
-                    if due <= now {
-                        line.pass(now);
-                        return Step::HasTurn;
-                    }
-                    // An alarm cannot be taken back: a lane has one at a time.
-                    if pending > now {
-                        return Step::Waits;
-                    }
-                    lines.places[usize::from(me.0)].alarm = due;
-                    Step::WaitsUntil(due)
+                    lines.places[usize::from(me.0)].alarm = alarm;
+                    Step::WaitsUntil(alarm)
                 });
                 match step {
-                    Step::HasTurn => return Poll::Ready(None),
-                    Step::Called(batch) => return Poll::Ready(Some(batch)),
+                    Step::HasTurn => return Poll::Ready(Stood::HasTurns),
+                    Step::Called(batch) => return Poll::Ready(Stood::Called(batch)),
+                    Step::Late => return Poll::Ready(Stood::Late(name)),
                     Step::Waits => {}
-                    Step::WaitsUntil(due) => {
-                        let _ = pin!(lane.sleep(due - now)).poll(context);
+                    Step::WaitsUntil(alarm) => {
+                        let _ = pin!(lane.sleep(alarm - now)).poll(context);
                     }
                 }
                 Poll::Pending
             })
-            .await
-        };
+            .await;
+            match ended {
+                Stood::Late(_) => return ended,
+                Stood::Called(_) => {
+                    standing.is_over = true;
+                    return ended;
+                }
+                Stood::Not | Stood::HasTurns => {}
+            }
+        }
         standing.is_over = true;
         drop(standing);
-        if called.is_some() {
-            return called;
-        }
         // Behind the unlock of the last turn, on the same endpoint, the lock is free.
         let unlock = self.with(|lines| lines.find(name).and_then(|line| line.unlock.take()));
         if let Some(unlock) = unlock {
@@ -496,7 +508,7 @@ impl Turns {
                 lane.sleep(READ_PAUSE_NS).await;
             }
         }
-        None
+        Stood::HasTurns
     }
 }
 
@@ -509,14 +521,17 @@ pub(crate) enum Stood {
     HasTurns,
     /// The lane may join this batch, and has left the line.
     Called(SharedBatch),
+    /// The time is over, at the line of this record.
+    Late(Name),
 }
 
 /// What one that stands in line finds when it looks.
 enum Step {
     HasTurn,
     Called(SharedBatch),
+    Late,
     Waits,
-    /// It waits, and goes on without a turn at this time.
+    /// It waits, and looks again at this time.
     WaitsUntil(Nanos),
 }
 
@@ -579,7 +594,7 @@ mod tests {
                 lane.yield_now().await;
             }
             turns.failed(lane, R, None);
-            turns.take(lane, &mut vec![R], &[]).await;
+            turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
             order.borrow_mut().push(number);
             for _ in 0..10 {
                 lane.yield_now().await;
@@ -596,7 +611,7 @@ mod tests {
         run(1, async |_, lane, turns| {
             for name in [R, S] {
                 turns.failed(lane, name, None);
-                turns.take(lane, &mut vec![name], &[]).await;
+                turns.take(lane, &mut vec![name], &[], Nanos::MAX).await;
                 lane.sleep(1_000).await;
                 turns.give_back(lane, Some(None));
                 lane.sleep(10_000).await;
@@ -609,10 +624,10 @@ mod tests {
     #[test]
     fn records_without_a_line_cost_nothing() {
         let (_, turns) = run(1, async |_, lane, turns| {
-            turns.take(lane, &mut vec![R, S], &[]).await;
+            turns.take(lane, &mut vec![R, S], &[], Nanos::MAX).await;
             assert!(!turns.are_taken());
             turns.failed(lane, S, None);
-            turns.take(lane, &mut vec![R, S], &[]).await;
+            turns.take(lane, &mut vec![R, S], &[], Nanos::MAX).await;
             assert!(turns.with(|lines| lines.find(R).is_none() && lines.find(S).is_some()));
             turns.give_back(lane, None);
         });
@@ -627,7 +642,7 @@ mod tests {
             for _ in 0..50 {
                 for name in if number == 0 { [R, S] } else { [S, R] } {
                     turns.failed(lane, name, None);
-                    turns.take(lane, &mut vec![name], &[]).await;
+                    turns.take(lane, &mut vec![name], &[], Nanos::MAX).await;
                     lane.yield_now().await;
                 }
                 turns.give_back(lane, Some(None));
@@ -643,14 +658,14 @@ mod tests {
         run(3, async |number, lane, turns| {
             if number == 0 {
                 turns.failed(lane, R, None);
-                turns.take(lane, &mut vec![R], &[]).await;
+                turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
                 has_begun.set(true);
                 return; // a transaction of a program that has dropped its future
             }
             while !has_begun.get() {
                 lane.yield_now().await;
             }
-            turns.take(lane, &mut vec![R], &[]).await;
+            turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
             turns.give_back(lane, Some(None));
         });
     }
@@ -662,7 +677,7 @@ mod tests {
             turns.failed(lane, R, None);
             if number == 1 {
                 let mut names = vec![R];
-                let mut standing = pin!(turns.take(lane, &mut names, &[]));
+                let mut standing = pin!(turns.take(lane, &mut names, &[], Nanos::MAX));
                 poll_fn(|context| {
                     assert!(standing.as_mut().poll(context).is_pending());
                     Poll::Ready(())
@@ -671,7 +686,7 @@ mod tests {
                 return;
             }
             let began = lane.now();
-            turns.take(lane, &mut vec![R], &[]).await;
+            turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
             assert!(lane.now() - began < TURN_LAPSE_NS, "no turn had to lapse");
             for _ in 0..5 {
                 lane.yield_now().await;
@@ -691,7 +706,7 @@ mod tests {
             };
             for other in [5, 6, 5] {
                 turns.failed(lane, R, None);
-                turns.take(lane, &mut vec![R], &[]).await;
+                turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
                 lane.sleep(10_000).await;
                 turns.failed(lane, R, Some(other));
             }
@@ -699,7 +714,7 @@ mod tests {
             assert!(streak == 0 && bound > 0, "two others were met: {bound}");
             assert_eq!(turns.with(|lines| lines.of(R).others.len()), 2);
             // Without a second coroutine in line, a streak is one transaction.
-            turns.take(lane, &mut vec![R], &[]).await;
+            turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
             turns.give_back(lane, Some(None));
             assert!(pause().1 > 0, "the winner pauses as well");
             turns.with(|lines| lines.of(R).others.clear());

@@ -12,7 +12,7 @@ use remora_record::{Key, LockWord, Swap, TransactionId};
 use zerocopy::IntoBytes;
 
 use crate::combine::{LeaderOutcome, SharedBatch};
-use crate::error::{Abort, Stop};
+use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS};
 use crate::protocol::spec::Primitive;
@@ -97,6 +97,14 @@ pub(crate) struct Attempt {
     pub(crate) number: u32,
     /// When the first attempt began; 0 in the first attempt until it has begun.
     pub(crate) first_began: Nanos,
+    /// The deadline. It is [`Nanos::MAX`] if there is none.
+    pub(crate) until: Nanos,
+}
+
+impl Default for Attempt {
+    fn default() -> Attempt {
+        Attempt { label: 0, number: 0, first_began: 0, until: Nanos::MAX }
+    }
 }
 
 /// What the closure of a transaction wants, after one run of it.
@@ -305,10 +313,15 @@ impl<'s> Tx<'s> {
             if !*is_alone && !self.is_id_known.get() {
                 sets.names(wants);
             }
-            match turns.take(self.lane, contested, wants).await {
+            match turns.take(self.lane, contested, wants, self.attempt.until).await {
                 Stood::Not => {}
                 // An attempt that has its turns has paused already.
-                Stood::HasTurns => turns.pause(self.lane, 0).await,
+                Stood::HasTurns => turns.pause(self.lane, 0, self.attempt.until).await,
+                Stood::Late(name) => {
+                    let late = Limit::Deadline.into();
+                    sets.note_named(name, late);
+                    return Err(late);
+                }
                 Stood::Called(batch) => self.state.called_to = Some(batch),
             }
         }

@@ -311,3 +311,40 @@ fn waiting_for_a_worker_counts() {
         assert_eq!((reason.attempts(), runs.get()), (1, 1), "without any patience it is tried once");
     });
 }
+
+/// A transaction whose deadline passes while it stands in line behind others of its worker fails
+/// then, and names the record.
+#[test]
+fn a_deadline_ends_standing_in_line() {
+    const MS: u64 = 1_000_000;
+    let (cluster, _) = seeded(Protocol::FORD, 3, 5);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+    let options = WorkerOptions::default().coroutines(3).yield_after_rounds(true);
+    let mut worker = cluster.worker(options).unwrap();
+    worker.run(async |number, session| match number {
+        0 => {
+            let slow = session.transact(async |tx| {
+                rows.get_mut(tx, 1).await?.0[0] += 1;
+                tx.lane().sleep(50 * MS).await;
+                Ok(())
+            });
+            slow.await.unwrap();
+        }
+        1 => {
+            // It meets the lock, and has the turn from then on.
+            session.lane().sleep(MS).await;
+            add(session, &rows, 1, Default::default()).await.unwrap();
+        }
+        _ => {
+            session.lane().sleep(5 * MS).await;
+            let began = session.lane().now();
+            let options = TransactionOptions::default().deadline(Duration::from_millis(3));
+            let error = add(session, &rows, 1, options).await.unwrap_err();
+            let took = session.lane().now() - began;
+            assert!((3 * MS..4 * MS).contains(&took), "{took}");
+            assert_eq!(error.limit(), Some(Limit::Deadline));
+            let text = error.to_string();
+            assert!(text.contains("deadline") && text.contains("(1) of table \"rows\""), "{text}");
+        }
+    });
+}
