@@ -225,6 +225,9 @@ pub fn table(report: &Report, setting: &str) -> String {
     text
 }
 
+/// Number of hot records that the table has.
+const HOT_RECORDS: usize = 3;
+
 fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::Result {
     let machine = &report.machine;
     writeln!(text, "{} by {} over {}: {setting}", report.workload, report.protocol, report.fabric)?;
@@ -241,6 +244,19 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
     let causes = if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
     writeln!(text, "progress       at least one transaction ended every {:.1} ms", report.max_gap_ms)?;
     writeln!(text, "aborted        {:.3} % of all attempts{causes}", 100.0 * report.abort_rate)?;
+    for (number, hot) in report.hot_records.iter().take(HOT_RECORDS).enumerate() {
+        let title = if number == 0 { "hottest" } else { "" };
+        writeln!(
+            text,
+            "{title:<15}{}: {} aborts (locked {}, changed {}), {} waits in line of {:.3} ms",
+            hot.name,
+            grouped(hot.locked + hot.changed + hot.otherwise),
+            grouped(hot.locked),
+            grouped(hot.changed),
+            grouped(hot.stood),
+            hot.stood_ms / (hot.stood.max(1)) as f64,
+        )?;
+    }
     if report.given_up + report.unknown > 0 {
         writeln!(text, "without end    {} given up, {} of unknown outcome", report.given_up, report.unknown)?;
     }

@@ -285,6 +285,7 @@ mod cluster;
 mod controller;
 mod dynamic;
 mod error;
+mod hot;
 mod keeper;
 mod key;
 mod large;
@@ -346,6 +347,7 @@ pub mod admin {
 
 /// Types for observing transactions, their costs, and what recovery does.
 pub mod observe {
+    pub use crate::hot::{HotRecord, HotRecords};
     pub use remora_fabric::tcp::NodeStatus;
     pub use remora_fabric::{Cost, Nanos};
     pub use remora_txn::recovery::Rollback;

@@ -67,9 +67,9 @@ const WORDS: usize = 512;
 /// What has become of a leader's commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LeaderOutcome {
-    /// Its result, and the record that was in its way.
+    /// The result of the commit, and the record that was in its way.
     Known(Result<(), Stop>, Option<Name>),
-    /// Its future was dropped when the log was on its way, which decides.
+    /// The future of the leader was dropped when the log was on its way, which decides.
     Left,
 }
 

@@ -2,11 +2,13 @@
 //! (`Tx::tell` in `tx.rs`), and reports, histories and traces consume them.
 
 use remora_fabric::{Cost, Nanos};
-use remora_record::{TransactionId, Version};
+use remora_index::Table;
+use remora_record::{Key, TransactionId, Version};
 
 use crate::access::{Access, Scan};
 use crate::error::{Abort, Stop};
 use crate::sets::Sets;
+use crate::words::Name;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +77,10 @@ pub struct TransactionEvent<'a> {
     pub cost: Cost,
     /// When the phases of the attempt ended. Zeros stand for phases that it did not reach.
     pub phases: Phases,
+    /// How long the coroutine stood in line before this attempt, at the record of
+    /// [`TransactionEvent::stood_at`]: a time in nanoseconds.
+    pub stood: Nanos,
+    pub(crate) stood_at: Option<Name>,
     pub(crate) sets: &'a Sets,
 }
 
@@ -82,6 +88,23 @@ impl<'a> TransactionEvent<'a> {
     /// Returns the records that the attempt read or wrote.
     pub fn accesses(&self) -> impl Iterator<Item = Access<'a>> {
         self.sets.accesses()
+    }
+
+    /// Returns the table and the key of the record because of which the attempt has aborted.
+    /// Returns `None` if no record was the reason, or if it is not known.
+    #[must_use]
+    pub fn culprit(&self) -> Option<(&'a Table, Key)> {
+        match self.outcome {
+            Outcome::Aborted(abort) => self.sets.culprit(abort.into()),
+            _ => None,
+        }
+    }
+
+    /// Returns the table and the key of the record at which the coroutine stood in line before this
+    /// attempt. Returns `None` if it did not, or if the attempt has not named the record.
+    #[must_use]
+    pub fn stood_at(&self) -> Option<(&'a Table, Key)> {
+        self.sets.named(self.stood_at?)
     }
 
     /// Returns the ranges of keys that the attempt looked at, as far as their keys have records of

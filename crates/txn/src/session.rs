@@ -21,7 +21,7 @@ use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
 use crate::state::{Lease, SessionConfig, State, Tried};
 use crate::turns::Stood;
-use crate::tx::{Attempt, Decision, Tx};
+use crate::tx::{Attempt, Decision, Tx, stand};
 
 /// How a session runs one transaction, and how long it retries it.
 #[derive(Clone, Copy, Debug)]
@@ -262,7 +262,7 @@ impl Session {
                 return;
             }
             let other = persistence.last.and_then(|abort| self.state.other_holder(abort));
-            let State { sets, spec, turns, contested, wants, called_to, is_alone, .. } = &mut self.state;
+            let State { sets, spec, turns, contested, wants, called_to, is_alone, stood, .. } = &mut self.state;
             match persistence.last.and_then(|abort| sets.contested(abort.into(), spec.locks_reads)) {
                 Some(name) => {
                     turns.failed(lane, name, other);
@@ -275,7 +275,8 @@ impl Session {
                     if !*is_alone {
                         sets.names(wants);
                     }
-                    match turns.take(lane, contested, wants, until).await {
+                    let ended = stand(turns, lane, contested, wants, until, stood).await;
+                    match ended {
                         Stood::Called(batch) => *called_to = Some(batch),
                         Stood::Not | Stood::HasTurns => turns.pause(lane, bound, until).await,
                         // The next attempt fails, because the deadline has passed.

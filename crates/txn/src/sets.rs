@@ -838,6 +838,11 @@ impl Sets {
         self.items.get(index).map(|item| Name::of(item.table, item.hash))
     }
 
+    /// Returns the table and the key of the record of this name, if the transaction has named it.
+    pub(crate) fn named(&self, name: Name) -> Option<(&Table, Key)> {
+        self.name(self.items.iter().position(|item| Name::of(item.table, item.hash) == name)?)
+    }
+
     /// Notes the record of this name as the one that is in the way.
     pub(crate) fn note_named(&mut self, name: Name, stop: Stop) {
         let item = self.items.iter().position(|item| Name::of(item.table, item.hash) == name);

@@ -147,6 +147,8 @@ pub(crate) struct State {
     pub(crate) contested: Vec<Name>,
     /// All records that it wants.
     pub(crate) wants: Vec<Name>,
+    /// How long the session has stood in line since its last event, and where last.
+    pub(crate) stood: (Nanos, Option<Name>),
     /// A batch that the next fetch may join.
     pub(crate) called_to: Option<SharedBatch>,
     /// Whether the transaction commits by itself, because an attempt of it could not join a batch.
@@ -202,6 +204,7 @@ impl State {
             turns: config.turns,
             contested: Vec::with_capacity(MEMBER_RECORDS_MAX),
             wants: Vec::with_capacity(MEMBER_RECORDS_MAX),
+            stood: (0, None),
             called_to: None,
             is_alone: false,
             load: vec![0; NODES_MAX],

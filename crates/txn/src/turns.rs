@@ -427,8 +427,8 @@ impl Turns {
         });
     }
 
-    /// Stands in line until it is the lane's turn, until another lane calls it to its batch, or until
-    /// this time.
+    /// Stands in line until it is the lane's turn, until another lane calls it to its batch, or
+    /// until this time.
     async fn stand_in_line(&self, lane: &Lane, name: Name, until: Nanos) -> Stood {
         let me = lane.id();
         let mut standing = Standing { turns: self, lane, name, is_over: false };
@@ -471,7 +471,8 @@ impl Turns {
                         }
                         alarm = alarm.min(due);
                     }
-                    // An alarm cannot be taken back. So one that comes early enough does for another.
+                    // An alarm cannot be taken back. So one that comes early enough does for
+                    // another.
                     if alarm == Nanos::MAX || pending > now && pending <= alarm {
                         return Step::Waits;
                     }

@@ -21,8 +21,8 @@ use crate::rpc::Code;
 use crate::sets::{Intent, Item, Lock, Part, Sets, Slot, locks, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
-use crate::turns::Stood;
-use crate::words::Span;
+use crate::turns::{Stood, Turns};
+use crate::words::{Name, Span};
 
 /// One attempt of a transaction, while it runs. [`Session::transact`](crate::Session::transact)
 /// makes it and also commits it. [`Session::begin`](crate::Session::begin) makes one that the
@@ -307,13 +307,14 @@ impl<'s> Tx<'s> {
     #[cold]
     async fn follow_others(&mut self) -> Result<bool, Stop> {
         if self.member_of.is_none() && self.state.called_to.is_none() {
-            let State { sets, spec, contested, wants, turns, is_alone, .. } = &mut *self.state;
+            let State { sets, spec, contested, wants, turns, is_alone, stood, .. } = &mut *self.state;
             sets.contests(spec.locks_reads, contested);
             wants.clear();
             if !*is_alone && !self.is_id_known.get() {
                 sets.names(wants);
             }
-            match turns.take(self.lane, contested, wants, self.attempt.until).await {
+            let ended = stand(turns, self.lane, contested, wants, self.attempt.until, stood).await;
+            match ended {
                 Stood::Not => {}
                 // An attempt that has its turns has paused already.
                 Stood::HasTurns => turns.pause(self.lane, 0, self.attempt.until).await,
@@ -519,8 +520,8 @@ impl<'s> Tx<'s> {
         result
     }
 
-    /// Returns the outcome of the transaction with this id, of this client, whose log is on its way.
-    /// Looks for it in the rings.
+    /// Returns the outcome of the transaction with this id, of this client, whose log is on its
+    /// way. Looks for it in the rings.
     #[cold]
     async fn find_out(&self, id: TransactionId) -> Result<(), Stop> {
         let in_place = self.state.spec.discipline.is_in_place();
@@ -760,6 +761,23 @@ impl<'s> Tx<'s> {
     }
 }
 
+/// Takes turns ([`Turns::take`]), and notes how long that took, and at which record.
+pub(crate) async fn stand(
+    turns: &Turns,
+    lane: &Lane,
+    contested: &mut Vec<Name>,
+    wants: &[Name],
+    until: Nanos,
+    stood: &mut (Nanos, Option<Name>),
+) -> Stood {
+    let (began, first) = (lane.now(), contested.first().copied());
+    let ended = turns.take(lane, contested, wants, until).await;
+    if !matches!(ended, Stood::Not) {
+        *stood = (stood.0 + (lane.now() - began), first);
+    }
+    ended
+}
+
 impl Tx<'_> {
     /// Releases what is still locked, and tells the outcome.
     pub(crate) fn end(&mut self, outcome: Outcome) {
@@ -870,6 +888,7 @@ impl Tx<'_> {
             self.state.note_unsure(self.id);
         }
         self.show(outcome, |observer, event| observer.transaction(event));
+        self.state.stood = (0, None);
     }
 
     fn show(&mut self, outcome: Outcome, told: impl FnOnce(&mut dyn Observer, &TransactionEvent<'_>)) {
@@ -885,6 +904,8 @@ impl Tx<'_> {
             ended: self.lane.now(),
             cost: self.lane.cost().since(&self.cost_before),
             phases: if self.state.sample_phases { self.phases } else { Phases::default() },
+            stood: self.state.stood.0,
+            stood_at: self.state.stood.1,
             sets: &self.state.sets,
         };
         told(&mut *observer, &event);

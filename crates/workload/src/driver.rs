@@ -23,7 +23,7 @@ use remora_fabric::thread_cpu_ns;
 use crate::gaps::Pauses;
 use crate::guestbook::unknown;
 use crate::machine::Machine;
-use crate::report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport, ratio};
+use crate::report::{CpuSeconds, HotRecordReport, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport, ratio};
 use crate::statistics::{Statistics, TypeStatistics};
 use crate::{After, Prng, RunError, Workload};
 
@@ -397,6 +397,9 @@ fn share(all: u64, parts: u64, part: u64) -> u64 {
     all / parts + u64::from(part < all % parts)
 }
 
+/// Number of hot records in a report.
+const HOT_RECORDS: usize = 8;
+
 struct Thread<'a, W> {
     workload: &'a W,
     stop: &'a AtomicBool,
@@ -596,6 +599,7 @@ impl Measured {
             throughput_tps: ratio(committed as f64, seconds),
             aborted: statistics.aborted.iter().copied().collect(),
             abort_rate: ratio(aborted as f64, (committed + aborted) as f64),
+            hot_records: statistics.hot.hottest(HOT_RECORDS).iter().map(HotRecordReport::of).collect(),
             given_up: self.given_up,
             unknown: statistics.unknown,
             fenced: self.fenced,

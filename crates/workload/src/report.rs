@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use remora::observe::Cost;
+use remora::observe::{Cost, HotRecord};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -31,6 +31,8 @@ pub struct Report {
     pub aborted: BTreeMap<&'static str, u64>,
     /// The share of attempts that did not commit.
     pub abort_rate: f64,
+    /// The records at which attempts aborted or stood in line most, the hottest first.
+    pub hot_records: Vec<HotRecordReport>,
     /// Transactions that were given up, because every attempt had a conflict.
     pub given_up: u64,
     /// Transactions of unknown outcome.
@@ -170,6 +172,44 @@ impl PerTransaction {
             rpcs: share(sum.rpcs),
             bytes_out: share(sum.bytes_out),
             bytes_in: share(sum.bytes_in),
+        }
+    }
+}
+
+/// A record at which transactions got in each other's way.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HotRecordReport {
+    /// The record's table.
+    pub table: String,
+    /// The record's key, in hex.
+    pub key: String,
+    /// The record, as errors name it.
+    #[serde(skip)]
+    pub name: String,
+    /// Attempts that aborted because the record was locked.
+    pub locked: u64,
+    /// Attempts that aborted because the record had changed since they read it.
+    pub changed: u64,
+    /// Attempts that aborted at the record for another reason.
+    pub otherwise: u64,
+    /// Attempts before which a coroutine stood in line for the record.
+    pub stood: u64,
+    /// How long they stood there together, in milliseconds.
+    pub stood_ms: f64,
+}
+
+impl HotRecordReport {
+    pub(crate) fn of(hot: &HotRecord) -> HotRecordReport {
+        let key = hot.record.key().unwrap_or_default();
+        HotRecordReport {
+            table: hot.record.table().unwrap_or_default().to_owned(),
+            key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+            name: hot.record.to_string(),
+            locked: hot.locked,
+            changed: hot.changed,
+            otherwise: hot.otherwise,
+            stood: hot.stood,
+            stood_ms: hot.stood_for.as_micros() as f64 / 1e3,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The statistics of a thread's transactions, counted by an observer that allocates nothing.
 
 use hdrhistogram::Histogram;
-use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
+use remora::observe::{Cost, HotRecords, Observer, Outcome, TransactionEvent};
 
 /// The counters of one type of transactions.
 #[derive(Clone, Debug)]
@@ -40,6 +40,8 @@ pub struct Statistics {
     pub aborted: Vec<(&'static str, u64)>,
     /// Transactions of unknown outcome.
     pub unknown: u64,
+    /// The records at which transactions aborted or stood in line.
+    pub hot: HotRecords,
     pub(crate) phases: PhaseTimes,
 }
 
@@ -63,6 +65,7 @@ impl Statistics {
             types: (0..types).map(|_| one()).collect(),
             aborted: CAUSES.map(|cause| (cause, 0)).into(),
             unknown: 0,
+            hot: HotRecords::default(),
             phases: PhaseTimes {
                 execute: times(),
                 validate: times(),
@@ -87,6 +90,7 @@ impl Statistics {
             *self.cause(cause) += count;
         }
         self.unknown += other.unknown;
+        self.hot.add(&other.hot);
         let (ours, theirs) = (&mut self.phases, &other.phases);
         merge(&mut ours.execute, &theirs.execute);
         merge(&mut ours.validate, &theirs.validate);
@@ -129,6 +133,7 @@ impl Statistics {
 
 impl Observer for Statistics {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        self.hot.note(event);
         let Some(one) = self.types.get_mut(usize::from(event.label)) else { return };
         let cause = match event.outcome {
             Outcome::Committed => {

@@ -189,7 +189,8 @@ fn one_that_needs_more_commits_by_itself() {
     }
 }
 
-/// Closures that let others run between a read and a write. Returns the counter, which should be 80.
+/// Closures that let others run between a read and a write. Returns the counter, which should be
+/// 80.
 fn count_slowly(protocol: Protocol, seed: u64) -> u64 {
     let (cluster, rows, mut worker) = counter(protocol, seed);
     let commits = Commits::of(&mut worker);
