@@ -111,7 +111,8 @@ impl<'t, 's> Transaction<'t, 's> {
         Error::of(stop, Named::of(self.tx.name(slot)))
     }
 
-    /// Returns the id of this attempt, which no other attempt of any client of the cluster has.
+    /// Returns the id of this attempt, which no other attempt of any client of the cluster has. An
+    /// attempt whose id is known commits by itself, and not together with others at a hot record.
     #[must_use]
     pub fn id(&self) -> TransactionId {
         self.tx.id()

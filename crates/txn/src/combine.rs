@@ -25,9 +25,8 @@
 //! 3. **Each member's change is a version of its own.** The commit installs the last one, and the
 //!    versions before it are never seen in memory. So histories tell the members apart.
 //! 4. **A member has no locks, no log entry and no id in memory.** If its client dies, recovery
-//!    decides about the leader, and with it about its members. A member goes by the leader's id
-//!    when it asks for an outcome; a program that has asked an attempt for its id before it became
-//!    a member has it commit by itself.
+//!    decides about the leader, and with it about its members. If the outcome is unknown, a member
+//!    names the leader. An attempt that the program has asked for its id commits by itself.
 //! 5. **The leader waits for no member.** It lets the others run twice. What has not joined by
 //!    then has to commit by itself.
 

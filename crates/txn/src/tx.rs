@@ -167,13 +167,12 @@ impl<'s> Tx<'s> {
         })
     }
 
-    /// Returns the id of this attempt, by which its outcome can be asked for. An attempt that
-    /// commits together with others ([`Turns`](crate::Turns)) has the id of the one that leads
-    /// them.
+    /// Returns the id of this attempt, by which its outcome can be asked for. An attempt whose id is
+    /// known commits by itself, and not together with others ([`Turns`](crate::Turns)).
     #[must_use]
     pub fn id(&self) -> TransactionId {
         self.is_id_known.set(true);
-        self.decided_by()
+        self.id
     }
 
     /// The attempt whose commit decides this one.
@@ -497,7 +496,8 @@ impl<'s> Tx<'s> {
         self.executed();
         let Some(batch) = self.member_of.clone() else { return Ok(()) };
         let sets = &mut self.state.sets;
-        if !batch.with(|batch| batch.is_open && sets.adopt(batch) && sets.join(batch, writes)) {
+        let is_known = self.is_id_known.get();
+        if is_known || !batch.with(|batch| batch.is_open && sets.adopt(batch) && sets.join(batch, writes)) {
             return Err(Abort::Changed.into());
         }
         self.is_unfit = false;

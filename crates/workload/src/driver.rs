@@ -23,7 +23,9 @@ use remora_fabric::thread_cpu_ns;
 use crate::gaps::Pauses;
 use crate::guestbook::unknown;
 use crate::machine::Machine;
-use crate::report::{CpuSeconds, HotRecordReport, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport, ratio};
+use crate::report::{
+    CpuSeconds, HotRecordReport, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport, ratio,
+};
 use crate::statistics::{Statistics, TypeStatistics};
 use crate::{After, Prng, RunError, Workload};
 

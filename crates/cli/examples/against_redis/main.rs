@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use processes::MemoryNodeProcess;
 use redis::Redis;
-use remora_client::{Load, Store};
+use remora_client::{Kind, Load, Store};
 
 /// Number of keys in each store.
 const KEYS: u64 = 100_000;
@@ -82,18 +82,22 @@ fn main() {
     let nodes: Vec<MemoryNodeProcess> = (0..4).map(|_| MemoryNodeProcess::start()).collect();
     // Each table has its own memory nodes: one node for one copy, three nodes for three copies.
     let (one, three) = (Store::load(&nodes[..1]), Store::load(&nodes[1..]));
-    let get = |threads| Load { threads, write: false };
-    let write = Load { threads: 1, write: true };
+    let get = |threads| Load { threads, coroutines: IN_FLIGHT, kind: Kind::Get };
+    let write = Load { threads: 1, coroutines: IN_FLIGHT, kind: Kind::Change };
+    let count = Load { threads: 1, coroutines: MANY, kind: Kind::Count };
 
     let case = |name, rival, measure| Case { name, rival, measure, samples: Vec::new() };
     let mut cases: Vec<Case<'_>> = vec![
-        case("get, 1 connection: redis", None, Box::new(redis.benchmark(1))),
+        case("get, 1 connection: redis", None, Box::new(redis.gets(1))),
         case("get, 1 connection: remora", Some(0), Box::new(|time| one.measure(get(1), time))),
-        case("get, 50 connections: redis", None, Box::new(redis.benchmark(MANY))),
+        case("get, 50 connections: redis", None, Box::new(redis.gets(MANY))),
         case("get, 50 connections: remora, 50 threads", Some(2), Box::new(|time| one.measure(get(MANY), time))),
         case("transaction, 1 connection: redis", None, Box::new(|time| redis.transactions(time))),
         case("transaction, 1 connection: remora", Some(4), Box::new(|time| one.measure(write, time))),
         case("transaction, 1 connection: remora, 3 copies", Some(4), Box::new(|time| three.measure(write, time))),
+        case("one counter, 50 clients: redis", None, Box::new(redis.counts(MANY))),
+        case("one counter, 50 clients: remora", Some(7), Box::new(|time| one.measure(count, time))),
+        case("one counter, 50 clients: remora, 3 copies", Some(7), Box::new(|time| three.measure(count, time))),
     ];
     for _ in 0..repetitions.max(1) {
         for case in cases.iter_mut().filter(|case| case.name.contains(&wanted)) {
@@ -104,6 +108,7 @@ fn main() {
 
     println!("{KEYS} keys, values of {VALUE_BYTES} bytes, {IN_FLIGHT} in flight on each connection");
     println!("transaction: reads and writes two records; of Redis MULTI, GET, GET, SET, SET, EXEC");
+    println!("one counter: 50 clients with one request each; of Redis INCR, of remora 50 coroutines of one thread");
     println!("medians of {repetitions} repetitions of {seconds} s; CPU time in microseconds of an operation\n");
     println!("{:<46}{:>12}{:>13}{:>11}{:>11}", "", "per second", "round trips", "client us", "server us");
     for case in cases.iter().filter(|case| !case.samples.is_empty()) {

@@ -19,8 +19,8 @@ pub(crate) struct Redis {
     port: u16,
 }
 
-/// Number of gets of the first measurement, when their rate is not known yet.
-const FIRST_GETS: f64 = 300_000.0;
+/// Number of requests of the first measurement, when their rate is not known yet.
+const FIRST_REQUESTS: f64 = 300_000.0;
 
 const START_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -64,28 +64,44 @@ impl Redis {
         connection
     }
 
-    /// Measures gets by `redis-benchmark`. It wants their number, which is the number that it did
-    /// in the given time before.
-    pub(crate) fn benchmark(&self, connections: usize) -> impl FnMut(Duration) -> Sample + '_ {
+    /// Measures gets by `redis-benchmark`, with [`IN_FLIGHT`] of them on each connection.
+    pub(crate) fn gets(&self, connections: usize) -> impl FnMut(Duration) -> Sample + '_ {
+        let arguments = ["-P", &IN_FLIGHT.to_string(), "-d", &VALUE_BYTES.to_string(), "-r", &KEYS.to_string()];
+        self.benchmark("get", connections, arguments.map(str::to_owned).to_vec())
+    }
+
+    /// Measures increments of one key by `redis-benchmark`, with one of them on each connection.
+    pub(crate) fn counts(&self, connections: usize) -> impl FnMut(Duration) -> Sample + '_ {
+        self.benchmark("incr", connections, Vec::new())
+    }
+
+    /// Measures requests by `redis-benchmark`. It wants their number, which is the number that it
+    /// did in the given time before.
+    fn benchmark(
+        &self,
+        test: &'static str,
+        connections: usize,
+        arguments: Vec<String>,
+    ) -> impl FnMut(Duration) -> Sample + '_ {
         let rate = Cell::new(None);
         move |time| {
             let seconds = time.as_secs_f64();
-            let gets = rate.get().map_or(FIRST_GETS, |rate: f64| rate * seconds).ceil();
+            let requests = rate.get().map_or(FIRST_REQUESTS, |rate: f64| rate * seconds).ceil();
             let mut command = Command::new("redis-benchmark");
-            command.args(["-t", "get", "--csv", "-p", &self.port.to_string(), "-c", &connections.to_string()]);
-            command.args(["-P", &IN_FLIGHT.to_string(), "-d", &VALUE_BYTES.to_string()]);
-            command.args(["-r", &KEYS.to_string(), "-n", &gets.to_string()]);
+            command.args(["-t", test, "--csv", "-p", &self.port.to_string(), "-c", &connections.to_string()]);
+            command.args(["-n", &requests.to_string()]).args(&arguments);
             let before = (ended_cpu_seconds(), self.process.cpu_seconds());
             let output = command.output().expect("redis-benchmark: apt-get install redis-tools");
             let csv = String::from_utf8_lossy(&output.stdout);
             // "GET","543478.25",... behind the line of titles.
-            let line = csv.lines().find(|line| line.starts_with("\"GET\"")).expect("a line of redis-benchmark");
+            let title = format!("\"{}\"", test.to_uppercase());
+            let line = csv.lines().find(|line| line.starts_with(&title)).expect("a line of redis-benchmark");
             let per_second: f64 =
                 line.split(',').nth(1).and_then(|field| field.trim_matches('"').parse().ok()).expect("a rate");
             rate.set(Some(per_second));
             Sample {
-                operations: gets,
-                seconds: gets / per_second,
+                operations: requests,
+                seconds: requests / per_second,
                 round_trips: None,
                 client_cpu: ended_cpu_seconds() - before.0,
                 server_cpu: self.process.cpu_seconds() - before.1,

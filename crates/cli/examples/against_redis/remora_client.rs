@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::connect::Nodes;
-use remora::{Cluster, Error, Session, Table, TableOptions, WorkerOptions};
+use remora::{Cluster, Error, Intent, Session, Table, TableOptions, WorkerOptions};
 use remora_workload::Prng;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -34,8 +34,20 @@ pub(crate) struct Store<'a> {
 pub(crate) struct Load {
     /// Number of threads. Each has a connection to each memory node.
     pub(crate) threads: usize,
-    /// Whether a transaction reads and writes two records. Otherwise it reads one.
-    pub(crate) write: bool,
+    /// Number of transactions in flight on each thread.
+    pub(crate) coroutines: usize,
+    pub(crate) kind: Kind,
+}
+
+/// The kind of a transaction.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// It reads a record.
+    Get,
+    /// It reads and writes two records.
+    Change,
+    /// It adds one to the first word of the first record.
+    Count,
 }
 
 impl<'a> Store<'a> {
@@ -90,7 +102,7 @@ impl<'a> Store<'a> {
     /// Runs one thread's transactions until it is stopped. Returns their number, and their round
     /// trips.
     fn work(&self, load: Load, number: usize, barrier: &Barrier, stop: &AtomicBool) -> (u64, u64) {
-        let worker = self.cluster.worker(WorkerOptions::default().coroutines(IN_FLIGHT));
+        let worker = self.cluster.worker(WorkerOptions::default().coroutines(load.coroutines));
         // Every thread must come here, even one that has no worker. Otherwise the other threads
         // would wait without end.
         barrier.wait();
@@ -99,10 +111,10 @@ impl<'a> Store<'a> {
             let (mut done, before) = (0, session.lane().cost().round_trips);
             while !stop.load(Ordering::Relaxed) {
                 let (one, other) = (random.below(KEYS), random.below(KEYS));
-                if load.write {
-                    self.change(session, one, other).await?
-                } else {
-                    self.get(session, one).await?
+                match load.kind {
+                    Kind::Get => self.get(session, one).await?,
+                    Kind::Change => self.change(session, one, other).await?,
+                    Kind::Count => self.count(session).await?,
                 }
                 done += 1;
             }
@@ -116,6 +128,16 @@ impl<'a> Store<'a> {
         let value = session.transact(async |tx| self.table.get(tx, key).await).await?;
         assert!(value.is_some(), "every key was loaded");
         Ok(())
+    }
+
+    async fn count(&self, session: &mut Session) -> Result<(), Error> {
+        let counted = session.transact(async |tx| {
+            let counter = tx.want_for(&self.table, 0, Intent::Update);
+            tx.fetch().await?;
+            counter.get_mut(tx)?.0[0] += 1;
+            Ok(())
+        });
+        counted.await
     }
 
     async fn change(&self, session: &mut Session, one: u64, other: u64) -> Result<(), Error> {
