@@ -346,6 +346,15 @@ impl Item {
         if is_under_way { Misuse::NotFetched.into() } else { Misuse::NotNamed.into() }
     }
 
+    /// Returns the name of the record.
+    pub(crate) fn name(&self) -> Name {
+        if self.structural {
+            Name::of_structural(self.table, self.location.pointer)
+        } else {
+            Name::of(self.table, self.hash)
+        }
+    }
+
     /// Returns the version that the commit installs. It is beyond the one that this transaction
     /// writes if others have changed the record in the same commit.
     #[inline]
@@ -810,16 +819,24 @@ impl Sets {
         let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
         let item = self.items.get(index)?;
         let is_wanted = locks_reads || item.change != Change::No || item.intent != Intent::Read;
-        is_wanted.then(|| Name::of(item.table, item.hash))
+        is_wanted.then(|| item.name())
     }
 
     /// Lists the records that are named for a change, or all if reads take locks. Lists none if the
     /// transaction has fetched a record already.
     pub(crate) fn contests(&self, locks_reads: bool, names: &mut Vec<Name>) {
         names.clear();
-        if !self.items.iter().any(|item| item.was_fetched() || item.lock != Lock::No) {
-            let wanted = self.items.iter().filter(|item| locks_reads || item.intent != Intent::Read);
-            names.extend(wanted.map(|item| Name::of(item.table, item.hash)));
+        if self.items.iter().any(|item| item.was_fetched() || item.lock != Lock::No) {
+            return;
+        }
+        for item in self.items.iter().filter(|item| locks_reads || item.intent != Intent::Read) {
+            names.push(item.name());
+            // An insert also changes the header of its chain.
+            let table = self.table(item.table);
+            if let (Intent::Insert, Some(fstore)) = (item.intent, table.fstore()) {
+                let header = Pointer::new(table.shard_id(item.home.shard), fstore.buckets.at(item.home.bucket));
+                names.push(Name::of_structural(item.table, header));
+            }
         }
     }
 
@@ -828,24 +845,24 @@ impl Sets {
     pub(crate) fn names(&self, names: &mut Vec<Name>) {
         names.clear();
         if self.items.len() <= MEMBER_RECORDS_MAX {
-            names.extend(self.items.iter().map(|item| Name::of(item.table, item.hash)));
+            names.extend(self.items.iter().map(Item::name));
         }
     }
 
     /// Returns the name of the record that was the reason of a stop, if it was noted.
     pub(crate) fn noted(&self, stop: Stop) -> Option<Name> {
         let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
-        self.items.get(index).map(|item| Name::of(item.table, item.hash))
+        self.items.get(index).map(Item::name)
     }
 
     /// Returns the table and the key of the record of this name, if the transaction has named it.
     pub(crate) fn named(&self, name: Name) -> Option<(&Table, Key)> {
-        self.name(self.items.iter().position(|item| Name::of(item.table, item.hash) == name)?)
+        self.name(self.items.iter().position(|item| item.name() == name)?)
     }
 
     /// Notes the record of this name as the one that is in the way.
     pub(crate) fn note_named(&mut self, name: Name, stop: Stop) {
-        let item = self.items.iter().position(|item| Name::of(item.table, item.hash) == name);
+        let item = self.items.iter().position(|item| item.name() == name);
         self.noted = item.map(|index| (index, stop)).or(self.noted);
     }
 

@@ -1,7 +1,7 @@
 //! Words in memory, and the names of records.
 
 use remora_fabric::WORD_BYTES;
-use remora_node::TableId;
+use remora_node::{Pointer, TableId};
 use remora_record::KeyHash;
 use zerocopy::IntoBytes;
 
@@ -19,6 +19,11 @@ pub(crate) struct Name(pub(crate) u16, pub(crate) u64);
 impl Name {
     pub(crate) fn of(table: TableId, hash: KeyHash) -> Name {
         Name(table.0, hash.word)
+    }
+
+    /// Returns the name of a structural record of an index, which has no key.
+    pub(crate) fn of_structural(table: TableId, pointer: Pointer) -> Name {
+        Name(table.0, !pointer.to_bits())
     }
 }
 

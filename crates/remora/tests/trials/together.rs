@@ -10,7 +10,7 @@ use remora::floors::txn::mutant::{self, Mutant};
 use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
 use remora::{
-    Cluster, DynOptions, DynSchema, Error, Intent, Lengths, Session, Table, TableOptions, TransactionId, Verdict,
+    Cluster, DynOptions, DynSchema, Error, Intent, Lengths, OrderedOptions, Session, Table, TableOptions, TransactionId, Verdict,
     Worker, WorkerOptions,
 };
 
@@ -298,5 +298,29 @@ fn members_change_lengths() {
         letters.sort_unstable();
         assert_eq!(String::from_utf8(letters).unwrap(), "aaaaabbbbbcccccdddddeeeeefffffggggghhhhh");
         assert!(commits.joined() > 0, "{protocol:?}");
+    }
+}
+
+/// Coroutines that append to an ordered table meet in its last leaf.
+#[test]
+fn appends_to_a_leaf_commit_together() {
+    for protocol in [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD] {
+        let (cluster, _) = seeded(protocol, 3, 5);
+        let rows = cluster.create_ordered::<u64, u64>("log", OrderedOptions::for_rows(1_000)).unwrap();
+        let options = WorkerOptions::default().coroutines(COROUTINES).yield_after_rounds(true);
+        let mut worker = cluster.worker(options).unwrap();
+        let commits = Commits::of(&mut worker);
+        let next = Cell::new(0);
+        worker.run(async |_, session| {
+            for _ in 0..20 {
+                let key = next.replace(next.get() + 1);
+                session.transact(async |tx| rows.insert(tx, key, key).await).await.unwrap();
+            }
+        });
+        let all = worker.block_on(async |session| {
+            session.transact(async |tx| Ok(rows.scan(tx, .., 1_000).await?.len())).await.unwrap()
+        });
+        assert_eq!(all, 20 * COROUTINES);
+        assert!(commits.joined() > all / 2, "{protocol:?}");
     }
 }

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 use super::{Change, Fetch, Intent, Item, Part, Sets};
 use crate::combine::{Batch, BatchRecord};
 use crate::error::Stop;
-use crate::words::{Name, Span};
+use crate::words::Span;
 
 impl Sets {
     /// Offers the records of this transaction to the members of a batch: the ones that are present
@@ -27,7 +27,7 @@ impl Sets {
             let is_changed = item.change == Change::Update;
             batch.records.push(BatchRecord {
                 table: item.table,
-                name: Name::of(item.table, item.hash),
+                name: item.name(),
                 item: number,
                 is_changed,
                 version: if is_changed { item.version.committed_over() } else { item.version },
