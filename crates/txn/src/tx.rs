@@ -512,7 +512,11 @@ impl<'s> Tx<'s> {
                 if let (Err(stop), Some(name)) = (result, culprit) {
                     self.state.sets.note_named(name, stop);
                 }
-                result
+                result.map_err(|stop| match stop {
+                    Stop::Abort(_) | Stop::Unknown(_) => stop,
+                    // Another reason may be the leader's alone, such as a limit of its lane.
+                    _ => Abort::Dropped.into(),
+                })
             }
             LeaderOutcome::Left => self.find_out(self.decided_by()).await,
         };

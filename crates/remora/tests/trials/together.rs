@@ -10,8 +10,8 @@ use remora::floors::txn::mutant::{self, Mutant};
 use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
 use remora::{
-    Cluster, DynOptions, DynSchema, Error, Intent, Lengths, OrderedOptions, Session, Table, TableOptions, TransactionId, Verdict,
-    Worker, WorkerOptions,
+    Cluster, DynOptions, DynSchema, Error, Intent, Lengths, Limit, OrderedOptions, Session, Table, TableOptions,
+    TransactionId, Verdict, Worker, WorkerOptions,
 };
 
 use crate::support::{Words, cut_off, look, others_run, seeded, table};
@@ -262,6 +262,35 @@ fn who_leads_or_joins_may_be_dropped() {
         let found = counts(&cluster, &rows)[0];
         assert!((told..=told + dropped).contains(&found), "{protocol:?}: {found} of {told} and {dropped}");
         assert!(dropped > 0);
+    }
+}
+
+/// A leader that fails for a reason of its own fails alone.
+#[test]
+fn the_limit_of_one_is_not_that_of_others() {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
+        let (cluster, rows, mut worker) = counter(protocol, 4);
+        let large = table(&cluster, "large", TableOptions::for_rows(12), Words::<400>::all(1));
+        let commits = Commits::of(&mut worker);
+        worker.run(async |number, session| {
+            for _ in 0..10 {
+                if number > 1 {
+                    count(session, &rows).await.unwrap();
+                    continue;
+                }
+                let changed = session.transact(async |tx| {
+                    let counter = tx.want_for(&rows, 0, Intent::Update);
+                    let many: Vec<_> = (0..12).map(|key| tx.want_for(&large, key, Intent::Update)).collect();
+                    tx.fetch().await?;
+                    counter.get_mut(tx)?.0[0] += 1;
+                    many.into_iter().try_for_each(|slot| slot.get_mut(tx).map(|row| row.0[0] += 1))
+                });
+                assert!(matches!(changed.await.unwrap_err().limit(), Some(Limit::LogEntry { .. })));
+            }
+        });
+        assert!(commits.joined() > 0);
+        drop(worker);
+        assert_counted(&cluster, &rows, 10 * (COROUTINES as u64 - 2));
     }
 }
 
