@@ -273,8 +273,8 @@ fn the_limit_of_one_is_not_that_of_others() {
         let large = table(&cluster, "large", TableOptions::for_rows(12), Words::<400>::all(1));
         let commits = Commits::of(&mut worker);
         worker.run(async |number, session| {
-            for _ in 0..10 {
-                if number > 1 {
+            for _ in 0..20 {
+                if number > 0 {
                     count(session, &rows).await.unwrap();
                     continue;
                 }
@@ -290,7 +290,7 @@ fn the_limit_of_one_is_not_that_of_others() {
         });
         assert!(commits.joined() > 0);
         drop(worker);
-        assert_counted(&cluster, &rows, 10 * (COROUTINES as u64 - 2));
+        assert_counted(&cluster, &rows, 20 * (COROUTINES as u64 - 1));
     }
 }
 
