@@ -100,6 +100,22 @@ pub enum Calls {
     Datagrams,
 }
 
+/// What the open endpoints and the servers of a device have posted to it: see [`Device::counts`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct DeviceCounts {
+    /// Lists of work requests. Each takes one doorbell.
+    pub send_lists: u64,
+    /// Work requests.
+    pub sends: u64,
+    /// Work requests whose completion the device reports.
+    pub signaled: u64,
+    /// Lists of receives. Each takes one doorbell.
+    pub receive_lists: u64,
+    /// Receives.
+    pub receives: u64,
+}
+
 /// The reason why no RDMA device can be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use remora_fabric::conformance::{Bed, Clients};
-use remora_fabric::rdma::{Calls, Device, DeviceOptions};
+use remora_fabric::rdma::{Calls, Device, DeviceCounts, DeviceOptions};
 use remora_fabric::tcp::{Key, Loopback, LoopbackError, ServerError, ServerOptions, TcpOptions};
 use remora_fabric::{ClientId, Handler, Host, NodeId, block_on};
 
@@ -115,6 +115,72 @@ fn datagrams_of_many_clients_meet_in_one_queue_pair() {
             others.push(fabric.connect(ClientId(1000 + client)).expect("one more client"));
         }
     }
+}
+
+/// A fabric whose clients have a device of their own, so that the device's counts are those of the
+/// clients alone.
+fn counted(calls: Calls, nodes: &[Vec<usize>]) -> (Loopback, Device) {
+    let device = open(DeviceOptions::default().calls(calls));
+    let servers = ServerOptions::default().rdma(Device::clone(&ONE_SIDED));
+    let (rdma, patience) = (Some(device.clone()), Duration::from_secs(30));
+    let options = TcpOptions { rdma, patience, ..TcpOptions::default() };
+    (Loopback::with_servers(nodes, &servers, options).expect("a test's servers"), device)
+}
+
+/// Returns what was posted from one count to the next.
+fn posted(before: DeviceCounts, after: DeviceCounts) -> [u64; 2] {
+    [after.send_lists - before.send_lists, after.sends - before.sends]
+}
+
+/// A handler that answers with nothing.
+struct Silent;
+
+impl Handler for Silent {
+    fn call(&self, _: ClientId, _: &[u64], _: &mut Vec<u64>) {}
+}
+
+/// The calls of a round leave as one list of datagrams, whichever nodes they are made to, and so do
+/// those of several rounds. A list has 32 datagrams.
+#[test]
+fn calls_in_datagrams_share_a_doorbell() {
+    const NODES: u16 = 3;
+    let (fabric, device) = counted(Calls::Datagrams, &vec![vec![4096]; usize::from(NODES)]);
+    (0..NODES).for_each(|node| fabric.answer(NodeId(node), Box::new(Silent)));
+    block_on(&fabric, ClientId(1), async |lane| {
+        // 64 receives for the datagrams of each node, and one of each connection.
+        let DeviceCounts { receive_lists, receives, .. } = device.counts();
+        assert_eq!([receive_lists, receives], [u64::from(NODES) * 3, u64::from(NODES) * 65]);
+        let sent = async |bytes: usize, rounds: usize| {
+            // Everything before is acknowledged meanwhile.
+            lane.sleep(20_000_000).await;
+            let mut under_way = Vec::new();
+            for _ in 0..rounds {
+                let mut round = lane.round();
+                let body = round.stage(&vec![0; bytes]);
+                (0..NODES).for_each(|node| _ = round.call(NodeId(node), &[], Some(body), 1));
+                under_way.push(lane.execute(round));
+            }
+            let before = device.counts();
+            // The worker sends when its coroutines have had their turn.
+            lane.yield_now().await;
+            let sent = posted(before, device.counts());
+            for round in under_way {
+                round.await.expect("a healthy node");
+            }
+            sent
+        };
+        // The bytes of a call to each node, the number of rounds, and the lists and datagrams of all.
+        for (bytes, rounds, lists, datagrams) in [(8, 1, 1, 3), (8, 4, 1, 3), (3_000, 1, 1, 12), (12_000, 1, 2, 39)] {
+            // Where it takes milliseconds to send, a datagram may be acknowledged or repeated
+            // meanwhile. So the least counts.
+            let mut least = sent(bytes, rounds).await;
+            for _ in 0..10 {
+                least = least.min(sent(bytes, rounds).await);
+            }
+            assert_eq!(least, [lists, datagrams], "{rounds} rounds of calls with {bytes} bytes");
+        }
+    })
+    .expect("a worker");
 }
 
 mod lossy {

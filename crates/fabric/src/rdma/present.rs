@@ -10,6 +10,7 @@ mod queue;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::iter::repeat_n;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use arena::{Arena, Block};
 use datagrams::{Datagrams, Offices};
 pub use device::Device;
 use mail::{Mail, Mailbox};
-use queue::{Access, Completion, Kind, Operation, Place, QueuePair, Registered, WorkRequest};
+use queue::{Access, Completion, Kind, Operation, Place, QueuePair, Receive, Registered, WorkRequest};
 
 /// Work requests of a client's queue pair that may be under way.
 const CLIENT_SENDS: u32 = 1024;
@@ -389,8 +390,17 @@ impl Queue {
         self.pair.post(self.backlog.drain(..count))
     }
 
-    /// Looks at what has completed.
+    /// Looks at what has completed, and sends what is due.
     fn poll(&mut self) -> io::Result<()> {
+        self.look()?;
+        match &mut self.carrier {
+            Carrier::Connection(_) => Ok(()),
+            Carrier::Datagrams(datagrams) => datagrams.ring(),
+        }
+    }
+
+    /// Looks at what has completed. Datagrams that are due leave with the next [`Queue::ring`].
+    fn look(&mut self) -> io::Result<()> {
         if self.broken {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
@@ -400,6 +410,7 @@ impl Queue {
     }
 
     fn poll_all(&mut self) -> io::Result<()> {
+        let mut messages = 0;
         while self.is_busy()
             && let Some(completion) = self.pair.poll()?
         {
@@ -413,12 +424,14 @@ impl Queue {
                     let Carrier::Connection(mail) = &mut self.carrier else {
                         return Err(io::ErrorKind::InvalidData.into());
                     };
-                    self.pair.receive().map_err(io::Error::other)?;
+                    messages += 1;
                     mail.arrived(&self.pair, words)?;
                 }
                 Completion::Datagram { .. } => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
+        // The other end is told of room for messages only below.
+        self.pair.receive(repeat_n(Receive::NO_WORDS, messages)).map_err(io::Error::other)?;
         if !self.backlog.is_empty() {
             self.post_backlog()?;
         }
@@ -500,9 +513,10 @@ impl Queue {
         }
     }
 
-    /// Sends a message. Fails with "would block" if the other end has no room for one.
+    /// Writes a message. Fails with "would block" if the other end has no room for one. What goes by
+    /// datagrams leaves with [`Queue::ring`], in one list with what other connections write.
     pub(crate) fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.poll()?;
+        self.look()?;
         let mail = match &mut self.carrier {
             Carrier::Connection(mail) => mail,
             Carrier::Datagrams(datagrams) => match datagrams.write(from)? {
@@ -515,6 +529,16 @@ impl Queue {
         let bytes = message.words * WORD_BYTES;
         self.send(message)?;
         Ok(bytes)
+    }
+
+    /// Posts what was written to this and other connections that share a queue pair. Call it after
+    /// [`Queue::write`], whatever that returned. If posting fails, the next poll shows it.
+    pub(crate) fn ring(&mut self) {
+        if let Carrier::Datagrams(datagrams) = &self.carrier
+            && let Err(error) = datagrams.ring()
+        {
+            tracing::warn!(%error, "datagrams cannot be posted");
+        }
     }
 
     /// Returns the channel that becomes readable when something has completed, after

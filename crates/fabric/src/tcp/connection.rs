@@ -309,7 +309,9 @@ impl Connection {
         if !self.out.is_empty() && (all || !self.deferred) {
             self.deferred = false;
             node.before_send();
-            if self.out.send(&mut self.stream).is_err() {
+            let sent = self.out.send(&mut self.stream);
+            let left = self.stream.flush();
+            if sent.is_err() || left.is_err() {
                 return Turn::Close;
             }
         }

@@ -147,8 +147,15 @@ impl Link {
         true
     }
 
-    /// Sends what there is to send. Returns false if the connection is broken. What the node said
-    /// last may still be read then.
+    /// Makes what was sent leave: see [`Stream`]'s `flush`.
+    pub(crate) fn ring(&mut self) {
+        if let Some(queue) = self.queue() {
+            queue.ring();
+        }
+    }
+
+    /// Sends what there is to send; [`Link::ring`] makes it leave. Returns false if the connection
+    /// is broken. What the node said last may still be read then.
     pub(crate) fn send(&mut self, now: Nanos) -> bool {
         let Ok(stream) = &mut self.stream else { return true };
         // Their time begins now. They may have waited for a coroutine that had much to do.

@@ -181,7 +181,8 @@ impl Queued {
 }
 
 impl Write for Stream {
-    /// Writes bytes. After "would block", the next call must begin with the same bytes.
+    /// Writes bytes. After "would block", the next call must begin with the same bytes. What is
+    /// written to a queue pair may wait for [`Stream::flush`].
     #[inline]
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         match (&mut self.queue, &mut self.wire) {
@@ -191,7 +192,13 @@ impl Write for Stream {
         }
     }
 
+    /// Makes what was written leave, together with what was written to other streams of the same
+    /// endpoint. It never fails: a broken queue pair shows at the next read.
+    #[inline]
     fn flush(&mut self) -> io::Result<()> {
+        if let Some(queued) = &mut self.queue {
+            queued.queue.ring();
+        }
         Ok(())
     }
 }

@@ -454,6 +454,7 @@ impl State {
                 if link.out.bytes() > BATCH_BYTES && !link.blocked {
                     // If sending fails, the next poll finds out why.
                     link.readable |= !link.send(monotonic_ns());
+                    link.ring();
                 }
             }
             next = end + 1;
@@ -501,12 +502,15 @@ impl State {
         }
     }
 
+    /// Sends what there is to send. What goes by datagrams leaves as one list for all nodes.
     fn send(&mut self, now: Nanos) {
+        let mut written = 0u64;
         for place in 0..self.links.len() {
             let link = &mut self.links[place];
             if link.out.is_empty() {
                 continue;
             }
+            written |= 1 << place;
             if !link.send(now) {
                 // The node may have said why before it closed the connection.
                 link.readable = true;
@@ -515,6 +519,10 @@ impl State {
                     self.lose(place, Fault::Unreachable);
                 }
             }
+        }
+        while written != 0 {
+            self.links[written.trailing_zeros() as usize].ring();
+            written &= written - 1;
         }
     }
 

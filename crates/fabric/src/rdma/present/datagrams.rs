@@ -11,8 +11,12 @@
 //! connection, frames would have to be put in order across both. That would cost more code than
 //! cutting them, and they are rare.
 //!
-//! A datagram that arrives is copied out of its buffer. The buffer is then posted again, for
-//! whichever conversation.
+//! Datagrams to any number of other ends are posted as one list, with one doorbell. So writing only
+//! gathers them, and [`Datagrams::ring`] posts what has been gathered. Whoever writes or polls rings
+//! before it does anything else.
+//!
+//! A datagram that arrives is copied out of its buffer. The buffer is then posted again, in a list
+//! with the others of the same look, for whichever conversation.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,7 +25,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::device::Domain;
-use super::queue::{Access, Completion, Kind, Operation, Place, QueuePair, Registered, WorkRequest};
+use super::queue::{
+    Access, Completion, Kind, LIST_MAX, Operation, POLL_MAX, Place, QueuePair, Receive, Registered, WorkRequest,
+};
 use crate::address::WORD_BYTES;
 use crate::entropy::random;
 use crate::ids::Nanos;
@@ -76,6 +82,10 @@ struct Office {
     posted: u64,
     completed: u64,
     signaled: VecDeque<u64>,
+    /// Work requests that count as posted, and go to the NIC as one list.
+    gathered: Vec<WorkRequest>,
+    /// Buffers whose datagrams have been copied out. They are also given back as one list.
+    emptied: Vec<Receive>,
     /// The other ends of conversations that are over. Each is forgotten when the given work request
     /// has completed.
     retired: Vec<(u64, u32)>,
@@ -135,6 +145,8 @@ impl Office {
             posted: 0,
             completed: 0,
             signaled: VecDeque::new(),
+            gathered: Vec::with_capacity(LIST_MAX),
+            emptied: Vec::with_capacity(POLL_MAX),
             retired: Vec::new(),
             ready: Vec::new(),
             due: Nanos::MAX,
@@ -171,9 +183,8 @@ impl Office {
         let refused = |_| VerbsError::Memory { bytes: bytes as u64, cause: io::ErrorKind::OutOfMemory.into() };
         let region = Arc::new(Region::sparse(bytes).map_err(refused)?);
         let memory = self.pair.add_memory(Registered::new(domain, region, Access::Local)?);
-        for buffer in 0..RECEIVES {
-            self.pair.receive_into(memory, buffer * BUFFER_WORDS, BUFFER_WORDS)?;
-        }
+        let buffer = |number| Receive { memory, at: number * BUFFER_WORDS, words: BUFFER_WORDS };
+        self.pair.receive((0..RECEIVES).map(buffer))?;
         Ok(Desk {
             memory,
             peer: None,
@@ -222,10 +233,24 @@ impl Office {
         });
     }
 
-    /// Looks at what has arrived, and sends what is due. `idle` says that this end will not look
-    /// again for a while.
+    /// Looks at what has arrived, and gathers what is due to be sent. `idle` says that this end will
+    /// not look again for a while.
     fn poll(&mut self, idle: bool) -> io::Result<()> {
         let outcome = if self.broken { Err(io::ErrorKind::ConnectionReset.into()) } else { self.poll_all(idle) };
+        self.note(outcome)
+    }
+
+    /// Posts what has been gathered, as one list.
+    fn ring(&mut self) -> io::Result<()> {
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.pair.post(self.gathered.drain(..));
+        self.note(outcome)
+    }
+
+    /// Takes note of an error, which ends all conversations.
+    fn note(&mut self, outcome: io::Result<()>) -> io::Result<()> {
         if outcome.is_err() && !std::mem::replace(&mut self.broken, true) {
             (0..self.desks.len()).for_each(|place| self.list(place));
         }
@@ -249,12 +274,22 @@ impl Office {
                     if !self.pair.loses(self.received) {
                         self.take(memory, at, bytes as usize, from);
                     }
-                    self.pair.receive_into(memory, at, BUFFER_WORDS).map_err(io::Error::other)?;
+                    self.emptied.push(Receive { memory, at, words: BUFFER_WORDS });
+                    // Senders may still have a window under way, so not many are kept back.
+                    if self.emptied.len() == POLL_MAX {
+                        self.give_back()?;
+                    }
                 }
                 Completion::Message(_) => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
+        self.give_back()?;
         self.tick(idle)
+    }
+
+    /// Posts the buffers again whose datagrams have been copied out.
+    fn give_back(&mut self) -> io::Result<()> {
+        self.pair.receive(self.emptied.drain(..)).map_err(io::Error::other)
     }
 
     fn take(&mut self, memory: u32, at: usize, bytes: usize, from: u32) {
@@ -279,7 +314,7 @@ impl Office {
         }
     }
 
-    /// Sends what must be sent again, and acknowledgements.
+    /// Gathers what must be sent again, and acknowledgements.
     fn tick(&mut self, idle: bool) -> io::Result<()> {
         if self.due == Nanos::MAX {
             return Ok(());
@@ -306,7 +341,7 @@ impl Office {
         Ok(())
     }
 
-    /// Sends a datagram that carries nothing. If there is no room yet, it stays due.
+    /// Gathers a datagram that carries nothing. If there is no room yet, it stays due.
     fn tell(&mut self, place: usize) -> io::Result<()> {
         let may_post = self.may_post();
         let desk = &mut self.desks[place];
@@ -335,7 +370,7 @@ impl Office {
         self.posted - self.completed < self.pair.send_max() as u64
     }
 
-    /// Sends the words at a place of a conversation's memory.
+    /// Gathers a datagram: the words at a place of a conversation's memory.
     fn post(&mut self, place: usize, at: usize, words: usize) -> io::Result<()> {
         self.posted += 1;
         let signaled = self.posted.is_multiple_of(SIGNAL_EVERY);
@@ -346,10 +381,11 @@ impl Office {
         desk.last_posted = self.posted;
         let operation = Operation::Datagram(desk.peer.ok_or(io::ErrorKind::NotConnected)?);
         let (address, key, memory) = (0, 0, desk.memory);
-        self.pair.post(std::iter::once(WorkRequest { operation, address, key, memory, at, words, signaled }))
+        self.gathered.push(WorkRequest { operation, address, key, memory, at, words, signaled });
+        if self.gathered.len() < LIST_MAX { Ok(()) } else { self.ring() }
     }
 
-    /// Sends as much of the stream as there is room for. Returns the number of bytes.
+    /// Gathers as much of the stream as there is room for. Returns the number of bytes.
     fn write(&mut self, place: usize, from: &[u8]) -> io::Result<usize> {
         let now = monotonic_ns();
         let mut written = 0;
@@ -438,7 +474,7 @@ impl Offices {
         for office in &self.offices {
             let mut office = lock(office);
             let armed = if arm { office.pair.arm() } else { Ok(()) };
-            let _ = armed.and_then(|()| office.poll(false));
+            let _ = armed.and_then(|()| office.poll(false)).and_then(|()| office.ring());
         }
     }
 
@@ -486,8 +522,14 @@ impl Datagrams {
         lock(&self.office).desks[self.place].owner = Some(owner);
     }
 
+    /// Looks at what has arrived. What must be sent now waits for [`Datagrams::ring`].
     pub(super) fn poll(&self) -> io::Result<()> {
         lock(&self.office).poll(false)
+    }
+
+    /// Posts what has been written and what must be sent, in all conversations of the queue pair.
+    pub(super) fn ring(&self) -> io::Result<()> {
+        lock(&self.office).ring()
     }
 
     /// Arms the channel, unless that is done for all conversations at once. Acknowledges everything
@@ -498,7 +540,8 @@ impl Datagrams {
         }
         let mut office = lock(&self.office);
         office.pair.arm()?;
-        office.poll(true)
+        office.poll(true)?;
+        office.ring()
     }
 
     pub(super) fn has_more(&self) -> bool {
@@ -509,7 +552,8 @@ impl Datagrams {
         lock(&self.office).doors.get(self.place).map_or(0, |conversation| conversation.read(into))
     }
 
-    /// Sends as much as there is room for. Returns the number of bytes.
+    /// Writes as much as there is room for. Returns the number of bytes. They leave with
+    /// [`Datagrams::ring`].
     pub(super) fn write(&self, from: &[u8]) -> io::Result<usize> {
         let mut office = lock(&self.office);
         let written = office.write(self.place, from);

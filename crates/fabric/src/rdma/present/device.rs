@@ -6,11 +6,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys as sys;
 
-use crate::rdma::{Calls, DeviceOptions, VerbsError};
+use crate::rdma::{Calls, DeviceCounts, DeviceOptions, VerbsError};
 use crate::shm::CAPABILITIES;
 use crate::transport::{Assumed, Capabilities, Flush};
 
@@ -53,6 +54,8 @@ pub(super) struct Context {
     /// How calls travel, and which datagrams a test loses.
     pub(super) calls: Calls,
     pub(super) lose_every: Option<NonZeroU32>,
+    /// The counters of the domains that exist.
+    counters: Mutex<Vec<Weak<Counters>>>,
 }
 
 /// A port of a device.
@@ -114,6 +117,23 @@ impl Device {
             revoke: true,
             partitions: true,
         }
+    }
+}
+
+impl Device {
+    /// Returns what the open endpoints and the servers of this device have posted.
+    #[must_use]
+    pub fn counts(&self) -> DeviceCounts {
+        let counters = self.context.counters();
+        counters.iter().filter_map(Weak::upgrade).fold(DeviceCounts::default(), |mut sum, one| {
+            let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            sum.send_lists += read(&one.send_lists);
+            sum.sends += read(&one.sends);
+            sum.signaled += read(&one.signaled);
+            sum.receive_lists += read(&one.receive_lists);
+            sum.receives += read(&one.receives);
+            sum
+        })
     }
 }
 
@@ -180,6 +200,7 @@ impl Context {
             calls: options.calls,
             assume: options.assume,
             lose_every: options.lose_every,
+            counters: Mutex::default(),
         };
         let mut attributes = MaybeUninit::<sys::ibv_device_attr>::zeroed();
         // SAFETY: the context is open. The attributes are a local variable of plain integers, for
@@ -207,6 +228,10 @@ impl Context {
 
     pub(super) fn raw(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
+    }
+
+    fn counters(&self) -> MutexGuard<'_, Vec<Weak<Counters>>> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn choose_port(&self, ports: u8, options: &DeviceOptions) -> Result<Port, VerbsError> {
@@ -278,6 +303,38 @@ impl Drop for Context {
 pub(super) struct Domain {
     raw: NonNull<sys::ibv_pd>,
     pub(super) context: Arc<Context>,
+    pub(super) counters: Arc<Counters>,
+}
+
+/// What the queue pairs of a domain have posted; see [`DeviceCounts`]. They have one user at a
+/// time, so no locked instruction is needed, and each domain has cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Counters {
+    send_lists: AtomicU64,
+    sends: AtomicU64,
+    signaled: AtomicU64,
+    receive_lists: AtomicU64,
+    receives: AtomicU64,
+}
+
+impl Counters {
+    /// Counts a list of work requests, of which some are signaled.
+    pub(super) fn sent(&self, requests: u64, signaled: u64) {
+        count(&self.send_lists, 1);
+        count(&self.sends, requests);
+        count(&self.signaled, signaled);
+    }
+
+    /// Counts a list of receives.
+    pub(super) fn received(&self, receives: u64) {
+        count(&self.receive_lists, 1);
+        count(&self.receives, receives);
+    }
+}
+
+fn count(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 // SAFETY: as for the context that the domain belongs to.
@@ -290,7 +347,13 @@ impl Domain {
         let context = device.context.clone();
         // SAFETY: the context is open, and the domain keeps it so.
         let raw = NonNull::new(unsafe { sys::ibv_alloc_pd(context.raw()) });
-        Ok(Arc::new(Domain { raw: raw.ok_or_else(|| refused("make a protection domain"))?, context }))
+        let raw = raw.ok_or_else(|| refused("make a protection domain"))?;
+        let counters = Arc::new(Counters::default());
+        let mut all = context.counters();
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(&counters));
+        drop(all);
+        Ok(Arc::new(Domain { raw, context, counters }))
     }
 
     pub(super) fn raw(&self) -> *mut sys::ibv_pd {

@@ -5,6 +5,7 @@
 //! the NIC writes only into memory that the program reaches as atomic words.
 
 use std::io;
+use std::iter::repeat_n;
 use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
@@ -18,9 +19,9 @@ use crate::rdma::VerbsError;
 use crate::region::Region;
 
 /// Work requests that are posted in one call.
-const LIST_MAX: usize = 32;
+pub(super) const LIST_MAX: usize = 32;
 /// Completions that are polled in one call.
-const POLL_MAX: usize = 16;
+pub(super) const POLL_MAX: usize = 16;
 
 /// What the two ends may do with registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,6 +123,20 @@ pub(super) struct WorkRequest {
     pub(super) words: usize,
     /// Whether the NIC reports the completion.
     pub(super) signaled: bool,
+}
+
+/// Room for one more message of the other end: whole words of registered memory of this end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receive {
+    /// The index of the memory in the queue pair's list.
+    pub(super) memory: u32,
+    pub(super) at: usize,
+    pub(super) words: usize,
+}
+
+impl Receive {
+    /// A receive for a WRITE with immediate, which says itself where its words go.
+    pub(super) const NO_WORDS: Receive = Receive { memory: 0, at: 0, words: 0 };
 }
 
 /// A completion.
@@ -277,7 +292,7 @@ impl QueuePair {
             };
             queue.initialize()?;
             match kind {
-                Kind::Connection => (0..messages).try_for_each(|_| queue.receive())?,
+                Kind::Connection => queue.receive(repeat_n(Receive::NO_WORDS, messages as usize))?,
                 Kind::Datagrams { .. } => queue.begin()?,
             }
             Ok(queue)
@@ -448,7 +463,7 @@ impl QueuePair {
         let mut pieces = [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; LIST_MAX];
         let mut list = [const { MaybeUninit::<sys::ibv_send_wr>::uninit() }; LIST_MAX];
         let (pieces_at, list_at) = (pieces.as_mut_ptr(), list.as_mut_ptr().cast::<sys::ibv_send_wr>());
-        let mut count = 0;
+        let (mut count, mut signaled) = (0, 0);
         for request in requests.take(LIST_MAX) {
             let memory = self.memories.get(request.memory as usize).ok_or(io::ErrorKind::InvalidInput)?;
             let words = memory.region().words();
@@ -459,6 +474,7 @@ impl QueuePair {
             let mut flags = 0;
             if request.signaled {
                 flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+                signaled += 1;
             }
             if writes && size_of_val(from) <= self.inline_max {
                 flags |= sys::ibv_send_flags::IBV_SEND_INLINE.0;
@@ -504,35 +520,61 @@ impl QueuePair {
             (*list_at.add(last)).next = ptr::null_mut();
             sys::ibv_post_send(self.raw.as_ptr(), list_at, &mut bad)
         };
+        self.domain.counters.sent(count as u64, signaled);
         if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
     }
 
-    /// Makes room for one more message of the other end.
-    pub(super) fn receive(&mut self) -> Result<(), VerbsError> {
-        self.post_receive(sys::ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 })
-    }
-
-    /// Makes room for one more datagram, in `words` words of one of the queue pair's memories.
-    pub(super) fn receive_into(&mut self, memory: u32, at: usize, words: usize) -> Result<(), VerbsError> {
-        let strange = VerbsError::System { what: "post a receive", cause: io::ErrorKind::InvalidInput.into() };
-        let registered = self.memories.get(memory as usize);
-        let into = registered.and_then(|memory| memory.region().words().get(at..)?.get(..words));
-        let (Some(registered), Some(into)) = (registered, into) else { return Err(strange) };
-        let (addr, lkey) = (into.as_ptr() as u64, registered.lkey());
-        let mut piece = sys::ibv_sge { addr, length: size_of_val(into) as u32, lkey };
-        let wr_id = u64::from(memory) << 32 | at as u64;
-        self.post_receive(sys::ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list: &mut piece, num_sge: 1 })
-    }
-
-    fn post_receive(&mut self, mut work: sys::ibv_recv_wr) -> Result<(), VerbsError> {
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists. The request names no memory, or words that are registered
-        // with its domain and kept by the queue pair. The request and its piece live until the call
-        // returns.
-        match unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut work, &mut bad) } {
-            0 => Ok(()),
-            errno => Err(VerbsError::System { what: "post a receive", cause: SystemError::Number(errno) }),
+    /// Makes room for more messages of the other end, in lists of at most [`LIST_MAX`] receives.
+    pub(super) fn receive(&mut self, receives: impl IntoIterator<Item = Receive>) -> Result<(), VerbsError> {
+        let mut receives = receives.into_iter().peekable();
+        while receives.peek().is_some() {
+            self.receive_list(&mut receives)?;
         }
+        Ok(())
+    }
+
+    fn receive_list(&mut self, receives: &mut impl Iterator<Item = Receive>) -> Result<(), VerbsError> {
+        let refused = |cause| VerbsError::System { what: "post a receive", cause };
+        let mut pieces = [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; LIST_MAX];
+        let mut list = [const { MaybeUninit::<sys::ibv_recv_wr>::uninit() }; LIST_MAX];
+        let (pieces_at, list_at) = (pieces.as_mut_ptr(), list.as_mut_ptr().cast::<sys::ibv_recv_wr>());
+        let mut count = 0;
+        for Receive { memory, at, words } in receives.take(LIST_MAX) {
+            let mut piece = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
+            if words > 0 {
+                let registered = self.memories.get(memory as usize);
+                let into = registered.and_then(|memory| memory.region().words().get(at..)?.get(..words));
+                let (Some(registered), Some(into)) = (registered, into) else {
+                    return Err(refused(io::ErrorKind::InvalidInput.into()));
+                };
+                let (addr, lkey) = (into.as_ptr() as u64, registered.lkey());
+                piece = sys::ibv_sge { addr, length: size_of_val(into) as u32, lkey };
+            }
+            // SAFETY: `count` is below `LIST_MAX`, so all places are within their arrays. The place
+            // behind the last one is only computed. The list is ended below.
+            unsafe {
+                pieces_at.add(count).write(piece);
+                list_at.add(count).write(sys::ibv_recv_wr {
+                    wr_id: u64::from(memory) << 32 | at as u64,
+                    next: list_at.add(count + 1),
+                    sg_list: pieces_at.add(count),
+                    num_sge: i32::from(words > 0),
+                });
+            }
+            count += 1;
+        }
+        let Some(last) = count.checked_sub(1) else { return Ok(()) };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair exists. `count` receives are initialized and linked, and the last
+        // one ends the list. They and their pieces live until the call returns, and the call has
+        // copied them by then. They name no memory, or words that are registered with the queue
+        // pair's domain and kept by the queue pair.
+        let errno = unsafe {
+            (*list_at.add(last)).next = ptr::null_mut();
+            sys::ibv_post_recv(self.raw.as_ptr(), list_at, &mut bad)
+        };
+        self.domain.counters.received(count as u64);
+        if errno == 0 { Ok(()) } else { Err(refused(SystemError::Number(errno))) }
     }
 
     /// Returns the next completion. An error ends the queue pair.
