@@ -89,6 +89,10 @@ impl Endpoint {
         self.transport.may_hold_back()
     }
 
+    pub(crate) fn hurry(&self) {
+        self.transport.hurry();
+    }
+
     pub(crate) fn idle_waker(&self) -> Option<Waker> {
         self.transport.idle_waker()
     }

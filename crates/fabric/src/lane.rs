@@ -215,6 +215,14 @@ impl Lane {
         self.endpoint.background(self.id)
     }
 
+    /// Makes [`Lane::background`] fall as soon as it can, because this coroutine waits for it. A
+    /// backend may otherwise learn of background rounds from the next round, and ask for them if
+    /// none comes soon. Call it before each look.
+    #[inline]
+    pub fn hurry(&self) {
+        self.endpoint.hurry();
+    }
+
     /// Returns the number of this lane's background rounds that have ever failed.
     #[inline]
     #[must_use]

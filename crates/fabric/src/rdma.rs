@@ -8,7 +8,8 @@
 //! endpoint, and tell it the keys of the server's regions. From then on:
 //!
 //! - READ, WRITE, CAS, FETCH_ADD and flush are work requests. A round posts one list of them to
-//!   each node, which takes one doorbell and one completion (`rdma/present/queue.rs`).
+//!   each node, which takes one doorbell and at most one completion (`rdma/present/queue.rs`).
+//!   Lists of rounds that no coroutine awaits mostly take none (`rdma/sends.rs`).
 //! - Calls travel in the same frames as over TCP, in a stream of bytes. A batch of frames makes one
 //!   message, and answers that no coroutine waits for ride on later messages (passive ACK). The
 //!   client chooses what carries the stream ([`Calls`]): a ring at the other end, by WRITE with
@@ -44,6 +45,9 @@ mod absent;
 pub(crate) mod conversation;
 #[cfg(feature = "verbs")]
 mod present;
+#[cfg(any(feature = "verbs", test))]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "some of it is for devices only"))]
+mod sends;
 
 #[cfg(not(feature = "verbs"))]
 use absent as backend;

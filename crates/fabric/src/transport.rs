@@ -100,6 +100,11 @@ pub trait Transport {
         false
     }
 
+    /// Makes the completions of background rounds known as soon as they can be, because a coroutine
+    /// waits for them. Otherwise a transport may learn of them from a later round, if one comes
+    /// soon.
+    fn hurry(&self) {}
+
     /// Whether a memory node may hold back, for about a millisecond, the answer to a round that no
     /// coroutine awaits. The node sends that answer with its answer to the next round.
     fn may_hold_back(&self) -> bool {

@@ -5,12 +5,13 @@
 use std::num::NonZeroU32;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::rdma::{Calls, Device, DeviceCounts, DeviceOptions};
 use remora_fabric::tcp::{Key, Loopback, LoopbackError, ServerError, ServerOptions, TcpOptions};
-use remora_fabric::{ClientId, Handler, Host, NodeId, block_on};
+use remora_fabric::{Address, ClientId, Fabric, Handler, Host, Lane, NodeId, RegionId, Round, Worker, block_on};
 
 fn open(options: DeviceOptions) -> Device {
     Device::open(&options).unwrap_or_else(|error| panic!("{error}"))
@@ -127,9 +128,26 @@ fn counted(calls: Calls, nodes: &[Vec<usize>]) -> (Loopback, Device) {
     (Loopback::with_servers(nodes, &servers, options).expect("a test's servers"), device)
 }
 
-/// Returns what was posted from one count to the next.
-fn posted(before: DeviceCounts, after: DeviceCounts) -> [u64; 2] {
-    [after.send_lists - before.send_lists, after.sends - before.sends]
+/// Returns what was posted from one count to the next: lists, the work requests in them, and those
+/// that are signalled.
+fn posted(before: DeviceCounts, after: DeviceCounts) -> [u64; 3] {
+    [after.send_lists - before.send_lists, after.sends - before.sends, after.signaled - before.signaled]
+}
+
+/// Returns the least of several results: where an emulated processor is slow, something may be sent
+/// again, acknowledged or asked for meanwhile, and is counted, too.
+async fn least<T: Ord>(mut count: impl AsyncFnMut() -> T) -> T {
+    let mut least = count().await;
+    for _ in 0..10 {
+        least = least.min(count().await);
+    }
+    least
+}
+
+async fn settle(lane: &Lane) {
+    while lane.background() > 0 {
+        lane.sleep(1_000).await;
+    }
 }
 
 /// A handler that answers with nothing.
@@ -169,18 +187,135 @@ fn calls_in_datagrams_share_a_doorbell() {
             }
             sent
         };
-        // The bytes of a call to each node, the number of rounds, and the lists and datagrams of all.
+        // The bytes of a call to each node, the number of rounds, and the lists and datagrams of
+        // all.
         for (bytes, rounds, lists, datagrams) in [(8, 1, 1, 3), (8, 4, 1, 3), (3_000, 1, 1, 12), (12_000, 1, 2, 39)] {
-            // Where it takes milliseconds to send, a datagram may be acknowledged or repeated
-            // meanwhile. So the least counts.
-            let mut least = sent(bytes, rounds).await;
-            for _ in 0..10 {
-                least = least.min(sent(bytes, rounds).await);
-            }
-            assert_eq!(least, [lists, datagrams], "{rounds} rounds of calls with {bytes} bytes");
+            let [sent_lists, sent, _] = least(async || sent(bytes, rounds).await).await;
+            assert_eq!([sent_lists, sent], [lists, datagrams], "{rounds} rounds of calls with {bytes} bytes");
         }
     })
     .expect("a worker");
+}
+
+const WORD: Address = Address { node: NodeId(0), region: RegionId(0), offset: 0 };
+
+fn write(lane: &Lane, value: u64) -> Round<'_> {
+    let mut round = lane.round();
+    round.write_words(WORD, &[value]);
+    round
+}
+
+/// Of rounds that nobody awaits, one in sixteen is signalled. A signalled round that follows tells
+/// of them, too. If none follows, one more work request asks for all of them.
+#[test]
+fn background_rounds_are_unsignaled() {
+    let (fabric, device) = counted(Calls::Connection, &[vec![4096]]);
+    block_on(&fabric, ClientId(1), async |lane| {
+        for rounds in [0, 1, 15, 16, 17, 40] {
+            let asks = u64::from(rounds % 16 != 0);
+            // With a round behind them that is awaited. Each round takes a doorbell.
+            let followed = least(async || {
+                let before = device.counts();
+                (0..rounds).for_each(|value| lane.post(write(lane, value)));
+                let mut round = lane.round();
+                let read = round.read(WORD, 8);
+                let round = lane.execute(round);
+                let sent = posted(before, device.counts());
+                let done = round.await.expect("a healthy node");
+                assert_eq!(done.words(read), [rounds.saturating_sub(1)]);
+                assert_eq!(lane.background(), 0, "the awaited round tells of those before it");
+                sent
+            });
+            assert_eq!(followed.await, [rounds + 1, rounds + 1, rounds / 16 + 1], "{rounds} rounds, and one awaited");
+            let alone = least(async || {
+                let before = device.counts();
+                (0..rounds).for_each(|value| lane.post(write(lane, value)));
+                settle(lane).await;
+                posted(before, device.counts())
+            });
+            assert_eq!(alone.await, [rounds + asks, rounds + asks, rounds / 16 + asks], "{rounds} rounds alone");
+        }
+        // A coroutine that waits for a round has it asked for at once, and once.
+        let hurried = least(async || {
+            let before = device.counts();
+            lane.post(write(lane, 1));
+            lane.hurry();
+            lane.hurry();
+            let sent = posted(before, device.counts());
+            settle(lane).await;
+            sent
+        });
+        assert_eq!(hurried.await, [2, 2, 1]);
+        // While the worker's thread does something else, another thread asks in its place.
+        let before = device.counts();
+        lane.post(write(lane, 1));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while posted(before, device.counts())[2] == 0 && Instant::now() < deadline {
+            thread::yield_now();
+        }
+        assert_eq!(posted(before, device.counts()), [2, 2, 1]);
+        settle(lane).await;
+        // A round is signalled if another one waits behind it.
+        let chained = least(async || {
+            let before = device.counts();
+            let last = lane.post_all([1, 2, 3].map(|value| write(lane, value))).expect("a round");
+            lane.until_posted(last).await;
+            settle(lane).await;
+            posted(before, device.counts())
+        });
+        assert_eq!(chained.await, [4, 4, 3]);
+    })
+    .expect("a worker");
+}
+
+/// A round that nobody awaits and that is not signalled fails once, and only if its node is lost.
+#[test]
+fn unsignaled_rounds_fail_once() {
+    const ROUNDS: u32 = 5;
+    let (fabric, _) = counted(Calls::Connection, &[vec![4096], vec![4096]]);
+    block_on(&fabric, ClientId(1), async |lane| {
+        let other = Address { node: NodeId(1), ..WORD };
+        lane.execute(write(lane, 1)).await.expect("a healthy node");
+        fabric.stop(NodeId(0));
+        for value in 0..u64::from(ROUNDS) {
+            let mut both = write(lane, value);
+            both.write_words(other, &[value]);
+            lane.post(both);
+            let mut healthy = lane.round();
+            healthy.write_words(other, &[value]);
+            lane.post(healthy);
+        }
+        settle(lane).await;
+        let failures = lane.endpoint().failures();
+        assert_eq!((lane.background_failures(), failures.len()), (ROUNDS, ROUNDS as usize));
+        assert!(failures.iter().all(|failure| failure.error.node == NodeId(0)));
+        lane.execute(write(lane, 1)).await.expect_err("the node is lost");
+        let mut round = lane.round();
+        let read = round.read(other, 8);
+        let done = lane.execute(round).await.expect("a healthy node");
+        assert_eq!(done.words(read), [u64::from(ROUNDS) - 1]);
+    })
+    .expect("a worker");
+}
+
+/// An endpoint that is dropped still waits for rounds that are not signalled, but not longer than
+/// these take.
+#[test]
+fn unsignaled_rounds_run_though_their_endpoint_is_dropped() {
+    let (fabric, _) = counted(Calls::Connection, &[vec![4096]]);
+    let region = fabric.region(NodeId(0), RegionId(0)).expect("a region");
+    let mut shortest = Duration::MAX;
+    for value in 1..8 {
+        let worker = Worker::new();
+        let endpoint = worker.connect(&fabric, ClientId(1)).expect("a healthy node");
+        let lane = worker.lane(&endpoint, 1).expect("the first lane");
+        let since = Instant::now();
+        lane.post(write(&lane, value));
+        drop((lane, endpoint, worker));
+        shortest = shortest.min(since.elapsed());
+        assert_eq!(region.words()[0].load(Ordering::Acquire), value);
+    }
+    assert!(shortest < Duration::from_millis(300), "{shortest:?}");
 }
 
 mod lossy {

@@ -257,6 +257,7 @@ impl Session {
                 // The holder is this lane's own former transaction, whose unlocks are on their way.
                 // So there is no other transaction to make way for.
                 while lane.background() > 0 {
+                    lane.hurry();
                     lane.sleep(READ_PAUSE_NS).await;
                 }
                 return;
@@ -336,6 +337,7 @@ impl Session {
                 if self.lane.now() >= deadline {
                     return Ok(false);
                 }
+                self.lane.hurry();
                 self.lane.sleep(20_000).await;
             }
         })

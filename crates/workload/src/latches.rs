@@ -193,6 +193,7 @@ impl Latching {
         }
         lane.post(round);
         while lane.background() > UNLATCHES_MAX {
+            lane.hurry();
             lane.sleep(RETRY_NS).await;
         }
         Ok(())

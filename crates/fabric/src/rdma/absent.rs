@@ -122,7 +122,15 @@ impl Queue {
         match *self {}
     }
 
-    pub(crate) fn post(&mut self, _: Part, _: &[Verb], _: NodeId, _: &[u64]) -> bool {
+    pub(crate) fn post(&mut self, _: Part, _: bool, _: &[Verb], _: NodeId, _: &[u64]) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn ask_at(&self) -> Option<Nanos> {
+        match *self {}
+    }
+
+    pub(crate) fn ask(&mut self, _: Nanos) {
         match *self {}
     }
 

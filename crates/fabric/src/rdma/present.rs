@@ -19,10 +19,11 @@ use crate::entropy::random;
 use crate::error::Fault;
 use crate::ids::Nanos;
 use crate::limits::REGIONS_PER_NODE_MAX;
+use crate::rdma::sends::Sends;
 use crate::rdma::{Calls, VerbsError};
 use crate::round::buffer::Verb;
 use crate::round::part::Part;
-use crate::shm::Memory;
+use crate::shm::{Memory, monotonic_ns};
 
 use arena::{Arena, Block};
 use datagrams::{Datagrams, Offices};
@@ -39,9 +40,9 @@ const SPARE_SENDS: usize = 8;
 /// Bytes that should travel in the work request itself, on a device that can do that.
 const INLINE_BYTES: u32 = 188;
 
-// Otherwise a round might wait for room for ever. It needs room for its verbs, and for the READ of
-// the last words at each node.
-const _: () = assert!(CLIENT_SENDS as usize > 2 * crate::limits::ROUND_VERBS_MAX);
+// Otherwise a round might wait for room for ever. It needs room for its verbs, beside the verbs
+// that do not report and have nothing behind them that does.
+const _: () = assert!(CLIENT_SENDS as usize * 3 / 4 > 2 * crate::limits::ROUND_VERBS_MAX);
 
 /// The part that the queue pairs of an endpoint have in common.
 pub(crate) struct Domain {
@@ -169,14 +170,9 @@ pub(crate) struct Queue {
     arena: Arena,
     /// Work requests that are not posted yet, because there was no room.
     backlog: VecDeque<WorkRequest>,
-    /// Lists whose last work request is in the backlog.
+    /// Lists whose last work request is in the backlog. It reports.
     waiting: VecDeque<Fetched>,
-    /// The signalled work requests, in the order posted: how many work requests each ends, and
-    /// which list.
-    under_way: VecDeque<(usize, Option<Fetched>)>,
-    /// Work requests posted since the last signalled one.
-    unsignaled: usize,
-    room: usize,
+    sends: Sends<Fetched>,
     done: VecDeque<Fetched>,
     /// No completion will come any more.
     broken: bool,
@@ -218,7 +214,7 @@ impl Queue {
             Some(offices) => Carrier::Datagrams(offices.open()?),
             None => Carrier::Connection(Mail::new(domain, &mut pair)?),
         };
-        let room = pair.send_max();
+        let sends = Sends::new(pair.send_max());
         Ok(Queue {
             pair,
             carrier,
@@ -227,9 +223,7 @@ impl Queue {
             arena: Arena::new(domain.clone()),
             backlog: VecDeque::new(),
             waiting: VecDeque::new(),
-            under_way: VecDeque::new(),
-            unsignaled: 0,
-            room,
+            sends,
             done: VecDeque::new(),
             broken: false,
         })
@@ -327,8 +321,9 @@ impl Queue {
     }
 
     /// Posts those verbs of a part that this queue takes. Returns false if there are none. If
-    /// posting fails, the queue is broken, which the next poll shows.
-    pub(crate) fn post(&mut self, part: Part, verbs: &[Verb], node: NodeId, words: &[u64]) -> bool {
+    /// posting fails, the queue is broken, which the next poll shows. The completion of a `lazy`
+    /// part may be known later than it could be.
+    pub(crate) fn post(&mut self, part: Part, lazy: bool, verbs: &[Verb], node: NodeId, words: &[u64]) -> bool {
         let verbs = posted(verbs, node, self.one_sided);
         let (count, needed) = verbs.clone().fold((0, 0), |(count, all), verb| (count + 1, all + carried(verb)));
         if count == 0 {
@@ -339,20 +334,30 @@ impl Queue {
             self.broken = true;
             Block::NONE
         });
-        self.waiting.push_back(Fetched { part, block });
+        let fetched = Fetched { part, block };
         if self.broken {
+            self.waiting.push_back(fetched);
             return true;
         }
+        let fits = self.backlog.is_empty() && count <= self.sends.room().saturating_sub(SPARE_SENDS);
+        let quiet = lazy && fits && self.sends.may_be_quiet(count);
         let mut at = block.at;
         for (index, verb) in verbs.enumerate() {
-            let request = self.request(verb, block.memory, at, index + 1 == count);
+            let request = self.request(verb, block.memory, at, !quiet && index + 1 == count);
             if let Verb::Write { words: many, from, .. } = *verb {
                 self.arena.fill(&self.pair, block.memory, at, &words[from as usize..][..many as usize]);
             }
             at += request.words;
             self.backlog.push_back(request);
         }
-        if let Err(error) = self.post_backlog() {
+        if !quiet {
+            self.waiting.push_back(fetched);
+        }
+        let posted = self.post_backlog();
+        if quiet {
+            self.sends.end_quietly(fetched, part.since);
+        }
+        if let Err(error) = posted {
             tracing::warn!(%error, "verbs cannot be posted");
             self.broken = true;
         }
@@ -378,16 +383,38 @@ impl Queue {
 
     /// Posts work requests of the backlog, as far as there is room.
     fn post_backlog(&mut self) -> io::Result<()> {
-        let count = self.backlog.len().min(self.room.saturating_sub(SPARE_SENDS));
+        let count = self.backlog.len().min(self.sends.room().saturating_sub(SPARE_SENDS));
         for request in self.backlog.range(..count) {
-            self.unsignaled += 1;
+            self.sends.post(1);
             if request.signaled {
-                let whose = self.waiting.pop_front();
-                self.under_way.push_back((std::mem::take(&mut self.unsignaled), whose));
+                let list = self.waiting.pop_front();
+                self.sends.report(list, list.map_or(0, |list| list.part.since));
             }
         }
-        self.room -= count;
         self.pair.post(self.backlog.drain(..count))
+    }
+
+    /// Returns when to ask for lists that do not report, unless something reports behind them
+    /// first.
+    pub(crate) fn ask_at(&self) -> Option<Nanos> {
+        // The last work request of the backlog reports.
+        if self.broken || !self.backlog.is_empty() { None } else { self.sends.ask_at() }
+    }
+
+    /// Asks for lists that do not report, if it is time to do so: posts a WRITE of no words, which
+    /// reports. If posting fails, the next poll shows it.
+    pub(crate) fn ask(&mut self, now: Nanos) {
+        if self.ask_at().is_none_or(|at| at > now) {
+            return;
+        }
+        let Some(Block { memory, at, .. }) = self.sends.lists().last().map(|list| list.block) else { return };
+        let (address, key) = self.regions.first().map_or((0, 0), |region| (region.address, region.key));
+        let (operation, words, signaled) = (Operation::Write, 0, true);
+        let asked = self.send(WorkRequest { operation, address, key, memory, at, words, signaled });
+        if let Err(error) = asked {
+            tracing::warn!(%error, "verbs cannot be posted");
+            self.broken = true;
+        }
     }
 
     /// Looks at what has completed, and sends what is due.
@@ -415,11 +442,7 @@ impl Queue {
             && let Some(completion) = self.pair.poll()?
         {
             match completion {
-                Completion::Sent => {
-                    let (count, whose) = self.under_way.pop_front().ok_or(io::ErrorKind::InvalidData)?;
-                    self.room += count;
-                    self.done.extend(whose);
-                }
+                Completion::Sent => self.done.extend(self.sends.reported().ok_or(io::ErrorKind::InvalidData)?),
                 Completion::Message(words) => {
                     let Carrier::Connection(mail) = &mut self.carrier else {
                         return Err(io::ErrorKind::InvalidData.into());
@@ -439,20 +462,23 @@ impl Queue {
             Carrier::Datagrams(datagrams) => datagrams.poll(),
             // Making the credit counts as telling it. So it is made only if there is room to send
             // it.
-            Carrier::Connection(_) if self.room == 0 => Ok(()),
+            Carrier::Connection(_) if self.sends.room() == 0 => Ok(()),
             Carrier::Connection(mail) => mail.credit(&self.pair).map_or(Ok(()), |credit| self.send(credit)),
         }
     }
 
     /// Whether a completion is there, or is still to come.
     fn is_busy(&self) -> bool {
-        matches!(self.carrier, Carrier::Connection(_)) || !self.under_way.is_empty() || !self.backlog.is_empty()
+        matches!(self.carrier, Carrier::Connection(_)) || !self.sends.is_empty() || !self.backlog.is_empty()
     }
 
-    fn send(&mut self, message: WorkRequest) -> io::Result<()> {
-        self.room -= 1;
-        self.under_way.push_back((std::mem::take(&mut self.unsignaled) + 1, None));
-        self.pair.post(std::iter::once(message))
+    /// Posts a work request of its own, which reports.
+    fn send(&mut self, request: WorkRequest) -> io::Result<()> {
+        self.sends.post(1);
+        // When a report is awaited matters only if lists are behind it.
+        let now = if self.sends.is_quiet() { monotonic_ns() } else { 0 };
+        self.sends.report(None, now);
+        self.pair.post(std::iter::once(request))
     }
 
     /// Returns a list that has completed.
@@ -481,21 +507,24 @@ impl Queue {
         self.arena.give_back(fetched.block);
     }
 
-    /// Returns when the oldest list that has not completed was posted.
+    /// Returns since when the other end has had to answer a list. It does not have to answer those
+    /// that nothing reports.
     pub(crate) fn oldest(&self) -> Option<Nanos> {
-        let posted = self.under_way.iter().find_map(|(_, whose)| whose.as_ref());
-        posted.or(self.waiting.front()).map(|fetched| fetched.part.since)
+        self.sends.oldest().or(self.waiting.front().map(|fetched| fetched.part.since))
     }
 
     /// Whether there are lists that have not been fetched.
     pub(crate) fn is_awaited(&self) -> bool {
-        !self.done.is_empty() || self.oldest().is_some()
+        self.fetchable().next().is_some()
     }
 
-    /// Returns the parts that have not completed, and never will.
+    /// Returns the parts that are not known to have completed, and never will be.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Part> + '_ {
-        let under_way = self.under_way.iter().filter_map(|(_, whose)| whose.as_ref());
-        self.done.iter().chain(under_way).chain(&self.waiting).map(|fetched| fetched.part)
+        self.fetchable().map(|fetched| fetched.part)
+    }
+
+    fn fetchable(&self) -> impl Iterator<Item = &Fetched> {
+        self.done.iter().chain(self.sends.lists()).chain(&self.waiting)
     }
 
     /// Reads messages of the other end. Fails with "would block" if there are none.
@@ -513,8 +542,8 @@ impl Queue {
         }
     }
 
-    /// Writes a message. Fails with "would block" if the other end has no room for one. What goes by
-    /// datagrams leaves with [`Queue::ring`], in one list with what other connections write.
+    /// Writes a message. Fails with "would block" if the other end has no room for one. What goes
+    /// by datagrams leaves with [`Queue::ring`], in one list with what other connections write.
     pub(crate) fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.look()?;
         let mail = match &mut self.carrier {
@@ -524,7 +553,7 @@ impl Queue {
                 bytes => return Ok(bytes),
             },
         };
-        let message = if self.room > 0 { mail.message(&self.pair, from) } else { None };
+        let message = if self.sends.room() > 0 { mail.message(&self.pair, from) } else { None };
         let message = message.ok_or(io::ErrorKind::WouldBlock)?;
         let bytes = message.words * WORD_BYTES;
         self.send(message)?;
@@ -625,6 +654,6 @@ fn carried(verb: &Verb) -> usize {
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").field("under_way", &self.under_way.len()).finish_non_exhaustive()
+        f.debug_struct("Queue").field("sends", &self.sends.reports()).finish_non_exhaustive()
     }
 }

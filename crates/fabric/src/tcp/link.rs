@@ -79,12 +79,33 @@ impl Link {
     }
 
     /// Posts the verbs of a stage that do not go into frames. `first` is the number of the stage's
-    /// first verb. Returns true if there are any.
-    pub(crate) fn post(&mut self, slot: u32, ticket: u64, first: usize, stage: &[Verb], words: &[u64]) -> bool {
+    /// first verb. Returns true if there are any. If the stage is `lazy`, nobody waits to know that
+    /// it has completed.
+    pub(crate) fn post(
+        &mut self,
+        slot: u32,
+        ticket: u64,
+        lazy: bool,
+        first: usize,
+        stage: &[Verb],
+        words: &[u64],
+    ) -> bool {
         let node = self.node;
         let Some(queue) = self.queue() else { return false };
         let (first, end) = (first as u8, (first + stage.len()) as u8);
-        queue.post(Part { slot, first, end, ticket, since: monotonic_ns() }, stage, node, words)
+        queue.post(Part { slot, first, end, ticket, since: monotonic_ns() }, lazy, stage, node, words)
+    }
+
+    /// Returns when to [ask](Link::ask) for stages that do not report.
+    pub(crate) fn ask_at(&mut self) -> Option<Nanos> {
+        self.queue()?.ask_at()
+    }
+
+    /// Asks whether stages that do not report have completed, if it is time to do so.
+    pub(crate) fn ask(&mut self, now: Nanos) {
+        if let Some(queue) = self.queue() {
+            queue.ask(now);
+        }
     }
 
     /// Returns a list of verbs that has completed.

@@ -228,6 +228,10 @@ impl Transport for TcpTransport {
         Ok(())
     }
 
+    fn hurry(&self) {
+        self.state().links.iter_mut().for_each(|link| link.ask(Nanos::MAX));
+    }
+
     fn may_hold_back(&self) -> bool {
         true
     }
@@ -271,6 +275,7 @@ impl Transport for TcpTransport {
         let due = state.links.iter_mut().filter_map(|link| link.due(patience));
         let until = due.chain(until).min();
         let until = state.links.iter_mut().filter_map(Link::resend_due).chain(until).min();
+        let until = state.links.iter_mut().filter_map(Link::ask_at).chain(until).min();
         let left = until.map(|until| until.saturating_sub(now));
         if left.is_some_and(|left| left <= SPIN_NS) {
             thread::yield_now();
@@ -434,8 +439,8 @@ impl State {
                 outcome = Err(error);
                 break;
             }
-            // An answer may be delayed only if it is the last one of a background round, and no
-            // other round waits for it.
+            // An answer may be delayed, or a completion known late, only if it is the last one of a
+            // background round, and no other round waits for it.
             let lazy = background && end == verbs.len() && !is_followed;
             let mut nodes = 0u64;
             for (index, verb) in (next..).zip(stage) {
@@ -449,7 +454,7 @@ impl State {
             while nodes != 0 {
                 let link = &mut self.links[nodes.trailing_zeros() as usize];
                 parts += u32::from(link.end(slot, ticket, end));
-                parts += u32::from(link.post(slot, ticket, next, stage, words));
+                parts += u32::from(link.post(slot, ticket, lazy, next, stage, words));
                 nodes &= nodes - 1;
                 if link.out.bytes() > BATCH_BYTES && !link.blocked {
                     // If sending fails, the next poll finds out why.
@@ -539,6 +544,7 @@ impl State {
                 {
                     stream.look();
                 }
+                link.ask(now);
                 self.receive_from(place, now);
             }
         }

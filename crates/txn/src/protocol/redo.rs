@@ -71,6 +71,7 @@ pub(super) async fn make_room(tx: &mut Tx<'_>, image_words: usize) -> Result<Log
         }
         if waiting_since != Some(now) {
             tx.lane.probe(probes::RING_FULL);
+            tx.lane.hurry();
             tx.lane.sleep(LOG_PAUSE_NS).await;
         }
         let mut round = tx.lane.round();

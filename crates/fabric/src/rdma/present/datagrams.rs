@@ -12,8 +12,8 @@
 //! cutting them, and they are rare.
 //!
 //! Datagrams to any number of other ends are posted as one list, with one doorbell. So writing only
-//! gathers them, and [`Datagrams::ring`] posts what has been gathered. Whoever writes or polls rings
-//! before it does anything else.
+//! collects them, and [`Datagrams::ring`] posts what has been collected. Code that writes or polls
+//! rings before it does anything else.
 //!
 //! A datagram that arrives is copied out of its buffer. The buffer is then posted again, in a list
 //! with the others of the same look, for whichever conversation.
@@ -83,7 +83,7 @@ struct Office {
     completed: u64,
     signaled: VecDeque<u64>,
     /// Work requests that count as posted, and go to the NIC as one list.
-    gathered: Vec<WorkRequest>,
+    collected: Vec<WorkRequest>,
     /// Buffers whose datagrams have been copied out. They are also given back as one list.
     emptied: Vec<Receive>,
     /// The other ends of conversations that are over. Each is forgotten when the given work request
@@ -145,7 +145,7 @@ impl Office {
             posted: 0,
             completed: 0,
             signaled: VecDeque::new(),
-            gathered: Vec::with_capacity(LIST_MAX),
+            collected: Vec::with_capacity(LIST_MAX),
             emptied: Vec::with_capacity(POLL_MAX),
             retired: Vec::new(),
             ready: Vec::new(),
@@ -233,19 +233,19 @@ impl Office {
         });
     }
 
-    /// Looks at what has arrived, and gathers what is due to be sent. `idle` says that this end will
-    /// not look again for a while.
+    /// Looks at what has arrived, and collects what is due to be sent. `idle` says that this end
+    /// will not look again for a while.
     fn poll(&mut self, idle: bool) -> io::Result<()> {
         let outcome = if self.broken { Err(io::ErrorKind::ConnectionReset.into()) } else { self.poll_all(idle) };
         self.note(outcome)
     }
 
-    /// Posts what has been gathered, as one list.
+    /// Posts what has been collected, as one list.
     fn ring(&mut self) -> io::Result<()> {
-        if self.gathered.is_empty() {
+        if self.collected.is_empty() {
             return Ok(());
         }
-        let outcome = self.pair.post(self.gathered.drain(..));
+        let outcome = self.pair.post(self.collected.drain(..));
         self.note(outcome)
     }
 
@@ -314,7 +314,7 @@ impl Office {
         }
     }
 
-    /// Gathers what must be sent again, and acknowledgements.
+    /// Collects what must be sent again, and acknowledgements.
     fn tick(&mut self, idle: bool) -> io::Result<()> {
         if self.due == Nanos::MAX {
             return Ok(());
@@ -341,7 +341,7 @@ impl Office {
         Ok(())
     }
 
-    /// Gathers a datagram that carries nothing. If there is no room yet, it stays due.
+    /// Collects a datagram that carries nothing. If there is no room yet, it stays due.
     fn tell(&mut self, place: usize) -> io::Result<()> {
         let may_post = self.may_post();
         let desk = &mut self.desks[place];
@@ -370,7 +370,7 @@ impl Office {
         self.posted - self.completed < self.pair.send_max() as u64
     }
 
-    /// Gathers a datagram: the words at a place of a conversation's memory.
+    /// Collects a datagram: the words at a place of a conversation's memory.
     fn post(&mut self, place: usize, at: usize, words: usize) -> io::Result<()> {
         self.posted += 1;
         let signaled = self.posted.is_multiple_of(SIGNAL_EVERY);
@@ -381,11 +381,11 @@ impl Office {
         desk.last_posted = self.posted;
         let operation = Operation::Datagram(desk.peer.ok_or(io::ErrorKind::NotConnected)?);
         let (address, key, memory) = (0, 0, desk.memory);
-        self.gathered.push(WorkRequest { operation, address, key, memory, at, words, signaled });
-        if self.gathered.len() < LIST_MAX { Ok(()) } else { self.ring() }
+        self.collected.push(WorkRequest { operation, address, key, memory, at, words, signaled });
+        if self.collected.len() < LIST_MAX { Ok(()) } else { self.ring() }
     }
 
-    /// Gathers as much of the stream as there is room for. Returns the number of bytes.
+    /// Collects as much of the stream as there is room for. Returns the number of bytes.
     fn write(&mut self, place: usize, from: &[u8]) -> io::Result<usize> {
         let now = monotonic_ns();
         let mut written = 0;

@@ -54,7 +54,7 @@ pub(super) struct Context {
     /// How calls travel, and which datagrams a test loses.
     pub(super) calls: Calls,
     pub(super) lose_every: Option<NonZeroU32>,
-    /// The counters of the domains that exist.
+    /// The counters of each domain that exists.
     counters: Mutex<Vec<Weak<Counters>>>,
 }
 
@@ -319,7 +319,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Counts a list of work requests, of which some are signaled.
+    /// Counts a list of work requests, of which some are signalled.
     pub(super) fn sent(&self, requests: u64, signaled: u64) {
         count(&self.send_lists, 1);
         count(&self.sends, requests);

@@ -476,7 +476,7 @@ impl QueuePair {
                 flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
                 signaled += 1;
             }
-            if writes && size_of_val(from) <= self.inline_max {
+            if writes && !from.is_empty() && size_of_val(from) <= self.inline_max {
                 flags |= sys::ibv_send_flags::IBV_SEND_INLINE.0;
             }
             let piece =

@@ -276,6 +276,7 @@ impl Steps for Ford {
             if tx.lane.background() == 0 {
                 return Err(Limit::LogInDoubt.into());
             }
+            tx.lane.hurry();
             tx.lane.sleep(LOG_PAUSE_NS).await;
         }
         if mutant!(LogWithoutLocks) {
