@@ -167,8 +167,8 @@ impl<'s> Tx<'s> {
         })
     }
 
-    /// Returns the id of this attempt, by which its outcome can be asked for. An attempt whose id is
-    /// known commits by itself, and not together with others ([`Turns`](crate::Turns)).
+    /// Returns the id of this attempt, by which its outcome can be asked for. An attempt whose id
+    /// is known commits by itself, and not together with others ([`Turns`](crate::Turns)).
     #[must_use]
     pub fn id(&self) -> TransactionId {
         self.is_id_known.set(true);

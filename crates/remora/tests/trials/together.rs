@@ -330,9 +330,9 @@ fn members_change_lengths() {
     }
 }
 
-/// Coroutines that append to an ordered table meet in its last leaf.
+/// Coroutines that insert at the end of an ordered table meet in its last leaf.
 #[test]
-fn appends_to_a_leaf_commit_together() {
+fn inserts_into_a_leaf_commit_together() {
     for protocol in [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD] {
         let (cluster, _) = seeded(protocol, 3, 5);
         let rows = cluster.create_ordered::<u64, u64>("log", OrderedOptions::for_rows(1_000)).unwrap();
