@@ -27,18 +27,21 @@
 //! 4. **A member has no locks, no log entry and no id in memory.** If its client dies, recovery
 //!    decides about the leader, and with it about its members. If the outcome is unknown, a member
 //!    names the leader. An attempt that the program has asked for its id commits by itself.
-//! 5. **The leader waits for no member.** It lets the others run twice. What has not joined by
-//!    then has to commit by itself.
+//! 5. **The leader waits for no member.** It yields twice, so that each coroutine that it has
+//!    called runs at least once. A coroutine that has not joined by then has to commit by itself.
+//! 6. **A member does not wait without end.** A program may keep the leader's coroutine from
+//!    running. Then a member gives the batch up, or finds out what the leader's log says.
+//! 7. **What the leader has not committed decides nothing.** A member that stops or panics instead
+//!    of joining may have done so because of a value that never will be, and runs again by itself.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 use remora_node::TableId;
 use remora_record::{TransactionId, Version};
 
-use crate::error::Stop;
+use crate::error::{Abort, Stop};
 use crate::limits::{MEMBER_RECORDS_MAX, MEMBERS_MAX};
 use crate::words::{Name, Span};
 
@@ -131,21 +134,31 @@ impl SharedBatch {
         });
     }
 
-    /// Waits for the outcome of the leader's commit.
-    pub(crate) async fn outcome(&self) -> LeaderOutcome {
-        let mut is_known = false;
-        poll_fn(|context| {
-            self.with(|batch| match batch.outcome {
-                Some(outcome) => Poll::Ready(outcome),
-                None => {
-                    // A coroutine that is polled again has left its waker already.
-                    if !std::mem::replace(&mut is_known, true) {
-                        batch.waiting.push(context.waker().clone());
+    /// Returns the outcome of the leader's commit if it is known. Otherwise wakes the member when
+    /// it is. `place` is what an earlier look of this member has left.
+    pub(crate) fn look(&self, waker: &Waker, place: &mut Option<usize>) -> Option<LeaderOutcome> {
+        self.with(|batch| {
+            if batch.outcome.is_none() {
+                match place.and_then(|place| batch.waiting.get_mut(place)) {
+                    Some(known) => known.clone_from(waker),
+                    None => {
+                        *place = Some(batch.waiting.len());
+                        batch.waiting.push(waker.clone());
                     }
-                    Poll::Pending
                 }
-            })
+            }
+            batch.outcome
         })
-        .await
+    }
+
+    /// Ends the batch for all members, because its leader does not run. If the leader may have
+    /// begun its commit, its log decides.
+    pub(crate) fn give_up(&self) -> LeaderOutcome {
+        if !self.with(|batch| batch.is_open) {
+            return LeaderOutcome::Left;
+        }
+        let outcome = LeaderOutcome::Known(Err(Abort::Dropped.into()), None);
+        self.finish(outcome);
+        outcome
     }
 }

@@ -48,6 +48,8 @@ pub const STREAK_MAX: u32 = 16;
 pub const MEMBERS_MAX: usize = 63;
 /// Largest number of records that a transaction names if it is to commit together with others.
 pub const MEMBER_RECORDS_MAX: usize = 16;
+/// Largest length of a streak that a client assumes before it has had one, in nanoseconds.
+pub const FIRST_STREAK_NS: u64 = 100_000;
 /// Number of streaks after which a client listens for others that want the record, if it has met
 /// none. It listens more often at first.
 pub const LISTEN_STREAKS: u32 = 16;

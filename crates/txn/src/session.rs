@@ -146,7 +146,7 @@ impl Session {
     /// Begins a transaction, which [`Tx::commit`] or [`Tx::abort`] ends. `label` is a number for
     /// its type, for reports.
     pub fn begin(&mut self, label: u16) -> Result<Tx<'_>, Stop> {
-        Tx::begin(&self.lane, &mut self.state, Attempt { label, number: 1, ..Attempt::default() })
+        Tx::begin(&self.lane, &mut self.state, Attempt { label, number: 1, is_alone: true, ..Attempt::default() })
     }
 
     /// Runs a closure as a transaction, and tries it again while it aborts, with growing random
@@ -238,6 +238,7 @@ impl Session {
     pub fn attempt(&mut self, trial: &mut Trial) -> Result<Tx<'_>, Stop> {
         if trial.is_late(&self.lane) {
             self.state.tried = trial.persistence.tried(trial.attempt.number, &self.lane);
+            self.state.give_turns_back(&self.lane, false);
             return Err(Stop::Limit(Limit::Deadline));
         }
         trial.attempt.number = trial.attempt.number.saturating_add(1);
@@ -370,7 +371,8 @@ impl Trial {
     #[must_use]
     pub fn begin(options: TransactOptions) -> Trial {
         let until = options.deadline.unwrap_or(Nanos::MAX);
-        let attempt = Attempt { label: options.label, until, ..Attempt::default() };
+        let is_alone = options.attempts == 1;
+        let attempt = Attempt { label: options.label, until, is_alone, ..Attempt::default() };
         Trial { options, attempt, persistence: Persistence::default() }
     }
 
@@ -392,6 +394,8 @@ impl Trial {
                 Ok(Decision::Commit | Decision::GiveUp) if self.is_late(lane) => Err(Stop::Limit(Limit::Deadline)),
                 Ok(Decision::Commit) => tx.try_commit().await.map(|()| Outcome::Committed),
                 Ok(Decision::GiveUp) => tx.validate_only().await.map(|()| Outcome::UserAbort),
+                // `combine.rs`, invariant 7.
+                Ok(Decision::Stop) | Err(_) if tx.has_records_of_others() => Err(Abort::Changed.into()),
                 Ok(Decision::Stop) => Err(tx.state.stopped),
                 Err(panic) => {
                     tx.release_and_wait().await;

@@ -49,12 +49,12 @@ use std::future::Future;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use crate::combine::SharedBatch;
 use crate::limits::{
-    LISTEN_STREAKS, MEMBER_RECORDS_MAX, MEMBERS_MAX, READ_PAUSE_NS, STREAK_MAX, TURN_LAPSE_NS, TURN_LAPSES,
-    TURN_PAUSE_NS_MAX,
+    FIRST_STREAK_NS, LISTEN_STREAKS, MEMBER_RECORDS_MAX, MEMBERS_MAX, READ_PAUSE_NS, STREAK_MAX, TURN_LAPSE_NS,
+    TURN_LAPSES, TURN_PAUSE_NS_MAX,
 };
 use crate::words::Name;
 use remora_fabric::limits::LANES_MAX;
@@ -265,8 +265,14 @@ impl Line {
     }
 }
 
+/// A running average. It follows shorter times faster than longer ones, and no time counts for more
+/// than four times the average: an attempt may have waited for a client that has died.
 fn average(before: Nanos, now: Nanos) -> Nanos {
-    if before == 0 { now } else { before - before / 8 + now / 8 }
+    match before {
+        0 => now,
+        before if now < before => before - (before - now) / 2,
+        before => before + (now.min(4 * before) - before) / 8,
+    }
 }
 
 impl Turns {
@@ -295,7 +301,7 @@ impl Turns {
             // If it was not its turn, it has met a transaction of its own client, mostly.
             if let Some((_, since)) = line.turn.filter(|(holder, _)| *holder == lane.id()) {
                 if line.streak_takes == 0 {
-                    line.streak_takes = now - since;
+                    line.streak_takes = (now - since).min(FIRST_STREAK_NS);
                 }
                 line.streak = 0;
             }
@@ -361,6 +367,23 @@ impl Turns {
             }
         }
         stood
+    }
+
+    /// Makes the lane's coroutine look again at this time, or before.
+    pub(crate) fn look_again(&self, lane: &Lane, at: Nanos, context: &mut Context<'_>) {
+        let now = lane.now();
+        let is_set = self.with(|lines| {
+            // An alarm cannot be taken back. So one that comes early enough does for another.
+            let alarm = &mut lines.places[usize::from(lane.id().0)].alarm;
+            let is_set = *alarm > now && *alarm <= at;
+            if !is_set {
+                *alarm = at;
+            }
+            is_set
+        });
+        if !is_set {
+            let _ = pin!(lane.sleep(at.saturating_sub(now))).poll(context);
+        }
     }
 
     /// Returns whether anybody stands behind this lane where it has its turn.
@@ -453,7 +476,6 @@ impl Turns {
                     if let Some(batch) = place.called_to.take() {
                         return Step::Called(batch);
                     }
-                    let pending = place.alarm;
                     let line = lines.of(name);
                     let Some(place) = line.waiting.iter().position(|(waiting, _)| *waiting == me) else {
                         return Step::HasTurn;
@@ -471,22 +493,14 @@ impl Turns {
                         }
                         alarm = alarm.min(due);
                     }
-                    // An alarm cannot be taken back. So one that comes early enough does for
-                    // another.
-                    if alarm == Nanos::MAX || pending > now && pending <= alarm {
-                        return Step::Waits;
-                    }
-                    lines.places[usize::from(me.0)].alarm = alarm;
                     Step::WaitsUntil(alarm)
                 });
                 match step {
                     Step::HasTurn => return Poll::Ready(Stood::HasTurns),
                     Step::Called(batch) => return Poll::Ready(Stood::Called(batch)),
                     Step::Late => return Poll::Ready(Stood::Late(name)),
-                    Step::Waits => {}
-                    Step::WaitsUntil(alarm) => {
-                        let _ = pin!(lane.sleep(alarm - now)).poll(context);
-                    }
+                    Step::WaitsUntil(Nanos::MAX) => {}
+                    Step::WaitsUntil(alarm) => self.look_again(lane, alarm, context),
                 }
                 Poll::Pending
             })
@@ -531,8 +545,7 @@ enum Step {
     HasTurn,
     Called(SharedBatch),
     Late,
-    Waits,
-    /// It waits, and looks again at this time.
+    /// It waits, and looks again at this time at the latest.
     WaitsUntil(Nanos),
 }
 

@@ -2,7 +2,9 @@
 //! reads and changes records.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use remora_fabric::probes::{self, Phase};
 use remora_fabric::{Address, Cost, Execute, Lane, Nanos, NodeId, Outlined, Round, outline};
@@ -70,7 +72,7 @@ pub struct Tx<'s> {
     pub(crate) taking: Option<(NodeId, Vec<u64>)>,
     /// The batch of whose records the transaction is made, if it is a member of one.
     member_of: Option<SharedBatch>,
-    /// Whether the transaction is a member of a batch that it has not joined. If it never does, it
+    /// Whether the transaction has records from a batch and has not joined it. If it never does, it
     /// has to commit by itself.
     is_unfit: bool,
     /// Whether the transaction has joined the batch, and has not heard the outcome.
@@ -99,11 +101,13 @@ pub(crate) struct Attempt {
     pub(crate) first_began: Nanos,
     /// The deadline. It is [`Nanos::MAX`] if there is none.
     pub(crate) until: Nanos,
+    /// Whether the transaction joins no batch, because it is not tried again if it cannot.
+    pub(crate) is_alone: bool,
 }
 
 impl Default for Attempt {
     fn default() -> Attempt {
-        Attempt { label: 0, number: 0, first_began: 0, until: Nanos::MAX }
+        Attempt { label: 0, number: 0, first_began: 0, until: Nanos::MAX, is_alone: false }
     }
 }
 
@@ -136,7 +140,7 @@ impl<'s> Tx<'s> {
             attempt.first_began = began;
             // What a dropped transaction of this session had.
             state.give_turns_back(lane, false);
-            (state.called_to, state.is_alone) = (None, false);
+            (state.called_to, state.is_alone) = (None, attempt.is_alone);
         }
         let (phases, cost_before) = (Phases::default(), lane.cost());
         Ok(Tx {
@@ -326,6 +330,7 @@ impl<'s> Tx<'s> {
             }
         }
         let called_to = self.state.called_to.take();
+        self.state.is_alone |= called_to.is_some() && self.is_id_known.get();
         let Some(batch) = self.member_of.clone().or(called_to.filter(|_| !self.is_id_known.get())) else {
             return Ok(false);
         };
@@ -424,6 +429,11 @@ impl<'s> Tx<'s> {
         self.state.stopped
     }
 
+    /// Returns whether the attempt has records from a batch of which it is not a part yet.
+    pub(crate) fn has_records_of_others(&self) -> bool {
+        self.is_unfit
+    }
+
     /// Commits the transaction. If this returns `Ok`, the transaction has committed. If it returns
     /// [`Stop::Unknown`], the transaction may or may not have committed. With every other error it
     /// has left no trace. A transaction that aborts is not tried again;
@@ -433,6 +443,7 @@ impl<'s> Tx<'s> {
         outline(async move {
             let result = self.try_commit().await;
             self.end(result.map_or_else(Outcome::from, |()| Outcome::Committed));
+            self.state.give_turns_back(self.lane, false);
             result
         })
     }
@@ -444,6 +455,7 @@ impl<'s> Tx<'s> {
         outline(async move {
             self.release_and_wait().await;
             self.end(Outcome::Aborted(Abort::Dropped));
+            self.state.give_turns_back(self.lane, false);
         })
     }
 
@@ -484,9 +496,30 @@ impl<'s> Tx<'s> {
         let Some(batch) = &self.leads else { return Ok(()) };
         let sets = &mut self.state.sets;
         batch.with(|batch| {
-            batch.is_open = false;
+            // A member may have given the batch up, if this coroutine has not run for long.
+            if !std::mem::take(&mut batch.is_open) {
+                return Ok(());
+            }
             sets.gather(batch)
         })
+    }
+
+    /// Waits for the outcome of the leader's commit, but not without end: a program may keep the
+    /// leader's coroutine from running, and even have it wait for this one.
+    async fn outcome_of(&self, batch: &SharedBatch) -> LeaderOutcome {
+        let give_up = self.lane.now() + LOG_PATIENCE_NS;
+        let mut place = None;
+        poll_fn(|context| {
+            if let Some(outcome) = batch.look(context.waker(), &mut place) {
+                return Poll::Ready(outcome);
+            }
+            if self.lane.now() < give_up {
+                self.state.turns.look_again(self.lane, give_up, context);
+                return Poll::Pending;
+            }
+            Poll::Ready(batch.give_up())
+        })
+        .await
     }
 
     /// Joins the batch with what this transaction has changed, if it `writes`, and returns the
@@ -505,8 +538,11 @@ impl<'s> Tx<'s> {
         if writes && self.state.sets.written > 0 {
             self.committing();
         }
-        let outcome =
-            if mutant!(MembersReportEarly) { LeaderOutcome::Known(Ok(()), None) } else { batch.outcome().await };
+        let outcome = if mutant!(MembersReportEarly) {
+            LeaderOutcome::Known(Ok(()), None)
+        } else {
+            self.outcome_of(&batch).await
+        };
         let result = match outcome {
             LeaderOutcome::Known(result, culprit) => {
                 if let (Err(stop), Some(name)) = (result, culprit) {
@@ -787,10 +823,23 @@ impl Tx<'_> {
     pub(crate) fn end(&mut self, outcome: Outcome) {
         // The release comes before the event, so that the event has the whole cost.
         self.release();
+        self.finish_batch(outcome);
         if matches!(outcome, Outcome::Committed | Outcome::UserAbort) {
-            self.state.give_turns_back(self.lane, true);
+            // A member has no lock whose release the next turn would wait for.
+            self.state.give_turns_back(self.lane, self.member_of.is_none());
         }
         self.tell(outcome);
+    }
+
+    /// Tells the members of the batch that this transaction leads, if it leads one, how it has
+    /// ended.
+    fn finish_batch(&mut self, outcome: Outcome) {
+        let Some(batch) = self.leads.take() else { return };
+        batch.finish(match outcome {
+            Outcome::Committed | Outcome::UserAbort => LeaderOutcome::Known(Ok(()), None),
+            Outcome::Unknown => LeaderOutcome::Left,
+            Outcome::Aborted(_) | Outcome::Failed(_) => LeaderOutcome::Known(Err(Abort::Dropped.into()), None),
+        });
     }
 
     /// Keeps the keys for which slots may have been linked, if this transaction has not heard which
@@ -926,12 +975,7 @@ impl Drop for Tx<'_> {
             self.state.protocol.leave(self, log);
             outcome = Outcome::Unknown;
         }
-        if let Some(batch) = self.leads.take() {
-            batch.finish(match outcome {
-                Outcome::Unknown => LeaderOutcome::Left,
-                _ => LeaderOutcome::Known(Err(Abort::Dropped.into()), None),
-            });
-        }
+        self.finish_batch(outcome);
         if self.has_joined {
             // The batch has what this transaction has changed, and the leader's commit decides.
             outcome = Outcome::Unknown;
@@ -939,6 +983,7 @@ impl Drop for Tx<'_> {
         self.release();
         if !self.finished {
             self.tell(outcome);
+            self.state.give_turns_back(self.lane, false);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use remora::floors::record::Version;
 use remora::floors::txn::mutant::{self, Mutant};
+use remora::floors::txn::{Ford, Primitives};
 use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
 use remora::{
@@ -58,7 +59,12 @@ impl Commits {
 }
 
 fn protocols() -> impl Iterator<Item = Protocol> {
-    Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable())
+    // Where a commit is awaited to its end, a leader may be dropped behind its commit point.
+    let awaited = [
+        Protocol::Occ(Primitives::DRTM_H_ONE_SIDED),
+        Protocol::Ford(Ford { background_release: false, ..Ford::WHOLE }),
+    ];
+    Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()).chain(awaited)
 }
 
 fn counter(protocol: Protocol, seed: u64) -> (Cluster, Table<u64, Row>, Worker) {

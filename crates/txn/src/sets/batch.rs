@@ -87,7 +87,7 @@ impl Sets {
             };
             is_read && is_current && (can_change || !writes)
         };
-        if !batch.is_open || !self.scans.is_empty() || !self.edits.is_empty() || !items.iter().all(can) {
+        if !batch.is_open || !self.edits.is_empty() || !items.iter().all(can) {
             return false;
         }
         for item in items.iter().filter(|item| writes && item.is_written()) {
