@@ -22,10 +22,10 @@
 //!    validation know nothing of turns.
 //! 2. **Who stands in line holds no lock**, so that waits for turns and waits for locks make no
 //!    circle.
-//! 3. **Turns are taken in the order of records' names**, and given back where that order would be
-//!    broken. So waits for turns make no circle among themselves.
-//! 4. **A turn lapses.** The first in line goes on without it when it has taken many times as long
-//!    as turns do: a closure may wait for another transaction that stands in the line behind it.
+//! 3. **A coroutine takes turns in the order of records' names.** If it needs an earlier one, it
+//!    first gives the later ones back. So waits for turns make no circle among themselves.
+//! 4. **A turn lapses.** If it takes far longer than usual, the first in line goes on without it: a
+//!    closure may wait for another transaction that stands in the line behind it.
 //!
 //! # Streaks and pauses
 //!
@@ -37,10 +37,10 @@
 //! did.)
 //!
 //! The bound is a streak's time for each other client that was found to hold the lock lately. That
-//! number is the same for all clients, once each has met the others. (What a client knows of its
-//! own success is not: one that always succeeds would stop to pause, and one that never does would
-//! wait ever longer.) A client that meets no other one listens now and then, for an eighth of a
-//! streak's time: otherwise it would never let another one in.
+//! number is the same for all clients, once each has met the others. How often a client itself has
+//! found the lock free is not the same: a client that always does would stop to pause, and one that
+//! never does would wait ever longer. A client that meets no other one listens now and then, for an
+//! eighth of a streak's time: otherwise it would never let another one in.
 
 use std::array;
 use std::cell::{Cell, RefCell};

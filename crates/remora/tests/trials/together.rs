@@ -2,6 +2,7 @@
 //! gets its own answer.
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -297,6 +298,44 @@ fn the_limit_of_one_is_not_that_of_others() {
         assert!(commits.joined() > 0);
         drop(worker);
         assert_counted(&cluster, &rows, 20 * (COROUTINES as u64 - 1));
+    }
+}
+
+/// A coroutine begins to count, is not polled any more, and waits until all others have counted.
+/// They may be members of its batch, or stand behind it.
+#[test]
+fn members_outlive_a_leader_that_is_not_polled() {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
+        for polls in 0..30 {
+            let (cluster, rows, mut worker) = counter(protocol, 6);
+            let left = Cell::new(COROUTINES - 1);
+            let counted = worker.run(async |number, session| {
+                let mut counted = 0;
+                if number > 0 {
+                    for _ in 0..3 {
+                        match count(session, &rows).await {
+                            Ok(()) => counted += 1,
+                            Err(Error::Unknown(_) | Error::Aborted(_)) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                    left.set(left.get() - 1);
+                    return (counted, 3);
+                }
+                let mut counting = pin!(count(session, &rows));
+                if cut_off(counting.as_mut(), polls).await.is_none() {
+                    while left.get() > 0 {
+                        others_run().await;
+                    }
+                    counting.await.unwrap();
+                }
+                (1, 1)
+            });
+            drop(worker);
+            let (least, most) = counted.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            let found = counts(&cluster, &rows)[0];
+            assert!((least..=most).contains(&found), "{protocol:?}, {polls} polls: {found} of {least} to {most}");
+        }
     }
 }
 
