@@ -13,10 +13,10 @@
 //! - There is no deadlock, since no transaction waits for a lock without bound.
 //! - Application code never sees a torn record.
 //!
-//! A closure may run several times, and may see a combination of records that no committed state
-//! has. So it must have no effect outside of the transaction, and must not panic or loop on such a
-//! state. What the closure returned counts only once its reads have been validated, even if it is
-//! an error of its own.
+//! A closure may run several times, and may see values and combinations of records that no
+//! committed state has. So it must have no effect outside of the transaction, and must not panic or
+//! loop on such a state. What the closure returned counts only once its reads have been validated,
+//! even if it is an error of its own.
 
 #![cfg_attr(
     not(feature = "mutants"),
