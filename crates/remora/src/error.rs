@@ -104,6 +104,17 @@ impl Named {
         Named(Some(Box::new((table.to_owned(), key.to_owned()))))
     }
 
+    /// Names another record, in the same memory if there is any.
+    pub(crate) fn rename(&mut self, table: &str, key: &[u8]) {
+        const ROOM: usize = 64;
+        let room = || Box::new((String::with_capacity(ROOM), Vec::with_capacity(ROOM)));
+        let (of_table, of_key) = &mut **self.0.get_or_insert_with(room);
+        of_table.clear();
+        of_table.push_str(table);
+        of_key.clear();
+        of_key.extend_from_slice(key);
+    }
+
     pub(crate) fn of(name: Option<(&remora_index::Table, remora_record::Key)>) -> Named {
         name.map_or(Named::default(), |(table, key)| Named::new(table.name(), key.bytes()))
     }

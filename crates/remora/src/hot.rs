@@ -115,15 +115,18 @@ impl HotRecords {
     fn counts(&mut self, table: &str, key: &[u8]) -> &mut HotRecord {
         let is_it = |one: &HotRecord| one.record.table() == Some(table) && one.record.key() == Some(key);
         let at = self.0.iter().position(is_it).unwrap_or_else(|| {
-            let record = Named::new(table, key);
-            let new = HotRecord { record, locked: 0, changed: 0, otherwise: 0, stood: 0, stood_for: Duration::ZERO };
-            if self.0.len() < RECORDS {
-                self.0.push(new);
-                return self.0.len() - 1;
-            }
-            let coldest = (0..RECORDS).min_by_key(|at| self.0[*at].weight()).unwrap_or(0);
-            self.0[coldest] = new;
-            coldest
+            let new =
+                |record| HotRecord { record, locked: 0, changed: 0, otherwise: 0, stood: 0, stood_for: Duration::ZERO };
+            let at = if self.0.len() < RECORDS {
+                self.0.push(new(Named::default()));
+                self.0.len() - 1
+            } else {
+                (0..RECORDS).min_by_key(|at| self.0[*at].weight()).unwrap_or(0)
+            };
+            let mut record = std::mem::take(&mut self.0[at].record);
+            record.rename(table, key);
+            self.0[at] = new(record);
+            at
         });
         &mut self.0[at]
     }

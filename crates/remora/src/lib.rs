@@ -131,9 +131,9 @@
 //! 1. A closure may run several times. So its effects outside of the transaction, if it has any,
 //!    must be harmless when they are repeated.
 //! 2. A closure may see values and combinations of records that no committed state has: another
-//!    transaction may have committed in between, or another coroutine's transaction, with which this
-//!    one would have committed together, may abort. So it must neither panic nor loop on a state
-//!    that should be impossible. The transaction does not commit then.
+//!    transaction may have committed in between, or another coroutine's transaction, with which
+//!    this one would have committed together, may abort. So it must neither panic nor loop on a
+//!    state that should be impossible. The transaction does not commit then.
 //! 3. What a closure returns counts only once its reads have been validated. That holds for its own
 //!    errors too: [`Error::User`] means that the state which made the closure give up was real.
 //! 4. A closure must not block its thread: the worker's other coroutines would stand still, and
