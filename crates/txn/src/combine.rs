@@ -17,21 +17,22 @@
 //! # Invariants
 //!
 //! 1. **Members stand right behind the leader** in the serial order, in the order in which they
-//! have joined. A member joins only if what it has got is still what the batch has. So it has read
-//! what the one before it left. 2. **The leader's commit is the members' commit.** The leader
-//! validates, or has locked, each record that a member has. A member changes only records that the
-//! leader changes, too, so that they are locked and logged. A member reports nothing before the
-//! leader's outcome is known. 3. **Each member's change is a version of its own.** The commit
-//! installs the last one, and no memory node ever has the versions before it. So histories tell the
-//! members apart. 4. **Memory nodes know nothing of a member**: no lock, log entry or id. If its
-//! client dies, recovery decides about the leader, and with it about its members. If the outcome is
-//! unknown, a member names the leader. An attempt that the program has asked for its id joins no
-//! batch. 5. **The leader waits for no member.** It yields twice, so that each coroutine that it
-//! has called runs at least once. A coroutine that has not joined by then has to commit by itself.
+//!    have joined. A member joins only if each version that it has got is still the newest in the
+//!    batch. So it has read what the one before it left.
+//! 2. **The leader's commit is the members' commit.** The leader validates, or has locked, each
+//!    record that a member has. A member changes only records that the leader changes, too, so that
+//!    they are locked and logged. A member reports nothing before the leader's outcome is known.
+//! 3. **Each member's change is a version of its own.** The commit installs the last one, and no
+//!    memory node ever has the versions before it. So histories tell the members apart.
+//! 4. **Memory nodes know nothing of a member**: no lock, log entry or id. If its client dies,
+//!    recovery decides about the leader, and with it about its members. If the outcome is unknown,
+//!    a member names the leader. An attempt that the program has asked for its id joins no batch.
+//! 5. **The leader waits for no member.** It yields twice, so that each coroutine that it has
+//!    called runs at least once. A coroutine that has not joined by then has to commit by itself.
 //! 6. **A member does not wait without end.** A program may keep the leader's coroutine from
-//! running. Then a member gives the batch up, or finds out what the leader's log says. 7. **What
-//! the leader has not committed decides nothing.** A member that stops or panics instead of joining
-//! may have done so because of a value that never will be, and runs again by itself.
+//!    running. Then a member gives the batch up, or finds out what the leader's log says.
+//! 7. **What the leader has not committed decides nothing.** A member that stops or panics instead
+//!    of joining may have done so because of a value that never will be, and runs again by itself.
 
 use std::cell::RefCell;
 use std::rc::Rc;
