@@ -91,6 +91,13 @@ pub(crate) struct Batch {
     waiting: Vec<Waker>,
 }
 
+impl Batch {
+    /// Returns the number of a key's record, if the batch has it.
+    pub(crate) fn find(&self, table: TableId, key: &[u64]) -> Option<usize> {
+        self.records.iter().position(|record| record.table == table && record.key.of(&self.words) == key)
+    }
+}
+
 /// A batch that its leader and its members share.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedBatch(Rc<RefCell<Batch>>);

@@ -21,7 +21,7 @@ use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
 use crate::state::{Lease, SessionConfig, State, Tried};
 use crate::turns::Stood;
-use crate::tx::{Attempt, Decision, Tx, stand};
+use crate::tx::{Attempt, Decision, Tx};
 
 /// How a session runs one transaction, and how long it retries it.
 #[derive(Clone, Copy, Debug)]
@@ -264,7 +264,7 @@ impl Session {
                 return;
             }
             let other = persistence.last.and_then(|abort| self.state.other_holder(abort));
-            let State { sets, spec, turns, contested, wants, called_to, is_alone, stood, .. } = &mut self.state;
+            let State { sets, spec, turns, contested, .. } = &mut self.state;
             match persistence.last.and_then(|abort| sets.contested(abort.into(), spec.locks_reads)) {
                 Some(name) => {
                     turns.failed(lane, name, other);
@@ -273,14 +273,9 @@ impl Session {
                     // A holder that stays may be dead. To ask for its lock at the usual pace until
                     // it is recovered would only cost other clients time.
                     let bound = if persistence.is_held() { persistence.pause(trial.attempt.number) } else { 0 };
-                    wants.clear();
-                    if !*is_alone {
-                        sets.names(wants);
-                    }
-                    let ended = stand(turns, lane, contested, wants, until, stood).await;
-                    match ended {
-                        Stood::Called(batch) => *called_to = Some(batch),
-                        Stood::Not | Stood::HasTurns => turns.pause(lane, bound, until).await,
+                    match self.state.stand_in_line(lane, true, until).await {
+                        Stood::Called(batch) => self.state.called_to = Some(batch),
+                        Stood::Not | Stood::HasTurns => self.state.turns.pause(lane, bound, until).await,
                         // The next attempt fails, because the deadline has passed.
                         Stood::Late(_) => {}
                     }

@@ -23,7 +23,7 @@ use crate::protocol::{Check, Protocol};
 use crate::recovery::Departed;
 use crate::sets::Sets;
 use crate::shared::SharedLocks;
-use crate::turns::Turns;
+use crate::turns::{Stood, Turns};
 use crate::vcache::VersionCache;
 use crate::words::Name;
 
@@ -224,6 +224,21 @@ impl State {
         let Abort::Locked(lock) = abort else { return None };
         let owner = lock.holder().map_or(u32::MAX, |holder| holder.owner());
         (owner != self.owner).then_some(owner)
+    }
+
+    /// Stands in line for the records in [`State::contested`], until this time at most, and notes
+    /// how long that took. A transaction that `may_join` others can be called to their batch.
+    pub(crate) async fn stand_in_line(&mut self, lane: &Lane, may_join: bool, until: Nanos) -> Stood {
+        self.wants.clear();
+        if may_join && !self.is_alone {
+            self.sets.names(&mut self.wants);
+        }
+        let (began, first) = (lane.now(), self.contested.first().copied());
+        let ended = self.turns.take(lane, &mut self.contested, &self.wants, until).await;
+        if !matches!(ended, Stood::Not) {
+            self.stood = (self.stood.0 + (lane.now() - began), first);
+        }
+        ended
     }
 
     /// Gives the turns of this session at hot records back, if it has any.

@@ -23,8 +23,8 @@ use crate::rpc::Code;
 use crate::sets::{Intent, Item, Lock, Part, Sets, Slot, locks, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
-use crate::turns::{Stood, Turns};
-use crate::words::{Name, Span};
+use crate::turns::Stood;
+use crate::words::Span;
 
 /// One attempt of a transaction, while it runs. [`Session::transact`](crate::Session::transact)
 /// makes it and also commits it. [`Session::begin`](crate::Session::begin) makes one that the
@@ -310,20 +310,16 @@ impl<'s> Tx<'s> {
     #[cold]
     async fn follow_others(&mut self) -> Result<bool, Stop> {
         if self.member_of.is_none() && self.state.called_to.is_none() {
-            let State { sets, spec, contested, wants, turns, is_alone, stood, .. } = &mut *self.state;
+            let State { sets, spec, contested, .. } = &mut *self.state;
             sets.contests(spec.locks_reads, contested);
-            wants.clear();
-            if !*is_alone && !self.is_id_known.get() {
-                sets.names(wants);
-            }
-            let ended = stand(turns, self.lane, contested, wants, self.attempt.until, stood).await;
-            match ended {
+            let (until, may_join) = (self.attempt.until, !self.is_id_known.get());
+            match self.state.stand_in_line(self.lane, may_join, until).await {
                 Stood::Not => {}
                 // An attempt that has its turns has paused already.
-                Stood::HasTurns => turns.pause(self.lane, 0, self.attempt.until).await,
+                Stood::HasTurns => self.state.turns.pause(self.lane, 0, until).await,
                 Stood::Late(name) => {
                     let late = Limit::Deadline.into();
-                    sets.note_named(name, late);
+                    self.state.sets.note_named(name, late);
                     return Err(late);
                 }
                 Stood::Called(batch) => self.state.called_to = Some(batch),
@@ -493,15 +489,11 @@ impl<'s> Tx<'s> {
         // turns all have run.
         self.lane.yield_now().await;
         self.lane.yield_now().await;
-        let Some(batch) = &self.leads else { return Ok(()) };
+        // If a member has given the batch up, because this coroutine has not run for long, all
+        // members have that outcome, whatever becomes of this transaction.
+        self.leads.take_if(|batch| batch.with(|batch| !std::mem::take(&mut batch.is_open)));
         let sets = &mut self.state.sets;
-        batch.with(|batch| {
-            // A member may have given the batch up, if this coroutine has not run for long.
-            if !std::mem::take(&mut batch.is_open) {
-                return Ok(());
-            }
-            sets.gather(batch)
-        })
+        self.leads.as_ref().map_or(Ok(()), |batch| batch.with(|batch| sets.gather(batch)))
     }
 
     /// Waits for the outcome of the leader's commit, but not without end: a program may keep the
@@ -799,23 +791,6 @@ impl<'s> Tx<'s> {
             }
         }
     }
-}
-
-/// Takes turns ([`Turns::take`]), and notes how long that took, and at which record.
-pub(crate) async fn stand(
-    turns: &Turns,
-    lane: &Lane,
-    contested: &mut Vec<Name>,
-    wants: &[Name],
-    until: Nanos,
-    stood: &mut (Nanos, Option<Name>),
-) -> Stood {
-    let (began, first) = (lane.now(), contested.first().copied());
-    let ended = turns.take(lane, contested, wants, until).await;
-    if !matches!(ended, Stood::Not) {
-        *stood = (stood.0 + (lane.now() - began), first);
-    }
-    ended
 }
 
 impl Tx<'_> {

@@ -43,18 +43,16 @@ impl Sets {
     /// if the batch does not have one of them.
     pub(crate) fn adopt(&mut self, batch: &Batch) -> bool {
         let Sets { items, arena, fetched, .. } = self;
-        let of_batch = |item: &Item, arena: &[u64]| {
-            let is_it =
-                |record: &&BatchRecord| record.table == item.table && record.key.of(&batch.words) == item.key.of(arena);
-            batch.records.iter().find(is_it).copied()
-        };
         let is_new = |item: &Item| !matches!(item.fetch, Fetch::Here | Fetch::Absent) || item.renamed;
-        let can = |item: &Item| !item.seen && item.intent != Intent::Delete && of_batch(item, arena).is_some();
+        let can = |item: &Item| {
+            !item.seen && item.intent != Intent::Delete && batch.find(item.table, item.key.of(arena)).is_some()
+        };
         if !items.iter().filter(|item| is_new(item)).all(can) {
             return false;
         }
         for item in items.iter_mut().filter(|item| is_new(item)) {
-            let Some(record) = of_batch(item, arena) else { continue };
+            let Some(at) = batch.find(item.table, item.key.of(arena)) else { continue };
+            let record = batch.records[at];
             (item.fetch, item.has, item.part, item.of_batch) = (Fetch::Here, Part::Whole, Part::Whole, true);
             (item.seen, item.existed, item.present) = (true, true, true);
             item.version = record.version;
@@ -71,13 +69,9 @@ impl Sets {
     /// ([`combine`](crate::combine), invariants 1 and 2).
     pub(crate) fn join(&self, batch: &mut Batch, writes: bool) -> bool {
         let Sets { items, arena, .. } = self;
-        let of_batch = |item: &Item, batch: &Batch| {
-            let is_it =
-                |record: &BatchRecord| record.table == item.table && record.key.of(&batch.words) == item.key.of(arena);
-            batch.records.iter().position(is_it)
-        };
         let can = |item: &Item| {
-            let Some(record) = of_batch(item, batch).map(|at| &batch.records[at]) else { return false };
+            let Some(at) = batch.find(item.table, item.key.of(arena)) else { return false };
+            let record = &batch.records[at];
             let is_read = matches!(item.fetch, Fetch::Here) && !item.renamed;
             let is_current = record.version == item.version || mutant!(JoinUnchecked);
             let can_change = match item.change {
@@ -91,7 +85,7 @@ impl Sets {
             return false;
         }
         for item in items.iter().filter(|item| writes && item.is_written()) {
-            let Some(at) = of_batch(item, batch) else { continue };
+            let Some(at) = batch.find(item.table, item.key.of(arena)) else { continue };
             let from = batch.words.len() as u32;
             batch.words.extend_from_slice(item.value.of(arena));
             let record = &mut batch.records[at];
