@@ -438,7 +438,7 @@ fn with_a_minority_nothing_is_changed() {
     let here = open(&at(&minority, Duration::from_secs(1))).unwrap();
     let there = open(&at(&majority, PATIENCE)).unwrap();
     join(&here, 1);
-    there.change(|all| all.join_controller(2, 1, there.process())).unwrap();
+    there.change(|all| all.join_controller(Ok(2), 1, there.process())).unwrap();
     let node = NodeSet::default().with(NodeId(1));
     until("the generation", PATIENCE, || here.generation() == 2);
 
@@ -491,7 +491,7 @@ fn controllers_race_and_each_epoch_begins_once() {
                     if here.look(|all| all.standing(controller)).unwrap() != Some(Standing::Alive) {
                         // It joins as a new incarnation, as soon as it may.
                         controller += CONTROLLERS;
-                        here.change(|all| all.join_controller(controller, 1, here.process())).unwrap();
+                        here.change(|all| all.join_controller(Ok(controller), 1, here.process())).unwrap();
                         continue;
                     }
                     let node = NodeId(u16::try_from(here.look(Membership::epoch).unwrap()).unwrap());

@@ -183,7 +183,7 @@ fn who_is_cut_off_reads_nothing_of_the_epoch_that_has_ended() {
     let others = as_another_process(&cluster, &server, LEASE);
     let others = others.configuration().unwrap();
     let controller = 1_000;
-    let came = others.change(|all| all.join_controller(controller, LEASE.as_nanos() as u64, others.process()));
+    let came = others.change(|all| all.join_controller(Ok(controller), LEASE.as_nanos() as u64, others.process()));
     came.unwrap();
     let finished = AtomicBool::new(false);
     let (may_go_on, ran) = thread::scope(|scope| {

@@ -28,6 +28,10 @@ pub enum Abort {
     /// The program gave the transaction up, or dropped it, before its outcome was decided.
     #[error("the transaction was given up before it was decided")]
     Dropped,
+    /// The transaction has read a record and wants to change it, and another transaction of its
+    /// client has its turn at the record. It makes way, and stands in line.
+    #[error("a record is wanted by other transactions of this client, and one of them has its turn")]
+    OutOfTurn,
 }
 
 impl Abort {
@@ -40,6 +44,7 @@ impl Abort {
             Abort::Torn => "torn_read",
             Abort::Late => "lease_run_out",
             Abort::Dropped => "dropped",
+            Abort::OutOfTurn => "out_of_turn",
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The limits of this crate: how many records, nodes, attempts and nanoseconds a transaction may
 //! take.
 
+use remora_node::limits::FRAME_BYTES_MAX;
+
 /// Largest number of records that one transaction reads and writes.
 pub const SET_MAX: usize = 4096;
 /// Largest number of memory nodes that the log of one transaction goes to.
@@ -48,6 +50,9 @@ pub const STREAK_MAX: u32 = 16;
 pub const MEMBERS_MAX: usize = 63;
 /// Largest number of records that a transaction names if it is to commit together with others.
 pub const MEMBER_RECORDS_MAX: usize = 16;
+/// Number of words of a log entry that transactions take together that commit as one, if members
+/// bring records along. So the leader's entry stays below the largest one.
+pub const LOG_WORDS_SHARED: usize = FRAME_BYTES_MAX / 8 / 2;
 /// Largest length of a streak that a client assumes before it has had one, in nanoseconds.
 pub const FIRST_STREAK_NS: u64 = 100_000;
 /// Number of streaks after which a client listens for others that want the record, if it has met

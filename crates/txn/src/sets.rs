@@ -3,6 +3,8 @@
 
 mod batch;
 
+pub(crate) use batch::Adopted;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -211,6 +213,8 @@ pub(crate) struct Item {
     pub(crate) change: Change,
     /// Whether the record is of the batch whose member this transaction is.
     of_batch: bool,
+    /// Whether a member of this transaction's batch has brought the record along.
+    brought: bool,
     /// How many members of a batch have changed the record behind this transaction (`combine.rs`).
     pub(crate) further_changes: u32,
     pub(crate) place: Option<Place>,
@@ -278,6 +282,7 @@ impl Item {
             value_bytes: 0,
             change: Change::No,
             of_batch: false,
+            brought: false,
             further_changes: 0,
             place: None,
             prepared: false,
@@ -333,6 +338,14 @@ impl Item {
     #[inline]
     fn is_whole(&self) -> bool {
         self.has == Part::Whole || !self.existed
+    }
+
+    /// Returns whether the record is present, was read as a whole, and stays where it is. A batch
+    /// can have only such records.
+    fn is_plain(&self) -> bool {
+        let stays = !self.structural && self.twin == 0 && self.moved_to == 0 && !self.renamed;
+        let is_here = matches!(self.fetch, Fetch::Here) && self.existed && self.present && self.is_whole();
+        stays && is_here && matches!(self.change, Change::No | Change::Update)
     }
 
     /// Returns why the record can be neither inserted nor deleted now: it is of a batch, whose
@@ -822,14 +835,15 @@ impl Sets {
         is_wanted.then(|| item.name())
     }
 
-    /// Lists the records that are named for a change, or all if reads take locks. Lists none if the
-    /// transaction has fetched a record already.
-    pub(crate) fn contests(&self, locks_reads: bool, names: &mut Vec<Name>) {
+    /// Lists the records that are named for a change or that the session `reads_first`, or all if
+    /// reads take locks. Lists none if the transaction has fetched a record already.
+    pub(crate) fn contests(&self, locks_reads: bool, reads_first: Option<Name>, names: &mut Vec<Name>) {
         names.clear();
         if self.items.iter().any(|item| item.was_fetched() || item.lock != Lock::No) {
             return;
         }
-        for item in self.items.iter().filter(|item| locks_reads || item.intent != Intent::Read) {
+        let changes = |item: &&Item| item.intent != Intent::Read || reads_first == Some(item.name());
+        for item in self.items.iter().filter(|item| locks_reads || changes(item)) {
             names.push(item.name());
             // An insert also changes the header of its chain.
             let table = self.table(item.table);
@@ -841,12 +855,13 @@ impl Sets {
     }
 
     /// Lists the names of all records that the transaction has named. Lists none if they are too
-    /// many for a member of a batch.
-    pub(crate) fn names(&self, names: &mut Vec<Name>) {
+    /// many for a member of a batch. Returns whether the transaction only reads and updates.
+    pub(crate) fn names(&self, names: &mut Vec<Name>) -> bool {
         names.clear();
         if self.items.len() <= MEMBER_RECORDS_MAX {
             names.extend(self.items.iter().map(Item::name));
         }
+        self.items.iter().all(|item| matches!(item.intent, Intent::Read | Intent::Update))
     }
 
     /// Returns the name of the record that was the reason of a stop, if it was noted.
@@ -1193,7 +1208,8 @@ impl Sets {
     }
 
     pub(crate) fn accesses(&self) -> impl Iterator<Item = Access<'_>> {
-        let is_told = |item: &Item| !item.structural && matches!(item.fetch, Fetch::Here | Fetch::Absent);
+        let is_told =
+            |item: &Item| !item.structural && !item.brought && matches!(item.fetch, Fetch::Here | Fetch::Absent);
         let others = self.others();
         let told = move |(number, item): &(usize, &Item)| is_told(item) && !others.contains(number);
         self.items.iter().enumerate().filter(told).map(|(_, item)| {

@@ -17,7 +17,7 @@ use remora_record::{Key, LockWord, TransactionId, Version};
 use crate::combine::SharedBatch;
 use crate::error::{Abort, Limit, Stop};
 use crate::event::Observer;
-use crate::limits::MEMBER_RECORDS_MAX;
+use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX};
 use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Check, Protocol};
 use crate::recovery::Departed;
@@ -145,6 +145,10 @@ pub(crate) struct State {
     pub(crate) turns: Turns,
     /// Records at which the next attempt waits for its turn.
     pub(crate) contested: Vec<Name>,
+    /// The record that a transaction of this session was last to change after it had read it,
+    /// when it was not its turn. While the record has a line, the session's next transaction stands
+    /// in it before it reads the record. If that one does not change it, this is forgotten.
+    pub(crate) reads_first: Option<Name>,
     /// All records that it wants.
     pub(crate) wants: Vec<Name>,
     /// How long the session has stood in line since its last event, and where last.
@@ -203,6 +207,7 @@ impl State {
             shared: config.shared,
             turns: config.turns,
             contested: Vec::with_capacity(MEMBER_RECORDS_MAX),
+            reads_first: None,
             wants: Vec::with_capacity(MEMBER_RECORDS_MAX),
             stood: (0, None),
             called_to: None,
@@ -230,15 +235,23 @@ impl State {
     /// how long that took. A transaction that `may_join` others can be called to their batch.
     pub(crate) async fn stand_in_line(&mut self, lane: &Lane, may_join: bool, until: Nanos) -> Stood {
         self.wants.clear();
+        let mut brings = false;
         if may_join && !self.is_alone {
-            self.sets.names(&mut self.wants);
+            brings = self.sets.names(&mut self.wants) && self.members_bring();
         }
         let (began, first) = (lane.now(), self.contested.first().copied());
-        let ended = self.turns.take(lane, &mut self.contested, &self.wants, until).await;
+        let ended = self.turns.take(lane, &mut self.contested, (&self.wants, brings), until).await;
         if !matches!(ended, Stood::Not) {
             self.stood = (self.stood.0 + (lane.now() - began), first);
         }
         ended
+    }
+
+    /// Returns whether members of a batch may bring records along: where the commit takes the locks
+    /// (`combine.rs`, invariant 8), and its log entry cannot go to too many nodes.
+    pub(crate) fn members_bring(&self) -> bool {
+        let locks_early = self.spec.discipline.is_in_place() || self.spec.locks_reads;
+        !locks_early && usize::from(self.nodes.count()) <= LOG_NODES_MAX && !mutant!(ValidateWithLocks)
     }
 
     /// Gives the turns of this session at hot records back, if it has any.

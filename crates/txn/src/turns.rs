@@ -13,7 +13,10 @@
 //!
 //! A record has a line only while it is hot: from the first transaction that aborts there until
 //! some time after the last coroutine has stood in it. As long as there is a line, transactions
-//! that name the record for a change stand in it before they send anything.
+//! that name the record for a change stand in it before they send anything. A transaction that has
+//! read the record first, and then wants to change it, makes way to the one whose turn it is: it
+//! aborts before it commits, and stands in line. Otherwise it would always win, because it has read
+//! the record later than one that waited for its turn, and the others would wait for ever.
 //!
 //! # Invariants
 //!
@@ -100,13 +103,18 @@ struct Place {
     /// The records that its transaction wants, while it stands in a line. Empty if it does not
     /// commit together with others.
     wants: Vec<Name>,
+    /// Whether its transaction can bring records along that a batch does not have.
+    brings: bool,
+    /// The records at which its transaction has had its turn.
+    had: Vec<Name>,
     /// The batch that it may join.
     called_to: Option<SharedBatch>,
 }
 
 impl Place {
     fn new() -> Place {
-        Place { alarm: 0, wants: Vec::with_capacity(MEMBER_RECORDS_MAX), called_to: None }
+        let names = || Vec::with_capacity(MEMBER_RECORDS_MAX);
+        Place { alarm: 0, wants: names(), brings: false, had: names(), called_to: None }
     }
 }
 
@@ -134,7 +142,13 @@ impl OpenLines {
             if self.open == self.lines.len() {
                 self.lines.push(Line::new());
             }
-            self.lines[self.open].reopen(name);
+            let (open, closed) = self.lines.split_at_mut(self.open);
+            closed[0].reopen(name);
+            // What is hot may have moved: from a leaf that was split, for example.
+            let of_table = open.iter().filter(|line| line.name.0 == name.0);
+            if let Some(known) = of_table.max_by_key(|line| line.used) {
+                closed[0].expect_as(known);
+            }
             self.open += 1;
             self.open - 1
         });
@@ -188,6 +202,13 @@ impl Line {
         waiting.clear();
         others.clear();
         *self = Line { name, waiting, others, ..Line::default() };
+    }
+
+    /// Expects the same clients here as at another record of the table, and as long streaks, until
+    /// it is known better.
+    fn expect_as(&mut self, other: &Line) {
+        self.others.extend_from_slice(&other.others);
+        (self.takes, self.streak_takes) = (other.takes, other.streak_takes);
     }
 
     fn is_turn_of(&self, lane: LaneId) -> bool {
@@ -319,6 +340,7 @@ impl Turns {
     pub(crate) fn give_back(&self, lane: &Lane, committed: Option<Option<Ticket>>) {
         let now = lane.now();
         self.with(|lines| {
+            lines.places[usize::from(lane.id().0)].had.clear();
             for line in lines.open() {
                 let Some((_, since)) = line.turn.filter(|(holder, _)| *holder == lane.id()) else { continue };
                 if let Some(unlock) = committed {
@@ -334,8 +356,14 @@ impl Turns {
     /// Takes the turns at those of these records that have lines, beside the turns that the lane
     /// has. Waits until this time at most. The list is empty afterwards. `wants` are all the
     /// records that the transaction wants, if it may commit together with others, and is empty
-    /// otherwise.
-    pub(crate) async fn take(&self, lane: &Lane, names: &mut Vec<Name>, wants: &[Name], until: Nanos) -> Stood {
+    /// otherwise. If the transaction `brings` records along, a batch need not have all of them.
+    pub(crate) async fn take(
+        &self,
+        lane: &Lane,
+        names: &mut Vec<Name>,
+        (wants, brings): (&[Name], bool),
+        until: Nanos,
+    ) -> Stood {
         let me = lane.id();
         self.with(|lines| {
             names.retain(|name| lines.find(*name).is_some());
@@ -354,9 +382,10 @@ impl Turns {
         let stood = if names.is_empty() { Stood::Not } else { Stood::HasTurns };
         if !names.is_empty() {
             self.with(|lines| {
-                let known = &mut lines.places[usize::from(me.0)].wants;
-                known.clear();
-                known.extend_from_slice(wants);
+                let place = &mut lines.places[usize::from(me.0)];
+                place.wants.clear();
+                place.wants.extend_from_slice(wants);
+                place.brings = brings;
             });
         }
         while let Some(name) = names.pop() {
@@ -386,10 +415,27 @@ impl Turns {
         }
     }
 
+    /// Returns whether another lane has its turn at a record, and this one has not had it. (A turn
+    /// that has lapsed leaves two that may go on.)
+    pub(crate) fn is_turn_of_another(&self, lane: &Lane, name: Name) -> bool {
+        self.with(|lines| {
+            let had = lines.places[usize::from(lane.id().0)].had.contains(&name);
+            !had && lines.find(name).is_some_and(|line| line.turn.is_some() && !line.is_turn_of(lane.id()))
+        })
+    }
+
     /// Returns whether anybody stands behind this lane where it has its turn.
     pub(crate) fn is_followed(&self, lane: &Lane) -> bool {
         let me = lane.id();
         self.with(|lines| lines.open().iter().any(|line| line.is_turn_of(me) && !line.waiting.is_empty()))
+    }
+
+    /// Returns how long an attempt takes that commits, at the records where the lane has its turn.
+    pub(crate) fn attempt_takes(&self, lane: &Lane) -> Nanos {
+        let me = lane.id();
+        let takes =
+            |lines: &mut OpenLines| lines.open().iter().filter(|line| line.is_turn_of(me)).map(|line| line.takes).max();
+        self.with(takes).unwrap_or(0).clamp(FIRST_STREAK_NS, TURN_LAPSE_NS)
     }
 
     /// Returns a batch that is not used.
@@ -402,18 +448,21 @@ impl Turns {
         batches[batches.len() - 1].clone()
     }
 
-    /// Calls the lanes that stand in line behind this one, and want only records of the batch.
-    /// Returns whether it has called any.
+    /// Calls the lanes that stand in line behind this one, and want only records of the batch or
+    /// bring the others along. Returns whether it has called any.
     pub(crate) fn call(&self, lane: &Lane, batch: &SharedBatch) -> bool {
         let me = lane.id();
         let mut left = MEMBERS_MAX;
         self.with(|lines| {
             let OpenLines { lines, open, places } = lines;
+            let has_room = batch.with(|batch| batch.room > 0);
             for line in lines[..*open].iter_mut().filter(|line| line.is_turn_of(me)) {
+                let name = line.name;
                 line.waiting.retain_mut(|(lane, waker)| {
                     let place = &mut places[usize::from(lane.0)];
-                    let has = |want: &Name| batch.with(|batch| batch.records.iter().any(|record| record.name == *want));
-                    if left == 0 || place.wants.is_empty() || !place.wants.iter().all(has) {
+                    let has = |want: &Name| batch.with(|batch| batch.shares(*want));
+                    let can = if has_room && place.brings { has(&name) } else { place.wants.iter().all(has) };
+                    if left == 0 || place.wants.is_empty() || !can {
                         return true;
                     }
                     left -= 1;
@@ -517,7 +566,13 @@ impl Turns {
         standing.is_over = true;
         drop(standing);
         // Behind the unlock of the last turn, on the same endpoint, the lock is free.
-        let unlock = self.with(|lines| lines.find(name).and_then(|line| line.unlock.take()));
+        let unlock = self.with(|lines| {
+            let had = &mut lines.places[usize::from(me.0)].had;
+            if !had.contains(&name) {
+                had.push(name);
+            }
+            lines.find(name).and_then(|line| line.unlock.take())
+        });
         if let Some(unlock) = unlock {
             while lane.is_held_back(unlock) {
                 lane.sleep(READ_PAUSE_NS).await;
@@ -608,7 +663,7 @@ mod tests {
                 lane.yield_now().await;
             }
             turns.failed(lane, R, None);
-            turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
+            turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
             order.borrow_mut().push(number);
             for _ in 0..10 {
                 lane.yield_now().await;
@@ -672,14 +727,14 @@ mod tests {
         run(3, async |number, lane, turns| {
             if number == 0 {
                 turns.failed(lane, R, None);
-                turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
+                turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
                 has_begun.set(true);
                 return; // a transaction of a program that has dropped its future
             }
             while !has_begun.get() {
                 lane.yield_now().await;
             }
-            turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
+            turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
             turns.give_back(lane, Some(None));
         });
     }
@@ -700,7 +755,7 @@ mod tests {
                 return;
             }
             let began = lane.now();
-            turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
+            turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
             assert!(lane.now() - began < TURN_LAPSE_NS, "no turn had to lapse");
             for _ in 0..5 {
                 lane.yield_now().await;
@@ -720,7 +775,7 @@ mod tests {
             };
             for other in [5, 6, 5] {
                 turns.failed(lane, R, None);
-                turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
+                turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
                 lane.sleep(10_000).await;
                 turns.failed(lane, R, Some(other));
             }
@@ -728,7 +783,7 @@ mod tests {
             assert!(streak == 0 && bound > 0, "two others were met: {bound}");
             assert_eq!(turns.with(|lines| lines.of(R).others.len()), 2);
             // Without a second coroutine in line, a streak is one transaction.
-            turns.take(lane, &mut vec![R], &[], Nanos::MAX).await;
+            turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
             turns.give_back(lane, Some(None));
             assert!(pause().1 > 0, "the winner pauses as well");
             turns.with(|lines| lines.of(R).others.clear());

@@ -13,18 +13,18 @@ use remora_node::TableId;
 use remora_record::{Key, LockWord, Swap, TransactionId};
 use zerocopy::IntoBytes;
 
-use crate::combine::{LeaderOutcome, SharedBatch};
+use crate::combine::{Batch, LeaderOutcome, SharedBatch};
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS};
 use crate::protocol::spec::Primitive;
 use crate::recovery::{self, Verdict, free_in, undo_in};
 use crate::rpc::Code;
-use crate::sets::{Intent, Item, Lock, Part, Sets, Slot, locks, registered, shape};
+use crate::sets::{Adopted, Intent, Item, Lock, Part, Sets, Slot, locks, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
 use crate::turns::Stood;
-use crate::words::Span;
+use crate::words::{Name, Span};
 
 /// One attempt of a transaction, while it runs. [`Session::transact`](crate::Session::transact)
 /// makes it and also commits it. [`Session::begin`](crate::Session::begin) makes one that the
@@ -310,8 +310,8 @@ impl<'s> Tx<'s> {
     #[cold]
     async fn follow_others(&mut self) -> Result<bool, Stop> {
         if self.member_of.is_none() && self.state.called_to.is_none() {
-            let State { sets, spec, contested, .. } = &mut *self.state;
-            sets.contests(spec.locks_reads, contested);
+            let State { sets, spec, contested, reads_first, .. } = &mut *self.state;
+            sets.contests(spec.locks_reads, *reads_first, contested);
             let (until, may_join) = (self.attempt.until, !self.is_id_known.get());
             match self.state.stand_in_line(self.lane, may_join, until).await {
                 Stood::Not => {}
@@ -330,8 +330,16 @@ impl<'s> Tx<'s> {
         let Some(batch) = self.member_of.clone().or(called_to.filter(|_| !self.is_id_known.get())) else {
             return Ok(false);
         };
-        if batch.with(|batch| batch.is_open && self.state.sets.adopt(batch)) {
-            (self.member_of, self.is_unfit) = (Some(batch), true);
+        let adopted = batch.with(|batch| if batch.is_open { self.state.sets.adopt(batch) } else { Adopted::Not });
+        if adopted != Adopted::Not {
+            self.is_unfit = true;
+            if adopted == Adopted::Some {
+                let _fetching = batch.fetches();
+                self.member_of = Some(batch);
+                self.state.protocol.execute(self).await?;
+            } else {
+                self.member_of = Some(batch);
+            }
             return Ok(true);
         }
         self.state.is_alone = true;
@@ -459,8 +467,11 @@ impl<'s> Tx<'s> {
         if self.member_of.is_some() {
             return self.commit_as_member(true).await;
         }
-        if self.state.turns.are_taken() && self.state.turns.is_followed(self.lane) {
-            self.take_others_along().await?;
+        if self.state.turns.are_taken() {
+            self.make_way()?;
+            if self.state.turns.is_followed(self.lane) {
+                self.take_others_along().await?;
+            }
         }
         let result = self.commit_as_leader().await;
         if let Some(batch) = self.leads.take() {
@@ -470,17 +481,42 @@ impl<'s> Tx<'s> {
         result
     }
 
+    /// Aborts if the transaction would take a lock where another coroutine of its client has its
+    /// turn: it has read the record before it wanted to change it, and so has not stood in line.
+    #[cold]
+    fn make_way(&mut self) -> Result<(), Stop> {
+        if self.attempt.is_alone {
+            return Ok(());
+        }
+        let State { sets, turns, reads_first, .. } = &mut *self.state;
+        let unlocked = |item: &Item| item.is_written() && item.lock == Lock::No;
+        let in_the_way = |item: &Item| unlocked(item) && turns.is_turn_of_another(self.lane, item.name());
+        let Some(at) = sets.items.iter().position(in_the_way) else { return Ok(()) };
+        *reads_first = Some(sets.items[at].name());
+        sets.note(at, Abort::OutOfTurn.into());
+        Err(Abort::OutOfTurn.into())
+    }
+
+    /// Forgets that the session reads a record before it changes it, if this transaction has only
+    /// read it.
+    fn learn_from_reads(&mut self) {
+        let State { sets, reads_first, .. } = &mut *self.state;
+        let is_only_read = |name: &mut Name| sets.items.iter().any(|item| item.name() == *name && !item.is_written());
+        let _only_read = reads_first.take_if(is_only_read);
+    }
+
     /// Lets coroutines that stand in line for the same records join this transaction. `combine.rs`
     /// says more.
     #[cold]
     async fn take_others_along(&mut self) -> Result<(), Stop> {
+        let may_bring = self.state.members_bring();
         let State { sets, turns, .. } = &mut *self.state;
         if sets.written == 0 {
             return Ok(());
         }
         let batch = turns.batch();
         batch.open(self.id);
-        batch.with(|batch| sets.offer(batch));
+        batch.with(|batch| sets.offer(batch, may_bring));
         if !turns.call(self.lane, &batch) {
             return Ok(());
         }
@@ -489,11 +525,27 @@ impl<'s> Tx<'s> {
         // turns all have run.
         self.lane.yield_now().await;
         self.lane.yield_now().await;
+        self.await_fetches().await;
         // If a member has given the batch up, because this coroutine has not run for long, all
         // members have that outcome, whatever becomes of this transaction.
         self.leads.take_if(|batch| batch.with(|batch| !std::mem::take(&mut batch.is_open)));
         let sets = &mut self.state.sets;
         self.leads.as_ref().map_or(Ok(()), |batch| batch.with(|batch| sets.gather(batch)))
+    }
+
+    /// Waits while members of the batch fetch records that it does not have, for as long as an
+    /// attempt takes.
+    async fn await_fetches(&self) {
+        let Some(batch) = &self.leads else { return };
+        let give_up = self.lane.now() + self.state.turns.attempt_takes(self.lane);
+        poll_fn(|context| {
+            if !batch.is_fetching(context.waker()) || self.lane.now() >= give_up {
+                return Poll::Ready(());
+            }
+            self.state.turns.look_again(self.lane, give_up, context);
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Waits for the outcome of the leader's commit, but not without end: a program may keep the
@@ -522,7 +574,8 @@ impl<'s> Tx<'s> {
         let Some(batch) = self.member_of.clone() else { return Ok(()) };
         let sets = &mut self.state.sets;
         let is_known = self.is_id_known.get();
-        if is_known || !batch.with(|batch| batch.is_open && sets.adopt(batch) && sets.join(batch, writes)) {
+        let join = |batch: &mut Batch| batch.is_open && sets.adopt(batch) == Adopted::All && sets.join(batch, writes);
+        if is_known || !batch.with(join) {
             return Err(Abort::Changed.into());
         }
         self.is_unfit = false;
@@ -800,6 +853,7 @@ impl Tx<'_> {
         self.release();
         self.finish_batch(outcome);
         if matches!(outcome, Outcome::Committed | Outcome::UserAbort) {
+            self.learn_from_reads();
             // A member has no lock whose release the next turn would wait for.
             self.state.give_turns_back(self.lane, self.member_of.is_none());
         }

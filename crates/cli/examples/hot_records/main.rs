@@ -5,13 +5,14 @@
 //! cargo run --release -p remora-cli --example hot_records -- 4 ford,drtm-r 1,2,4,8,16 1,2,8 8
 //! ```
 //!
-//! The arguments are seconds, protocols, numbers of clients, numbers of records, and the number of
-//! coroutines of a client. An update reads a counter and writes it. Each measurement is made twice:
-//! with clients that are processes of one thread, over TCP, and with clients that are threads of
-//! one process, on memory of their own. There are three memory nodes and three copies. Memory nodes
-//! over TCP are processes of their own, too.
+//! The arguments are seconds, protocols, numbers of clients, numbers of records, the number of
+//! coroutines of a client, what the transactions do ([`Mix`], `counter` by default), and where
+//! (`tcp,threads` by default). With `tcp`, clients and memory nodes are processes, and a client has
+//! one thread. With `threads`, clients are threads of one process, on memory of their own. There are
+//! three memory nodes and three copies.
 #![forbid(unsafe_code)]
 
+mod mixes;
 #[path = "../support/processes.rs"]
 mod processes;
 
@@ -23,19 +24,17 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mixes::{Mix, PATIENCE, Tables};
 use processes::{AS_MEMORY_NODE, MemoryNodeProcess, Process};
 use remora::connect::Nodes;
 use remora::observe::{Observer, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Intent, Session, Table, TableOptions, TransactionOptions, WorkerOptions};
+use remora::{Cluster, Error, WorkerOptions};
 use remora_workload::Prng;
 
 /// The hidden argument that makes this program a client.
 const AS_CLIENT: &str = "--client";
-const TABLE: &str = "hot";
 const MEMORY_NODES: usize = 3;
-/// How long an update is tried before it is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What one client has done.
 #[derive(Clone, Default)]
@@ -78,40 +77,24 @@ impl Observer for Aborts {
     }
 }
 
-async fn update(session: &mut Session, counters: &Table<u64, u64>, record: u64) -> Result<(), Error> {
-    let options = TransactionOptions::default().patience(PATIENCE);
-    session
-        .transact_with(options, async |tx| {
-            let slot = tx.want_for(counters, record, Intent::Update);
-            tx.fetch().await?;
-            *slot.get_mut(tx)? += 1;
-            Ok(())
-        })
-        .await
-}
-
 /// Updates records until the time is over. `ready` is called when everything is connected and
 /// known, and returns when it is time to begin.
 fn run(cluster: &Cluster, number: u64, load: Load, ready: impl FnOnce()) -> Done {
-    let counters = cluster.open_table::<u64, u64>(TABLE).expect("the table");
+    let tables = Tables::open(cluster);
     let options = WorkerOptions::default().coroutines(load.coroutines).seed(number);
     let mut worker = cluster.worker(options).expect("a worker");
     let done = Rc::new(RefCell::new(Done::default()));
     for session in worker.sessions() {
         session.observe(Some(Box::new(Aborts(done.clone()))));
     }
-    worker.run(async |_, session| {
-        for record in 0..load.records {
-            session.transact(async |tx| counters.get(tx, record).await).await.expect("a counter");
-        }
-    });
+    worker.block_on(async |session| tables.look_up(session, load.mix, load.records).await);
     ready();
     let began = Instant::now();
     worker.run(async |coroutine, session| {
         let mut random = Prng::derive(number, coroutine as u64);
         while began.elapsed() < load.time {
             let started = Instant::now();
-            let updated = update(session, &counters, random.below(load.records)).await;
+            let updated = tables.run(session, load.mix, load.records, &mut random).await;
             let mut done = done.borrow_mut();
             match updated {
                 Ok(()) => done.took.push(started.elapsed().as_micros() as u64),
@@ -130,26 +113,13 @@ struct Load {
     time: Duration,
     records: u64,
     coroutines: usize,
-}
-
-fn create(cluster: &Cluster, records: u64) {
-    let counters = cluster.create_table::<u64, u64>(TABLE, TableOptions::for_rows(records)).expect("room");
-    cluster.load(&counters, (0..records).map(|record| (record, 0))).expect("room");
+    mix: Mix,
 }
 
 /// Asserts that no update was lost.
-fn check(cluster: &Cluster, done: &[Done]) {
-    let counters = cluster.open_table::<u64, u64>(TABLE).expect("the table");
-    let mut sum = 0;
-    let mut worker = cluster.worker(WorkerOptions::default()).expect("a worker");
-    let records = cluster.inspect(&counters, |_| ()).expect("an idle table").records;
-    worker.block_on(async |session| {
-        for record in 0..records {
-            sum += session.transact(async |tx| counters.require(tx, record).await).await.expect("a counter");
-        }
-    });
+fn check(cluster: &Cluster, load: Load, done: &[Done]) {
     let committed: usize = done.iter().map(|one| one.took.len()).sum();
-    assert_eq!(sum, committed as u64, "updates are lost, or made twice");
+    Tables::open(cluster).check(cluster, load.mix, committed as u64);
 }
 
 fn connect(addresses: &str, protocol: Protocol) -> Cluster {
@@ -162,12 +132,12 @@ fn over_tcp(protocol: Protocol, clients: u64, load: Load) -> Vec<Done> {
     let nodes: Vec<_> = (0..MEMORY_NODES).map(|_| MemoryNodeProcess::start()).collect();
     let addresses = nodes.iter().map(|node| node.address.as_str()).collect::<Vec<_>>().join(",");
     let cluster = connect(&addresses, protocol);
-    create(&cluster, load.records);
+    Tables::create(&cluster, load.mix, load.records);
     let program = std::env::current_exe().expect("the path of this program");
     let mut started: Vec<_> = (0..clients)
         .map(|number| {
             let mut command = Command::new(&program);
-            command.args([AS_CLIENT, &addresses, protocol.name()]);
+            command.args([AS_CLIENT, &addresses, protocol.name(), load.mix.name()]);
             command.args(
                 [number, load.time.as_millis() as u64, load.records, load.coroutines as u64].map(|n| n.to_string()),
             );
@@ -189,16 +159,16 @@ fn over_tcp(protocol: Protocol, clients: u64, load: Load) -> Vec<Done> {
     }
     let done: Vec<_> = started.iter_mut().map(|(_, output)| Done::parse(&read(output))).collect();
     drop(started);
-    check(&cluster, &done);
+    check(&cluster, load, &done);
     done
 }
 
 fn be_client(arguments: &[String]) {
-    let [addresses, protocol, numbers @ ..] = arguments else { panic!("a client's arguments") };
+    let [addresses, protocol, mix, numbers @ ..] = arguments else { panic!("a client's arguments") };
     let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().expect("a number")).collect();
     let &[number, time, records, coroutines] = &numbers[..] else { panic!("a client's numbers") };
     let cluster = connect(addresses, Protocol::named(protocol).expect("a protocol"));
-    let load = Load { time: Duration::from_millis(time), records, coroutines: coroutines as usize };
+    let load = Load { time: Duration::from_millis(time), records, coroutines: coroutines as usize, mix: Mix::named(mix).expect("a mix") };
     let done = run(&cluster, number + 1, load, || {
         println!("ready");
         std::io::stdin().lock().read_line(&mut String::new()).expect("the word to begin");
@@ -209,7 +179,7 @@ fn be_client(arguments: &[String]) {
 fn in_threads(protocol: Protocol, clients: u64, load: Load) -> Vec<Done> {
     let options = Cluster::embedded().nodes(MEMORY_NODES as u16).replicas(MEMORY_NODES as u8).protocol(protocol);
     let cluster = options.node_bytes(256 << 20).open().expect("memory");
-    create(&cluster, load.records);
+    Tables::create(&cluster, load.mix, load.records);
     let barrier = Barrier::new(clients as usize);
     let done: Vec<_> = thread::scope(|scope| {
         let run = |number| {
@@ -222,7 +192,7 @@ fn in_threads(protocol: Protocol, clients: u64, load: Load) -> Vec<Done> {
         let threads: Vec<_> = (0..clients).map(run).collect();
         threads.into_iter().map(|thread| thread.join().expect("a client")).collect()
     });
-    check(&cluster, &done);
+    check(&cluster, load, &done);
     done
 }
 
@@ -264,20 +234,23 @@ fn main() {
     let protocols = argument(1, "ford,drtm-r,fasst,farm");
     let (clients, records) = (numbers(&argument(2, "1,2,4,8,16")), numbers(&argument(3, "1,2,8")));
     let coroutines = argument(4, "8").parse().expect("the number of coroutines");
+    let mixes: Vec<_> = argument(5, "counter").split(',').map(|name| Mix::named(name).expect("a mix")).collect();
+    let places = argument(6, "tcp,threads");
     println!(
         "{:<24} {:>7} {:>7} {:>10} {:>8} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7}",
         "", "records", "clients", "a second", "p50 ms", "p99 ms", "max ms", "abort %", "given up", "slowest", "fastest"
     );
     type Measure = fn(Protocol, u64, Load) -> Vec<Done>;
-    for (how, measure) in [("TCP", over_tcp as Measure), ("threads", in_threads as Measure)] {
-        for protocol in protocols.split(',') {
+    let measures = [("tcp", over_tcp as Measure), ("threads", in_threads as Measure)];
+    for (how, measure) in measures.into_iter().filter(|(how, _)| places.split(',').any(|place| place == *how)) {
+        for (protocol, mix) in protocols.split(',').flat_map(|protocol| mixes.iter().map(move |mix| (protocol, *mix))) {
             let protocol = Protocol::named(protocol).expect("a protocol");
             for records in &records {
-                let load = Load { time, records: *records, coroutines };
+                let load = Load { time, records: *records, coroutines, mix };
                 let rates: Vec<_> = clients
                     .iter()
                     .map(|clients| {
-                        let name = format!("{} ({how})", protocol.name());
+                        let name = format!("{} {} ({how})", protocol.name(), mix.name());
                         print(&name, (*clients, load), &measure(protocol, *clients, load))
                     })
                     .collect();

@@ -27,6 +27,7 @@ type Row = Words<1>;
 struct Commit {
     id: TransactionId,
     decided_by: TransactionId,
+    attempt: u32,
     /// The version that was read, and the one that was written.
     versions: Option<(Version, Version)>,
     cost: Cost,
@@ -39,8 +40,8 @@ impl Observer for Commits {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
         if event.outcome == Outcome::Committed {
             let versions = event.accesses().next().and_then(|access| Some((access.read?, access.written?.1)));
-            let TransactionEvent { id, decided_by, cost, .. } = *event;
-            self.0.borrow_mut().push(Commit { id, decided_by, versions, cost });
+            let TransactionEvent { id, decided_by, attempt, cost, .. } = *event;
+            self.0.borrow_mut().push(Commit { id, decided_by, attempt, versions, cost });
         }
     }
 }
@@ -137,6 +138,30 @@ fn coroutines_at_a_hot_record_commit_together() {
     }
 }
 
+/// A transaction that reads a record before it wants to change it stands in line, too. Otherwise it
+/// would always win, since it reads later than one that waits for its turn.
+#[test]
+fn who_reads_first_takes_turns_too() {
+    for protocol in protocols() {
+        let (cluster, rows, mut worker) = counter(protocol, 1);
+        let commits = Commits::of(&mut worker);
+        worker.run(async |_, session| {
+            for _ in 0..50 {
+                let counted = session.transact(async |tx| {
+                    let Words([count]) = rows.require(tx, 0).await?;
+                    rows.update(tx, 0, Words([count + 1])).await
+                });
+                counted.await.unwrap();
+            }
+        });
+        drop(worker);
+        assert_counted(&cluster, &rows, 50 * COROUTINES as u64);
+        let attempts = commits.0.borrow().iter().map(|commit| commit.attempt).max();
+        assert!(attempts < Some(8), "{protocol:?}: a transaction took {attempts:?} attempts");
+        assert!(commits.joined() > 25 * COROUTINES, "{protocol:?}: {} have joined", commits.joined());
+    }
+}
+
 /// A transaction that has asked for its id can be asked for by that id.
 #[test]
 fn a_transaction_whose_id_is_known_commits_by_itself() {
@@ -168,9 +193,9 @@ fn a_transaction_whose_id_is_known_commits_by_itself() {
     }
 }
 
-/// A transaction that names another record after the hot one cannot join, and commits all the same.
+/// A transaction that names another record after the hot one brings it along, or commits by itself.
 #[test]
-fn one_that_needs_more_commits_by_itself() {
+fn one_that_needs_more_commits_all_the_same() {
     for protocol in protocols() {
         let (cluster, rows, mut worker) = counter(protocol, 2);
         let commits = Commits::of(&mut worker);
@@ -193,6 +218,112 @@ fn one_that_needs_more_commits_by_itself() {
         assert_counted(&cluster, &rows, 10 * COROUTINES as u64);
         let others = &counts(&cluster, &rows)[1..8];
         assert_eq!(others, [10, 0, 10, 0, 10, 0, 10], "{protocol:?}");
+    }
+}
+
+/// What a committed attempt did to records: their numbers, the versions that it read, and the ones
+/// that it wrote.
+#[derive(Clone, Default)]
+struct Accesses(Rc<RefCell<Vec<Vec<(u8, Version, Option<Version>)>>>>);
+
+impl Observer for Accesses {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if event.outcome == Outcome::Committed {
+            let of = |key: &[u8]| *key.last().expect("a key of some bytes");
+            let accesses =
+                event.accesses().filter_map(|one| Some((of(one.key), one.read?, one.written.map(|two| two.1))));
+            self.0.borrow_mut().push(accesses.collect());
+        }
+    }
+}
+
+/// Coroutines that change a hot record and a cold one, which two of them share, and read a third
+/// one.
+#[test]
+fn members_bring_records_along() {
+    for protocol in protocols() {
+        let (cluster, rows, mut worker) = counter(protocol, 3);
+        let commits = Commits::of(&mut worker);
+        let run = async |number: usize, session: &mut Session| {
+            let (cold, read) = (1 + number as u64 / 2, 8 + number as u64);
+            for _ in 0..20 {
+                let counted = session.transact(async |tx| {
+                    let slots = [0, cold].map(|row| tx.want_for(&rows, row, Intent::Update));
+                    let read = tx.want(&rows, read);
+                    tx.fetch().await?;
+                    assert_eq!(read.get(tx)?, Some(&Words([0])));
+                    for slot in slots {
+                        slot.get_mut(tx)?.0[0] += 1;
+                    }
+                    Ok(())
+                });
+                counted.await.unwrap();
+            }
+        };
+        worker.run(run);
+        let locks_early = matches!(protocol, Protocol::Ford(_)) || protocol == Protocol::NO_WAIT;
+        let (joined, all) = (commits.joined(), commits.0.borrow().len());
+        assert!(
+            if locks_early { joined == 0 } else { 2 * joined > all },
+            "{protocol:?}: {joined} of {all} have joined"
+        );
+        let told = Accesses::default();
+        for session in worker.sessions() {
+            session.observe(Some(Box::new(told.clone())));
+        }
+        worker.run(run);
+        drop(worker);
+        assert_eq!(counts(&cluster, &rows)[..5], [320, 80, 80, 80, 80], "{protocol:?}");
+        let mut written: Vec<_> = told
+            .0
+            .take()
+            .into_iter()
+            .flat_map(|accesses| {
+                assert_eq!(accesses.len(), 3, "{protocol:?}: a leader does not tell what its members have done");
+                accesses
+            })
+            .filter_map(|(key, read, written)| Some((key, written?, read)))
+            .collect();
+        written.sort_unstable();
+        let broken = written.windows(2).find(|two| two[0].0 == two[1].0 && two[0].1 != two[1].2);
+        assert_eq!(broken, None, "{protocol:?}: each change is of the version before it");
+    }
+}
+
+/// Eight coroutines change a hot record and one of their own, of so many words. Returns how many of
+/// 160 transactions have joined another one.
+fn bring_large<const WORDS: usize>(protocol: Protocol) -> usize {
+    let (cluster, _) = seeded(protocol, 2, 1);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0; WORDS]));
+    let options = WorkerOptions::default().coroutines(COROUTINES).seed(1).yield_after_rounds(true);
+    let mut worker = cluster.worker(options).unwrap();
+    let commits = Commits::of(&mut worker);
+    worker.run(async |number, session| {
+        for _ in 0..20 {
+            let counted = session.transact(async |tx| {
+                let slots = [0, 1 + number as u64].map(|row| tx.want_for(&rows, row, Intent::Update));
+                tx.fetch().await?;
+                for slot in slots {
+                    slot.get_mut(tx)?.0[WORDS - 1] += 1;
+                }
+                Ok(())
+            });
+            counted.await.unwrap();
+        }
+    });
+    drop(worker);
+    let found = look(&cluster, &rows).1;
+    assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{found:?}");
+    commits.joined()
+}
+
+/// A leader takes no more along than its log entry has room for.
+#[test]
+fn members_bring_what_fits() {
+    for protocol in [Protocol::DRTM_R, Protocol::FASST] {
+        let [small, large, too_large] =
+            [bring_large::<1>(protocol), bring_large::<300>(protocol), bring_large::<900>(protocol)];
+        assert!(small > large && large > 0 && too_large == 0, "{protocol:?}: {small} {large} {too_large}");
     }
 }
 

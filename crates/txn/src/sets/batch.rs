@@ -2,22 +2,35 @@
 
 use zerocopy::IntoBytes;
 
-use super::{Change, Fetch, Intent, Item, Part, Sets};
-use crate::combine::{Batch, BatchRecord};
-use crate::error::Stop;
+use super::{Change, Fetch, Intent, Item, LINEAR_MAX, Lock, Part, Sets};
+use crate::combine::{Batch, BatchRecord, Brought, Owner};
+use crate::error::{Abort, Stop};
+use crate::limits::LOG_WORDS_SHARED;
+use crate::log::RECORD_WORDS;
 use crate::words::Span;
+
+/// What has become of the records that a member has named, and not fetched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Adopted {
+    /// The batch has all of them.
+    All,
+    /// The batch has some of them. The member fetches the others by itself.
+    Some,
+    /// The member cannot have one of them.
+    Not,
+}
 
 impl Sets {
     /// Offers the records of this transaction to the members of a batch: the ones that are present
     /// and that it has read as a whole, and neither inserts nor deletes nor moves to a larger
-    /// table.
-    pub(crate) fn offer(&self, batch: &mut Batch) {
+    /// table. If members `may_bring` records along, leaves room for them in the log entry.
+    pub(crate) fn offer(&self, batch: &mut Batch, may_bring: bool) {
+        if may_bring && self.edits.is_empty() {
+            let written = self.items.iter().filter(|item| item.is_written());
+            batch.room = LOG_WORDS_SHARED.saturating_sub(written.map(|item| self.log_words(item)).sum());
+        }
         for (number, item) in self.items.iter().enumerate() {
-            let is_plain = !item.structural && item.twin == 0 && item.moved_to == 0 && !item.renamed;
-            let is_here = matches!(item.fetch, Fetch::Here) && item.existed && item.present && item.is_whole();
-            if !is_plain || !is_here || !matches!(item.change, Change::No | Change::Update) {
-                continue;
-            }
+            let is_shared = item.is_plain();
             let mut copy = |span: Span| {
                 let at = batch.words.len() as u32;
                 batch.words.extend_from_slice(span.of(&self.arena));
@@ -28,7 +41,7 @@ impl Sets {
             batch.records.push(BatchRecord {
                 table: item.table,
                 name: item.name(),
-                item: number,
+                owner: if is_shared { Owner::Leader(number) } else { Owner::LeaderAlone },
                 is_changed,
                 version: if is_changed { item.version.committed_over() } else { item.version },
                 key,
@@ -39,16 +52,29 @@ impl Sets {
         }
     }
 
-    /// Gets all records that are named and not fetched from a batch. Returns false, and gets none,
-    /// if the batch does not have one of them.
-    pub(crate) fn adopt(&mut self, batch: &Batch) -> bool {
+    /// Returns an upper bound of the words that a record takes in a log entry.
+    fn log_words(&self, item: &Item) -> usize {
+        RECORD_WORDS + self.shape(item).image_words()
+    }
+
+    /// Gets the records that are named and not fetched from a batch, as far as it has them. Gets
+    /// none if the member cannot have one of them.
+    pub(crate) fn adopt(&mut self, batch: &Batch) -> Adopted {
         let Sets { items, arena, fetched, .. } = self;
         let is_new = |item: &Item| !matches!(item.fetch, Fetch::Here | Fetch::Absent) || item.renamed;
-        let can = |item: &Item| {
-            !item.seen && item.intent != Intent::Delete && batch.find(item.table, item.key.of(arena)).is_some()
-        };
-        if !items.iter().filter(|item| is_new(item)).all(can) {
-            return false;
+        let mut all = true;
+        for item in items.iter().filter(|item| is_new(item)) {
+            let can = match batch.find(item.table, item.key.of(arena)).map(|at| batch.records[at].owner) {
+                Some(Owner::LeaderAlone) => false,
+                Some(Owner::Leader(_) | Owner::Member(_)) => !item.seen && item.intent != Intent::Delete,
+                None => {
+                    all = false;
+                    batch.room > 0 && matches!(item.intent, Intent::Read | Intent::Update)
+                }
+            };
+            if !can {
+                return Adopted::Not;
+            }
         }
         for item in items.iter_mut().filter(|item| is_new(item)) {
             let Some(at) = batch.find(item.table, item.key.of(arena)) else { continue };
@@ -60,18 +86,30 @@ impl Sets {
             item.value_bytes = record.value_bytes;
             arena.extend_from_slice(record.value.of(&batch.words));
         }
+        if !all {
+            return Adopted::Some;
+        }
         *fetched = items.len();
-        true
+        Adopted::All
     }
 
-    /// Puts what this transaction has changed, if it `writes`, into a batch from which it has all
-    /// its records. Returns false, and changes nothing, if the batch cannot have it
-    /// ([`combine`](crate::combine), invariants 1 and 2).
+    /// Puts what this transaction has read and, if it `writes`, changed into a batch. Returns
+    /// false, and changes nothing, if the batch cannot have it ([`combine`](crate::combine),
+    /// invariants 1, 2 and 8).
     pub(crate) fn join(&self, batch: &mut Batch, writes: bool) -> bool {
         let Sets { items, arena, .. } = self;
-        let can = |item: &Item| {
-            let Some(at) = batch.find(item.table, item.key.of(arena)) else { return false };
+        let mut room = batch.room;
+        let mut can = |item: &Item| {
+            let Some(at) = batch.find(item.table, item.key.of(arena)) else {
+                let words = self.log_words(item);
+                let has_room = words <= room;
+                room = room.saturating_sub(words);
+                return has_room && item.is_plain() && !item.of_batch && item.lock == Lock::No && !item.prepared;
+            };
             let record = &batch.records[at];
+            if matches!(record.owner, Owner::LeaderAlone) {
+                return false;
+            }
             let is_read = matches!(item.fetch, Fetch::Here) && !item.renamed;
             let is_current = record.version == item.version || mutant!(JoinUnchecked);
             let can_change = match item.change {
@@ -81,11 +119,18 @@ impl Sets {
             };
             is_read && is_current && (can_change || !writes)
         };
-        if !batch.is_open || !self.edits.is_empty() || !items.iter().all(can) {
+        if !batch.is_open || !self.edits.is_empty() || !items.iter().all(&mut can) {
             return false;
         }
-        for item in items.iter().filter(|item| writes && item.is_written()) {
-            let Some(at) = batch.find(item.table, item.key.of(arena)) else { continue };
+        batch.room = room;
+        for item in items {
+            let Some(at) = batch.find(item.table, item.key.of(arena)) else {
+                self.bring(item, batch, writes && item.is_written());
+                continue;
+            };
+            if !writes || !item.is_written() {
+                continue;
+            }
             let from = batch.words.len() as u32;
             batch.words.extend_from_slice(item.value.of(arena));
             let record = &mut batch.records[at];
@@ -97,15 +142,82 @@ impl Sets {
         true
     }
 
-    /// Takes over what the members of a batch have changed.
-    pub(crate) fn gather(&mut self, batch: &Batch) -> Result<(), Stop> {
-        for record in batch.records.iter().filter(|record| record.changes > 0) {
-            let bytes = record.value_bytes as usize;
-            self.resize_value(record.item, bytes)?;
-            let value = &record.value.of(&batch.words).as_bytes()[..bytes];
-            self.value_of(record.item).copy_from_slice(value);
-            self.items[record.item].further_changes = if mutant!(OneVersionForAll) { 0 } else { record.changes };
+    /// Puts a record into the batch that it does not have. It is the leader's from then on.
+    fn bring(&self, item: &Item, batch: &mut Batch, is_changed: bool) {
+        let mut copy = |span: Span| {
+            let at = batch.words.len() as u32;
+            batch.words.extend_from_slice(span.of(&self.arena));
+            Span { at, ..span }
+        };
+        let (key, value) = (copy(item.key), copy(item.value));
+        let Item { table, hash, home, location, address, version, value_bytes, .. } = *item;
+        if let Some(opened) = self.tables.get(usize::from(table.0)).and_then(Option::as_ref)
+            && !batch.tables.iter().any(|known| known.id() == table)
+        {
+            batch.tables.push(opened.clone());
         }
+        batch.records.push(BatchRecord {
+            table,
+            name: item.name(),
+            owner: Owner::Member(Brought { hash, home, location, address, read: version }),
+            is_changed,
+            version: if is_changed { version.committed_over() } else { version },
+            key,
+            value,
+            value_bytes,
+            changes: 0,
+        });
+    }
+
+    /// Takes over what the members of a batch have changed, and what they have brought along.
+    pub(crate) fn gather(&mut self, batch: &Batch) -> Result<(), Stop> {
+        for table in &batch.tables {
+            if !self.knows(table.id()) {
+                self.register(table.clone());
+            } else if !self.knows_this(table) {
+                return Err(Abort::Changed.into());
+            }
+        }
+        for record in &batch.records {
+            let item = match record.owner {
+                Owner::Leader(_) | Owner::LeaderAlone if record.changes == 0 => continue,
+                Owner::Leader(item) => item,
+                Owner::LeaderAlone => continue,
+                Owner::Member(brought) => self.take_over(record, &brought, batch),
+            };
+            if !record.is_changed {
+                continue;
+            }
+            let bytes = record.value_bytes as usize;
+            self.resize_value(item, bytes)?;
+            let value = &record.value.of(&batch.words).as_bytes()[..bytes];
+            self.value_of(item).copy_from_slice(value);
+            self.items[item].further_changes = if mutant!(OneVersionForAll) { 0 } else { record.changes };
+        }
+        self.fetched = self.items.len();
         Ok(())
+    }
+
+    /// Makes an item for a record that a member has brought along.
+    fn take_over(&mut self, record: &BatchRecord, brought: &Brought, batch: &Batch) -> usize {
+        let at = self.arena.len() as u32;
+        self.arena.extend_from_slice(record.key.of(&batch.words));
+        let key = Span { at, ..record.key };
+        let Brought { hash, home, location, address, read } = *brought;
+        self.items.push(Item {
+            key,
+            location,
+            fetch: Fetch::Here,
+            version: read,
+            seen: true,
+            existed: true,
+            present: true,
+            brought: true,
+            ..Item::new(record.table, Intent::Read, hash, home, address)
+        });
+        if self.items.len() > LINEAR_MAX {
+            self.add_to_index();
+        }
+        self.items.len() - 1
     }
 }
