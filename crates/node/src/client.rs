@@ -12,6 +12,8 @@
 //! +16  rings        u64   offset of the first ring; the others follow      0 = no space taken yet
 //! +24  extent       u64   bytes taken for rings; kept when the slot is free, for the next client
 //! ```
+//!
+//! Behind the last ring there is room for the client's list of hot records (`hot`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +22,7 @@ use remora_fabric::limits::ROUND_BYTES_MAX;
 use remora_fabric::{Lane, NodeId, NodeSet, WORD_BYTES};
 
 use crate::error::MemoryError;
-use crate::limits::{CLIENTS_MAX, INCARNATIONS_MAX};
+use crate::limits::{CLIENTS_MAX, HOT_LIST_BYTES, INCARNATIONS_MAX};
 use crate::node::{self, AT_CHANGES, AT_CLIENTS, AT_INCARNATION, CLIENT_SLOT_BYTES};
 use crate::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingWriter};
 
@@ -63,8 +65,7 @@ impl Registration {
         lanes: usize,
     ) -> Result<Registration, MemoryError> {
         let leader = nodes.leader();
-        let bytes = lanes as u64 * RING_EXTENT_BYTES;
-        let slot = take_slot(lane, leader, u64::from(incarnation), bytes).await?;
+        let slot = take_slot(lane, leader, u64::from(incarnation), client_bytes(lanes as u64)).await?;
         let mut rings = BTreeMap::new();
         for node in nodes.iter() {
             rings.insert(node, prepare_rings(lane, node, slot, lanes).await?);
@@ -97,6 +98,13 @@ impl Registration {
         RingWriter::new(node, self.rings[&node] + lane as u64 * RING_EXTENT_BYTES)
     }
 
+    /// Returns the leader, and the offset of the client's list of hot records there.
+    pub(crate) fn hot_list_at(&self) -> (NodeId, u64) {
+        assert!(self.lanes > 0, "a client without lanes has no room for a list");
+        let leader = self.nodes.leader();
+        (leader, self.rings[&leader] + self.lanes as u64 * RING_EXTENT_BYTES)
+    }
+
     /// Gives the slot back. Call it only when every ring has been applied to its end, because the
     /// next client empties the rings.
     pub async fn disconnect(self, lane: &Lane) -> Result<(), MemoryError> {
@@ -105,6 +113,13 @@ impl Registration {
         }
         Ok(())
     }
+}
+
+/// Returns the bytes that a client takes at each node: for the rings of its lanes, and for its list
+/// of hot records. A client without lanes takes none.
+#[must_use]
+pub const fn client_bytes(lanes: u64) -> u64 {
+    if lanes == 0 { 0 } else { lanes * RING_EXTENT_BYTES + HOT_LIST_BYTES }
 }
 
 /// Gives a client an incarnation, after checking that it can work with these nodes.
@@ -158,7 +173,7 @@ async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, lanes: usize) -> Re
     let done = lane.execute(round).await?;
     let [mut rings, mut extent] = [done.words(read)[2], done.words(read)[3]];
     drop(done);
-    let wanted = lanes as u64 * RING_EXTENT_BYTES;
+    let wanted = client_bytes(lanes as u64);
     if extent < wanted {
         rings = node::allocate(lane, node, wanted).await?;
         extent = wanted;
@@ -304,6 +319,23 @@ pub(crate) async fn last_incarnation(lane: &Lane, leader: NodeId) -> Result<u32,
     let read = round.read(node::at(leader, AT_INCARNATION), WORD_BYTES);
     let last = lane.execute(round).await?.words(read)[0];
     Ok(u32::try_from(last).unwrap_or(u32::MAX))
+}
+
+/// Returns the offset at which each client that is connected to a node has room for its list of hot
+/// records, after the client's incarnation. Leaves out clients without such room.
+pub(crate) async fn hot_list_places(lane: &Lane, node: NodeId) -> Result<Vec<(u32, u64)>, MemoryError> {
+    let bytes = node::superblock(lane, node).await?.bytes;
+    let mut round = lane.round();
+    let read = round.read(slot_at(node, 0), SLOTS_BYTES);
+    let done = lane.execute(round).await?;
+    let place = |slot: &[u64]| {
+        let client = ClientSlot::of(|word| slot[word]).filter(|client| client.lanes > 0)?;
+        let rings = (client.lanes as u64).checked_mul(RING_EXTENT_BYTES)?;
+        let offset = client.rings.checked_add(rings)?;
+        let has_room = rings.checked_add(HOT_LIST_BYTES)? <= slot[3] && offset.checked_add(HOT_LIST_BYTES)? <= bytes;
+        (has_room && offset.is_multiple_of(WORD_BYTES as u64)).then_some((client.incarnation, offset))
+    };
+    Ok(done.words(read).chunks_exact(SLOT_WORDS).filter_map(place).collect())
 }
 
 fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {

@@ -2,7 +2,8 @@
 //!
 //! A memory node is passive: clients lay out its memory by verbs. This crate knows that layout. It
 //! consists of the [`node`] superblock with its allocation, the [`metadata`], the slots of live
-//! clients, and the [`ring`]s into which clients write their redo logs. The metadata are the
+//! clients, the [`ring`]s into which clients write their redo logs, and their lists of [`hot`]
+//! records. The metadata are the
 //! catalog of tables, and the configuration that says where the replicas of each shard are.
 //!
 //! Every structure has a magic number and a format version. A structure that is newer or foreign is
@@ -12,6 +13,7 @@
 mod bytes;
 mod client;
 mod error;
+pub mod hot;
 mod id;
 pub mod identity;
 pub mod limits;
@@ -20,7 +22,8 @@ pub mod node;
 pub mod ring;
 
 pub use client::{
-    ClientSlot, Registration, Remains, changes, clients, come, connected, follow_leader, next_incarnation, registered,
+    ClientSlot, Registration, Remains, changes, client_bytes, clients, come, connected, follow_leader,
+    next_incarnation, registered,
 };
 pub use error::{MemoryError, OfTable, SchemaShown};
 pub use id::{ShardId, TableId};

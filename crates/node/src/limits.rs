@@ -20,6 +20,10 @@ pub const CLIENTS_MAX: usize = 1024;
 pub const INCARNATIONS_MAX: u64 = (1 << 24) - 1;
 /// The bytes of a redo ring. There is one for each lane of a client and each memory node.
 pub const RING_BYTES: u64 = 64 << 10;
+/// The largest number of records of a client's list of hot records.
+pub const HOT_RECORDS_MAX: usize = 8;
+/// The bytes of the largest list of hot records. Each client has this room behind its rings.
+pub const HOT_LIST_BYTES: u64 = 40 + HOT_RECORDS_MAX as u64 * 112;
 /// The number of redo rings for which a memory node keeps room when shards move there, in addition
 /// to the rings that clients have at other nodes. Clients connect again in the next epoch before
 /// their former rings are free. A small node keeps an eighth of its memory instead.
