@@ -17,13 +17,15 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use remora_fabric::{ClientId, Endpoint, Lane, NodeId, Outlined, outline};
+use remora_fabric::{ClientId, Endpoint, Lane, Nanos, NodeId, Outlined, outline};
 use remora_membership::ConfigurationError;
+use remora_node::hot::HotList;
 use remora_node::{MemoryError, Registration, identity};
 use remora_record::TransactionId;
 use remora_txn::{SessionConfig, SharedLocks, Turns};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
+use crate::conflicts::ClientConflicts;
 use crate::error::OpenError;
 use crate::keeper::Keeper;
 use crate::usage::Usage;
@@ -47,6 +49,7 @@ pub(crate) struct Client {
     coroutines: usize,
     yields: bool,
     life: RefCell<Rc<Life>>,
+    conflicts: Rc<ClientConflicts>,
 }
 
 /// A function that makes the lanes of a client on an endpoint: those of its sessions, and the one
@@ -70,8 +73,7 @@ impl Client {
             let mut lives = worker.run([(arrived.admin.id(), arrived.begin(cluster, coroutines))]);
             lives.pop().expect("a task that has run has a result")
         })?;
-        let life = RefCell::new(Rc::new(life));
-        Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines, yields, life })
+        Ok(Client::of(cluster, worker, coroutines, yields, life))
     }
 
     /// Connects a client of one coroutine, from a task that runs already and has a lane.
@@ -84,8 +86,13 @@ impl Client {
         let announced = cluster.announce(&guest).await?;
         drop(guest);
         let arrived = Arrived::connect(cluster, worker, announced, false, &mut |endpoint| lane.on(endpoint))?;
-        let life = RefCell::new(Rc::new(arrived.begin(cluster, 1).await?));
-        Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines: 1, yields: false, life })
+        let life = arrived.begin(cluster, 1).await?;
+        Ok(Client::of(cluster, worker, 1, false, life))
+    }
+
+    fn of(cluster: &Cluster, worker: &remora_fabric::Worker, coroutines: usize, yields: bool, life: Life) -> Client {
+        let (cluster, worker, life) = (cluster.clone(), worker.clone(), RefCell::new(Rc::new(life)));
+        Client { cluster, worker, coroutines, yields, life, conflicts: Rc::new(ClientConflicts::new()) }
     }
 
     /// Returns the client's current incarnation.
@@ -123,6 +130,7 @@ impl Client {
         let tables = self.cluster.tables().into_iter();
         let accepted = tables.filter(|table| protocol.accepts(table.entry().spec.discipline));
         accepted.for_each(|table| session.register(table));
+        session.count_conflicts(self.conflicts.clone());
         life.guard(session);
     }
 
@@ -136,15 +144,53 @@ impl Client {
         self.cluster.live_nodes().leader()
     }
 
-    /// Does the keeper's work for as long as the future is polled. It renews the lease, and watches
-    /// the leases of other clients. When the epoch ends, or when few transaction ids are left, it
-    /// connects the client as another incarnation.
+    /// Does what the client has to do beside its transactions, for as long as the future is polled:
+    /// the keeper's work, and the list of hot records.
     #[inline(never)]
     pub(crate) fn attend(&self) -> Outlined<impl Future<Output = ()>> {
         outline(async move {
+            let (mut keep, mut list) = (pin!(self.keep()), pin!(self.list_hot_records()));
+            // Both share one lane. So both are polled, and check by themselves whether they are
+            // ready.
+            poll_fn(|context| {
+                let _ = keep.as_mut().poll(context);
+                let _ = list.as_mut().poll(context);
+                Poll::<()>::Pending
+            })
+            .await;
+        })
+    }
+
+    /// Writes the list of the client's hot records, while it has any.
+    async fn list_hot_records(&self) {
+        loop {
+            let end = self.conflicts.window_end().await;
+            self.sleep_until(end).await;
+            let life = self.life();
+            let write = |list: &HotList| life.registration.write_hot_list(&life.admin, list);
+            let Some(written) = self.conflicts.end_window(life.admin.now(), write) else { continue };
+            if let Err(error) = written.await {
+                tracing::debug!(%error, "the list of hot records could not be written");
+            }
+        }
+    }
+
+    async fn sleep_until(&self, end: Nanos) {
+        let life = self.life();
+        life.admin.sleep(end.saturating_sub(life.admin.now())).await;
+    }
+
+    /// Renews the lease, and watches the leases of other clients, if the client has a lease. When
+    /// the epoch ends, or when few transaction ids are left, connects the client as another
+    /// incarnation.
+    #[inline(never)]
+    fn keep(&self) -> Outlined<impl Future<Output = ()>> {
+        outline(async move {
             loop {
                 let life = self.life();
-                let Some(keeper) = &life.keeper else { return pending().await };
+                let Some(keeper) = life.keeper.as_ref().filter(|keeper| keeper.is_leased()) else {
+                    return pending().await;
+                };
                 let succeeded = {
                     let mut attending = pin!(keeper.attend(&life.admin));
                     let ends = poll_fn(|context| {

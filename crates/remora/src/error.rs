@@ -100,7 +100,9 @@ pub enum SimulatedError {
 pub struct Named(Option<Box<(String, Vec<u8>)>>);
 
 impl Named {
-    pub(crate) fn new(table: &str, key: &[u8]) -> Named {
+    /// Names a record by its table, and by the bytes of its key.
+    #[must_use]
+    pub fn new(table: &str, key: &[u8]) -> Named {
         Named(Some(Box::new((table.to_owned(), key.to_owned()))))
     }
 

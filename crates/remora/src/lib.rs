@@ -283,6 +283,7 @@ macro_rules! mutant {
 
 mod client;
 mod cluster;
+mod conflicts;
 mod controller;
 mod dynamic;
 mod error;

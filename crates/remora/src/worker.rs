@@ -338,14 +338,9 @@ impl Drop for Worker {
     }
 }
 
-/// Makes every client's keeper run beside the coroutines.
+/// Makes what every client has to do beside its transactions run beside the coroutines.
 fn attend<'w, T>(run: &mut remora_fabric::Run<'w, T>, clients: &'w [Rc<Client>]) {
-    for client in clients {
-        let life = client.life();
-        if life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
-            run.attend(life.admin.id(), client.attend());
-        }
-    }
+    clients.iter().for_each(|client| run.attend(client.life().admin.id(), client.attend()));
 }
 
 /// One run of a worker. Leases run from its beginning until its last coroutine ends.

@@ -6,6 +6,8 @@ mod counting_allocator;
 mod support;
 
 use counting_allocator::allocations;
+use remora::floors::fabric::{ClientId, Lane, NodeId, block_on};
+use remora::floors::node::hot::{HOT_WINDOW_NS, hot_lists};
 use remora::protocol::Protocol;
 use remora::{Ordered, OrderedOptions, TableOptions, WorkerOptions};
 
@@ -59,6 +61,33 @@ fn none_in_a_committed_transaction() {
             "{protocol:?}, {replicas} replicas: {allocated:?} in {TRANSACTIONS} transactions"
         );
     }
+}
+
+/// A client that counts conflicts at a hot record, and writes a list of them every second,
+/// allocates nothing for that.
+#[test]
+fn none_for_a_list_of_hot_records() {
+    let cluster = embedded(Protocol::FORD, 1);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(1), Words::<3>::all(1));
+    let mut worker = cluster.worker(WorkerOptions::default().coroutines(4).yield_after_rounds(true)).unwrap();
+    let allocated = worker.run(async |_, session| {
+        let began = session.lane().now();
+        let (warm, end) = (began + HOT_WINDOW_NS * 5 / 4, began + HOT_WINDOW_NS * 9 / 2);
+        let mut before = None;
+        while session.lane().now() < end {
+            if before.is_none() && session.lane().now() >= warm {
+                before = Some(allocations());
+            }
+            let run = session.transact(async |tx| rows.get_mut(tx, 0).await.map(|mut row| row.0[0] += 1));
+            run.await.unwrap();
+        }
+        allocations() - before.expect("the first list was written long ago")
+    });
+    let read = async |lane: &Lane| hot_lists(lane, NodeId(0)).await;
+    let lists = block_on(cluster.fabric(), ClientId(0), read).unwrap().unwrap();
+    assert!(matches!(&lists[..], [(_, list)] if list.sequence >= 3 && list.records.len() == 1), "{lists:?}");
+    // The list of timers may grow if more coroutines than ever stand in line.
+    assert!(allocated.iter().all(|allocated| *allocated < 3), "{allocated:?} while three lists were written");
 }
 
 /// Lookups and changes of one key of an ordered table allocate nothing either, with values in

@@ -114,6 +114,14 @@ impl<'a> TransactionEvent<'a> {
     }
 }
 
+/// A counter of conflicts receives an event only for attempts that other transactions have
+/// hindered: the attempt has aborted, or its coroutine has stood in line before. The session calls
+/// it as it calls its [`Observer`]. All sessions of a client share one counter.
+pub trait ConflictCounter {
+    /// Receives the event of an attempt that was hindered.
+    fn hindered(&self, event: &TransactionEvent<'_>);
+}
+
 /// A record that recovery puts back to what it was before a transaction of a dead client.
 #[derive(Clone, Copy, Debug)]
 pub struct Rollback<'a> {

@@ -86,7 +86,7 @@ pub use applier::Applier;
 pub use descent::Start;
 pub use edit::EditKind;
 pub use error::{Abort, Limit, Misuse, Stop};
-pub use event::{Observer, Outcome, Phases, TransactionEvent};
+pub use event::{ConflictCounter, Observer, Outcome, Phases, TransactionEvent};
 pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
 pub use protocol::{
     FirstRead, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,

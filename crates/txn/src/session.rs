@@ -14,7 +14,7 @@ use remora_node::{Registration, TableId};
 use remora_record::{Key, TransactionId};
 
 use crate::error::{Abort, Limit, Stop};
-use crate::event::{Observer, Outcome};
+use crate::event::{ConflictCounter, Observer, Outcome};
 use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Part};
@@ -115,6 +115,11 @@ impl Session {
     pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.state.tell_committing = observer.as_ref().is_some_and(|observer| observer.wants_committing());
         std::mem::replace(&mut self.state.observer, observer)
+    }
+
+    /// Sets the counter of the client's conflicts.
+    pub fn count_conflicts(&mut self, counter: Rc<dyn ConflictCounter>) {
+        self.state.conflicts = Some(counter);
     }
 
     /// Makes the session free the locks of recovered clients that it meets, and stop when the lease

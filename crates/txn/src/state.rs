@@ -16,7 +16,7 @@ use remora_record::{Key, LockWord, TransactionId, Version};
 
 use crate::combine::SharedBatch;
 use crate::error::{Abort, Limit, Stop};
-use crate::event::Observer;
+use crate::event::{ConflictCounter, Observer};
 use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX};
 use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Check, Protocol};
@@ -128,6 +128,8 @@ pub(crate) struct State {
     /// in the rings may be overwritten any more.
     in_doubt: bool,
     pub(crate) observer: Option<Box<dyn Observer>>,
+    /// Counts the conflicts of the client, if the client counts them.
+    pub(crate) conflicts: Option<Rc<dyn ConflictCounter>>,
     /// Whether the session calls [`Observer::committing`](crate::Observer::committing).
     pub(crate) tell_committing: bool,
     /// Whether this attempt notes the ends of its phases.
@@ -199,6 +201,7 @@ impl State {
             loose: Vec::new(),
             in_doubt: false,
             observer: None,
+            conflicts: None,
             tell_committing: false,
             sample_phases: false,
             released: Released::default(),

@@ -970,12 +970,28 @@ impl Tx<'_> {
             self.state.note_unsure(self.id);
         }
         self.show(outcome, |observer, event| observer.transaction(event));
+        if self.state.stood.0 > 0 || matches!(outcome, Outcome::Aborted(_)) {
+            self.count_conflict(outcome);
+        }
         self.state.stood = (0, None);
+    }
+
+    /// Tells the client's counter that other transactions have hindered this attempt.
+    #[cold]
+    fn count_conflict(&self, outcome: Outcome) {
+        if let Some(conflicts) = self.state.conflicts.as_ref().filter(|_| !self.silent) {
+            conflicts.hindered(&self.event(outcome));
+        }
     }
 
     fn show(&mut self, outcome: Outcome, told: impl FnOnce(&mut dyn Observer, &TransactionEvent<'_>)) {
         let Some(mut observer) = self.state.observer.take_if(|_| !self.silent) else { return };
-        let event = TransactionEvent {
+        told(&mut *observer, &self.event(outcome));
+        self.state.observer = Some(observer);
+    }
+
+    fn event(&self, outcome: Outcome) -> TransactionEvent<'_> {
+        TransactionEvent {
             id: self.id,
             decided_by: self.decided_by(),
             label: self.attempt.label,
@@ -989,9 +1005,7 @@ impl Tx<'_> {
             stood: self.state.stood.0,
             stood_at: self.state.stood.1,
             sets: &self.state.sets,
-        };
-        told(&mut *observer, &event);
-        self.state.observer = Some(observer);
+        }
     }
 }
 

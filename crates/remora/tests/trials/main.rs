@@ -9,6 +9,7 @@ mod creation;
 mod drop;
 mod dropped;
 mod held;
+mod hot;
 mod ids;
 mod messages;
 mod owners;
