@@ -19,6 +19,7 @@ mod drain;
 mod drill;
 mod etcd;
 mod history;
+mod hot;
 mod keygen;
 mod meet;
 mod memnode;

@@ -15,11 +15,13 @@ use remora::connect::{Nodes, Place};
 use remora::floors::fabric::shm::file::ShmFiles;
 use remora::floors::fabric::tcp::{Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, NodeSet, block_on};
+use remora::floors::node::hot::{HotList, fresh_hot_lists};
 use remora::floors::node::{Identity, MemoryError, Metadata, TableId, connected, identity, metadata, node};
 use remora::observe::NodeStatus;
 use serde::Serialize;
 
 use crate::drain::failure;
+use crate::hot::{self, HotRecord};
 use crate::meet::MeetArgs;
 use crate::memnode::{read_client_tls, read_keys};
 use crate::output::{self, ReportTo};
@@ -32,7 +34,8 @@ use crate::{Failure, Verdict, value};
   remora status --connect 10.0.0.7:7000,10.0.0.8:7000,10.0.0.9:7000 --configuration /var/lib/remora/bank
 
 Asks only the nodes that --connect names. With --configuration it says also which nodes are lost, leave or are being filled,
-and whether there is a controller.
+and whether there is a controller. If transactions of any client get in each other's way, it lists the hottest records. That takes
+a second or two.
 
 Exit status: 0 all nodes answer, 1 one does not, 2 bad input.")]
 pub(crate) struct StatusOptions {
@@ -50,6 +53,9 @@ pub(crate) struct StatusOptions {
 struct Status {
     nodes: Vec<Node>,
     tables: Vec<TableRow>,
+    /// The records at which transactions of all clients get in each other's way now, the hottest
+    /// first.
+    hot_records: Vec<HotRecord>,
     #[serde(skip_serializing_if = "Option::is_none")]
     configuration: Option<Known>,
     /// Why the configuration is not known.
@@ -145,10 +151,12 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     let place = options.meet.etcd.complete(options.meet.configuration.clone())?;
     let mut catalog: Option<Metadata> = None;
     let mut cluster = None;
+    let mut lists = Vec::new();
     let nodes = (0..).zip(ask_all(&options.meet.connect, &tcp)).map(|(at, answer)| {
         let address = options.meet.connect.name(NodeId(at)).unwrap_or_default();
         match answer {
-            Ok((state, identity, metadata)) => {
+            Ok(Answer { state, identity, metadata, lists: theirs }) => {
+                lists.extend(theirs);
                 cluster = cluster.or(identity.map(|identity| identity.cluster));
                 // The catalog that counts is the newest one that a node knows.
                 if catalog.as_ref().is_none_or(|known| known.generation < metadata.generation) {
@@ -199,7 +207,11 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     // Nodes are shown even if something is wrong with the configuration.
     let (configuration, unknown) = configuration.map_or_else(|why| (None, Err(why)), |known| (known, Ok(())));
     let configuration_error = unknown.as_ref().err().map(|Failure(why)| why.clone());
-    let status = Status { nodes, tables, configuration, configuration_error };
+    let hot_records = hot::hottest(&lists, |id| {
+        let table = catalog.tables.get(usize::from(id.0)).filter(|table| table.is_there());
+        table.map(|table| table.spec.name.as_str())
+    });
+    let status = Status { nodes, tables, hot_records, configuration, configuration_error };
     let written = output::all([unknown, counted, report_to.write(&status, || table(&status))]);
     let down = status.nodes.iter().filter(|node| node.error.is_some());
     let down: Vec<_> = down.map(|node| output::printable(&node.address)).collect();
@@ -285,11 +297,17 @@ fn known(place: &Place, cluster: u64, nodes: &[Node], catalog: &Metadata) -> Res
     known.map_err(failure)
 }
 
-/// The answer of a node, or the reason why it gives none.
-type Answer = Result<(State, Option<Identity>, Metadata), String>;
+/// The answer of a node.
+struct Answer {
+    state: State,
+    identity: Option<Identity>,
+    metadata: Metadata,
+    /// The lists of hot records that clients are writing there.
+    lists: Vec<HotList>,
+}
 
 /// Asks all nodes at once, so that silent nodes take no longer than the slowest one of them.
-fn ask_all(nodes: &Nodes, tcp: &TcpOptions) -> Vec<Answer> {
+fn ask_all(nodes: &Nodes, tcp: &TcpOptions) -> Vec<Result<Answer, String>> {
     thread::scope(|scope| {
         let ask = |at| thread::Builder::new().spawn_scoped(scope, move || ask(nodes, at, tcp));
         let asked: Vec<_> = (0..nodes.count() as u16).map(ask).collect();
@@ -302,8 +320,8 @@ fn ask_all(nodes: &Nodes, tcp: &TcpOptions) -> Vec<Answer> {
     })
 }
 
-/// Asks one node, as if there were no others.
-fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Answer {
+/// Asks one node, as if there were no others. Fails with the reason why the node gives no answer.
+fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Result<Answer, String> {
     const HERE: NodeId = NodeId(0);
     let (fabric, server): (Arc<dyn Fabric>, Option<NodeStatus>) = match nodes {
         Nodes::Tcp(addresses) => {
@@ -325,7 +343,9 @@ fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Answer {
         let metadata = metadata::read(lane, HERE).await?;
         let (bytes, allocated) = (superblock.bytes, superblock.allocated);
         let (shards, server) = (0, server.map(Server::from));
-        Ok::<_, MemoryError>((State { number, bytes, allocated, shards, clients, server }, identity, metadata))
+        let lists = fresh_hot_lists(lane, HERE).await?;
+        let state = State { number, bytes, allocated, shards, clients, server };
+        Ok::<_, MemoryError>(Answer { state, identity, metadata, lists })
     });
     let fault = |error: FabricError| error.fault.to_string();
     held.map_err(fault)?.map_err(|error| match error {
@@ -412,7 +432,7 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
             if *joining > 0 { format!("; {joining} copies of shards are being made") } else { String::new() }
         )?;
     }
-    Ok(())
+    hot::write(text, &status.hot_records)
 }
 
 /// Returns the width of a column of names.
@@ -463,7 +483,13 @@ mod tests {
             bytes: 64,
         };
         let tables = vec![table_named("good"), table_named("bad\n\u{1b}[2Jname")];
-        let status = Status { nodes: Vec::new(), tables, configuration: None, configuration_error: None };
+        let status = Status {
+            nodes: Vec::new(),
+            tables,
+            hot_records: Vec::new(),
+            configuration: None,
+            configuration_error: None,
+        };
         let shown = table(&status);
         assert!(shown.lines().any(|line| line.starts_with("bad\\n\\u{1b}[2Jname  ")), "{shown}");
         assert!(!shown.contains('\u{1b}'));
@@ -476,7 +502,13 @@ mod tests {
         let state = State { number: Some(7), bytes: 1 << 20, allocated: 1024, shards: 0, clients: 0, server: None };
         let gone = Some(format!("{path}: No such file or directory"));
         let nodes = vec![node("/shm/good", gone.clone(), None), node(path, gone, None), node(path, None, Some(state))];
-        let status = Status { nodes, tables: Vec::new(), configuration: None, configuration_error: None };
+        let status = Status {
+            nodes,
+            tables: Vec::new(),
+            hot_records: Vec::new(),
+            configuration: None,
+            configuration_error: None,
+        };
         let shown = table(&status);
         let rows: Vec<&str> = shown.lines().skip(1).take(3).collect();
         let name = "/shm/one\\n\\u{1b}[2Jtwo";

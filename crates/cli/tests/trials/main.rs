@@ -6,6 +6,7 @@ mod support;
 mod checks;
 mod creation;
 mod files;
+mod hot;
 mod memory;
 mod names;
 mod output;
