@@ -7,8 +7,9 @@
 //! ```text
 //! leader    has run its closure, and holds what it has read and changed
 //!           opens a batch with these records, and wakes the coroutines in line that want no others
-//! member    gets these records from the batch, and fetches the others that it wants;
-//!           runs its closure, and puts what it has read and changed into the batch
+//! member    fetches the records that it wants and the batch does not have, and then gets the
+//!           others from the batch; runs its closure, and puts what it has read and changed into
+//!           the batch
 //! leader    closes the batch, takes the changes over, and commits as ever: one validation,
 //!           one log entry, one installation
 //! all       have the outcome of the leader's commit
@@ -49,7 +50,7 @@ use remora_node::TableId;
 use remora_record::{KeyHash, TransactionId, Version};
 
 use crate::error::{Abort, Stop};
-use crate::limits::{MEMBER_RECORDS_MAX, MEMBERS_MAX};
+use crate::limits::MEMBERS_MAX;
 use crate::words::{Name, Span};
 
 /// Who has a record of a batch.
@@ -93,6 +94,9 @@ pub(crate) struct BatchRecord {
 
 /// Words of keys and values for which a batch has room before it grows.
 const WORDS: usize = 512;
+/// Records and tables for which a batch has room before it grows.
+const RECORDS: usize = 64;
+const TABLES: usize = 8;
 
 /// What has become of a leader's commit.
 #[derive(Clone, Copy, Debug)]
@@ -146,9 +150,9 @@ pub(crate) struct SharedBatch(Rc<RefCell<Batch>>);
 impl SharedBatch {
     /// Returns a batch with room for some members, so that in steady state nothing is allocated.
     pub(crate) fn new() -> SharedBatch {
-        let records = Vec::with_capacity(MEMBER_RECORDS_MAX);
+        let (records, tables) = (Vec::with_capacity(RECORDS), Vec::with_capacity(TABLES));
         let (words, waiting) = (Vec::with_capacity(WORDS), Vec::with_capacity(MEMBERS_MAX));
-        SharedBatch(Rc::new(RefCell::new(Batch { records, words, waiting, ..Batch::default() })))
+        SharedBatch(Rc::new(RefCell::new(Batch { records, tables, words, waiting, ..Batch::default() })))
     }
 
     /// Returns whether a leader or a member has the batch.

@@ -72,6 +72,8 @@ pub(crate) enum Fetch {
     Absent,
     /// The key's chain in FStore is to grow by a bucket, behind this one.
     Grow(BucketRef),
+    /// The batch whose member the transaction is has the record (`combine.rs`).
+    Shared,
 }
 
 /// How much of a record's value a transaction asks for, or has. More is greater.

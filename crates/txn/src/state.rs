@@ -242,7 +242,7 @@ impl State {
         if may_join && !self.is_alone {
             brings = self.sets.names(&mut self.wants) && self.members_bring();
         }
-        let (began, first) = (lane.now(), self.contested.first().copied());
+        let (began, first) = (lane.now(), self.turns.first_line(lane, &self.contested));
         let ended = self.turns.take(lane, &mut self.contested, (&self.wants, brings), until).await;
         if !matches!(ended, Stood::Not) {
             self.stood = (self.stood.0 + (lane.now() - began), first);

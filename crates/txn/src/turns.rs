@@ -415,6 +415,13 @@ impl Turns {
         }
     }
 
+    /// Returns the first of these records at which the lane would have to stand in line.
+    pub(crate) fn first_line(&self, lane: &Lane, names: &[Name]) -> Option<Name> {
+        let me = lane.id();
+        let is_taken = |lines: &mut OpenLines, name| lines.find(name).is_some_and(|line| !line.is_turn_of(me));
+        self.with(|lines| names.iter().copied().find(|name| is_taken(lines, *name)))
+    }
+
     /// Returns whether another lane has its turn at a record, and this one has not had it. (A turn
     /// that has lapsed leaves two that may go on.)
     pub(crate) fn is_turn_of_another(&self, lane: &Lane, name: Name) -> bool {
@@ -675,12 +682,43 @@ mod tests {
         assert!(turns.are_taken(), "the line stays for a while, for those that come back");
     }
 
+    /// Otherwise each of two that go on would make way to the other one for ever.
+    #[test]
+    fn one_whose_turn_has_lapsed_makes_no_way() {
+        run(3, async |number, lane, turns| {
+            if number == 0 {
+                turns.failed(lane, R, None);
+            }
+            turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
+            let is_first = number < 2;
+            if is_first {
+                lane.sleep(64 * TURN_LAPSE_NS).await;
+            }
+            assert!(!turns.is_turn_of_another(lane, R), "{number} has had its turn");
+            assert!(!turns.is_turn_of_another(lane, S), "there is no line");
+            turns.give_back(lane, Some(None));
+            if !is_first {
+                turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
+            }
+        });
+        run(2, async |number, lane, turns| {
+            if number == 0 {
+                turns.failed(lane, R, None);
+                turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
+                lane.sleep(1_000).await;
+            } else {
+                lane.yield_now().await;
+                assert!(turns.is_turn_of_another(lane, R));
+            }
+        });
+    }
+
     #[test]
     fn a_line_is_gone_when_nobody_comes_back() {
         run(1, async |_, lane, turns| {
             for name in [R, S] {
                 turns.failed(lane, name, None);
-                turns.take(lane, &mut vec![name], &[], Nanos::MAX).await;
+                turns.take(lane, &mut vec![name], (&[], false), Nanos::MAX).await;
                 lane.sleep(1_000).await;
                 turns.give_back(lane, Some(None));
                 lane.sleep(10_000).await;
@@ -693,10 +731,10 @@ mod tests {
     #[test]
     fn records_without_a_line_cost_nothing() {
         let (_, turns) = run(1, async |_, lane, turns| {
-            turns.take(lane, &mut vec![R, S], &[], Nanos::MAX).await;
+            turns.take(lane, &mut vec![R, S], (&[], false), Nanos::MAX).await;
             assert!(!turns.are_taken());
             turns.failed(lane, S, None);
-            turns.take(lane, &mut vec![R, S], &[], Nanos::MAX).await;
+            turns.take(lane, &mut vec![R, S], (&[], false), Nanos::MAX).await;
             assert!(turns.with(|lines| lines.find(R).is_none() && lines.find(S).is_some()));
             turns.give_back(lane, None);
         });
@@ -711,7 +749,7 @@ mod tests {
             for _ in 0..50 {
                 for name in if number == 0 { [R, S] } else { [S, R] } {
                     turns.failed(lane, name, None);
-                    turns.take(lane, &mut vec![name], &[], Nanos::MAX).await;
+                    turns.take(lane, &mut vec![name], (&[], false), Nanos::MAX).await;
                     lane.yield_now().await;
                 }
                 turns.give_back(lane, Some(None));
@@ -746,7 +784,7 @@ mod tests {
             turns.failed(lane, R, None);
             if number == 1 {
                 let mut names = vec![R];
-                let mut standing = pin!(turns.take(lane, &mut names, &[], Nanos::MAX));
+                let mut standing = pin!(turns.take(lane, &mut names, (&[], false), Nanos::MAX));
                 poll_fn(|context| {
                     assert!(standing.as_mut().poll(context).is_pending());
                     Poll::Ready(())

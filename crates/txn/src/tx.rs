@@ -334,9 +334,14 @@ impl<'s> Tx<'s> {
         if adopted != Adopted::Not {
             self.is_unfit = true;
             if adopted == Adopted::Some {
-                let _fetching = batch.fetches();
-                self.member_of = Some(batch);
+                self.member_of = Some(batch.clone());
+                let fetching = batch.fetches();
                 self.state.protocol.execute(self).await?;
+                drop(fetching);
+                if !batch.with(|batch| batch.is_open) {
+                    return Err(Abort::Changed.into());
+                }
+                batch.with(|batch| self.state.sets.take_shared(batch));
             } else {
                 self.member_of = Some(batch);
             }

@@ -168,7 +168,12 @@ fn be_client(arguments: &[String]) {
     let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().expect("a number")).collect();
     let &[number, time, records, coroutines] = &numbers[..] else { panic!("a client's numbers") };
     let cluster = connect(addresses, Protocol::named(protocol).expect("a protocol"));
-    let load = Load { time: Duration::from_millis(time), records, coroutines: coroutines as usize, mix: Mix::named(mix).expect("a mix") };
+    let load = Load {
+        time: Duration::from_millis(time),
+        records,
+        coroutines: coroutines as usize,
+        mix: Mix::named(mix).expect("a mix"),
+    };
     let done = run(&cluster, number + 1, load, || {
         println!("ready");
         std::io::stdin().lock().read_line(&mut String::new()).expect("the word to begin");

@@ -8,7 +8,7 @@ use remora::{
 use remora_workload::Prng;
 
 /// How long a transaction is tried before it is given up.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const COLD_RECORDS: u64 = 100_000;
 /// Number of cold records that a payment changes.
 const COLD_OF_PAYMENT: u64 = 4;
@@ -22,7 +22,7 @@ const TOGGLED_ROWS: u64 = 1_000;
 
 /// What each transaction does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mix {
+pub(crate) enum Mix {
     /// It adds 1 to a hot record.
     Counter,
     /// It moves 1 from a hot record to another one. With one hot record, it changes that one.
@@ -51,17 +51,17 @@ impl Mix {
         ("toggle", Mix::Toggle),
     ];
 
-    pub fn named(name: &str) -> Option<Mix> {
+    pub(crate) fn named(name: &str) -> Option<Mix> {
         Mix::ALL.iter().find(|(known, _)| *known == name).map(|(_, mix)| *mix)
     }
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Mix::ALL.iter().find(|(_, mix)| *mix == self).map_or("", |(name, _)| name)
     }
 }
 
 /// The tables of all mixes.
-pub struct Tables {
+pub(crate) struct Tables {
     hot: Table<u64, u64>,
     cold: Table<u64, u64>,
     toggled: Table<u64, u64>,
@@ -69,7 +69,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    pub fn create(cluster: &Cluster, mix: Mix, records: u64) {
+    pub(crate) fn create(cluster: &Cluster, mix: Mix, records: u64) {
         let zeros = |table, rows| {
             let table = cluster.create_table::<u64, u64>(table, TableOptions::for_rows(rows)).expect("room");
             cluster.load(&table, (0..rows).map(|row| (row, 0))).expect("room");
@@ -82,14 +82,14 @@ impl Tables {
         let _: Ordered<u64, u64> = cluster.load_ordered("queue", options, (0..rows).map(|row| (row, 0))).expect("room");
     }
 
-    pub fn open(cluster: &Cluster) -> Tables {
+    pub(crate) fn open(cluster: &Cluster) -> Tables {
         let table = |name| cluster.open_table(name).expect("a table that was created");
         let queue = cluster.open_ordered("queue").expect("a table that was created");
         Tables { hot: table("hot"), cold: table("cold"), toggled: table("toggled"), queue }
     }
 
     /// Reads every record that a mix will want, so that a client knows where they are.
-    pub async fn look_up(&self, session: &mut Session, mix: Mix, records: u64) {
+    pub(crate) async fn look_up(&self, session: &mut Session, mix: Mix, records: u64) {
         let cold = if matches!(mix, Mix::Payment | Mix::Catalog) { COLD_RECORDS } else { 0 };
         for (table, rows) in [(&self.hot, records), (&self.cold, cold)] {
             for row in 0..rows {
@@ -100,7 +100,13 @@ impl Tables {
     }
 
     /// Runs one transaction of a mix.
-    pub async fn run(&self, session: &mut Session, mix: Mix, records: u64, random: &mut Prng) -> Result<(), Error> {
+    pub(crate) async fn run(
+        &self,
+        session: &mut Session,
+        mix: Mix,
+        records: u64,
+        random: &mut Prng,
+    ) -> Result<(), Error> {
         let options = TransactionOptions::default().patience(PATIENCE);
         let Tables { hot, cold, toggled, queue } = self;
         let record = random.below(records);
@@ -180,7 +186,7 @@ impl Tables {
     }
 
     /// Asserts that no transaction of these was lost, or made twice.
-    pub fn check(&self, cluster: &Cluster, mix: Mix, committed: u64) {
+    pub(crate) fn check(&self, cluster: &Cluster, mix: Mix, committed: u64) {
         let mut worker = cluster.worker(WorkerOptions::default()).expect("a worker");
         let [hot, cold] = [&self.hot, &self.cold].map(|table| {
             let records = cluster.inspect(table, |_| ()).expect("an idle table").records;

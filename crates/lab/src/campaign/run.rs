@@ -93,6 +93,9 @@ fn bury(
         }
         // A client that was taken for dead and does not know it yet finds it out now.
         match worker.drain() {
+            // A commit's answer was lost together with a node that only this client has lost. The
+            // client has not made way for another incarnation yet.
+            Ok(false) if case.has("isolate") => fenced.set(true),
             Ok(drained) => settled &= drained || fenced.get(),
             Err(Error::Fenced) => fenced.set(true),
             // Only this client has lost a node, and it has not needed that node since. No

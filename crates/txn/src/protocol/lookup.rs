@@ -82,7 +82,7 @@ impl Tx<'_> {
     pub(crate) fn skip_what_is_here(&mut self) {
         let Sets { items, fetched, .. } = &mut self.state.sets;
         while let Some(item) = items.get_mut(*fetched)
-            && matches!(item.fetch, Fetch::Here | Fetch::Absent)
+            && matches!(item.fetch, Fetch::Here | Fetch::Absent | Fetch::Shared)
         {
             item.renamed = false;
             *fetched += 1;

@@ -77,20 +77,32 @@ impl Sets {
             }
         }
         for item in items.iter_mut().filter(|item| is_new(item)) {
+            if batch.find(item.table, item.key.of(arena)).is_some() {
+                (item.fetch, item.of_batch) = (Fetch::Shared, true);
+            }
+        }
+        if !all {
+            return Adopted::Some;
+        }
+        *fetched = items.len();
+        self.take_shared(batch);
+        Adopted::All
+    }
+
+    /// Takes the records that are to come from a batch as they are there now. Nothing may happen
+    /// between this and the closure that uses them: the next member may change them.
+    pub(crate) fn take_shared(&mut self, batch: &Batch) {
+        let Sets { items, arena, .. } = self;
+        for item in items.iter_mut().filter(|item| matches!(item.fetch, Fetch::Shared)) {
             let Some(at) = batch.find(item.table, item.key.of(arena)) else { continue };
             let record = batch.records[at];
-            (item.fetch, item.has, item.part, item.of_batch) = (Fetch::Here, Part::Whole, Part::Whole, true);
+            (item.fetch, item.has, item.part) = (Fetch::Here, Part::Whole, Part::Whole);
             (item.seen, item.existed, item.present) = (true, true, true);
             item.version = record.version;
             item.value = Span { at: arena.len() as u32, ..record.value };
             item.value_bytes = record.value_bytes;
             arena.extend_from_slice(record.value.of(&batch.words));
         }
-        if !all {
-            return Adopted::Some;
-        }
-        *fetched = items.len();
-        Adopted::All
     }
 
     /// Puts what this transaction has read and, if it `writes`, changed into a batch. Returns

@@ -64,7 +64,7 @@ fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
         let asked = match item.fetch {
             Fetch::Probe(bucket, _) => ask_bucket(tx, round, index, bucket, ford),
             Fetch::Record(_) | Fetch::Place(_) => ask_record(tx, round, index, ford),
-            Fetch::Here | Fetch::Absent | Fetch::Ask | Fetch::Grow(_) => false,
+            Fetch::Here | Fetch::Absent | Fetch::Ask | Fetch::Grow(_) | Fetch::Shared => false,
         };
         tx.state.sets.items[index].asked = asked;
         index += 1;
