@@ -57,7 +57,7 @@ fn outcomes_of(
                 .zip(1..)
                 .map(|(lane, number)| Player::new(ClientId(number), lane.endpoint(), body(number, lane))),
         );
-        if let Some(mut seen) = play.run(&worker, players) {
+        if let Some(mut seen) = play.run(players) {
             // What a recoverer has done shows in memory only.
             let recoverers = options.suspicions.iter().map(|suspicion| suspicion.by.0 as usize - 1);
             recoverers.for_each(|recoverer| seen[recoverer] = None);
@@ -501,7 +501,7 @@ fn a_violation_names_the_steps_that_lead_to_it_and_a_bound_is_said() {
                 .zip(1..)
                 .map(|(lane, number)| Player::new(ClientId(number), lane.endpoint(), write(lane, number.into()))),
         );
-        let ended = play.run(&worker, players).is_some();
+        let ended = play.run(players).is_some();
         if ended && look(&fabric, 0) != allowed { Err(look(&fabric, 0)) } else { Ok(()) }
     };
     let found = explore(&fabric, &ExploreOptions::default(), |play| program(play, 2));

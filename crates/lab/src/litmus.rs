@@ -10,6 +10,7 @@
 mod programs;
 mod recovery;
 mod stage;
+mod together;
 
 use std::time::{Duration, Instant};
 
@@ -875,6 +876,118 @@ pub const ALL: &[Litmus] = &[
         mutant: Mutant::RevokeNobody,
         protocol: Protocol::NO_WAIT,
         program: recovery::two_writers,
+    },
+    Litmus {
+        name: "batch-stale-join",
+        source: "invariant 1: a member joins although another one has changed the record since",
+        mutant: Mutant::JoinUnchecked,
+        protocol: Protocol::DRTM_R,
+        program: together::stale_members,
+    },
+    Litmus {
+        name: "batch-closed-join",
+        source: "invariant 5: a member joins when the leader has closed the batch",
+        mutant: Mutant::JoinClosed,
+        protocol: Protocol::DRTM_R,
+        program: together::late_members,
+    },
+    Litmus {
+        name: "batch-unlocked-change",
+        source: "invariant 2: a member changes what the leader has only read",
+        mutant: Mutant::JoinUnlocked,
+        protocol: Protocol::DRTM_R,
+        program: together::members_of_a_reader,
+    },
+    Litmus {
+        name: "batch-one-version",
+        source: "invariant 3: a batch installs one version for all its changes",
+        mutant: Mutant::OneVersionForAll,
+        protocol: Protocol::DRTM_R,
+        program: together::members,
+    },
+    Litmus {
+        name: "batch-reported-early",
+        source: "invariant 2: members report before the leader's outcome is known",
+        mutant: Mutant::MembersReportEarly,
+        protocol: Protocol::DRTM_R,
+        program: together::members,
+    },
+    Litmus {
+        name: "batch-dropped-leader",
+        source: "invariant 6: a leader that is dropped when its log is on its way counts as aborted",
+        mutant: Mutant::DroppedLeaderAborts,
+        protocol: Protocol::DRTM_R,
+        program: together::dropped_leader,
+    },
+    Litmus {
+        name: "batch-dropped-member",
+        source: "invariant 2: a member that is dropped when it has joined counts as aborted",
+        mutant: Mutant::DroppedMemberAborts,
+        protocol: Protocol::DRTM_R,
+        program: together::dropped_member,
+    },
+    Litmus {
+        name: "batch-recovered",
+        source: "invariant 4: recovery rolls back a leader that has a log entry",
+        mutant: Mutant::UndoLogged,
+        protocol: Protocol::DRTM_R,
+        program: together::members_recovered,
+    },
+    Litmus {
+        name: "batch-zombie",
+        source: "T11: recovery revokes nobody, and a coroutine in line goes on",
+        mutant: Mutant::RevokeNobody,
+        protocol: Protocol::DRTM_R,
+        program: together::zombie_in_line,
+    },
+    Litmus {
+        name: "turn-lapse",
+        source: "invariant 4 of turns: a turn that is not given back stays",
+        mutant: Mutant::TurnsNeverLapse,
+        protocol: Protocol::DRTM_R,
+        program: together::turn_that_stays,
+    },
+    Litmus {
+        name: "ford-batch-one-version",
+        source: "invariant 3: a batch installs one version for all its changes",
+        mutant: Mutant::OneVersionForAll,
+        protocol: Protocol::FORD,
+        program: together::members,
+    },
+    Litmus {
+        name: "ford-batch-reported-early",
+        source: "invariant 2: members report before the leader's outcome is known",
+        mutant: Mutant::MembersReportEarly,
+        protocol: Protocol::FORD,
+        program: together::members_recovered,
+    },
+    Litmus {
+        name: "ford-batch-dropped-leader",
+        source: "invariant 6: a leader that is dropped when its log is on its way counts as aborted",
+        mutant: Mutant::DroppedLeaderAborts,
+        protocol: Protocol::FORD,
+        program: together::dropped_leader,
+    },
+    Litmus {
+        name: "ford-batch-dropped-member",
+        source: "invariant 2: a member that is dropped when it has joined counts as aborted",
+        mutant: Mutant::DroppedMemberAborts,
+        protocol: Protocol::FORD,
+        program: together::dropped_member,
+    },
+    Litmus {
+        name: "ford-batch-recovered",
+        source: "R21, invariant 4: recovery undoes a leader that was reported",
+        mutant: Mutant::AlwaysUndo,
+        protocol: Protocol::FORD,
+        program: together::members_recovered,
+    },
+    Litmus {
+        name: "ford-batch-zombie",
+        source: "R19, T11: recovery revokes nobody, and a coroutine in line goes on",
+        mutant: Mutant::RevokeNobody,
+        protocol: Protocol::FORD,
+        program: together::zombie_in_line,
     },
 ];
 

@@ -49,7 +49,7 @@ fn wrong(
                 .zip(1..)
                 .map(|(lane, number)| Player::new(ClientId(number), lane.endpoint(), body(number, lane))),
         );
-        match play.run(&worker, players) {
+        match play.run(players) {
             Some(said) => judge(&said.into_iter().flatten().collect::<Vec<_>>()),
             None => Ok(()),
         }

@@ -191,11 +191,25 @@ pub enum Mutant {
     /// Combining: a member of a batch reports its commit before the leader has committed. This is
     /// not an error of a text.
     MembersReportEarly,
+    /// Combining: a member joins a batch that its leader has closed. This is not an error of a
+    /// text.
+    JoinClosed,
+    /// Combining: a member changes a record that the leader has only read. This is not an error of
+    /// a text.
+    JoinUnlocked,
+    /// Combining: if the future of a leader is dropped when its log is on its way, members take the
+    /// leader for aborted. This is not an error of a text.
+    DroppedLeaderAborts,
+    /// Combining: if the future of a member is dropped when it has joined, observers hear that the
+    /// member has aborted. This is not an error of a text.
+    DroppedMemberAborts,
+    /// Turns: a turn that is not given back never lapses. This is not an error of a text.
+    TurnsNeverLapse,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 68] = [
+    pub const ALL: [Mutant; 73] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -264,6 +278,11 @@ impl Mutant {
         Mutant::JoinUnchecked,
         Mutant::OneVersionForAll,
         Mutant::MembersReportEarly,
+        Mutant::JoinClosed,
+        Mutant::JoinUnlocked,
+        Mutant::DroppedLeaderAborts,
+        Mutant::DroppedMemberAborts,
+        Mutant::TurnsNeverLapse,
     ];
 }
 

@@ -579,7 +579,7 @@ impl<'s> Tx<'s> {
         let Some(batch) = self.member_of.clone() else { return Ok(()) };
         let sets = &mut self.state.sets;
         let is_known = self.is_id_known.get();
-        let join = |batch: &mut Batch| batch.is_open && sets.adopt(batch) == Adopted::All && sets.join(batch, writes);
+        let join = |batch: &mut Batch| sets.adopt(batch) == Adopted::All && sets.join(batch, writes);
         if is_known || !batch.with(join) {
             return Err(Abort::Changed.into());
         }
@@ -871,8 +871,10 @@ impl Tx<'_> {
         let Some(batch) = self.leads.take() else { return };
         batch.finish(match outcome {
             Outcome::Committed | Outcome::UserAbort => LeaderOutcome::Known(Ok(()), None),
-            Outcome::Unknown => LeaderOutcome::Left,
-            Outcome::Aborted(_) | Outcome::Failed(_) => LeaderOutcome::Known(Err(Abort::Dropped.into()), None),
+            Outcome::Unknown if !mutant!(DroppedLeaderAborts) => LeaderOutcome::Left,
+            Outcome::Unknown | Outcome::Aborted(_) | Outcome::Failed(_) => {
+                LeaderOutcome::Known(Err(Abort::Dropped.into()), None)
+            }
         });
     }
 
@@ -1024,7 +1026,7 @@ impl Drop for Tx<'_> {
             outcome = Outcome::Unknown;
         }
         self.finish_batch(outcome);
-        if self.has_joined {
+        if self.has_joined && !mutant!(DroppedMemberAborts) {
             // The batch has what this transaction has changed, and the leader's commit decides.
             outcome = Outcome::Unknown;
         }

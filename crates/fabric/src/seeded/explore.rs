@@ -24,7 +24,8 @@
 //! - *The crash of a client*, after which the client does nothing any more. A verb in flight at the
 //!   crash may land or not, and a half of it may land. No other client can see the crash. So a
 //!   landing after the crash is equivalent to one before it, and is not a case of its own.
-//! - *The drop of a client's future.* The verbs of its round are sent.
+//! - *The drop of a client's future*, or of the future of one of its coroutines
+//!   ([`Player::dropping`]). The verbs of its round are sent.
 //! - *A suspicion* ([`Suspicion`]): a client is taken for dead, whether it is or not. Then another
 //!   client begins, and may revoke it ([`Fabric::revoke`](crate::Fabric::revoke)). The revocation
 //!   ends all verbs of the suspected client at that instant, whichever have landed, also with a
@@ -34,13 +35,14 @@
 //!
 //! *Steps that are no choice.* A coroutine runs as soon as its round has completed. What it does
 //! until it posts again concerns no other client, and what it posts can be held back for any time.
+//! If a client has several coroutines, its worker runs all that can go on, in the order of lanes.
 //! The completion of a round is a step only in three cases: its client has other rounds in flight,
 //! about which it might ask; or it sleeps; or it may crash.
 //!
 //! A step in memory that is declared to be its client's own ([`Private`]) commutes with everything
 //! that other clients can ever do. So it is taken at once, except in the three cases above. All
-//! lines of a READ of such memory are one step. The declaration is checked: an access by another
-//! client panics.
+//! lines of a READ of such memory are one step, also if another coroutine of its client writes
+//! there. The declaration is checked: an access by another client panics.
 //!
 //! *Sleep sets* (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems",
 //! 1996). If two steps commute, and both can be taken in a state, only one order of them is
@@ -65,7 +67,10 @@
 //! *Sleep.* A coroutine that sleeps wakes when a word that its last round looked at has changed, or
 //! when nothing else can happen. If it looked earlier, it would see what it saw before. After the
 //! change it may wait for any time before it looks. So one thing is not explored: how often a
-//! client looks before its patience ends while other clients are in the middle of something.
+//! client looks before its patience ends while other clients are in the middle of something. A
+//! client of several coroutines may sleep until nothing else can happen, whatever changes
+//! ([`ExploreOptions::patient`]). Then what it does when its time is over is explored only where
+//! all others wait or have finished.
 //!
 //! A program must keep to these rules:
 //!
@@ -90,7 +95,6 @@ use super::journal::{Journal, fold};
 use super::{Connection, InFlight, Running, Schedule, Seeded, State, refusal};
 use crate::address::{Address, NodeId, RegionId, WORD_BYTES};
 use crate::endpoint::Endpoint;
-use crate::executor::Worker;
 use crate::ids::{ClientId, Nanos, Ticket};
 use crate::round::buffer::{RoundBuffer, Verb};
 use crate::shm::{Memory, execute_verb};
@@ -171,6 +175,9 @@ pub struct ExploreOptions {
     pub shared: bool,
     /// Memory that only some clients access.
     pub private: Vec<Private>,
+    /// Clients that sleep until nothing else can happen, whatever changes meanwhile. It is for
+    /// clients of several coroutines, which sleep for the time and not for a change of memory.
+    pub patient: Vec<ClientId>,
 }
 
 impl Default for ExploreOptions {
@@ -184,6 +191,7 @@ impl Default for ExploreOptions {
             suspicions: Vec::new(),
             shared: false,
             private: Vec::new(),
+            patient: Vec::new(),
         }
     }
 }
@@ -347,6 +355,8 @@ pub(super) struct Trail {
     asleep_until: Option<Nanos>,
     /// Whether one of its coroutines runs.
     running: bool,
+    /// Whether the client sleeps until nothing else can happen.
+    patient: bool,
     /// Whether the client is a recoverer.
     recovers: bool,
     /// Whether the client is a recoverer that has not begun.
@@ -452,12 +462,22 @@ pub struct Player<'p, T> {
     client: ClientId,
     endpoint: Rc<Endpoint>,
     future: Pin<Box<dyn Future<Output = T> + 'p>>,
+    drop_part: Option<Box<dyn FnMut() + 'p>>,
 }
 
 impl<'p, T> Player<'p, T> {
-    /// Makes a coroutine of a client, which has one connection.
+    /// Makes a coroutine of a client, which has one connection. A client may have several
+    /// coroutines: then `part` runs all of them, until each waits for a round or for time.
     pub fn new(client: ClientId, endpoint: &Rc<Endpoint>, part: impl Future<Output = T> + 'p) -> Player<'p, T> {
-        Player { client, endpoint: endpoint.clone(), future: Box::pin(part) }
+        Player { client, endpoint: endpoint.clone(), future: Box::pin(part), drop_part: None }
+    }
+
+    /// Sets what a drop of the client's future does ([`ExploreOptions::cancel`]). `drop_part` tells
+    /// the future to drop one of the coroutines that it runs. Without this, the whole future is
+    /// dropped.
+    #[must_use]
+    pub fn dropping(self, drop_part: impl FnMut() + 'p) -> Player<'p, T> {
+        Player { drop_part: Some(Box::new(drop_part)), ..self }
     }
 }
 
@@ -499,16 +519,18 @@ fn explore_all<E>(
     program: &mut dyn FnMut(&mut Play<'_>) -> Result<(), E>,
 ) -> Exploration<E> {
     let mut search = Search::default();
-    {
+    let began = {
         let mut state = fabric.state();
         state.schedule = Schedule::Instant;
         state.journal = Some(Journal::begin(&fabric.memory));
         state.put_back(&fabric.memory);
-    }
+        state.now
+    };
     let mut bounded = false;
     let violation = loop {
         search.ended = None;
         search.taken.clear();
+        fabric.state().now = began;
         let result = program(&mut Play { fabric, options, search: &mut search, shared: None });
         fabric.state().put_back(&fabric.memory);
         search.counts.runs += 1;
@@ -579,13 +601,13 @@ impl Play<'_> {
     ///
     /// Panics if a coroutine waits for nothing, if a client accesses memory that is private to
     /// another, or if the program has not said what is shared.
-    pub fn run<T>(&mut self, worker: &Worker, players: Vec<Player<'_, T>>) -> Option<Vec<Option<T>>> {
+    pub fn run<T>(&mut self, players: Vec<Player<'_, T>>) -> Option<Vec<Option<T>>> {
         let matches_states = self.options.reduction == Reduction::States;
         assert!(!self.options.shared || !matches_states || self.shared.is_some(), "states show all that is shared");
         let member = |player| Member::new(self.fabric, player, self.options);
         let mut cast: Vec<Member<'_, T>> = players.into_iter().map(member).collect();
         self.fabric.state().schedule = Schedule::Explored;
-        self.settle(worker, &mut cast);
+        self.settle(&mut cast);
         let mut at = 0;
         let mut sleep = self.search.nodes.last().map(Node::asleep_behind).unwrap_or_default();
         let ended = loop {
@@ -596,7 +618,7 @@ impl Play<'_> {
                     Err(ended) => break ended,
                 },
             };
-            self.take(step, at >= self.search.repeats, worker, &mut cast);
+            self.take(step, at >= self.search.repeats, &mut cast);
             at += 1;
         };
         self.search.ended = Some(ended);
@@ -683,7 +705,7 @@ impl Play<'_> {
         Ok(enabled[current].id)
     }
 
-    fn take<T>(&mut self, step: StepId, new: bool, worker: &Worker, cast: &mut [Member<'_, T>]) {
+    fn take<T>(&mut self, step: StepId, new: bool, cast: &mut [Member<'_, T>]) {
         let mut state = self.fabric.state();
         let taken = state.take(&self.fabric.memory, step, self.options);
         self.search.taken.push(taken);
@@ -711,17 +733,21 @@ impl Play<'_> {
         drop(state);
         if let StepId::Drop { connection } = step {
             for member in cast.iter_mut().filter(|member| member.connection == connection) {
+                if let Some(drop_part) = &mut member.drop_part {
+                    drop_part();
+                    continue;
+                }
                 member.future = None;
+                self.fabric.state().connections[connection].trail.running = false;
             }
-            self.fabric.state().connections[connection].trail.running = false;
         }
-        self.settle(worker, cast);
+        self.settle(cast);
     }
 
     /// Lets every coroutine run until it waits for a step.
-    fn settle<T>(&self, worker: &Worker, cast: &mut [Member<'_, T>]) {
+    fn settle<T>(&self, cast: &mut [Member<'_, T>]) {
         loop {
-            worker.progress();
+            cast.iter().for_each(|member| member.endpoint.progress());
             let before = self.fabric.state().activity();
             let mut finished = false;
             for member in cast.iter_mut() {
@@ -752,6 +778,7 @@ struct Member<'p, T> {
     connection: usize,
     endpoint: Rc<Endpoint>,
     future: Option<Pin<Box<dyn Future<Output = T> + 'p>>>,
+    drop_part: Option<Box<dyn FnMut() + 'p>>,
     output: Option<T>,
 }
 
@@ -760,11 +787,15 @@ impl<'p, T> Member<'p, T> {
         let mut state = fabric.state();
         let connection = state.connections.iter().rposition(|connection| connection.client == player.client);
         let connection = connection.expect("a client that plays is connected");
+        let now = state.now;
         let trail = &mut state.connections[connection].trail;
+        trail.clock = now;
         trail.running = true;
+        trail.patient = options.patient.contains(&player.client);
         trail.recovers = options.suspicions.iter().any(|suspicion| suspicion.by == player.client);
         trail.waits = trail.recovers;
-        Member { connection, endpoint: player.endpoint, future: Some(player.future), output: None }
+        let Player { endpoint, future, drop_part, .. } = player;
+        Member { connection, endpoint, future: Some(future), drop_part, output: None }
     }
 
     /// Polls the coroutine. Returns true if it has finished with this poll.

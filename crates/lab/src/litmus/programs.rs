@@ -11,7 +11,7 @@ use remora::floors::txn::{Slot, Stop, Tx};
 use remora::protocol::Protocol;
 
 use super::stage::{
-    Actor, Broken, Explored, Row, Said, Scene, Stage, get, insert, put, want, want_to_change, want_to_delete,
+    Actor, Broken, Explored, Row, Said, Scene, Stage, check, get, insert, put, want, want_to_change, want_to_delete,
     want_to_insert, words,
 };
 
@@ -20,10 +20,6 @@ type Want = fn(&mut Tx<'_>, Row) -> Result<Slot, Stop>;
 
 fn within(runs_max: u64) -> Explored {
     Explored { runs_max, ..Explored::default() }
-}
-
-fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
-    if holds { Ok(()) } else { Err(broken()) }
 }
 
 /// Explores write skew: each of two clients reads both halves of a pair, and takes its own half if
@@ -531,7 +527,7 @@ pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     stage.explore(
-        &Explored { cancel: Some(1), ..within(runs_max) },
+        &Explored { cancel: Some((1, 0)), ..within(runs_max) },
         async |_, actor| actor.look_up(&[counter]).await,
         async |_, actor| increment(actor, counter).await,
         |scene| {

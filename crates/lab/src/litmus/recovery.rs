@@ -12,7 +12,7 @@ use remora::floors::txn::{Inspection, Slot, Stop, Tx};
 use remora::protocol::Protocol;
 
 use super::stage::{
-    Actor, Answer, Broken, Explored, Row, Said, Scene, Stage, amount, get, insert, put, want, want_to_change,
+    Actor, Answer, Broken, Explored, Row, Said, Scene, Stage, amount, check, get, insert, put, want, want_to_change,
     want_to_delete, want_to_insert, words,
 };
 
@@ -29,10 +29,6 @@ const BOTH_SUSPECTED: [(usize, usize); 2] = [(0, 1), (1, 2)];
 
 fn suspected(suspicions: &[(usize, usize)], runs_max: u64) -> Explored {
     Explored { suspicions: suspicions.to_vec(), runs_max, ..Explored::default() }
-}
-
-fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
-    if holds { Ok(()) } else { Err(broken()) }
 }
 
 /// Adds the client's amount to each of these records, which `name` names.
@@ -52,7 +48,7 @@ async fn add_named(actor: &mut Actor, rows: &[Row], name: fn(&mut Tx<'_>, Row) -
 }
 
 /// Adds the client's amount to each of these records.
-async fn add(actor: &mut Actor, rows: &[Row]) -> Said {
+pub(super) async fn add(actor: &mut Actor, rows: &[Row]) -> Said {
     add_named(actor, rows, want_to_change).await
 }
 
@@ -82,13 +78,13 @@ async fn read(actor: &mut Actor, rows: &[Row]) -> Said {
 
 /// A transaction that writes: its client, its number among the client's transactions, and the rows
 /// that it writes.
-struct Writes<'a> {
-    client: usize,
-    nth: usize,
-    rows: &'a [Row],
+pub(super) struct Writes<'a> {
+    pub(super) client: usize,
+    pub(super) nth: usize,
+    pub(super) rows: &'a [Row],
 }
 
-fn writes(client: usize, rows: &[Row]) -> Writes<'_> {
+pub(super) fn writes(client: usize, rows: &[Row]) -> Writes<'_> {
     Writes { client, nth: 0, rows }
 }
 
@@ -97,7 +93,7 @@ fn writes(client: usize, rows: &[Row]) -> Writes<'_> {
 /// 1. No client has left anything behind.
 /// 2. The values agree with what clients were told.
 /// 3. What was read was committed.
-fn judge(scene: &Scene<'_>, rows: &[Row], all: &[Writes<'_>]) -> Result<(), Broken> {
+pub(super) fn judge(scene: &Scene<'_>, rows: &[Row], all: &[Writes<'_>]) -> Result<(), Broken> {
     scene.apply();
     let mut values = Vec::new();
     for row in rows {

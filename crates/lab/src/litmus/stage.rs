@@ -4,19 +4,19 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::seeded::explore::{
     Exploration, ExploreOptions, Player, Private, Reduction, Suspicion, explore,
 };
 use remora::floors::fabric::{
-    ClientId, Fabric, Fault, Host, Lane, NodeId, NodeSet, Progress, Service, ServiceHandle, WORD_BYTES, Worker,
-    block_on,
+    ClientId, Fabric, Fault, Host, Lane, Nanos, NodeId, NodeSet, Progress, Service, ServiceHandle, Turn as _, Turned,
+    WORD_BYTES, Worker, block_on,
 };
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Loader, Sizes, Table, TakeRow, bulk_load, fstore};
@@ -28,8 +28,8 @@ use remora::floors::node::{
 use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, SharedLocks, Slot, Stop, TransactOptions, Turns,
-    Tx, Validation, VersionCache, inspect,
+    Applier, Inspection, Intent, Limit, Observer, Outcome, RpcHandler, Session, SessionConfig, SharedLocks, Slot, Stop,
+    TransactOptions, TransactionEvent, Turns, Tx, Validation, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 use zerocopy::IntoBytes;
@@ -42,6 +42,11 @@ pub(super) type Said = Option<Vec<u64>>;
 
 /// A description of what is wrong with a run.
 pub(super) type Broken = String;
+
+/// Fails with a description if this does not hold.
+pub(super) fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(broken()) }
+}
 
 /// A row: a key of a table, whose value is `words` equal words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +64,8 @@ pub(super) struct Stage {
     metadata: Metadata,
     names: Vec<String>,
     clients: Vec<(Registration, Protocol)>,
+    /// The number of coroutines of client 0. Every other client has one.
+    coroutines: usize,
     /// The versions of records that have been published when a run begins. The version cache of a
     /// run has one bucket.
     published: Vec<(Pointer, Version)>,
@@ -77,8 +84,8 @@ pub(super) struct Explored {
     pub(super) runs_max: u64,
     /// The number of a client that crashes at any time.
     pub(super) crash: Option<usize>,
-    /// The number of a client whose future is dropped at any time.
-    pub(super) cancel: Option<usize>,
+    /// The numbers of a client and of its coroutine whose future is dropped at any time.
+    pub(super) cancel: Option<(usize, usize)>,
     /// Whether WRITEs land word by word, and not line by line.
     pub(super) words: bool,
     /// Numbers of clients that are taken for dead at any time, each with the number of its
@@ -91,17 +98,24 @@ pub(super) struct Explored {
 impl Stage {
     /// Makes memory nodes, and one client for each of the protocols.
     pub(super) fn new(nodes: u16, protocols: &[Protocol]) -> Stage {
-        Stage::on(Seeded::new(&vec![vec![NODE_BYTES]; nodes.into()], 1).expect("so little a node"), protocols)
+        Stage::with_coroutines(1, nodes, protocols)
+    }
+
+    /// Makes memory nodes, and one client for each of the protocols. Client 0 has this many
+    /// coroutines.
+    pub(super) fn with_coroutines(coroutines: usize, nodes: u16, protocols: &[Protocol]) -> Stage {
+        let fabric = Seeded::new(&vec![vec![NODE_BYTES]; nodes.into()], 1).expect("so little a node");
+        Stage::on(fabric, coroutines, protocols)
     }
 
     /// Makes one memory node whose NIC's atomics do not exclude the CPU, and one client for each of
     /// the protocols.
     pub(super) fn with_split_atomics(protocols: &[Protocol]) -> Stage {
         let fabric = Seeded::new(&[vec![NODE_BYTES]], 1).expect("so little");
-        Stage::on(fabric.with_split_atomics(), protocols)
+        Stage::on(fabric.with_split_atomics(), 1, protocols)
     }
 
-    fn on(fabric: Seeded, protocols: &[Protocol]) -> Stage {
+    fn on(fabric: Seeded, coroutines: usize, protocols: &[Protocol]) -> Stage {
         let nodes = fabric.nodes();
         for at in (0..nodes).map(NodeId) {
             let region = fabric.region(at, node::REGION).expect("a node's memory");
@@ -113,11 +127,12 @@ impl Stage {
             connect(lane, 0).await
         };
         let admin = block_on(&fabric, ClientId(0), admin).expect("a connection").expect("a registration");
-        let client = |protocol: &Protocol| {
-            let client = block_on(&fabric, ClientId(0), async |lane: &Lane| connect(lane, 1).await);
+        let client = |(number, protocol): (usize, &Protocol)| {
+            let lanes = if number == 0 { coroutines } else { 1 };
+            let client = block_on(&fabric, ClientId(0), async |lane: &Lane| connect(lane, lanes).await);
             (client.expect("a connection").expect("a registration"), *protocol)
         };
-        let clients = protocols.iter().map(client).collect();
+        let clients = protocols.iter().enumerate().map(client).collect();
         Stage {
             fabric,
             nodes,
@@ -125,6 +140,7 @@ impl Stage {
             metadata: Metadata::default(),
             names: Vec::new(),
             clients,
+            coroutines,
             published: Vec::new(),
             spare: 2,
         }
@@ -235,7 +251,8 @@ impl Stage {
     }
 
     /// Explores a program. First each client runs `before`, one after the other, which is not
-    /// explored. Then every client runs `part`. At the end `judge` checks their results.
+    /// explored. Then every client runs `part`. At the end `judge` checks their results. If a
+    /// client has several coroutines, each of them runs both.
     pub(super) fn explore(
         &self,
         explored: &Explored,
@@ -260,12 +277,17 @@ impl Stage {
         let options = ExploreOptions {
             runs_max: explored.runs_max,
             crash: explored.crash.map(client),
-            cancel: explored.cancel.map(client),
+            cancel: explored.cancel.map(|(number, _)| client(number)),
             words: explored.words,
             // Small programs are run to the end in every order.
-            reduction: if suspicions.is_empty() { Reduction::Commuting } else { Reduction::States },
+            reduction: if suspicions.is_empty() && self.coroutines == 1 {
+                Reduction::Commuting
+            } else {
+                Reduction::States
+            },
             shared,
             private: self.private(explored, &suspicions),
+            patient: if self.coroutines > 1 { vec![client(0)] } else { Vec::new() },
             suspicions,
         };
         explore(&self.fabric, &options, |play| {
@@ -282,29 +304,41 @@ impl Stage {
             vcache.publish(self.published.iter().copied());
             let shared = vcache.clone();
             play.share(move || shared.digest());
-            let mut actors: Vec<Actor> =
-                (0..self.clients.len()).map(|number| self.actor(&worker, number, &ledger, &vcache)).collect();
-            for (number, actor) in actors.iter_mut().enumerate() {
-                worker.run([(actor.session.lane().id(), before.play(number, actor))]);
+            let mut clients: Vec<Vec<Actor>> =
+                (0..self.clients.len()).map(|number| self.actors(&worker, number, &ledger, &vcache)).collect();
+            for (number, actors) in clients.iter_mut().enumerate() {
+                let endpoint = actors[0].session.lane().endpoint().clone();
+                endpoint.yield_after_rounds(actors.len() > 1);
+                let worker = actors[0].worker.clone();
+                worker.run(actors.iter_mut().map(|actor| (actor.session.lane().id(), before.play(number, actor))));
+                endpoint.yield_after_rounds(false);
             }
             if explored.appliers {
                 self.apply_at_primaries();
             }
             ledger.told.take();
-            let players: Vec<_> = actors
+            let cut = Rc::new(Cut::default());
+            let players: Vec<_> = clients
                 .iter_mut()
                 .enumerate()
-                .map(|(number, actor)| {
+                .map(|(number, actors)| {
+                    let endpoint = actors[0].session.lane().endpoint().clone();
+                    if actors.len() > 1 {
+                        let of_client = explored.cancel.filter(|(of, _)| *of == number);
+                        let cut_off = of_client.map(|(_, coroutine)| (coroutine, cut.clone()));
+                        let (together, cut) = (together(number, actors, part, cut_off), cut.clone());
+                        return Player::new(client(number), &endpoint, together).dropping(move || cut.cut());
+                    }
+                    let actor = &mut actors[0];
                     let dead: Vec<u32> =
                         dead_of(number, &explored.suspicions).into_iter().map(|dead| client(dead).0).collect();
-                    let endpoint = actor.session.lane().endpoint().clone();
                     let future = async move {
                         if dead.is_empty() { part.play(number, actor).await } else { actor.recover(&dead).await }
                     };
                     Player::new(client(number), &endpoint, future)
                 })
                 .collect();
-            let Some(said) = play.run(&worker, players) else { return Ok(()) };
+            let Some(said) = play.run(players) else { return Ok(()) };
             let said = said.into_iter().map(Option::flatten).collect();
             let (told, seen, verdicts) = (ledger.told.take(), ledger.seen.take(), ledger.verdicts.take());
             judge(&Scene { stage: self, applies: explored.appliers, said, told, seen, verdicts })
@@ -332,14 +366,15 @@ impl Stage {
     fn private(&self, explored: &Explored, suspicions: &[Suspicion]) -> Vec<Private> {
         let mut private = Vec::new();
         for at in (0..self.nodes).map(NodeId) {
-            let rings = |(registration, _): &(Registration, Protocol)| {
+            let ring = |(registration, lane): (&Registration, usize)| {
                 let heirs = suspicions.iter().filter(|one| self.is_heir(one.by, registration.incarnation, suspicions));
                 let clients = std::iter::once(ClientId(registration.incarnation)).chain(heirs.map(|one| one.by));
-                let ring = registration.ring(at, 0).applied_at();
+                let ring = registration.ring(at, lane).applied_at();
                 Private { clients: clients.collect(), at: ring, bytes: RING_EXTENT_BYTES }
             };
-            let mut rings: Vec<Private> = self.clients.iter().map(rings).collect();
-            if !suspicions.is_empty() {
+            let mut rings: Vec<Private> = self.lanes().map(ring).collect();
+            // Recoverers, and members of a batch that look for its outcome, read all of a node.
+            if !suspicions.is_empty() || self.coroutines > 1 {
                 // Clients write only tables, and the beginnings of rings.
                 rings.iter_mut().for_each(|ring| ring.bytes = RING_USED_BYTES);
                 let shards = &self.metadata.shards;
@@ -380,10 +415,21 @@ impl Stage {
         std::iter::successors(of_heir(&heir), of_heir).any(|dead| dead.0 == of)
     }
 
-    fn actor(&self, worker: &Worker, number: usize, ledger: &Rc<Ledger>, vcache: &Arc<VersionCache>) -> Actor {
+    /// Lists the lanes of all clients.
+    fn lanes<'s>(&'s self) -> impl Iterator<Item = (&'s Registration, usize)> {
+        let of_client = |(number, (registration, _)): (usize, &'s (Registration, Protocol))| {
+            let lanes = if number == 0 { self.coroutines } else { 1 };
+            (0..lanes).map(move |lane| (registration, lane))
+        };
+        self.clients.iter().enumerate().flat_map(of_client)
+    }
+
+    /// Makes the coroutines of a client. If there are several, they have a worker of their own.
+    fn actors(&self, worker: &Worker, number: usize, ledger: &Rc<Ledger>, vcache: &Arc<VersionCache>) -> Vec<Actor> {
         let (registration, protocol) = &self.clients[number];
+        let coroutines = if number == 0 { self.coroutines } else { 1 };
+        let worker = if coroutines > 1 { Worker::new() } else { worker.clone() };
         let endpoint = worker.connect(&self.fabric, ClientId(registration.incarnation)).expect("a connection");
-        let lane = worker.lane(&endpoint, number as u64).expect("few lanes");
         let sequence = Rc::new(Cell::new(1));
         let vcache = Some(vcache.clone());
         let shared = SharedLocks::new(registration, 1);
@@ -395,7 +441,6 @@ impl Stage {
             shared,
             turns: Turns::default(),
         };
-        let mut session = Session::new(lane, registration, 0, config);
         // A client that has the CPU take locks has a catalog of its own, which says that the table
         // is of that discipline.
         let mut metadata = self.metadata.clone();
@@ -404,12 +449,106 @@ impl Stage {
                 table.spec.discipline = Discipline::OCC_CALLS;
             }
         }
-        for name in &self.names {
-            let table = Table::open_with_cache(&metadata, name, usize::MAX).expect("a table of the stage");
-            session.register(Arc::new(table));
+        let open = |name: &String| Table::open_with_cache(&metadata, name, usize::MAX).expect("a table of the stage");
+        let tables: Vec<_> = self.names.iter().map(|name| Arc::new(open(name))).collect();
+        let incarnations: Rc<[u32]> = self.clients.iter().map(|(registration, _)| registration.incarnation).collect();
+        let actor = |coroutine| {
+            let lane = worker.lane(&endpoint, (number + coroutine) as u64).expect("few lanes");
+            let mut session = Session::new(lane, registration, coroutine, config.clone());
+            tables.iter().for_each(|table| session.register(table.clone()));
+            if coroutines > 1 {
+                session.observe(Some(Box::new(Watch { client: number, coroutine, ledger: ledger.clone() })));
+            }
+            Actor {
+                session,
+                worker: worker.clone(),
+                number,
+                coroutine,
+                incarnations: incarnations.clone(),
+                sequence: sequence.clone(),
+                fabric: self.fabric.clone(),
+                ledger: ledger.clone(),
+            }
+        };
+        (0..coroutines).map(actor).collect()
+    }
+}
+
+/// Runs the coroutines of a client as its worker does, one after the other, until each waits. One
+/// of them may be dropped meanwhile.
+async fn together(number: usize, actors: &mut [Actor], part: &dyn Part<Said>, cut: Option<(usize, Rc<Cut>)>) -> Said {
+    let worker = actors[0].worker.clone();
+    let cut = &cut;
+    let tasks = actors.iter_mut().map(|actor| {
+        let (lane, coroutine) = (actor.session.lane().id(), actor.coroutine);
+        let playing = part.play(number, actor);
+        (lane, async move {
+            match cut.as_ref().filter(|(cut_off, _)| *cut_off == coroutine) {
+                Some((_, cut)) => cut.before(playing).await,
+                None => drop(playing.await),
+            }
+        })
+    });
+    let mut run = worker.start(tasks);
+    poll_fn(|_| {
+        loop {
+            match run.turn() {
+                Turned::Finished => return Poll::Ready(()),
+                Turned::Ready => {}
+                Turned::Waiting(_) => return Poll::Pending,
+            }
         }
-        let incarnations = self.clients.iter().map(|(registration, _)| registration.incarnation).collect();
-        Actor { session, number, incarnations, sequence, fabric: self.fabric.clone(), ledger: ledger.clone() }
+    })
+    .await;
+    None
+}
+
+/// The end of a coroutine whose future is dropped.
+#[derive(Default)]
+struct Cut {
+    is_cut: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Cut {
+    /// Drops the coroutine's future when it is next polled, which is at once.
+    fn cut(&self) {
+        self.is_cut.set(true);
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Runs a future to its end or to the cut.
+    async fn before<T>(&self, future: impl Future<Output = T>) {
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            if self.is_cut.get() {
+                return Poll::Ready(());
+            }
+            *self.waker.borrow_mut() = Some(context.waker().clone());
+            future.as_mut().poll(context).map(drop)
+        })
+        .await;
+    }
+}
+
+/// Notes what observers hear of a coroutine's transaction. A later attempt replaces an earlier one.
+struct Watch {
+    client: usize,
+    coroutine: usize,
+    ledger: Rc<Ledger>,
+}
+
+impl Observer for Watch {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        let answer = match event.outcome {
+            Outcome::Committed => Answer::Committed,
+            Outcome::Unknown => Answer::Unknown,
+            Outcome::UserAbort | Outcome::Aborted(_) | Outcome::Failed(_) => Answer::Aborted,
+        };
+        let told = Told { client: self.client, nth: self.coroutine, id: event.decided_by, answer };
+        let mut all = self.ledger.told.borrow_mut();
+        all.retain(|one| (one.client, one.nth) != (told.client, told.nth));
+        all.push(told);
     }
 }
 
@@ -445,15 +584,17 @@ struct Ledger {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) client: usize,
-    /// The number of the transaction among the client's transactions.
+    /// The number of the transaction among the client's transactions. If the client has several
+    /// coroutines, it is the number of the coroutine, each of which runs one transaction.
     pub(super) nth: usize,
+    /// The attempt that decides the transaction.
     pub(super) id: TransactionId,
     pub(super) answer: Answer,
 }
 
 /// Returns what the `nth` transaction of a client adds to records.
 pub(super) fn amount(client: usize, nth: usize) -> u64 {
-    1 << (8 * client + 4 * nth)
+    1 << (16 * client + 4 * nth)
 }
 
 /// Clients that are recovered, so that their locks are void.
@@ -468,8 +609,11 @@ impl Departed for Gone {
 /// A client of a run.
 pub(super) struct Actor {
     pub(super) session: Session,
+    worker: Worker,
     /// The client's number in the program.
     number: usize,
+    /// The coroutine's number among the client's coroutines.
+    pub(super) coroutine: usize,
     /// The incarnations of all clients, by number.
     incarnations: Rc<[u32]>,
     sequence: Rc<Cell<u64>>,
@@ -507,17 +651,29 @@ impl Actor {
             id = Some(tx.id());
             body(tx).await.map(Ok::<_, ()>)
         });
-        let result = attempt.await;
-        let (answer, said) = match result {
-            Ok(Ok(values)) => (Answer::Committed, Some(values)),
-            Ok(Err(())) | Err(Stop::Abort(_) | Stop::Exists | Stop::Absent | Stop::Fenced) => (Answer::Aborted, None),
-            Err(Stop::Unknown(_)) => (Answer::Unknown, None),
-            Err(stop) => panic!("a litmus program meets contention only, not: {stop}"),
-        };
+        let (answer, said) = answered(attempt.await);
         let mut all = self.ledger.told.borrow_mut();
         let nth = all.iter().filter(|told| told.client == self.number).count();
         all.extend(id.map(|id| Told { client: self.number, nth, id, answer }));
         said
+    }
+
+    /// Runs a transaction, which may commit together with those of the client's other coroutines.
+    /// Notes what it returns beside what observers hear, because both must be true. It ends after
+    /// `patience` nanoseconds at the latest.
+    pub(super) async fn together(
+        &mut self,
+        patience: Nanos,
+        mut body: impl AsyncFnMut(&mut Tx<'_>) -> Result<(), Stop>,
+    ) -> Answer {
+        let deadline = Some(self.session.lane().now() + patience);
+        let options = TransactOptions { deadline, patience, ..TransactOptions::default() };
+        let result = self.session.transact(options, async |tx| body(tx).await.map(Ok::<_, ()>)).await;
+        let (answer, _) = answered(result.map(|returned| returned.map(|()| Vec::new())));
+        let mut all = self.ledger.told.borrow_mut();
+        let heard = all.iter().rfind(|told| (told.client, told.nth) == (self.number, self.coroutine)).copied();
+        all.extend(heard.map(|heard| Told { answer, ..heard }));
+        answer
     }
 
     /// Recovers clients. Returns `None` if this client is revoked meanwhile.
@@ -586,6 +742,18 @@ impl Actor {
     }
 }
 
+/// Returns what a client is told of a transaction, and what the transaction has returned if it has
+/// committed.
+fn answered(result: Result<Result<Vec<u64>, ()>, Stop>) -> (Answer, Said) {
+    match result {
+        Ok(Ok(values)) => (Answer::Committed, Some(values)),
+        Ok(Err(())) | Err(Stop::Abort(_) | Stop::Exists | Stop::Absent | Stop::Fenced) => (Answer::Aborted, None),
+        Err(Stop::Limit(Limit::Deadline)) => (Answer::Aborted, None),
+        Err(Stop::Unknown(_)) => (Answer::Unknown, None),
+        Err(stop) => panic!("a litmus program meets contention only, not: {stop}"),
+    }
+}
+
 /// Returns `None` if the client was revoked meanwhile.
 fn unless_revoked<T>(result: Result<T, MemoryError>) -> Option<T> {
     match result {
@@ -600,7 +768,7 @@ pub(super) struct Scene<'s> {
     stage: &'s Stage,
     /// Whether the memory nodes have applied their rings during the run.
     applies: bool,
-    /// The result of each client.
+    /// The result of each client, or `None` for a client of several coroutines.
     pub(super) said: Vec<Said>,
     /// The outcome that each transaction's client was told, in the order of their ends.
     pub(super) told: Vec<Told>,
@@ -672,14 +840,14 @@ impl Scene<'_> {
     /// Counts the undo entries at a node that are not free.
     pub(super) fn undo_entries_at(&self, at: u16) -> usize {
         let region = self.stage.fabric.region(NodeId(at), node::REGION).expect("a node's memory");
-        let of_client = |(registration, _): &(Registration, Protocol)| {
-            let (mut count, ring) = (0, registration.ring(NodeId(at), 0).applied_at().offset);
+        let of_lane = |(registration, lane): (&Registration, usize)| {
+            let (mut count, ring) = (0, registration.ring(NodeId(at), lane).applied_at().offset);
             if let Some(ring) = RingReader::resume(region.words(), ring, registration.incarnation) {
                 ring.scan_undo(region.words(), |_, _| count += 1);
             }
             count
         };
-        self.stage.clients.iter().map(of_client).sum()
+        self.stage.lanes().map(of_lane).sum()
     }
 
     /// Counts the undo entries at all nodes that are not free.

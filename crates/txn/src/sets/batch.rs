@@ -126,12 +126,13 @@ impl Sets {
             let is_current = record.version == item.version || mutant!(JoinUnchecked);
             let can_change = match item.change {
                 Change::No => true,
-                Change::Update => record.is_changed,
+                Change::Update => record.is_changed || mutant!(JoinUnlocked),
                 Change::Insert | Change::Delete => false,
             };
             is_read && is_current && (can_change || !writes)
         };
-        if !batch.is_open || !self.edits.is_empty() || !items.iter().all(&mut can) {
+        let is_open = batch.is_open || mutant!(JoinClosed);
+        if !is_open || !self.edits.is_empty() || !items.iter().all(&mut can) {
             return false;
         }
         batch.room = room;

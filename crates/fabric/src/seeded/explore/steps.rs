@@ -275,7 +275,10 @@ impl State {
                 What::Crash
             }
             StepId::Drop { connection } => {
-                self.connections[connection].trail.dropped = true;
+                let trail = &mut self.connections[connection].trail;
+                trail.dropped = true;
+                // The client's other coroutines go on, and see that this one is gone.
+                trail.history = fold(trail.history, u64::MAX);
                 What::Drop
             }
             StepId::Begin { connection } => {
@@ -407,11 +410,12 @@ impl State {
 
     /// Completes a round, and tells its client.
     fn complete(&mut self, connection: usize, round: usize) {
+        let patient = self.connections[connection].trail.patient;
         let in_flight = &mut self.connections[connection].in_flight[round];
         let (brought, orphaned) = (in_flight.brought, in_flight.orphaned);
         let Ticket(ticket) = in_flight.ticket;
         let failed = in_flight.outcome.as_ref().err().map_or(0, |error| 1 + u64::from(error.node.0));
-        if !orphaned {
+        if !orphaned && !patient {
             let (verbs, words) = in_flight.buffer.parts();
             let words = |place: u32, count: u32| words[place as usize..][..count as usize].to_vec();
             let journal = &self.journal;
