@@ -1,10 +1,11 @@
 //! Experiments on simulated clusters: calibration, reproduced tables, fault campaigns, litmus
-//! tests, and traces of one transaction.
+//! tests, clients that all change one record, and traces of one transaction.
 #![forbid(unsafe_code)]
 
 pub mod campaign;
 mod cluster;
 pub mod hardware;
+pub mod hot;
 pub mod litmus;
 pub mod reproduce;
 pub mod trace;

@@ -39,6 +39,7 @@ fn experiments_have_exit_statuses() {
         "campaign --seeds 0..1 --faults pause --transactions 1000 --report -",
         "replay --seed 1 --faults none --transactions 100",
         "trace --protocol ford --workload insert",
+        "hot --protocols ford,fasst --clients 1,2 --ms 1 --report -",
     ] {
         let output = run(line);
         assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));

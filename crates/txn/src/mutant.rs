@@ -205,11 +205,13 @@ pub enum Mutant {
     DroppedMemberAborts,
     /// Turns: a turn that is not given back never lapses. This is not an error of a text.
     TurnsNeverLapse,
+    /// Turns: a streak of commits has no largest number. This is not an error of a text.
+    EndlessStreaks,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 73] = [
+    pub const ALL: [Mutant; 74] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -283,6 +285,7 @@ impl Mutant {
         Mutant::DroppedLeaderAborts,
         Mutant::DroppedMemberAborts,
         Mutant::TurnsNeverLapse,
+        Mutant::EndlessStreaks,
     ];
 }
 

@@ -264,7 +264,7 @@ impl Line {
         self.used = now;
         self.takes = average(self.takes, took);
         self.streak += 1;
-        if self.streak >= STREAK_MAX {
+        if self.streak >= STREAK_MAX && !mutant!(EndlessStreaks) {
             self.end_streak(now);
         }
     }

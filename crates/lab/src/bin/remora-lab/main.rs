@@ -5,6 +5,7 @@
 
 mod campaign;
 mod hardware;
+mod hot;
 mod litmus;
 mod protocol;
 mod reproduce;
@@ -42,6 +43,8 @@ enum Experiment {
     Campaign(campaign::CampaignOptions),
     /// Runs one seed of a campaign again.
     Replay(campaign::ReplayOptions),
+    /// Has more and more clients change one record, and shows how long and how evenly they wait.
+    Hot(hot::HotOptions),
     /// Runs one transaction, and draws its rounds as a sequence diagram.
     Trace(trace::TraceOptions),
     /// Lists the protocols that promise transactions, one name a line.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Experiment::Litmus(options) => litmus::litmus(&options),
         Experiment::Campaign(options) => campaign::campaign(&options),
         Experiment::Replay(options) => campaign::replay(&options),
+        Experiment::Hot(options) => hot::hot(&options),
         Experiment::Trace(options) => trace::trace(&options),
         Experiment::Protocols => protocols(),
     })
