@@ -17,6 +17,9 @@ use support::{Words, embedded, table};
 fn none_in_a_committed_transaction() {
     /// Number of buffers that may still be made after the first half. A buffer is two allocations.
     const BUFFERS: u64 = 8;
+    /// Number of lists that may still grow. How many transactions commit together, and how many
+    /// records are hot at a time, is a matter of chance.
+    const GROWN: u64 = 8;
     const ROWS: u64 = 64;
     const TRANSACTIONS: u64 = 2_000;
     for (protocol, replicas) in Protocol::ALL.into_iter().flat_map(|protocol| [(protocol, 1), (protocol, 3)]) {
@@ -55,7 +58,7 @@ fn none_in_a_committed_transaction() {
         // If the memory node's CPU installs, more rounds than ever before may be under way, and
         // each has a buffer.
         let by_calls = matches!(protocol, Protocol::FARM | Protocol::FASST);
-        let most = if by_calls { 2 * BUFFERS } else { 0 };
+        let most = GROWN + if by_calls { 2 * BUFFERS } else { 0 };
         assert!(
             fewest <= Some(&most),
             "{protocol:?}, {replicas} replicas: {allocated:?} in {TRANSACTIONS} transactions"
