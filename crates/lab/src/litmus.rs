@@ -899,6 +899,20 @@ pub const ALL: &[Litmus] = &[
         program: together::members_of_a_reader,
     },
     Litmus {
+        name: "batch-brought",
+        source: "invariant 2: a leader does not lock what a member has brought along",
+        mutant: Mutant::TrustBrought,
+        protocol: Protocol::DRTM_R,
+        program: together::members_that_bring,
+    },
+    Litmus {
+        name: "batch-brought-recovered",
+        source: "invariant 4: recovery rolls back a leader with what a member has brought along",
+        mutant: Mutant::UndoLogged,
+        protocol: Protocol::DRTM_R,
+        program: together::members_that_bring_recovered,
+    },
+    Litmus {
         name: "batch-one-version",
         source: "invariant 3: a batch installs one version for all its changes",
         mutant: Mutant::OneVersionForAll,

@@ -197,6 +197,9 @@ pub enum Mutant {
     /// Combining: a member changes a record that the leader has only read. This is not an error of
     /// a text.
     JoinUnlocked,
+    /// Combining: a leader neither locks nor validates the records that members have brought along.
+    /// This is not an error of a text.
+    TrustBrought,
     /// Combining: if the future of a leader is dropped when its log is on its way, members take the
     /// leader for aborted. This is not an error of a text.
     DroppedLeaderAborts,
@@ -211,7 +214,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 74] = [
+    pub const ALL: [Mutant; 75] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -282,6 +285,7 @@ impl Mutant {
         Mutant::MembersReportEarly,
         Mutant::JoinClosed,
         Mutant::JoinUnlocked,
+        Mutant::TrustBrought,
         Mutant::DroppedLeaderAborts,
         Mutant::DroppedMemberAborts,
         Mutant::TurnsNeverLapse,

@@ -44,6 +44,8 @@ struct Program<'p> {
     followers: Followers,
     /// The number of records that the leader changes. It only reads the ones behind them.
     leader_changes: usize,
+    /// The number of records that the leader names. Its members bring the ones behind them along.
+    leader_names: usize,
     /// Whether the leader's closure waits until a coroutine behind it has ended.
     leader_waits: bool,
     /// Whether a coroutine behind the leader has ended.
@@ -52,9 +54,10 @@ struct Program<'p> {
 
 impl<'p> Program<'p> {
     fn new(coroutines: usize, rows: &'p [Row]) -> Program<'p> {
-        let leader_changes = rows.len();
+        let followers = Followers::Add;
+        let [leader_changes, leader_names] = [rows.len(); 2];
         let has_ended = Cell::new(false);
-        Program { rows, coroutines, followers: Followers::Add, leader_changes, leader_waits: false, has_ended }
+        Program { rows, coroutines, followers, leader_changes, leader_names, leader_waits: false, has_ended }
     }
 
     /// The coroutine that leads. It has the last lane, so that its members run before it closes the
@@ -105,7 +108,8 @@ impl<'p> Program<'p> {
                 let _ = tx.id();
             }
             let mut slots = Vec::new();
-            for (number, row) in self.rows.iter().enumerate() {
+            let names = if leads { self.leader_names } else { self.rows.len() };
+            for (number, row) in self.rows.iter().enumerate().take(names) {
                 slots.push(if number < changes { want_to_change(tx, *row)? } else { want(tx, *row)? });
             }
             tx.fetch().await?;
@@ -151,9 +155,9 @@ impl<'p> Program<'p> {
         Ok(())
     }
 
-    /// Explores the program beside another client, which adds to the first record.
-    fn beside_another(&self, stage: &Stage, runs_max: u64) -> Outcome {
-        let others = &self.rows[..1];
+    /// Explores the program beside another client, which adds to one of the records.
+    fn beside_another(&self, stage: &Stage, at: usize, runs_max: u64) -> Outcome {
+        let others = &self.rows[at..=at];
         stage.explore(
             &Explored { runs_max, ..Explored::default() },
             async |client, actor| self.meet(client, actor).await,
@@ -174,7 +178,7 @@ fn followed(protocol: Protocol, followers: Followers, runs_max: u64) -> Outcome 
     const COROUTINES: usize = 3;
     let mut stage = Stage::with_coroutines(COROUTINES, 1, &[protocol; 2]);
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
-    Program { followers, ..Program::new(COROUTINES, &rows) }.beside_another(&stage, runs_max)
+    Program { followers, ..Program::new(COROUTINES, &rows) }.beside_another(&stage, 0, runs_max)
 }
 
 /// Members add, and join. If the other client has changed the record, the leader aborts, and all
@@ -199,7 +203,34 @@ pub(super) fn members_of_a_reader(protocol: Protocol, runs_max: u64) -> Outcome 
     let mut stage = Stage::with_coroutines(COROUTINES, 1, &[protocol; 2]);
     let records = stage.table(SingleLine, 1, &[0, 0]);
     let rows = [records(0), records(1)];
-    Program { leader_changes: 1, ..Program::new(COROUTINES, &rows) }.beside_another(&stage, runs_max)
+    Program { leader_changes: 1, ..Program::new(COROUTINES, &rows) }.beside_another(&stage, 0, runs_max)
+}
+
+/// The leader changes one record. Its member changes that one and another one, which the other
+/// client changes, too.
+pub(super) fn members_that_bring(protocol: Protocol, runs_max: u64) -> Outcome {
+    const COROUTINES: usize = 2;
+    let mut stage = Stage::with_coroutines(COROUTINES, 1, &[protocol; 2]);
+    let records = stage.table(SingleLine, 1, &[0, 0]);
+    let rows = [records(0), records(1)];
+    let program = Program { leader_changes: 1, leader_names: 1, ..Program::new(COROUTINES, &rows) };
+    program.beside_another(&stage, 1, runs_max)
+}
+
+/// The client of such a leader and its member is taken for dead at any time, and another one
+/// recovers it.
+pub(super) fn members_that_bring_recovered(protocol: Protocol, runs_max: u64) -> Outcome {
+    const COROUTINES: usize = 2;
+    let mut stage = Stage::with_coroutines(COROUTINES, 2, &[protocol; 2]).tight();
+    let records = stage.table(SingleLine, 1, &[0, 0]);
+    let rows = [records(0), records(1)];
+    let program = Program { leader_changes: 1, leader_names: 1, ..Program::new(COROUTINES, &rows) };
+    stage.explore(
+        &Explored { runs_max, suspicions: vec![(0, 1)], ..Explored::default() },
+        async |client, actor| program.meet(client, actor).await,
+        async |_, actor| program.add(actor).await,
+        |scene| judge(scene, &rows, &program.writes()),
+    )
 }
 
 /// The closure that has the turn waits until another coroutine has ended, which stands in line
@@ -208,7 +239,7 @@ pub(super) fn turn_that_stays(protocol: Protocol, runs_max: u64) -> Outcome {
     const COROUTINES: usize = 2;
     let mut stage = Stage::with_coroutines(COROUTINES, 1, &[protocol; 2]);
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
-    Program { leader_waits: true, ..Program::new(COROUTINES, &rows) }.beside_another(&stage, runs_max)
+    Program { leader_waits: true, ..Program::new(COROUTINES, &rows) }.beside_another(&stage, 0, runs_max)
 }
 
 /// The future of one of two coroutines is dropped at any time: of the leader, or of its member.

@@ -226,6 +226,7 @@ impl Sets {
             existed: true,
             present: true,
             brought: true,
+            lock: if mutant!(TrustBrought) { Lock::Held } else { Lock::No },
             ..Item::new(record.table, Intent::Read, hash, home, address)
         });
         if self.items.len() > LINEAR_MAX {
