@@ -422,8 +422,8 @@ impl Turns {
         self.with(|lines| names.iter().copied().find(|name| is_taken(lines, *name)))
     }
 
-    /// Returns whether another lane has its turn at a record, and this one has not had it. (A turn
-    /// that has lapsed leaves two that may go on.)
+    /// Returns whether another lane has its turn at a record, and this one has not had it. (If a
+    /// turn lapses, two may go on.)
     pub(crate) fn is_turn_of_another(&self, lane: &Lane, name: Name) -> bool {
         self.with(|lines| {
             let had = lines.places[usize::from(lane.id().0)].had.contains(&name);

@@ -8,8 +8,8 @@
 //! The arguments are seconds, protocols, numbers of clients, numbers of records, the number of
 //! coroutines of a client, what the transactions do ([`Mix`], `counter` by default), and where
 //! (`tcp,threads` by default). With `tcp`, clients and memory nodes are processes, and a client has
-//! one thread. With `threads`, clients are threads of one process, on memory of their own. There are
-//! three memory nodes and three copies.
+//! one thread. With `threads`, clients are threads of one process, on memory of their own. There
+//! are three memory nodes and three copies.
 #![forbid(unsafe_code)]
 
 mod mixes;

@@ -12,13 +12,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const COLD_RECORDS: u64 = 100_000;
 /// Number of cold records that a payment changes.
 const COLD_OF_PAYMENT: u64 = 4;
-/// One of so many transactions of [`Mix::Catalog`] changes the hot record.
+/// One of this number of transactions of [`Mix::Catalog`] changes the hot record.
 const CATALOG_WRITE: u64 = 256;
 const QUEUE_ROWS: u64 = 1_000;
 /// Room for appended rows. Tables over TCP do not grow here, because there is no configuration.
 const APPENDED_ROWS: u64 = 500_000;
-/// Room for toggled rows. A slot that a removed row has left is used again a little later.
-const TOGGLED_ROWS: u64 = 1_000;
+/// Room for the rows of [`Mix::Toggle`]. A slot that a removed row has left is used again a little
+/// later.
+const ROOM_OF_TOGGLE: u64 = 1_000;
 
 /// What each transaction does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +77,7 @@ impl Tables {
         };
         zeros("hot", records);
         zeros("cold", COLD_RECORDS);
-        cluster.create_table::<u64, u64>("toggled", TableOptions::for_rows(TOGGLED_ROWS.max(records))).expect("room");
+        cluster.create_table::<u64, u64>("toggled", TableOptions::for_rows(ROOM_OF_TOGGLE.max(records))).expect("room");
         let rows = if mix == Mix::Queue { QUEUE_ROWS } else { 0 };
         let options = OrderedOptions::for_rows(if mix == Mix::Append { APPENDED_ROWS } else { 10 * QUEUE_ROWS });
         let _: Ordered<u64, u64> = cluster.load_ordered("queue", options, (0..rows).map(|row| (row, 0))).expect("room");

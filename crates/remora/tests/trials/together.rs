@@ -221,10 +221,13 @@ fn one_that_needs_more_commits_all_the_same() {
     }
 }
 
-/// What a committed attempt did to records: their numbers, the versions that it read, and the ones
-/// that it wrote.
+/// What an attempt did to a record: its number, the version that it read, and the one that it
+/// wrote.
+type Touched = (u8, Version, Option<Version>);
+
+/// What each committed attempt did.
 #[derive(Clone, Default)]
-struct Accesses(Rc<RefCell<Vec<Vec<(u8, Version, Option<Version>)>>>>);
+struct Accesses(Rc<RefCell<Vec<Vec<Touched>>>>);
 
 impl Observer for Accesses {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
@@ -290,8 +293,8 @@ fn members_bring_records_along() {
     }
 }
 
-/// Eight coroutines change a hot record and one of their own, of so many words. Returns how many of
-/// 160 transactions have joined another one.
+/// Eight coroutines change a hot record and one of their own, each of this number of words. Returns
+/// how many of 160 transactions have joined another one.
 fn bring_large<const WORDS: usize>(protocol: Protocol) -> usize {
     let (cluster, _) = seeded(protocol, 2, 1);
     let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0; WORDS]));
