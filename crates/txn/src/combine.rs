@@ -41,11 +41,10 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Waker;
 
 use remora_fabric::Address;
-use remora_index::{BucketRef, Location, Table};
+use remora_index::{BucketRef, Location};
 use remora_node::TableId;
 use remora_record::{KeyHash, TransactionId, Version};
 
@@ -121,8 +120,9 @@ pub(crate) struct Batch {
     /// The leader, if it waits for these members.
     leader_waits: Option<Waker>,
     pub(crate) records: Vec<BatchRecord>,
-    /// The tables of records that members have brought along.
-    pub(crate) tables: Vec<Arc<Table>>,
+    /// The tables that the leader knows, and when they were created. Members bring records of these
+    /// tables only: the leader's session may have heard already that another one is dropped.
+    pub(crate) known: Vec<(TableId, u64)>,
     /// Keys and values.
     pub(crate) words: Vec<u64>,
     /// What has become of the leader's commit, once it is known.
@@ -150,9 +150,9 @@ pub(crate) struct SharedBatch(Rc<RefCell<Batch>>);
 impl SharedBatch {
     /// Returns a batch with room for some members, so that in steady state nothing is allocated.
     pub(crate) fn new() -> SharedBatch {
-        let (records, tables) = (Vec::with_capacity(RECORDS), Vec::with_capacity(TABLES));
+        let (records, known) = (Vec::with_capacity(RECORDS), Vec::with_capacity(TABLES));
         let (words, waiting) = (Vec::with_capacity(WORDS), Vec::with_capacity(MEMBERS_MAX));
-        SharedBatch(Rc::new(RefCell::new(Batch { records, tables, words, waiting, ..Batch::default() })))
+        SharedBatch(Rc::new(RefCell::new(Batch { records, known, words, waiting, ..Batch::default() })))
     }
 
     /// Returns whether a leader or a member has the batch.
@@ -169,7 +169,7 @@ impl SharedBatch {
         self.with(|batch| {
             batch.records.clear();
             batch.words.clear();
-            batch.tables.clear();
+            batch.known.clear();
             (batch.leader, batch.is_open, batch.outcome) = (Some(leader), true, None);
             (batch.room, batch.fetching, batch.leader_waits) = (0, 0, None);
         });

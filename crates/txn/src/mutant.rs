@@ -200,6 +200,9 @@ pub enum Mutant {
     /// Combining: a leader neither locks nor validates the records that members have brought along.
     /// This is not an error of a text.
     TrustBrought,
+    /// Combining: a member that gives up leaves what it has changed for the members behind it. This
+    /// is not an error of a text.
+    BringUncommitted,
     /// Combining: if the future of a leader is dropped when its log is on its way, members take the
     /// leader for aborted. This is not an error of a text.
     DroppedLeaderAborts,
@@ -214,7 +217,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 75] = [
+    pub const ALL: [Mutant; 76] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -286,6 +289,7 @@ impl Mutant {
         Mutant::JoinClosed,
         Mutant::JoinUnlocked,
         Mutant::TrustBrought,
+        Mutant::BringUncommitted,
         Mutant::DroppedLeaderAborts,
         Mutant::DroppedMemberAborts,
         Mutant::TurnsNeverLapse,

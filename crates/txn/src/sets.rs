@@ -216,7 +216,7 @@ pub(crate) struct Item {
     /// Whether the record is of the batch whose member this transaction is.
     of_batch: bool,
     /// Whether a member of this transaction's batch has brought the record along.
-    brought: bool,
+    pub(crate) brought: bool,
     /// How many members of a batch have changed the record behind this transaction (`combine.rs`).
     pub(crate) further_changes: u32,
     pub(crate) place: Option<Place>,
@@ -825,14 +825,16 @@ impl Sets {
     /// Returns the table and the key of the record that was the reason of a stop, if it was noted.
     pub(crate) fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
-        self.name(index)
+        // What a member has brought along, the program of this transaction does not know.
+        let is_own = self.items.get(index).is_some_and(|item| !item.brought);
+        if is_own { self.name(index) } else { None }
     }
 
     /// Returns the record that was the reason of a stop, if the transaction was about to change it,
     /// or to lock it for reading.
     pub(crate) fn contested(&self, stop: Stop, locks_reads: bool) -> Option<Name> {
         let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
-        let item = self.items.get(index)?;
+        let item = self.items.get(index).filter(|item| !item.brought)?;
         let is_wanted = locks_reads || item.change != Change::No || item.intent != Intent::Read;
         is_wanted.then(|| item.name())
     }
@@ -860,8 +862,9 @@ impl Sets {
     /// many for a member of a batch. Returns whether the transaction only reads and updates.
     pub(crate) fn names(&self, names: &mut Vec<Name>) -> bool {
         names.clear();
-        if self.items.len() <= MEMBER_RECORDS_MAX {
-            names.extend(self.items.iter().map(Item::name));
+        let own = || self.items.iter().filter(|item| !item.brought);
+        if own().count() <= MEMBER_RECORDS_MAX {
+            names.extend(own().map(Item::name));
         }
         self.items.iter().all(|item| matches!(item.intent, Intent::Read | Intent::Update))
     }
@@ -875,6 +878,11 @@ impl Sets {
     /// Returns the table and the key of the record of this name, if the transaction has named it.
     pub(crate) fn named(&self, name: Name) -> Option<(&Table, Key)> {
         self.name(self.items.iter().position(|item| item.name() == name)?)
+    }
+
+    /// Returns whether this transaction, a member of a batch, has brought a record along.
+    pub(crate) fn has_brought(&self, name: Name) -> bool {
+        self.items.iter().any(|item| item.name() == name && !item.of_batch)
     }
 
     /// Notes the record of this name as the one that is in the way.

@@ -490,7 +490,7 @@ impl<'s> Tx<'s> {
     /// turn: it has read the record before it wanted to change it, and so has not stood in line.
     #[cold]
     fn make_way(&mut self) -> Result<(), Stop> {
-        if self.attempt.is_alone {
+        if self.attempt.is_alone || self.state.is_alone {
             return Ok(());
         }
         let State { sets, turns, reads_first, .. } = &mut *self.state;
@@ -542,7 +542,8 @@ impl<'s> Tx<'s> {
     /// attempt takes.
     async fn await_fetches(&self) {
         let Some(batch) = &self.leads else { return };
-        let give_up = self.lane.now() + self.state.turns.attempt_takes(self.lane);
+        let began = self.lane.now();
+        let give_up = self.attempt.until.min(began + self.state.turns.attempt_takes(self.lane));
         poll_fn(|context| {
             if !batch.is_fetching(context.waker()) || self.lane.now() >= give_up {
                 return Poll::Ready(());
@@ -551,6 +552,7 @@ impl<'s> Tx<'s> {
             Poll::Pending
         })
         .await;
+        self.state.turns.leave_out(self.lane, self.lane.now() - began);
     }
 
     /// Waits for the outcome of the leader's commit, but not without end: a program may keep the
@@ -597,6 +599,8 @@ impl<'s> Tx<'s> {
             LeaderOutcome::Known(result, culprit) => {
                 if let (Err(stop), Some(name)) = (result, culprit) {
                     self.state.sets.note_named(name, stop);
+                    // Others are not to abort again because of what this one brings along.
+                    self.state.is_alone |= self.state.sets.has_brought(name);
                 }
                 result.map_err(|stop| match stop {
                     Stop::Abort(_) | Stop::Unknown(_) => stop,

@@ -381,6 +381,82 @@ fn one_that_gives_up_has_changed_nothing() {
     }
 }
 
+/// Of three coroutines one counts, one changes the counter and another record and gives up, and one
+/// counts and reads the other record. Returns whether one that has committed has read what the
+/// other one gave up.
+fn reads_what_was_given_up(seed: u64) -> bool {
+    let (cluster, rows, mut worker) = counter(Protocol::DRTM_R, seed);
+    let (has_read, given_up) = (Cell::new(false), Cell::new(0));
+    worker.run(async |number, session| {
+        for _ in 0..20 {
+            let ran = session.transact(async |tx| {
+                let counter = tx.want_for(&rows, 0, Intent::Update);
+                if number % 3 == 1 {
+                    let other = tx.want_for(&rows, 1, Intent::Update);
+                    tx.fetch().await?;
+                    other.get_mut(tx)?.0[0] += 1;
+                    given_up.set(given_up.get() + 1);
+                    return Err(rows.missing(0));
+                }
+                tx.fetch().await?;
+                let mut has_read = false;
+                if number % 3 == 2 {
+                    // Meanwhile, another member fetches the record and gives up, mostly.
+                    let before = given_up.get();
+                    for _ in 0..100 {
+                        if given_up.get() == before {
+                            others_run().await;
+                        }
+                    }
+                    has_read = rows.require(tx, 1).await? != Words([0]);
+                }
+                counter.get_mut(tx)?.0[0] += 1;
+                Ok(has_read)
+            });
+            let ran = ran.await;
+            assert_eq!(ran.is_ok(), number % 3 != 1, "{ran:?}");
+            has_read.set(has_read.get() || ran.unwrap_or(false));
+        }
+    });
+    drop(worker);
+    assert_counted(&cluster, &rows, 20 * (COROUTINES as u64 - 3));
+    has_read.get()
+}
+
+#[test]
+fn nobody_reads_what_a_member_gives_up() {
+    assert!(!(0..10).any(reads_what_was_given_up));
+    mutant::set(Some(Mutant::BringUncommitted));
+    let has_read = (0..10).any(reads_what_was_given_up);
+    mutant::set(None);
+    assert!(has_read, "the test finds its mutant");
+}
+
+/// A leader fetches what its closure has named and not fetched, also if others have joined it.
+#[test]
+fn a_leader_may_leave_a_fetch_to_its_commit() {
+    for protocol in protocols() {
+        let (cluster, rows, mut worker) = counter(protocol, 4);
+        let commits = Commits::of(&mut worker);
+        worker.run(async |number, session| {
+            for _ in 0..20 {
+                let counted = session.transact(async |tx| {
+                    let slot = tx.want_for(&rows, 0, Intent::Update);
+                    tx.fetch().await?;
+                    tx.want(&rows, 8 + number as u64);
+                    slot.get_mut(tx)?.0[0] += 1;
+                    Ok(())
+                });
+                counted.await.unwrap();
+            }
+        });
+        drop(worker);
+        assert_counted(&cluster, &rows, 20 * COROUTINES as u64);
+        let attempts = commits.0.borrow().iter().map(|commit| commit.attempt).max();
+        assert!(attempts < Some(16), "{protocol:?}: {attempts:?}");
+    }
+}
+
 /// Futures are dropped at any await, of one that leads and of members. Each update is there once or
 /// not at all, and nobody waits for one that is gone.
 #[test]

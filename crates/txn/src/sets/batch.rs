@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::{Change, Fetch, Intent, Item, LINEAR_MAX, Lock, Part, Sets};
 use crate::combine::{Batch, BatchRecord, Brought, Owner};
-use crate::error::{Abort, Stop};
+use crate::error::Stop;
 use crate::limits::LOG_WORDS_SHARED;
 use crate::log::RECORD_WORDS;
 use crate::words::Span;
@@ -28,6 +28,7 @@ impl Sets {
         if may_bring && self.edits.is_empty() {
             let written = self.items.iter().filter(|item| item.is_written());
             batch.room = LOG_WORDS_SHARED.saturating_sub(written.map(|item| self.log_words(item)).sum());
+            batch.known.extend(self.tables.iter().flatten().map(|table| (table.id(), table.born())));
         }
         for (number, item) in self.items.iter().enumerate() {
             let is_shared = item.is_plain();
@@ -116,7 +117,11 @@ impl Sets {
                 let words = self.log_words(item);
                 let has_room = words <= room;
                 room = room.saturating_sub(words);
-                return has_room && item.is_plain() && !item.of_batch && item.lock == Lock::No && !item.prepared;
+                // Who gives up has changed its copy, which nobody may read.
+                let is_as_read = writes || !item.is_written() || mutant!(BringUncommitted);
+                let is_known = batch.known.contains(&(item.table, self.table(item.table).born()));
+                let is_free = !item.of_batch && item.lock == Lock::No && !item.prepared;
+                return has_room && is_as_read && is_known && is_free && item.is_plain();
             };
             let record = &batch.records[at];
             if matches!(record.owner, Owner::LeaderAlone) {
@@ -164,11 +169,6 @@ impl Sets {
         };
         let (key, value) = (copy(item.key), copy(item.value));
         let Item { table, hash, home, location, address, version, value_bytes, .. } = *item;
-        if let Some(opened) = self.tables.get(usize::from(table.0)).and_then(Option::as_ref)
-            && !batch.tables.iter().any(|known| known.id() == table)
-        {
-            batch.tables.push(opened.clone());
-        }
         batch.records.push(BatchRecord {
             table,
             name: item.name(),
@@ -184,13 +184,8 @@ impl Sets {
 
     /// Takes over what the members of a batch have changed, and what they have brought along.
     pub(crate) fn gather(&mut self, batch: &Batch) -> Result<(), Stop> {
-        for table in &batch.tables {
-            if !self.knows(table.id()) {
-                self.register(table.clone());
-            } else if !self.knows_this(table) {
-                return Err(Abort::Changed.into());
-            }
-        }
+        // What the leader has named and not fetched, its commit fetches.
+        let all_here = self.fetched == self.items.len();
         for record in &batch.records {
             let item = match record.owner {
                 Owner::Leader(_) | Owner::LeaderAlone if record.changes == 0 => continue,
@@ -207,7 +202,9 @@ impl Sets {
             self.value_of(item).copy_from_slice(value);
             self.items[item].further_changes = if mutant!(OneVersionForAll) { 0 } else { record.changes };
         }
-        self.fetched = self.items.len();
+        if all_here {
+            self.fetched = self.items.len();
+        }
         Ok(())
     }
 

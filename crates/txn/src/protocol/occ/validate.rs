@@ -62,7 +62,7 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
-        let (mut conflict, mut met) = (None, None);
+        let (mut conflict, mut met, mut changed) = (None, None, None);
         let Sets { tables, items, .. } = &mut tx.state.sets;
         for (index, item) in (first..).zip(&mut items[first..next]).filter(|(_, item)| item.lock == Lock::Maybe) {
             let shape = shape(tables, item);
@@ -89,6 +89,7 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
             let is_unchanged = header.is_some_and(|header| header.still_shows(item.version));
             if !is_unchanged && !mutant!(LockWithoutValidation) {
                 conflict = conflict.or(Some(Abort::Changed));
+                changed = changed.or(item.brought.then_some(index));
                 // The slot may be prepared for another transaction's insert, which may be given up
                 // while this transaction has the slot locked.
                 let is_prepared = header.is_some_and(|header| header.version.is_rolled_back());
@@ -101,6 +102,9 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
             tx.met(index, holder);
         }
         if let Some(abort) = conflict {
+            if let (Abort::Changed, Some(brought)) = (abort, changed) {
+                tx.state.sets.note(brought, abort.into());
+            }
             return Err(abort.into());
         }
     }
