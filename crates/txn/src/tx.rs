@@ -331,25 +331,22 @@ impl<'s> Tx<'s> {
             return Ok(false);
         };
         let adopted = batch.with(|batch| if batch.is_open { self.state.sets.adopt(batch) } else { Adopted::Not });
-        if adopted != Adopted::Not {
-            self.is_unfit = true;
-            if adopted == Adopted::Some {
-                self.member_of = Some(batch.clone());
-                let fetching = batch.fetches();
-                self.state.protocol.execute(self).await?;
-                drop(fetching);
-                if !batch.with(|batch| batch.is_open) {
-                    return Err(Abort::Changed.into());
-                }
-                batch.with(|batch| self.state.sets.take_shared(batch));
-            } else {
-                self.member_of = Some(batch);
-            }
-            return Ok(true);
+        if adopted == Adopted::Not {
+            self.state.is_alone = true;
+            // What it has got from the batch already does not go with what it would fetch.
+            return if self.member_of.is_some() { Err(Abort::Changed.into()) } else { Ok(false) };
         }
-        self.state.is_alone = true;
-        // What it has got from the batch already does not go with what it would fetch.
-        if self.member_of.is_some() { Err(Abort::Changed.into()) } else { Ok(false) }
+        (self.member_of, self.is_unfit) = (Some(batch.clone()), true);
+        if adopted == Adopted::Some {
+            let fetching = batch.fetches();
+            self.state.protocol.execute(self).await?;
+            drop(fetching);
+            if !batch.with(|batch| batch.is_open) {
+                return Err(Abort::Changed.into());
+            }
+            batch.with(|batch| self.state.sets.take_shared(batch));
+        }
+        Ok(true)
     }
 
     /// Returns the table and key that a slot of this attempt was made for.

@@ -171,6 +171,16 @@ impl<'p> Program<'p> {
             },
         )
     }
+
+    /// Explores the program while its client is taken for dead at any time. Client 1 recovers it.
+    fn taken_for_dead(&self, stage: &Stage, runs_max: u64) -> Outcome {
+        stage.explore(
+            &Explored { runs_max, suspicions: vec![(0, 1)], ..Explored::default() },
+            async |client, actor| self.meet(client, actor).await,
+            async |_, actor| self.add(actor).await,
+            |scene| judge(scene, self.rows, &self.writes()),
+        )
+    }
 }
 
 /// Three coroutines, of which two follow, and another client.
@@ -225,12 +235,7 @@ pub(super) fn members_that_bring_recovered(protocol: Protocol, runs_max: u64) ->
     let records = stage.table(SingleLine, 1, &[0, 0]);
     let rows = [records(0), records(1)];
     let program = Program { leader_changes: 1, leader_names: 1, ..Program::new(COROUTINES, &rows) };
-    stage.explore(
-        &Explored { runs_max, suspicions: vec![(0, 1)], ..Explored::default() },
-        async |client, actor| program.meet(client, actor).await,
-        async |_, actor| program.add(actor).await,
-        |scene| judge(scene, &rows, &program.writes()),
-    )
+    program.taken_for_dead(&stage, runs_max)
 }
 
 /// The closure that has the turn waits until another coroutine has ended, which stands in line
@@ -268,13 +273,7 @@ pub(super) fn dropped_member(protocol: Protocol, runs_max: u64) -> Outcome {
 fn recovered(protocol: Protocol, nodes: u16, coroutines: usize, followers: Followers, runs_max: u64) -> Outcome {
     let mut stage = Stage::with_coroutines(coroutines, nodes, &[protocol; 2]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
-    let program = Program { followers, ..Program::new(coroutines, &rows) };
-    stage.explore(
-        &Explored { runs_max, suspicions: vec![(0, 1)], ..Explored::default() },
-        async |client, actor| program.meet(client, actor).await,
-        async |_, actor| program.add(actor).await,
-        |scene| judge(scene, &rows, &program.writes()),
-    )
+    Program { followers, ..Program::new(coroutines, &rows) }.taken_for_dead(&stage, runs_max)
 }
 
 /// What recovery decides about the leader holds for its members.

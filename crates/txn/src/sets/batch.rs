@@ -31,26 +31,30 @@ impl Sets {
             batch.known.extend(self.tables.iter().flatten().map(|table| (table.id(), table.born())));
         }
         for (number, item) in self.items.iter().enumerate() {
-            let is_shared = item.is_plain();
-            let mut copy = |span: Span| {
-                let at = batch.words.len() as u32;
-                batch.words.extend_from_slice(span.of(&self.arena));
-                Span { at, ..span }
-            };
-            let (key, value) = (copy(item.key), copy(item.value));
-            let is_changed = item.change == Change::Update;
-            batch.records.push(BatchRecord {
-                table: item.table,
-                name: item.name(),
-                owner: if is_shared { Owner::Leader(number) } else { Owner::LeaderAlone },
-                is_changed,
-                version: if is_changed { item.version.committed_over() } else { item.version },
-                key,
-                value,
-                value_bytes: item.value_bytes,
-                changes: 0,
-            });
+            let owner = if item.is_plain() { Owner::Leader(number) } else { Owner::LeaderAlone };
+            self.put(item, owner, item.change == Change::Update, batch);
         }
+    }
+
+    /// Puts a record of this transaction into a batch that does not have it yet.
+    fn put(&self, item: &Item, owner: Owner, is_changed: bool, batch: &mut Batch) {
+        let mut copy = |span: Span| {
+            let at = batch.words.len() as u32;
+            batch.words.extend_from_slice(span.of(&self.arena));
+            Span { at, ..span }
+        };
+        let (key, value) = (copy(item.key), copy(item.value));
+        batch.records.push(BatchRecord {
+            table: item.table,
+            name: item.name(),
+            owner,
+            is_changed,
+            version: if is_changed { item.version.committed_over() } else { item.version },
+            key,
+            value,
+            value_bytes: item.value_bytes,
+            changes: 0,
+        });
     }
 
     /// Returns an upper bound of the words that a record takes in a log entry.
@@ -143,7 +147,10 @@ impl Sets {
         batch.room = room;
         for item in items {
             let Some(at) = batch.find(item.table, item.key.of(arena)) else {
-                self.bring(item, batch, writes && item.is_written());
+                // It is the leader's from now on.
+                let Item { hash, home, location, address, version: read, .. } = *item;
+                let owner = Owner::Member(Brought { hash, home, location, address, read });
+                self.put(item, owner, writes && item.is_written(), batch);
                 continue;
             };
             if !writes || !item.is_written() {
@@ -160,37 +167,14 @@ impl Sets {
         true
     }
 
-    /// Puts a record into the batch that it does not have. It is the leader's from then on.
-    fn bring(&self, item: &Item, batch: &mut Batch, is_changed: bool) {
-        let mut copy = |span: Span| {
-            let at = batch.words.len() as u32;
-            batch.words.extend_from_slice(span.of(&self.arena));
-            Span { at, ..span }
-        };
-        let (key, value) = (copy(item.key), copy(item.value));
-        let Item { table, hash, home, location, address, version, value_bytes, .. } = *item;
-        batch.records.push(BatchRecord {
-            table,
-            name: item.name(),
-            owner: Owner::Member(Brought { hash, home, location, address, read: version }),
-            is_changed,
-            version: if is_changed { version.committed_over() } else { version },
-            key,
-            value,
-            value_bytes,
-            changes: 0,
-        });
-    }
-
     /// Takes over what the members of a batch have changed, and what they have brought along.
     pub(crate) fn gather(&mut self, batch: &Batch) -> Result<(), Stop> {
         // What the leader has named and not fetched, its commit fetches.
         let all_here = self.fetched == self.items.len();
         for record in &batch.records {
             let item = match record.owner {
-                Owner::Leader(_) | Owner::LeaderAlone if record.changes == 0 => continue,
-                Owner::Leader(item) => item,
-                Owner::LeaderAlone => continue,
+                Owner::Leader(item) if record.changes > 0 => item,
+                Owner::Leader(_) | Owner::LeaderAlone => continue,
                 Owner::Member(brought) => self.take_over(record, &brought, batch),
             };
             if !record.is_changed {
