@@ -259,10 +259,10 @@ fn a_server_that_is_silent_is_not_waited_for() {
     assert_eq!(newest(&here, |all| all.clients().count()), clients as usize);
 }
 
-/// Repeats a change until it works.
+/// Repeats a change of a client that has joined until it works.
 fn works_again(here: &Arc<dyn Configuration>, client: u32) {
     until("that it works again", Duration::from_secs(10), || {
-        here.change(|membership| membership.join(client, 1, 1, None)).is_ok()
+        here.change(|membership| membership.renew(client)).is_ok()
     });
     assert_eq!(here.look(|membership| membership.standing(client)).unwrap(), Some(Standing::Alive));
 }

@@ -19,7 +19,7 @@ fn none_in_a_committed_transaction() {
     const BUFFERS: u64 = 8;
     /// Number of lists that may still grow. How many transactions commit together, and how many
     /// records are hot at a time, is a matter of chance.
-    const GROWN: u64 = 8;
+    const GROWN: u64 = 4;
     const ROWS: u64 = 64;
     const TRANSACTIONS: u64 = 2_000;
     for (protocol, replicas) in Protocol::ALL.into_iter().flat_map(|protocol| [(protocol, 1), (protocol, 3)]) {

@@ -184,6 +184,9 @@ struct Line {
     streak: u32,
     /// How long the attempts of a streak take together: a running average.
     streak_takes: Nanos,
+    /// How long they take at another record of the table. It counts for pauses, as long as nothing
+    /// is known of this record.
+    expected: Nanos,
     /// How long an attempt takes that commits: a running average.
     takes: Nanos,
     /// When the line was last used.
@@ -208,7 +211,7 @@ impl Line {
     /// it is known better.
     fn expect_as(&mut self, other: &Line) {
         self.others.extend_from_slice(&other.others);
-        (self.takes, self.streak_takes) = (other.takes, other.streak_takes);
+        (self.takes, self.expected) = (other.takes, other.streak());
     }
 
     fn is_turn_of(&self, lane: LaneId) -> bool {
@@ -236,9 +239,14 @@ impl Line {
         (TURN_LAPSES * self.takes).clamp(TURN_LAPSE_NS, 64 * TURN_LAPSE_NS) + 2 * self.pause()
     }
 
+    /// How long a streak takes.
+    fn streak(&self) -> Nanos {
+        if self.streak_takes > 0 { self.streak_takes } else { self.expected }
+    }
+
     /// The bound of the pause before a streak.
     fn pause(&self) -> Nanos {
-        (self.others.len() as u64 * self.streak_takes).min(TURN_PAUSE_NS_MAX)
+        (self.others.len() as u64 * self.streak()).min(TURN_PAUSE_NS_MAX)
     }
 
     /// The time for which a client that has met no other one listens before its next streak.

@@ -43,7 +43,8 @@ impl Sets {
             batch.words.extend_from_slice(span.of(&self.arena));
             Span { at, ..span }
         };
-        let (key, value) = (copy(item.key), copy(item.value));
+        let key = copy(item.key);
+        let value = if matches!(owner, Owner::LeaderAlone) { Span::default() } else { copy(item.value) };
         batch.records.push(BatchRecord {
             table: item.table,
             name: item.name(),
