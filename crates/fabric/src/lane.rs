@@ -360,6 +360,11 @@ impl<'l> Execute<'l> {
                 rounds.for_each(|next| endpoint.continue_with(buffer.ticket(), next));
                 endpoint.finish_abandoned(buffer);
             }
+            // A transport that posts continuations by itself does not fill them in.
+            State::Pending(ticket) if endpoint.has_fills() => {
+                rounds.for_each(|next| endpoint.continue_with(ticket, next));
+                endpoint.abandon(ticket, self.lane.id);
+            }
             State::Pending(ticket) => {
                 rounds.for_each(|next| endpoint.chain(ticket, next));
                 endpoint.abandon(ticket, self.lane.id);

@@ -146,6 +146,17 @@ impl RoundBuffer {
         self.serial = serial;
     }
 
+    /// Sets what the FETCH_ADD adds whose answer comes to this place.
+    pub(super) fn set_added(&mut self, answer: u32, added: u64) {
+        for verb in &mut self.verbs {
+            if let Verb::FetchAdd { delta, into, .. } = verb
+                && *into == answer
+            {
+                *delta = added;
+            }
+        }
+    }
+
     /// Returns the verbs in the order in which they were added.
     #[inline]
     #[must_use]

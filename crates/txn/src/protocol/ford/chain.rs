@@ -125,6 +125,7 @@ fn search_bucket(
             found = Some((slot as u64, record));
             break;
         }
+        item.time = item.time.max(record.time());
         arena.extend([record.version().to_bits(), u64::from(!record.is_present() && record.lock().is_free())]);
     }
     match (found, unreadable) {

@@ -21,6 +21,9 @@ use crate::vcache;
 /// Validates a transaction that writes nothing. A single record needs no second look if it is known
 /// to have been current when it was read. Several records must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+    if tx.attempt.reads_snapshot {
+        return Ok(()); // what it has read belongs together already
+    }
     let accept_locked = mutant!(ValidateReadOnlyVersionOnly);
     let current = |item: &Item| matches!(item.fetch, Fetch::Here) && (item.current || accept_locked);
     let one = matches!(tx.state.sets.items.as_slice(), [item] if current(item) || item.lock == Lock::Held);

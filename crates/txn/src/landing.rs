@@ -1,0 +1,190 @@
+//! Landing clocks: times of commits, by which a transaction that only reads needs one round trip
+//! and no validation, at any replica.
+//!
+//! Each memory node has a counter, its *landing clock* ([`clock_at`]). Clients only add to it.
+//!
+//! ```text
+//! writer     WRITE data, invisible; FETCH_ADD clock + 1 -> draw    at every node that it writes,
+//!                                                                  one chain a node
+//!            time = the largest draw, and above the times of all that it has read
+//!            WRITE time; WRITE version, visible                    in the background
+//! reader     FETCH_ADD clock -> claim; READ records                any replica, one chain a node
+//!            snapshot = the smallest claim
+//!            every time that it has read <= snapshot: done
+//!            else: again, with claims above the largest time
+//! ```
+//!
+//! # Why this is a snapshot
+//!
+//! The reader has all commits whose time is not above the snapshot, and no other. Take a commit
+//! that writes a record which the reader reads at a node. Either its data lands there before the
+//! reader's claim, and the reader finds it, or waits while it is invisible. Or the data lands
+//! behind the claim. Then the draw, which follows the data, is above the claim, and so is the time.
+//! So the reader may miss the commit, and if it does not, it sees that the time is above the
+//! snapshot, and reads again.
+//!
+//! No clock of a machine takes part. A reader sees everything that was acknowledged before it
+//! began, of the records that it reads. Two writers that share no record may be ordered otherwise
+//! than in real time: a reader may see the later one, and not the earlier one
+//! (`docs/book/15-snapshots.md`).
+//!
+//! # Invariants
+//!
+//! 1. **A reader claims before it reads**, at each node, on the connection that brings the record.
+//! 2. **A writer draws behind its data**, at every node that it writes, before it is acknowledged.
+//! 3. **The time of a commit is above its draws' values before them, and above the times of all
+//!    records that it has read or replaces.** So times follow the order of dependent commits.
+//! 4. **What a writer has only read is locked**, at its primary, until that node's clock has
+//!    reached the writer's time. So a later writer of that record has a later time. Validation is
+//!    not enough: the time is drawn after it.
+//! 5. **A record is visible only with its time**, which is the same at all replicas.
+//! 6. **Recovery draws anew**, at every node, and raises all clocks to the new time before it frees
+//!    anything. If a replica is visible already, its time is the commit's.
+//!
+//! [`clock_at`]: remora_node::node::clock_at
+
+use std::rc::Rc;
+
+use remora_fabric::{AddHandle, Completed, NodeId, Round};
+use remora_node::node::clock_at;
+
+/// What a session knows of landing clocks.
+#[derive(Debug, Default)]
+pub(crate) struct Clocks {
+    /// For each node, a value that its clock is known to have had.
+    known: Vec<u64>,
+    /// The time from which on the next snapshot has to be.
+    pub(crate) from: u64,
+    /// The draws of the commit that is under way.
+    pub(crate) draws: Vec<Draw>,
+    /// The claims of the snapshot that is being read.
+    claims: Vec<Claim>,
+}
+
+/// A draw of a commit at a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draw {
+    pub(crate) node: NodeId,
+    handle: AddHandle,
+    /// The value of the clock behind the draw, once it is known.
+    at: u64,
+    /// Whether the node has the lock of a record that the commit only reads.
+    pub(crate) guards: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    node: NodeId,
+    handle: AddHandle,
+    /// How much the claim adds, until its answer has come.
+    adds: Option<u64>,
+    at: u64,
+}
+
+impl Clocks {
+    fn known(&mut self, node: NodeId) -> &mut u64 {
+        let at = usize::from(node.0);
+        if self.known.len() <= at {
+            self.known.resize(at + 1, 0);
+        }
+        &mut self.known[at]
+    }
+
+    /// Adds a draw at a node to the last round of a commit.
+    pub(crate) fn draw(&mut self, round: &mut Round<'_>, node: NodeId, guards: bool) {
+        let handle = round.fetch_add(clock_at(node), 1);
+        self.draws.push(Draw { node, handle, at: 0, guards });
+    }
+
+    /// Notes the draws of a commit, which the round `done` has brought, and returns the time of the
+    /// commit, which is not below `bound` (invariant 3).
+    pub(crate) fn drawn(&mut self, done: &Completed<'_>, bound: u64) -> u64 {
+        let mut time = bound;
+        for at in 0..self.draws.len() {
+            let value = done.added(self.draws[at].handle) + 1;
+            self.draws[at].at = value;
+            let known = self.known(self.draws[at].node);
+            *known = (*known).max(value);
+            time = time.max(value);
+        }
+        self.from = self.from.max(time);
+        time
+    }
+
+    /// Begins to read a snapshot, without claims.
+    pub(crate) fn begin_snapshot(&mut self) {
+        self.claims.clear();
+    }
+
+    /// Claims a node's clock, unless the snapshot has a claim there. The claim is not below `from`.
+    /// Returns whether it has added a verb.
+    pub(crate) fn claim(&mut self, round: &mut Round<'_>, node: NodeId, from: u64) {
+        if self.claims.iter().any(|claim| claim.node == node) {
+            return;
+        }
+        let adds = from.saturating_sub(*self.known(node));
+        let handle = round.fetch_add(clock_at(node), adds);
+        self.claims.push(Claim { node, handle, adds: Some(adds), at: 0 });
+    }
+
+    /// Notes the answers of the claims of a round.
+    pub(crate) fn claimed(&mut self, done: &Completed<'_>) {
+        for at in 0..self.claims.len() {
+            let Some(adds) = self.claims[at].adds.take() else { continue };
+            let value = done.added(self.claims[at].handle) + adds;
+            self.claims[at].at = value;
+            *self.known(self.claims[at].node) = value;
+        }
+    }
+
+    /// Forgets the claims whose answers have not come.
+    pub(crate) fn forget_unheard(&mut self) {
+        self.claims.retain(|claim| claim.adds.is_none());
+    }
+
+    /// The smallest claim.
+    pub(crate) fn snapshot(&self) -> u64 {
+        self.claims.iter().map(|claim| claim.at).min().unwrap_or(u64::MAX)
+    }
+}
+
+impl Draw {
+    /// How much the node's clock is behind a commit's time at least.
+    pub(crate) fn lacks(&self, time: u64) -> u64 {
+        time.saturating_sub(self.at)
+    }
+
+    /// Returns the draw with its value, from the answers of a round that has completed in the
+    /// background.
+    pub(crate) fn answered(self, answers: &remora_fabric::Answers<'_>) -> Draw {
+        Draw { at: answers.added(self.handle).map_or(0, |before| before + 1), ..self }
+    }
+}
+
+/// The time of a commit.
+#[derive(Clone, Debug)]
+pub(crate) enum CommitTime {
+    Known(u64),
+    /// It will follow from these draws, whose answers the program does not await any more.
+    Drawn(Rc<Drawn>),
+}
+
+/// The draws of a commit that the program does not await any more.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    pub(crate) draws: Vec<Draw>,
+    pub(crate) bound: u64,
+    /// The draws with their values, once they are known.
+    pub(crate) known: std::cell::OnceCell<(u64, Vec<Draw>)>,
+}
+
+impl Drawn {
+    /// Returns the time, and the draws with their values. `answers` are those of the round before,
+    /// which is the commit's last one when this is called first.
+    pub(crate) fn time(&self, answers: &remora_fabric::Answers<'_>) -> &(u64, Vec<Draw>) {
+        self.known.get_or_init(|| {
+            let draws: Vec<Draw> = self.draws.iter().map(|draw| draw.answered(answers)).collect();
+            (draws.iter().map(|draw| draw.at).max().unwrap_or(0).max(self.bound), draws)
+        })
+    }
+}

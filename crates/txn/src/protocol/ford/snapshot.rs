@@ -1,0 +1,81 @@
+//! The execution of a transaction that reads a snapshot: one round trip claims the clocks of the
+//! nodes and reads the records, each at some replica (`landing.rs`).
+
+use remora_fabric::{NodeId, Round};
+
+use super::Ford;
+use super::chain::bucket_arrived;
+use super::execute::{ask, record_arrived};
+use super::words::Outcome;
+use crate::error::{Abort, Stop};
+use crate::limits::{READ_PAUSE_NS, SNAPSHOT_READS};
+use crate::sets::Fetch;
+use crate::tx::Tx;
+
+/// Adds the claim of a node's clock to a round, before the first READ there.
+pub(super) fn claim(tx: &mut Tx<'_>, round: &mut Round<'_>, node: NodeId) {
+    let from = tx.snapshot.unwrap_or(tx.state.clocks.from);
+    tx.state.clocks.claim(round, node, from);
+}
+
+/// Brings every record that was named and has not been fetched yet, in the state of the snapshot.
+pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+    if tx.snapshot.is_none() {
+        tx.state.clocks.begin_snapshot();
+    } else if tx.unheard {
+        tx.state.clocks.forget_unheard();
+    }
+    let (first, mut reads) = (tx.state.sets.fetched, 0);
+    while tx.state.sets.fetched < tx.state.sets.items.len() {
+        let mut round = tx.lane.round();
+        ask(tx, &mut round, ford);
+        tx.unheard = true;
+        let done = tx.lane.execute(round).await?;
+        tx.unheard = false;
+        tx.state.clocks.claimed(&done);
+        let mut unstable = None;
+        for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+            if !std::mem::take(&mut tx.state.sets.items[index].asked) {
+                continue;
+            }
+            let words = done.words(tx.state.sets.items[index].read);
+            let seen = match tx.state.sets.items[index].fetch {
+                Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, words, ford)?,
+                _ => record_arrived(tx, index, words)?,
+            };
+            if let Outcome::Unstable(why) = seen {
+                tx.state.sets.note(index, why.into());
+                unstable = Some(why);
+            }
+        }
+        drop(done);
+        tx.skip_what_is_here();
+        // The claims stay valid while a record that is being installed is read again.
+        if let Some(why) = unstable {
+            reads += 1;
+            if reads == SNAPSHOT_READS {
+                return Err(why.into());
+            }
+            tx.lane.sleep(READ_PAUSE_NS).await;
+        }
+    }
+    settle(tx, first)
+}
+
+/// Fixes the time of the snapshot, if it is not known yet, and sees that no record which was
+/// fetched, from item `first` on, is later.
+fn settle(tx: &mut Tx<'_>, first: usize) -> Result<(), Stop> {
+    let snapshot = *tx.snapshot.get_or_insert(tx.state.clocks.snapshot());
+    let items = tx.state.sets.items[first..].iter().enumerate();
+    let Some((at, latest)) = items.map(|(at, item)| (first + at, item.time)).max_by_key(|(_, time)| *time) else {
+        return Ok(());
+    };
+    if latest <= snapshot {
+        return Ok(());
+    }
+    // Other nodes' clocks may be far behind the one of a record that changes all the time. So the
+    // next claims are as far ahead of the record as these were behind it.
+    tx.state.clocks.from = latest + (latest - snapshot);
+    tx.state.sets.note(at, Abort::Later.into());
+    Err(Abort::Later.into())
+}
