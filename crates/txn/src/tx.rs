@@ -1030,6 +1030,7 @@ impl Tx<'_> {
             cost: self.lane.cost().since(&self.cost_before),
             phases: if self.state.sample_phases { self.phases } else { Phases::default() },
             stood: self.state.stood.0,
+            reads_snapshot: self.attempt.reads_snapshot,
             stood_at: self.state.stood.1,
             sets: &self.state.sets,
         }

@@ -259,11 +259,8 @@ fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
 
 /// Locks the records that are written although they were only named to be read, and, if
 /// `guards_reads`, those that are only read. Sees in the same round trip whether each of them is
-/// still as it was read. Of an absent key, it locks the header of the chain.
+/// still as it was read. For an absent key, that is the header of its chain ([`name_headers`]).
 pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(), Stop> {
-    if guards_reads {
-        name_headers(&mut tx.state.sets);
-    }
     let needs = |item: &Item| {
         let is_read = matches!(item.fetch, Fetch::Here);
         item.lock == Lock::No && (item.is_written() || guards_reads && is_read)
@@ -309,7 +306,7 @@ pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(),
 }
 
 /// Makes items of the headers of the chains in which absent keys would be.
-fn name_headers(sets: &mut Sets) {
+pub(super) fn name_headers(sets: &mut Sets) {
     for index in 0..sets.items.len() {
         let item = sets.items[index];
         let header = sets.table(item.table).fstore().map(|fstore| fstore.buckets.at(item.home.bucket));

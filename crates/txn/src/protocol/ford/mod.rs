@@ -129,7 +129,7 @@ use remora_fabric::{Execute, probes};
 use remora_node::{Discipline, IndexKind};
 
 use commit::{prepare_entry, touch_chains, write_entry, write_replicas};
-use execute::{execute, lock_rest};
+use execute::{execute, lock_rest, name_headers};
 use release::{Release, release};
 use validate::{consult, validate, validate_read_only};
 
@@ -279,8 +279,11 @@ impl Steps for Ford {
             touch_chains(tx);
         }
         let entry = prepare_entry(tx, self)?;
+        if self.timed {
+            name_headers(&mut tx.state.sets);
+        }
         let released = &tx.state.released;
-        let inherits = |item: &Item| item.is_written() && released.holds_back(tx.lane, item.address);
+        let inherits = |item: &Item| (item.is_written() || self.timed) && released.holds_back(tx.lane, item.address);
         tx.heir |= tx.state.sets.items.iter().any(inherits);
         if !mutant!(HeirWritesEarly) {
             tx.inherit().await?;
