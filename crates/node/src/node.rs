@@ -21,7 +21,7 @@
 //! +48  lock         u64   client that changes the catalog   CASed, at the leader; 0 = none
 //! +56  changes      u64   of client slots                   FETCH_ADDed; tells appliers to look
 //! +64  identity     u64   which node of which cluster, see `identity`      CASed
-//! +128 clock        u64   of commits that have landed here, see `clock_at` FETCH_ADDed
+//! +128 clock        u64   of commits that have landed here, see `clock_at`   FETCH_ADDed, CASed
 //! ```
 //!
 //! After the node has been formatted, no client WRITEs a word that is changed by FETCH_ADD or CAS.
@@ -95,7 +95,8 @@ pub fn at(node: NodeId, offset: u64) -> Address {
 }
 
 /// Returns the address of a node's landing clock. A commit adds 1 to it when its data has landed at
-/// the node, and a reader of a snapshot adds to it before it reads there (`remora_txn::landing`).
+/// the node, and a reader of a snapshot raises it before it reads there (`landing.rs` of
+/// `remora_txn`).
 #[must_use]
 pub fn clock_at(node: NodeId) -> Address {
     at(node, AT_CLOCK)

@@ -1,14 +1,14 @@
 //! Landing clocks: times of commits, by which a transaction that only reads needs one round trip
 //! and no validation, at any replica.
 //!
-//! Each memory node has a counter, its *landing clock* ([`clock_at`]). Clients only add to it.
+//! Each memory node has a counter, its *landing clock* ([`clock_at`]). Clients only raise it.
 //!
 //! ```text
 //! writer     WRITE data, invisible; FETCH_ADD clock + 1 -> draw    at every node that it writes,
 //!                                                                  one chain a node
 //!            time = the largest draw, and above the times of all that it has read
 //!            WRITE time; WRITE version, visible                    in the background
-//! reader     FETCH_ADD clock -> claim; READ records                any replica, one chain a node
+//! reader     CAS clock, up -> claim; READ records                  any replica, one chain a node
 //!            snapshot = the smallest claim
 //!            every time that it has read <= snapshot: done
 //!            else: again, with claims above the largest time
@@ -41,11 +41,18 @@
 //! 6. **Recovery draws anew**, at every node, and raises all clocks to the new time before it frees
 //!    anything. If a replica is visible already, its time is the commit's.
 //!
+//! # Raising a clock
+//!
+//! A clock is raised to a time by a CAS from the value that it is known to have had. If the CAS
+//! fails, the clock has run on meanwhile, and what the CAS has found is a claim as well. A FETCH_ADD
+//! of what a clock lacks would overshoot if several clients did so at once. Then the other nodes'
+//! clocks would lack as much, and so on: clocks would double all the time.
+//!
 //! [`clock_at`]: remora_node::node::clock_at
 
 use std::rc::Rc;
 
-use remora_fabric::{AddHandle, Completed, NodeId, Round};
+use remora_fabric::{AddHandle, Completed, NodeId, Round, SwapHandle};
 use remora_node::node::clock_at;
 
 /// What a session knows of landing clocks.
@@ -59,6 +66,8 @@ pub(crate) struct Clocks {
     pub(crate) draws: Vec<Draw>,
     /// The claims of the snapshot that is being read.
     claims: Vec<Claim>,
+    /// How many times in a row a snapshot was earlier than a record that it read.
+    behind: u32,
 }
 
 /// A draw of a commit at a node.
@@ -75,9 +84,9 @@ pub(crate) struct Draw {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     node: NodeId,
-    handle: AddHandle,
-    /// How much the claim adds, until its answer has come.
-    adds: Option<u64>,
+    handle: SwapHandle,
+    /// What the claim raises the clock to, until its answer has come.
+    raises_to: Option<u64>,
     at: u64,
 }
 
@@ -122,16 +131,18 @@ impl Clocks {
         if self.claims.iter().any(|claim| claim.node == node) {
             return;
         }
-        let adds = from.saturating_sub(*self.known(node));
-        let handle = round.fetch_add(clock_at(node), adds);
-        self.claims.push(Claim { node, handle, adds: Some(adds), at: 0 });
+        let known = *self.known(node);
+        let raises_to = from.max(known);
+        let handle = round.compare_swap(clock_at(node), known, raises_to);
+        self.claims.push(Claim { node, handle, raises_to: Some(raises_to), at: 0 });
     }
 
     /// Notes the answers of the claims of a round.
     pub(crate) fn claimed(&mut self, done: &Completed<'_>) {
         for at in 0..self.claims.len() {
-            let Some(adds) = self.claims[at].adds.take() else { continue };
-            let value = done.added(self.claims[at].handle) + adds;
+            let Some(raises_to) = self.claims[at].raises_to.take() else { continue };
+            let handle = self.claims[at].handle;
+            let value = if done.swapped(handle) { raises_to } else { done.previous(handle) };
             self.claims[at].at = value;
             *self.known(self.claims[at].node) = value;
         }
@@ -139,19 +150,31 @@ impl Clocks {
 
     /// Forgets the claims whose answers have not come.
     pub(crate) fn forget_unheard(&mut self) {
-        self.claims.retain(|claim| claim.adds.is_none());
+        self.claims.retain(|claim| claim.raises_to.is_none());
     }
 
-    /// The smallest claim.
-    pub(crate) fn snapshot(&self) -> u64 {
-        self.claims.iter().map(|claim| claim.at).min().unwrap_or(u64::MAX)
+    /// Notes that the snapshot has all records that it has read so far.
+    pub(crate) fn kept_up(&mut self) {
+        self.behind = 0;
+    }
+
+    /// Makes the next claims be above this time, of a record that the snapshot was too early for.
+    /// Each time in a row they are further ahead, because the record may change all the time.
+    pub(crate) fn fell_behind(&mut self, latest: u64) {
+        self.behind = (self.behind + 1).min(20);
+        self.from = latest + (1 << self.behind);
+    }
+
+    /// The smallest claim, if there is any.
+    pub(crate) fn snapshot(&self) -> Option<u64> {
+        self.claims.iter().map(|claim| claim.at).min()
     }
 }
 
 impl Draw {
-    /// How much the node's clock is behind a commit's time at least.
-    pub(crate) fn lacks(&self, time: u64) -> u64 {
-        time.saturating_sub(self.at)
+    /// The CAS that raises the node's clock to a commit's time: from which value, and to which.
+    pub(crate) fn raise(&self, time: u64) -> [u64; 2] {
+        [self.at, time.max(self.at)]
     }
 
     /// Returns the draw with its value, from the answers of a round that has completed in the
@@ -167,6 +190,16 @@ pub(crate) enum CommitTime {
     Known(u64),
     /// It will follow from these draws, whose answers the program does not await any more.
     Drawn(Rc<Drawn>),
+}
+
+impl CommitTime {
+    /// Returns the time, if it is known by now.
+    pub(crate) fn get(&self) -> Option<u64> {
+        match self {
+            CommitTime::Known(time) => Some(*time),
+            CommitTime::Drawn(drawn) => drawn.known.get().map(|(time, _)| *time),
+        }
+    }
 }
 
 /// The draws of a commit that the program does not await any more.

@@ -467,10 +467,13 @@ async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring
         let draws = drawn.iter().map(|(_, value)| *value);
         time = draws.max().unwrap_or(0).max(bound);
     }
-    for (node, value) in drawn.into_iter().filter(|(_, value)| *value < time) {
-        let mut round = lane.round();
-        round.fetch_add(clock_at(node), time - value);
-        lane.execute(round).await?;
+    for (node, mut value) in drawn {
+        while value < time {
+            let mut round = lane.round();
+            let raise = round.compare_swap(clock_at(node), value, time);
+            let done = lane.execute(round).await?;
+            value = if done.swapped(raise) { time } else { done.previous(raise) };
+        }
     }
     Ok(time)
 }

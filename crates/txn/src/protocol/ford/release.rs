@@ -4,14 +4,14 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use remora_fabric::{AddHandle, Execute, NodeId, Round, Staged};
+use remora_fabric::{Execute, NodeId, Round, Staged, SwapHandle};
 use remora_node::node::clock_at;
 use remora_node::ring::{self};
 use remora_record::{RecordShape, Swap, Version};
 
 use super::Ford;
 use super::commit::undo_at;
-use crate::landing::{CommitTime, Draw, Drawn};
+use crate::landing::{CommitTime, Drawn};
 use crate::protocol::{Acknowledged, nodes};
 use crate::sets::{Change, Lock};
 use crate::state::Needed;
@@ -85,8 +85,8 @@ pub(super) struct Release<'s> {
 struct Unsettled {
     /// Images, and where the words that settle them are staged.
     images: Vec<(Staged, RecordShape, Vec<u64>)>,
-    /// FETCH_ADDs that raise the clocks of these nodes.
-    raises: Vec<(AddHandle, NodeId)>,
+    /// CASs that raise the clocks of these nodes.
+    raises: Vec<(SwapHandle, NodeId)>,
 }
 
 impl Unsettled {
@@ -104,21 +104,34 @@ impl Unsettled {
             }
             for (raise, node) in raises {
                 let draw = draws.iter().find(|draw| draw.node == node);
-                round.set_added(raise, draw.map_or(0, |draw| draw.lacks(*time)));
+                round.set_swap(raise, draw.map_or([0; 2], |draw| draw.raise(*time)));
             }
         });
     }
 }
 
 /// Raises the clocks of the nodes that have locks of records which the commit has only read, to the
-/// time of the commit.
-fn raise(draws: &[Draw], round: &mut Round<'_>, time: &CommitTime, unsettled: &mut Unsettled) {
-    for draw in draws.iter().filter(|draw| draw.guards) {
-        match time {
-            CommitTime::Known(time) => _ = round.fetch_add(clock_at(draw.node), draw.lacks(*time)),
-            CommitTime::Drawn(_) => unsettled.raises.push((round.fetch_add(clock_at(draw.node), 0), draw.node)),
-        }
+/// time of the commit. Returns the round that follows `round` and raises those that have run on
+/// meanwhile, and are still behind.
+fn raise<'s>(tx: &Tx<'s>, round: &mut Round<'s>, time: &CommitTime, unsettled: &mut Unsettled) -> Round<'s> {
+    let mut rest = tx.lane.round();
+    let mut raises = Vec::new();
+    for draw in tx.state.clocks.draws.iter().filter(|draw| draw.guards) {
+        let [from, to] = if let CommitTime::Known(time) = time { draw.raise(*time) } else { [0; 2] };
+        let first = round.compare_swap(clock_at(draw.node), from, to);
+        unsettled.raises.push((first, draw.node));
+        raises.push((first, rest.fetch_add(clock_at(draw.node), 0)));
     }
+    let time = time.clone();
+    rest.fill_later(move |answers, rest| {
+        let time = time.get().unwrap_or(0);
+        for (first, second) in raises {
+            let found = answers.previous(first).unwrap_or(0);
+            let is_raised = answers.swapped(first);
+            rest.set_added(second, if is_raised { 0 } else { time.saturating_sub(found) });
+        }
+    });
+    rest
 }
 
 impl<'s> Release<'s> {
@@ -202,14 +215,14 @@ impl<'s> Release<'s> {
         if lean {
             return Release::lean(tx, full, shown);
         }
-        let draws = &tx.state.clocks.draws;
-        if draws.iter().any(|draw| draw.guards) && ford.timed {
-            raise(draws, &mut shown, &time, &mut unsettled);
-        }
-        unsettled.fill(&mut shown, &time);
         // The clocks have reached the time before the entry is freed (`landing.rs`, 4 and 6).
-        let raises = ford.timed && draws.iter().any(|draw| draw.guards);
-        if raises || !shown.has_room(participants.count_ones() as usize, 8) {
+        let guards = ford.timed && tx.state.clocks.draws.iter().any(|draw| draw.guards);
+        let raised = guards.then(|| raise(tx, &mut shown, &time, &mut unsettled));
+        unsettled.fill(&mut shown, &time);
+        if let Some(raised) = raised {
+            full.push(std::mem::replace(&mut shown, raised));
+        }
+        if guards || !shown.has_room(participants.count_ones() as usize, 8) {
             full.push(std::mem::replace(&mut shown, lane.round()));
         }
         if !mutant!(KeepEntries) {

@@ -65,17 +65,17 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
 /// Fixes the time of the snapshot, if it is not known yet, and sees that no record which was
 /// fetched, from item `first` on, is later.
 fn settle(tx: &mut Tx<'_>, first: usize) -> Result<(), Stop> {
-    let snapshot = *tx.snapshot.get_or_insert(tx.state.clocks.snapshot());
+    tx.snapshot = tx.snapshot.or(tx.state.clocks.snapshot());
+    let Some(snapshot) = tx.snapshot else { return Ok(()) };
     let items = tx.state.sets.items[first..].iter().enumerate();
     let Some((at, latest)) = items.map(|(at, item)| (first + at, item.time)).max_by_key(|(_, time)| *time) else {
         return Ok(());
     };
     if latest <= snapshot {
+        tx.state.clocks.kept_up();
         return Ok(());
     }
-    // Other nodes' clocks may be far behind the one of a record that changes all the time. So the
-    // next claims are as far ahead of the record as these were behind it.
-    tx.state.clocks.from = latest + (latest - snapshot);
+    tx.state.clocks.fell_behind(latest);
     tx.state.sets.note(at, Abort::Later.into());
     Err(Abort::Later.into())
 }
