@@ -108,7 +108,7 @@ impl Clocks {
     /// Notes the draws of a commit, which the round `done` has brought, and returns the time of the
     /// commit, which is not below `bound` (invariant 3).
     pub(crate) fn drawn(&mut self, done: &Completed<'_>, bound: u64) -> u64 {
-        let mut time = bound;
+        let mut time = if mutant!(TimeOfDraws) { 0 } else { bound };
         for at in 0..self.draws.len() {
             let value = done.added(self.draws[at].handle) + 1;
             self.draws[at].at = value;
@@ -167,7 +167,8 @@ impl Clocks {
 
     /// The smallest claim, if there is any.
     pub(crate) fn snapshot(&self) -> Option<u64> {
-        self.claims.iter().map(|claim| claim.at).min()
+        let claims = self.claims.iter().map(|claim| claim.at);
+        if mutant!(LargestClaim) { claims.max() } else { claims.min() }
     }
 }
 

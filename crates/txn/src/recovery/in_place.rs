@@ -464,7 +464,7 @@ async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring
     }
     if time == 0 {
         let bound = log::undo_kind(&undo.entry).bound.unwrap_or(1);
-        let draws = drawn.iter().map(|(_, value)| *value);
+        let draws = drawn.iter().map(|(_, value)| *value).filter(|_| !mutant!(RecoverUndrawn));
         time = draws.max().unwrap_or(0).max(bound);
     }
     for (node, mut value) in drawn {

@@ -170,12 +170,14 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
 fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
     let lane = tx.lane;
     let mut round = lane.round();
-    let sets = &tx.state.sets;
-    let written = || sets.items.iter().filter(|item| item.is_written());
-
     if !mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }
+    if ford.timed && mutant!(DrawBeforeData) {
+        draw(tx, &mut round, entry);
+    }
+    let sets = &tx.state.sets;
+    let written = || sets.items.iter().filter(|item| item.is_written());
     let mut rounds: Vec<Round<'s>> = Vec::new();
     // The replicas that are written together, by their number: all of them, or backups before
     // primaries.
@@ -221,7 +223,7 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     if mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }
-    if ford.timed {
+    if ford.timed && !mutant!(DrawBeforeData) {
         if !round.has_room(2 * nodes(entry.participants).count(), 0) {
             rounds.push(std::mem::replace(&mut round, lane.round()));
         }

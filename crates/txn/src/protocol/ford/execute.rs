@@ -119,7 +119,7 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
     let vacant = matches!(item.fetch, Fetch::Place(_));
     let in_snapshot = tx.attempt.reads_snapshot;
     let is_written = |item: &Item| item.intent != Intent::Read;
-    let guards = ford.timed && !in_snapshot && sets.items.iter().any(is_written);
+    let guards = ford.timed && !in_snapshot && !mutant!(GuardByValidation) && sets.items.iter().any(is_written);
     let writes = vacant || item.structural || ford.hitchhike && (is_written(&item) || guards);
     let mut from = item.address;
     if writes {
@@ -132,10 +132,13 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
     }
     // The READ follows the CAS, and CAS then READ is an ordered pair. So it brings the record as it
     // is under the lock. It also follows the claim of a snapshot.
-    if in_snapshot {
+    if in_snapshot && !mutant!(ClaimBehindRead) {
         snapshot::claim(tx, round, from.node);
     }
     tx.state.sets.items[index].read = round.read(from, bytes);
+    if in_snapshot && mutant!(ClaimBehindRead) {
+        snapshot::claim(tx, round, from.node);
+    }
     tx.state.sets.items[index].at_primary = from == item.address;
     tx.state.count(from.node, bytes);
     true

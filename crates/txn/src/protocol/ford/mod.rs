@@ -279,11 +279,12 @@ impl Steps for Ford {
             touch_chains(tx);
         }
         let entry = prepare_entry(tx, self)?;
-        if self.timed {
+        let guards = self.timed && !mutant!(GuardByValidation);
+        if guards {
             name_headers(&mut tx.state.sets);
         }
         let released = &tx.state.released;
-        let inherits = |item: &Item| (item.is_written() || self.timed) && released.holds_back(tx.lane, item.address);
+        let inherits = |item: &Item| (item.is_written() || guards) && released.holds_back(tx.lane, item.address);
         tx.heir |= tx.state.sets.items.iter().any(inherits);
         if !mutant!(HeirWritesEarly) {
             tx.inherit().await?;
@@ -302,9 +303,9 @@ impl Steps for Ford {
         }
         if mutant!(ValidateWithLocks) {
             validate(tx, true).await?;
-            lock_rest(tx, self.timed).await?;
+            lock_rest(tx, guards).await?;
         } else {
-            lock_rest(tx, self.timed).await?;
+            lock_rest(tx, guards).await?;
             let publish = !mutant!(PublishBehindValidation) && !mutant!(PublishBehindCommit);
             consult(tx, self.validation, publish, true).await?;
             if !mutant!(ValidateAfterCommit) {

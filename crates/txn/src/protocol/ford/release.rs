@@ -216,7 +216,7 @@ impl<'s> Release<'s> {
             return Release::lean(tx, full, shown);
         }
         // The clocks have reached the time before the entry is freed (`landing.rs`, 4 and 6).
-        let guards = ford.timed && tx.state.clocks.draws.iter().any(|draw| draw.guards);
+        let guards = ford.timed && !mutant!(GuardUnraised) && tx.state.clocks.draws.iter().any(|draw| draw.guards);
         let raised = guards.then(|| raise(tx, &mut shown, &time, &mut unsettled));
         unsettled.fill(&mut shown, &time);
         if let Some(raised) = raised {

@@ -56,7 +56,7 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
             if reads == SNAPSHOT_READS {
                 return Err(why.into());
             }
-            tx.lane.sleep(READ_PAUSE_NS).await;
+            tx.lane.sleep(READ_PAUSE_NS << (reads - 1)).await;
         }
     }
     settle(tx, first)
@@ -71,7 +71,7 @@ fn settle(tx: &mut Tx<'_>, first: usize) -> Result<(), Stop> {
     let Some((at, latest)) = items.map(|(at, item)| (first + at, item.time)).max_by_key(|(_, time)| *time) else {
         return Ok(());
     };
-    if latest <= snapshot {
+    if latest <= snapshot || mutant!(TakeLater) {
         tx.state.clocks.kept_up();
         return Ok(());
     }
