@@ -1060,13 +1060,6 @@ pub const ALL: &[Litmus] = &[
         protocol: Protocol::REMORA,
         program: snapshots::snapshot_order,
     },
-    Litmus {
-        name: "snapshot-recovered",
-        source: "landing clocks, rule 13: recovery without a draw",
-        mutant: Mutant::RecoverUndrawn,
-        protocol: Protocol::REMORA,
-        program: snapshots::snapshot_recovered,
-    },
 ];
 
 /// Explores a litmus test: its program as it is, and with the error put back until it is caught.

@@ -4,11 +4,12 @@ mod support;
 
 use std::cell::Cell;
 
-use remora::floors::fabric::Fabric;
+use remora::floors::fabric::{ClientId, Fabric};
+use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
-use remora::{Error, Intent, Misuse, TableOptions, WorkerOptions};
+use remora::{Error, Intent, Misuse, Session, TableOptions, WorkerOptions};
 
-use support::{Words, crash, look, others_run, table, worker};
+use support::{Words, others_run, table, worker};
 
 const ROWS: u64 = 6;
 const ALL: u64 = ROWS * 100;
@@ -156,45 +157,131 @@ fn a_snapshot_stays_the_same() {
     }
 }
 
-/// A client dies at any verb of its transfer. Another one recovers it, and snapshots go on.
+/// A client dies at any verb of its transfer between records at two nodes, while another one reads a
+/// snapshot: one record before the transfer, and the other one when recovery has decided.
+fn recovered(step: usize) -> Result<(), String> {
+    let (cluster, fabric) = support::seeded(Protocol::REMORA, 1, step as u64);
+    let at = |name, node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(&cluster, name, options, Words([100u64]))
+    };
+    let (here, there) = (at("here", 0), at("there", 1));
+    let mut workers = [0, 1, 2].map(|seed| worker(&cluster, 1, seed));
+    let [reader, dying, survivor] = &mut workers;
+    // The clock of the first node is ahead of the times of the records that are transferred.
+    for _ in 0..4 {
+        let raise =
+            async |session: &mut Session| session.transact(async |tx| here.update(tx, 1, Words([7])).await).await;
+        survivor.block_on(raise).unwrap();
+    }
+    let transfer = async |session: &mut Session| {
+        session
+            .transact(async |tx| {
+                let two = [tx.want_for(&here, 0, Intent::Update), tx.want_for(&there, 0, Intent::Update)];
+                tx.fetch().await?;
+                two[0].get_mut(tx)?.0[0] -= 1;
+                two[1].get_mut(tx)?.0[0] += 1;
+                Ok(())
+            })
+            .await
+    };
+    let mut answer = None;
+    let mut is_first = true;
+    let read = reader.block_on(async |session| {
+        session
+            .snapshot(async |tx| {
+                let one = here.get(tx, 0).await?.map(|row| row.0[0]);
+                if std::mem::take(&mut is_first) {
+                    let client = dying.incarnations().next().unwrap();
+                    fabric.revoke_after(ClientId(client), step as u64);
+                    answer = Some(dying.block_on(async |session| transfer(session).await));
+                    fabric.revoke(ClientId(client)).unwrap();
+                    survivor.recover(client).unwrap();
+                }
+                let other = there.get(tx, 0).await?.map(|row| row.0[0]);
+                Ok([one, other])
+            })
+            .await
+    });
+    let read = read.unwrap();
+    if read != [Some(99), Some(101)] && read != [Some(100), Some(100)] {
+        return Err(format!("step {step}: the snapshot has {read:?}"));
+    }
+    // The snapshot began before the transfer, so it may have it or not.
+    let now = survivor.block_on(async |session| session.snapshot(async |tx| here.get(tx, 0).await).await).unwrap();
+    let is_there = now.map(|row| row.0[0]) == Some(99);
+    let [reader, dying, survivor] = workers;
+    drop((reader, survivor));
+    dying.abandon();
+    if answer.is_some_and(|answer| answer.is_ok()) && !is_there {
+        return Err(format!("step {step}: what was acknowledged is gone"));
+    }
+    Ok(())
+}
+
 #[test]
 fn a_snapshot_has_what_recovery_decides() {
-    for polls in 1..40 {
-        let (cluster, fabric) = support::seeded(Protocol::REMORA, 3, polls);
-        let rows = table(&cluster, "rows", TableOptions::for_rows(2), Words([100u64]));
-        let transfer = async |session: &mut remora::Session| {
-            session
-                .transact(async |tx| {
-                    let two = [0, 1].map(|row| tx.want_for(&rows, row, Intent::Update));
-                    tx.fetch().await?;
-                    two[0].get_mut(tx)?.0[0] -= 1;
-                    two[1].get_mut(tx)?.0[0] += 1;
-                    Ok(())
-                })
-                .await
-        };
-        let mut dying = worker(&cluster, 1, polls);
-        let done = dying.block_on(async |session| support::cut_off(transfer(session), polls as usize).await);
-        let dead: Vec<u32> = dying.incarnations().collect();
-        crash(dying, &fabric);
-        let mut worker = worker(&cluster, 1, polls + 1);
-        for client in dead {
-            worker.recover(client).unwrap();
-        }
-        let read = worker.block_on(async |session| {
-            let read = session.snapshot(async |tx| {
-                let two = [tx.want(&rows, 0), tx.want(&rows, 1)];
-                tx.fetch().await?;
-                Ok([two[0].require(tx)?.0[0], two[1].require(tx)?.0[0]])
-            });
-            read.await.unwrap()
-        });
-        assert!(read == [99, 101] || read == [100, 100], "{polls}: {read:?}");
-        assert!(done.is_none_or(|done| done.is_err()) || read == [99, 101], "{polls}: what was acknowledged is there");
-        drop(worker);
-        look(&cluster, &rows);
-        let _ = fabric.nodes();
+    const STEPS: std::ops::Range<usize> = 0..60;
+    for step in STEPS {
+        recovered(step).unwrap();
     }
+    mutant::set(Some(Mutant::RecoverUndrawn));
+    let caught = STEPS.into_iter().find(|step| recovered(*step).is_err());
+    mutant::set(None);
+    assert!(caught.is_some(), "recovery without a draw is not caught");
+}
+
+/// A snapshot reads a record at a node whose clock is ahead, and then two records at a node whose
+/// clock is behind, one before and one after a transfer between them. Returns the sum of the two.
+fn clock_behind() -> u64 {
+    let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
+    let at = |name, node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(&cluster, name, options, Words([100u64]))
+    };
+    let (ahead, behind) = (at("ahead", 0), at("behind", 1));
+    let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
+    let write = async |session: &mut Session| {
+        for _ in 0..9 {
+            session.transact(async |tx| ahead.update(tx, 1, Words([7])).await).await.unwrap();
+        }
+        // The reader does not know this clock's value either.
+        session.transact(async |tx| behind.update(tx, 1, Words([100])).await).await.unwrap();
+    };
+    writer.block_on(write);
+    let transfer = async |session: &mut Session| {
+        session
+            .transact(async |tx| {
+                let [mut one, mut two] = behind.get_many_mut(tx, [0, 1]).await?;
+                one.0[0] -= 1;
+                two.0[0] += 1;
+                Ok(())
+            })
+            .await
+    };
+    let mut is_first = true;
+    let sum = reader.block_on(async |session| {
+        session
+            .snapshot(async |tx| {
+                ahead.get(tx, 1).await?;
+                let one = behind.get(tx, 0).await?.map_or(0, |row| row.0[0]);
+                if std::mem::take(&mut is_first) {
+                    writer.block_on(transfer).unwrap();
+                }
+                Ok(one + behind.get(tx, 1).await?.map_or(0, |row| row.0[0]))
+            })
+            .await
+    });
+    sum.unwrap()
+}
+
+#[test]
+fn a_later_claim_is_not_below_the_snapshot() {
+    assert_eq!(clock_behind(), 200);
+    mutant::set(Some(Mutant::KeepLowClaims));
+    let sum = clock_behind();
+    mutant::set(None);
+    assert_ne!(sum, 200, "a claim below the snapshot is not caught");
 }
 
 #[test]

@@ -148,6 +148,13 @@ impl Clocks {
         }
     }
 
+    /// Drops the claims that are below the time of the snapshot. Returns whether there was any.
+    pub(crate) fn drop_below(&mut self, snapshot: u64) -> bool {
+        let all = self.claims.len();
+        self.claims.retain(|claim| claim.at >= snapshot || mutant!(KeepLowClaims));
+        self.claims.len() < all
+    }
+
     /// Forgets the claims whose answers have not come.
     pub(crate) fn forget_unheard(&mut self) {
         self.claims.retain(|claim| claim.raises_to.is_none());

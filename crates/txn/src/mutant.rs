@@ -232,11 +232,13 @@ pub enum Mutant {
     /// Snapshots: recovery rolls a commit forward at the smallest time that it may have, without
     /// draws.
     RecoverUndrawn,
+    /// Snapshots: a claim of a later fetch may be below the time of the snapshot.
+    KeepLowClaims,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 84] = [
+    pub const ALL: [Mutant; 85] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -321,6 +323,7 @@ impl Mutant {
         Mutant::GuardUnraised,
         Mutant::TimeOfDraws,
         Mutant::RecoverUndrawn,
+        Mutant::KeepLowClaims,
     ];
 }
 

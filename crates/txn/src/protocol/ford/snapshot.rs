@@ -33,6 +33,11 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         let done = tx.lane.execute(round).await?;
         tx.unheard = false;
         tx.state.clocks.claimed(&done);
+        // A clock has run on since it was known, and is still behind the snapshot: it is raised from
+        // there, and what was read there is read again.
+        if tx.snapshot.is_some_and(|snapshot| tx.state.clocks.drop_below(snapshot)) {
+            continue;
+        }
         let mut unstable = None;
         for index in tx.state.sets.fetched..tx.state.sets.items.len() {
             if !std::mem::take(&mut tx.state.sets.items[index].asked) {
