@@ -254,7 +254,8 @@ impl<'h> Transaction<'h> {
         self.row.status
     }
 
-    /// Whether the transaction read a snapshot, for which less than strict serializability is asked.
+    /// Whether the transaction read a snapshot, for which less than strict serializability is
+    /// asked.
     #[must_use]
     pub fn is_snapshot(&self) -> bool {
         self.row.snapshot

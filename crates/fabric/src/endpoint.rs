@@ -14,8 +14,7 @@ use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::LANES_MAX;
 use crate::probes::Phase;
 use crate::ready::ReadySet;
-use crate::round::buffer::RoundBuffer;
-use crate::round::{Answers, Fill, Filling};
+use crate::round::buffer::{Fill, RoundBuffer};
 use crate::transport::{Capabilities, Posted, Transport};
 
 /// A background round that failed.
@@ -294,7 +293,7 @@ impl Endpoint {
         let (_, fill) = fills.swap_remove(at);
         drop(fills);
         if before.outcome.is_ok() {
-            fill(&Answers(before), &mut Filling(next));
+            fill(before, next);
         }
     }
 

@@ -197,6 +197,7 @@ impl<'l> Round<'l> {
     /// answers of a round before it.
     pub fn fill_later(&mut self, fill: impl FnOnce(&Answers<'_>, &mut Filling<'_>) + 'static) {
         let round = self.buffer_ref().ticket();
+        let fill = move |before: &RoundBuffer, next: &mut RoundBuffer| fill(&Answers(before), &mut Filling(next));
         self.endpoint.fill_later(round, Box::new(fill));
     }
 
@@ -331,12 +332,9 @@ fn aligned_words(buffer: &mut RoundBuffer, at: Address, bytes: usize) -> usize {
     bytes / WORD_BYTES
 }
 
-/// How a round is filled in when the round before it has completed.
-pub(crate) type Fill = Box<dyn FnOnce(&Answers<'_>, &mut Filling<'_>)>;
-
 /// The answers of a round that has completed in the background.
 #[derive(Debug)]
-pub struct Answers<'b>(pub(crate) &'b RoundBuffer);
+pub struct Answers<'b>(&'b RoundBuffer);
 
 impl Answers<'_> {
     /// Returns the word that a FETCH_ADD found, before it added. Returns `None` if the handle is
@@ -364,7 +362,7 @@ impl Answers<'_> {
 
 /// A round that is filled in, and then posted.
 #[derive(Debug)]
-pub struct Filling<'b>(pub(crate) &'b mut RoundBuffer);
+pub struct Filling<'b>(&'b mut RoundBuffer);
 
 impl Filling<'_> {
     /// Returns the words of a staged piece of the round.

@@ -812,7 +812,8 @@ impl StableRecord<'_> {
         &self.words[FIXED_WORDS..self.shape.header_words]
     }
 
-    /// Returns the time of the commit that has installed the value, or 0 if the layout is not timed.
+    /// Returns the time of the commit that has installed the value, or 0 if the layout is not
+    /// timed.
     #[inline]
     #[must_use]
     pub fn time(&self) -> u64 {

@@ -85,7 +85,7 @@ fn a_snapshot_takes_one_round_trip() {
     }
 }
 
-/// What was acknowledged before a snapshot began is in it, whoever has written it.
+/// What was acknowledged before a snapshot began is in it, whichever client has written it.
 #[test]
 fn a_snapshot_is_fresh() {
     let (cluster, _) = support::seeded(Protocol::REMORA, 3, 5);
@@ -157,8 +157,8 @@ fn a_snapshot_stays_the_same() {
     }
 }
 
-/// A client dies at any verb of its transfer between records at two nodes, while another one reads a
-/// snapshot: one record before the transfer, and the other one when recovery has decided.
+/// A client dies at any verb of its transfer between records at two nodes, while another one reads
+/// a snapshot: one record before the transfer, and the other one when recovery has decided.
 fn recovered(step: usize) -> Result<(), String> {
     let (cluster, fabric) = support::seeded(Protocol::REMORA, 1, step as u64);
     let at = |name, node| {

@@ -44,9 +44,9 @@
 //! # Raising a clock
 //!
 //! A clock is raised to a time by a CAS from the value that it is known to have had. If the CAS
-//! fails, the clock has run on meanwhile, and what the CAS has found is a claim as well. A FETCH_ADD
-//! of what a clock lacks would overshoot if several clients did so at once. Then the other nodes'
-//! clocks would lack as much, and so on: clocks would double all the time.
+//! fails, the clock has run on meanwhile, and what the CAS has found is a claim as well. A
+//! FETCH_ADD of what a clock lacks would overshoot if several clients did so at once. Then the
+//! other nodes' clocks would lack as much, and so on: clocks would double all the time.
 //!
 //! [`clock_at`]: remora_node::node::clock_at
 

@@ -85,9 +85,9 @@ pub struct UndoRecord<'e> {
     /// The version that the commit installs.
     pub version: u64,
     /// Checksum of the image that the commit installs
-    /// ([`RecordShape::content_checksum`](remora_record::RecordShape::content_checksum)). Only the checksum tells whether a replica
-    /// has the whole image. If a client dies in the middle of a WRITE, it may leave a line whose
-    /// version is new and whose last words are old.
+    /// ([`RecordShape::content_checksum`](remora_record::RecordShape::content_checksum)). Only the
+    /// checksum tells whether a replica has the whole image. If a client dies in the middle of a
+    /// WRITE, it may leave a line whose version is new and whose last words are old.
     pub checksum: u32,
     /// What the slot held before the transaction, from the record's version on.
     pub before: &'e [u64],
@@ -144,9 +144,9 @@ pub(crate) fn encode_undo<'e>(
     fill(entry, head, kind.lap & LAP | flags, kind.bound, parts);
 }
 
-/// Fills an entry, with a bound if there is one. Each record comes as its first two words, the upper half of its third word (the
-/// lower half is the image's length), its image, and its patches. `beside_count` is the upper half
-/// of the word that has the number of records.
+/// Fills an entry, with a bound if there is one. Each record comes as its first two words, the
+/// upper half of its third word (the lower half is the image's length), its image, and its patches.
+/// `beside_count` is the upper half of the word that has the number of records.
 #[inline]
 fn fill<'e>(
     entry: &mut [u64],

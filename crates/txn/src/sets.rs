@@ -1219,8 +1219,8 @@ impl Sets {
         item.image.of(&self.images)
     }
 
-    /// Returns the smallest time that the commit of this transaction may have: it is above the times
-    /// of all that it has read or replaces.
+    /// Returns the smallest time that the commit of this transaction may have: it is above the
+    /// times of all that it has read or replaces.
     pub(crate) fn time_bound(&self) -> u64 {
         self.items.iter().map(|item| item.time + 1).max().unwrap_or(1)
     }

@@ -77,7 +77,7 @@ pub(super) fn stale_reads(
             let behind = match chains.find(read.key, evidence.resolve(read.key, read.version)) {
                 VersionRead::Entry(number) => first_behind[number],
                 // What the loader left is before the key's first version.
-                VersionRead::BeforeAll => range.start.lt(&range.end).then(|| range.start).and_then(|first| {
+                VersionRead::BeforeAll => range.clone().next().and_then(|first| {
                     let entry = chains.entries[first];
                     let own = (!entry.maybe).then(|| (end_of(history, entry.writer), entry.writer));
                     own.into_iter().chain(first_behind[first]).min()

@@ -34,7 +34,8 @@ pub struct LineHeader {
     pub start_ns: u64,
     /// The outcome of the transaction.
     pub outcome: Outcome,
-    /// Whether the transaction read a snapshot, for which less than strict serializability is asked.
+    /// Whether the transaction read a snapshot, for which less than strict serializability is
+    /// asked.
     pub snapshot: bool,
 }
 

@@ -93,6 +93,9 @@ impl Verb {
     }
 }
 
+/// Fills a round in, from what the round before it has brought.
+pub(crate) type Fill = Box<dyn FnOnce(&RoundBuffer, &mut RoundBuffer)>;
+
 /// Verbs that a new buffer has room for; [`WORDS_AT_FIRST`] is the same for words. A buffer grows
 /// once, to the limits of a round, when a round needs more. Most rounds are far smaller. Thousands
 /// of buffers of the full size would fill the caches of a simulation with unused memory.

@@ -436,8 +436,8 @@ async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>], decision: Decision
     Ok(())
 }
 
-/// Returns the time of a commit that is rolled forward. Raises the clocks of all nodes to it, before
-/// anything is freed (`landing.rs`, invariant 6).
+/// Returns the time of a commit that is rolled forward. Raises the clocks of all nodes to it,
+/// before anything is freed (`landing.rs`, invariant 6).
 async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring]) -> Result<u64, MemoryError> {
     let mut time = 0;
     for record in records.iter().filter(|record| record.shape.is_timed()) {

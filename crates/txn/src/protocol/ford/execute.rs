@@ -1,14 +1,13 @@
 //! The execution of FORD: one round trip reads the records that a transaction has named, and locks
 //! the ones that it will write.
 
-use remora_fabric::{Address, Completed, Round, probes};
+use remora_fabric::{Address, Completed, NodeId, Round, probes};
 use remora_index::{BucketRef, Location};
 use remora_node::Replica;
 use remora_record::{FetchedRecord, LockWord, StableRecord, Swap, Version};
 
 use super::Ford;
 use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
-use super::snapshot;
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
 use crate::limits::LOOKUP_ATTEMPTS;
@@ -100,7 +99,7 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
     let from = Address { node: replicas[replica].node, region: replicas[replica].region, ..at };
     let from = Address { offset: from.offset - replicas[0].base + replicas[replica].base, ..from };
     if in_snapshot {
-        snapshot::claim(tx, round, from.node);
+        claim(tx, round, from.node);
     }
     tx.state.sets.items[index].read = round.read(from, bytes);
     tx.state.sets.items[index].at_primary = replica == 0;
@@ -133,15 +132,22 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
     // The READ follows the CAS, and CAS then READ is an ordered pair. So it brings the record as it
     // is under the lock. It also follows the claim of a snapshot.
     if in_snapshot && !mutant!(ClaimBehindRead) {
-        snapshot::claim(tx, round, from.node);
+        claim(tx, round, from.node);
     }
     tx.state.sets.items[index].read = round.read(from, bytes);
     if in_snapshot && mutant!(ClaimBehindRead) {
-        snapshot::claim(tx, round, from.node);
+        claim(tx, round, from.node);
     }
     tx.state.sets.items[index].at_primary = from == item.address;
     tx.state.count(from.node, bytes);
     true
+}
+
+/// Adds the claim of a node's clock, for a transaction that reads a snapshot, before its first READ
+/// there.
+fn claim(tx: &mut Tx<'_>, round: &mut Round<'_>, node: NodeId) {
+    let from = tx.snapshot.unwrap_or(tx.state.clocks.from);
+    tx.state.clocks.claim(round, node, from);
 }
 
 /// Adds the CAS that locks an item's record, unless it is locked already.
@@ -261,7 +267,7 @@ fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
 }
 
 /// Locks the records that are written although they were only named to be read, and, if
-/// `guards_reads`, those that are only read. Sees in the same round trip whether each of them is
+/// `guards_reads`, records that are only read. Sees in the same round trip whether each of them is
 /// still as it was read. For an absent key, that is the header of its chain ([`name_headers`]).
 pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(), Stop> {
     let needs = |item: &Item| {

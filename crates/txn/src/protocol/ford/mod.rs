@@ -181,8 +181,8 @@ pub struct Ford {
     pub lean: bool,
     /// How records that are only read are validated.
     pub validation: Validation,
-    /// Whether commits draw their times from landing clocks (`landing.rs`), so that transactions can
-    /// read snapshots. Records that such a commit has only read are locked, and not validated.
+    /// Whether commits draw their times from landing clocks (`landing.rs`), so that transactions
+    /// can read snapshots. Records that such a commit has only read are locked, and not validated.
     pub timed: bool,
     /// Whether the commit and the release are the corrected ones of this module. If not, these are
     /// **no transactions**, but the verbs of the text's protocol, to measure what the corrections

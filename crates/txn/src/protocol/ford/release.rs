@@ -111,8 +111,8 @@ impl Unsettled {
 }
 
 /// Raises the clocks of the nodes that have locks of records which the commit has only read, to the
-/// time of the commit. Returns the round that follows `round` and raises those that have run on
-/// meanwhile, and are still behind.
+/// time of the commit. Returns the round that follows `round`, and raises the clocks that have run
+/// on meanwhile and are still behind.
 fn raise<'s>(tx: &Tx<'s>, round: &mut Round<'s>, time: &CommitTime, unsettled: &mut Unsettled) -> Round<'s> {
     let mut rest = tx.lane.round();
     let mut raises = Vec::new();

@@ -1,8 +1,6 @@
 //! The execution of a transaction that reads a snapshot: one round trip claims the clocks of the
 //! nodes and reads the records, each at some replica (`landing.rs`).
 
-use remora_fabric::{NodeId, Round};
-
 use super::Ford;
 use super::chain::bucket_arrived;
 use super::execute::{ask, record_arrived};
@@ -11,12 +9,6 @@ use crate::error::{Abort, Stop};
 use crate::limits::{READ_PAUSE_NS, SNAPSHOT_READS};
 use crate::sets::Fetch;
 use crate::tx::Tx;
-
-/// Adds the claim of a node's clock to a round, before the first READ there.
-pub(super) fn claim(tx: &mut Tx<'_>, round: &mut Round<'_>, node: NodeId) {
-    let from = tx.snapshot.unwrap_or(tx.state.clocks.from);
-    tx.state.clocks.claim(round, node, from);
-}
 
 /// Brings every record that was named and has not been fetched yet, in the state of the snapshot.
 pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
@@ -33,8 +25,8 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         let done = tx.lane.execute(round).await?;
         tx.unheard = false;
         tx.state.clocks.claimed(&done);
-        // A clock has run on since it was known, and is still behind the snapshot: it is raised from
-        // there, and what was read there is read again.
+        // A clock has run on since it was known, and is still behind the snapshot: it is raised
+        // from there, and what was read there is read again.
         if tx.snapshot.is_some_and(|snapshot| tx.state.clocks.drop_below(snapshot)) {
             continue;
         }
@@ -67,7 +59,7 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     settle(tx, first)
 }
 
-/// Fixes the time of the snapshot, if it is not known yet, and sees that no record which was
+/// Chooses the time of the snapshot, if it is not known yet, and sees that no record which was
 /// fetched, from item `first` on, is later.
 fn settle(tx: &mut Tx<'_>, first: usize) -> Result<(), Stop> {
     tx.snapshot = tx.snapshot.or(tx.state.clocks.snapshot());
