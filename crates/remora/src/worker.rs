@@ -84,13 +84,21 @@ pub struct TransactionOptions {
     /// When to give up. The time counts from the beginning of the first attempt or, through a
     /// [`Db`](crate::Db), from the call.
     pub deadline: Option<Duration>,
+    /// Whether the transaction only reads, in a snapshot ([`Session::snapshot`]).
+    pub snapshot: bool,
 }
 
-setters!(TransactionOptions { label: u16, attempts: u32, patience: impl Into<Option<Duration>>, deadline: impl Into<Option<Duration>> });
+setters!(TransactionOptions {
+    label: u16,
+    attempts: u32,
+    patience: impl Into<Option<Duration>>,
+    deadline: impl Into<Option<Duration>>,
+    snapshot: bool,
+});
 
 impl Default for TransactionOptions {
     fn default() -> TransactionOptions {
-        TransactionOptions { label: 0, attempts: u32::MAX, patience: None, deadline: None }
+        TransactionOptions { label: 0, attempts: u32::MAX, patience: None, deadline: None, snapshot: false }
     }
 }
 
@@ -518,58 +526,13 @@ impl Session {
     pub async fn transact_with<T>(
         &mut self,
         options: TransactionOptions,
-        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        if self.has_had_its_turn() {
-            self.inner.lane().yield_now().await;
-        }
-        let course = self.begin_course(options);
-        self.run_course(course, body).await
-    }
-
-    /// Runs a closure in a snapshot: a transaction that only reads, in one round trip for all
-    /// records that it names together, from any copy of each, and without validation. Returns what
-    /// the closure has returned.
-    ///
-    /// The snapshot has all changes that were acknowledged before it began, of the records that it
-    /// reads, and each transaction as a whole. Snapshots and transactions together are
-    /// serializable. But two transactions that share no record may be ordered otherwise than in
-    /// real time: the snapshot may have the later one, and not the earlier one.
-    ///
-    /// If a record that the closure names later has changed since, the closure runs again.
-    ///
-    /// Fails as [`Session::transact`] does. Fails with [`Error::Misuse`] if the closure changes
-    /// anything, or if the cluster's protocol has no snapshots ([`Protocol::has_snapshots`]).
-    ///
-    /// [`Protocol::has_snapshots`]: crate::protocol::Protocol::has_snapshots
-    pub async fn snapshot<T>(
-        &mut self,
-        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.snapshot_with(TransactionOptions::default(), body).await
-    }
-
-    /// Runs a closure in a snapshot, as [`Session::snapshot`] does, with options for how often and
-    /// for how long it is tried.
-    pub async fn snapshot_with<T>(
-        &mut self,
-        options: TransactionOptions,
-        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        if self.has_had_its_turn() {
-            self.inner.lane().yield_now().await;
-        }
-        let mut course = self.begin_course(options);
-        course.options.reads_snapshot = true;
-        self.run_course(course, body).await
-    }
-
-    async fn run_course<T>(
-        &mut self,
-        mut course: Course,
         mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        if self.has_had_its_turn() {
+            self.inner.lane().yield_now().await;
+        }
         let _in_use = self.usage.begin();
+        let mut course = self.begin_course(options);
         let mut outcome = None;
         // The compiler makes a copy of this loop for every closure. So parts that do not depend on
         // the closure are in functions of their own.
@@ -621,6 +584,28 @@ impl Session {
         }
     }
 
+    /// Runs a closure in a snapshot: a transaction that only reads, in one round trip for all
+    /// records that it names together, from any copy of each, and without validation. Returns what
+    /// the closure has returned.
+    ///
+    /// The snapshot has all changes that were acknowledged before it began, of the records that it
+    /// reads, and each transaction as a whole. Snapshots and transactions together are
+    /// serializable. But two transactions that share no record may be ordered otherwise than in
+    /// real time: the snapshot may have the later one, and not the earlier one.
+    ///
+    /// If a record that the closure names later has changed since, the closure runs again.
+    ///
+    /// Fails as [`Session::transact`] does. Fails with [`Error::Misuse`] if the closure changes
+    /// anything, or if the cluster's protocol has no snapshots ([`Protocol::has_snapshots`]).
+    ///
+    /// [`Protocol::has_snapshots`]: crate::protocol::Protocol::has_snapshots
+    pub async fn snapshot<T>(
+        &mut self,
+        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.transact_with(TransactionOptions::default().snapshot(true), body).await
+    }
+
     /// Returns whether the worker's other coroutines, and with them its keeper, are to run before
     /// this one goes on.
     fn has_had_its_turn(&mut self) -> bool {
@@ -654,7 +639,7 @@ impl Session {
                 attempts: options.attempts,
                 patience,
                 deadline,
-                reads_snapshot: false,
+                reads_snapshot: options.snapshot,
             },
             attempts: options.attempts,
             is_default: options.patience.is_none() && deadline.is_none(),

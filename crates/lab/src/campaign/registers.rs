@@ -189,7 +189,7 @@ impl Registers {
     async fn look_at_snapshot(&self, session: &mut Session, random: &mut Prng, records: u64) -> Result<(), Error> {
         let together = random.below(2) == 0;
         session
-            .snapshot_with(options(), async |tx| {
+            .transact_with(options().snapshot(true), async |tx| {
                 if !together {
                     return self.read_recent(tx, random, records).await;
                 }
