@@ -252,6 +252,17 @@ impl Endpoint {
         }
     }
 
+    /// As [`Endpoint::chain`], also for rounds that are to be filled in. A transport that posts
+    /// rounds by itself does not fill them in. All rounds behind such a round wait here as well, so
+    /// that they keep their order.
+    pub(crate) fn chain_or_fill(&self, after: Ticket, mut next: Box<RoundBuffer>) {
+        if self.has_fills() {
+            next.background = true;
+            return self.continue_with(after, next);
+        }
+        self.chain(after, next);
+    }
+
     /// Makes a lane go on when one of its background rounds has completed.
     pub(crate) fn wait_for_background(&self, lane: LaneId) {
         self.waiting.set(self.waiting.get() | 1 << lane.0);

@@ -147,7 +147,7 @@ impl Lane {
         let mut last = first.ticket();
         rounds.for_each(|next| {
             last = next.ticket();
-            self.endpoint.chain(first.ticket(), next);
+            self.endpoint.chain_or_fill(first.ticket(), next);
         });
         self.endpoint.post(first);
         Some(last)
@@ -183,7 +183,7 @@ impl Lane {
             return self.endpoint.recycle(buffer);
         }
         self.count(buffer.tally, false);
-        self.endpoint.chain(other, buffer);
+        self.endpoint.chain_or_fill(other, buffer);
     }
 
     /// Whether memory nodes may hold back the answers to background rounds until the next round, or
@@ -360,13 +360,8 @@ impl<'l> Execute<'l> {
                 rounds.for_each(|next| endpoint.continue_with(buffer.ticket(), next));
                 endpoint.finish_abandoned(buffer);
             }
-            // A transport that posts continuations by itself does not fill them in.
-            State::Pending(ticket) if endpoint.has_fills() => {
-                rounds.for_each(|next| endpoint.continue_with(ticket, next));
-                endpoint.abandon(ticket, self.lane.id);
-            }
             State::Pending(ticket) => {
-                rounds.for_each(|next| endpoint.chain(ticket, next));
+                rounds.for_each(|next| endpoint.chain_or_fill(ticket, next));
                 endpoint.abandon(ticket, self.lane.id);
             }
             State::Finished => {}

@@ -343,21 +343,6 @@ impl Answers<'_> {
     pub fn added(&self, handle: AddHandle) -> Option<u64> {
         (handle.mark == self.0.mark()).then(|| self.0.words[handle.at as usize])
     }
-
-    /// Returns the word that a compare-and-swap found. Returns `None` if the handle is another
-    /// round's.
-    #[must_use]
-    pub fn previous(&self, handle: SwapHandle) -> Option<u64> {
-        (handle.answer.mark() == self.0.mark()).then(|| self.0.words[handle.answer.at()])
-    }
-
-    /// Whether a compare-and-swap found the word that it was to replace, whatever it was filled in
-    /// with.
-    #[must_use]
-    pub fn swapped(&self, handle: SwapHandle) -> bool {
-        let expected = self.0.expected(handle.answer.at() as u32);
-        self.previous(handle).is_some_and(|found| expected == Some(found))
-    }
 }
 
 /// A round that is filled in, and then posted.
@@ -370,12 +355,6 @@ impl Filling<'_> {
     pub fn staged_mut(&mut self, staged: Staged) -> &mut [u64] {
         self.0.check(staged.mark);
         &mut self.0.words[staged.piece.range()]
-    }
-
-    /// Sets the word that a compare-and-swap of the round replaces, and the one that it writes.
-    pub fn set_swap(&mut self, handle: SwapHandle, words: [u64; 2]) {
-        self.0.check(handle.answer.mark());
-        self.0.set_swap(handle.answer.at() as u32, words);
     }
 
     /// Sets what a FETCH_ADD of the round adds.

@@ -284,6 +284,121 @@ fn a_later_claim_is_not_below_the_snapshot() {
     assert_ne!(sum, 200, "a claim below the snapshot is not caught");
 }
 
+/// A snapshot reads one of two records before a first writer changes it, and the other one after a
+/// second writer has changed that. Between the two writers, a transaction without a snapshot has
+/// read both records: so the first writer is before the second. Returns what the snapshot has read.
+fn read_in_between() -> [u64; 2] {
+    let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
+    let at = |name, node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(&cluster, name, options, Words([100u64]))
+    };
+    let (ahead, behind) = (at("ahead", 0), at("behind", 1));
+    let [mut reader, mut writer, mut other] = [1, 2, 3].map(|seed| worker(&cluster, 1, seed));
+    for _ in 0..9 {
+        let raise =
+            async |session: &mut Session| session.transact(async |tx| ahead.update(tx, 1, Words([7])).await).await;
+        writer.block_on(raise).unwrap();
+    }
+    let mut is_first = true;
+    let read = reader.block_on(async |session| {
+        session
+            .snapshot(async |tx| {
+                let one = ahead.get(tx, 0).await?.map_or(0, |row| row.0[0]);
+                if std::mem::take(&mut is_first) {
+                    let first = async |session: &mut Session| {
+                        session.transact(async |tx| ahead.update(tx, 0, Words([101])).await).await
+                    };
+                    writer.block_on(first).unwrap();
+                    let both = async |session: &mut Session| {
+                        let read = session.transact(async |tx| {
+                            let two = [tx.want(&ahead, 0), tx.want(&behind, 0)];
+                            tx.fetch().await?;
+                            Ok([two[0].require(tx)?.0[0], two[1].require(tx)?.0[0]])
+                        });
+                        read.await
+                    };
+                    assert_eq!(other.block_on(both).unwrap(), [101, 100]);
+                    let second = async |session: &mut Session| {
+                        session.transact(async |tx| behind.update(tx, 0, Words([101])).await).await
+                    };
+                    writer.block_on(second).unwrap();
+                }
+                Ok([one, behind.get(tx, 0).await?.map_or(0, |row| row.0[0])])
+            })
+            .await
+    });
+    read.unwrap()
+}
+
+#[test]
+fn a_validated_reader_raises_the_clocks() {
+    assert_eq!(read_in_between(), [101, 101]);
+    mutant::set(Some(Mutant::ReaderUnraised));
+    let read = read_in_between();
+    mutant::set(None);
+    assert_eq!(read, [100, 101], "a reader that raises no clock is not caught");
+}
+
+/// A closure that goes on after an error, or drops a fetch and repeats it, gets no other state.
+#[test]
+fn a_snapshot_cannot_be_talked_out_of_its_time() {
+    let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
+    let at = |name, node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(&cluster, name, options, Words([100u64]))
+    };
+    let (here, there) = (at("here", 0), at("there", 1));
+    let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
+    let transfer = async |session: &mut Session| {
+        session
+            .transact(async |tx| {
+                let two = [tx.want_for(&here, 0, Intent::Update), tx.want_for(&there, 0, Intent::Update)];
+                tx.fetch().await?;
+                two[0].get_mut(tx)?.0[0] -= 1;
+                two[1].get_mut(tx)?.0[0] += 1;
+                Ok(())
+            })
+            .await
+    };
+    for polls in 1..12 {
+        let mut is_first = true;
+        let sum = reader.block_on(async |session| {
+            session
+                .snapshot(async |tx| {
+                    let slots = [tx.want(&here, 0), tx.want(&there, 0)];
+                    let _ = support::cut_off(tx.fetch(), polls).await;
+                    if std::mem::take(&mut is_first) {
+                        writer.block_on(transfer).unwrap();
+                    }
+                    if tx.fetch().await.is_err() {
+                        let _ = tx.fetch().await;
+                    }
+                    Ok(slots[0].require(tx)?.0[0] + slots[1].require(tx)?.0[0])
+                })
+                .await
+        });
+        assert_eq!(sum.unwrap(), 200, "{polls}");
+        let mut is_first = true;
+        let sum = reader.block_on(async |session| {
+            session
+                .snapshot(async |tx| {
+                    let one = here.get(tx, 0).await?.map_or(0, |row| row.0[0]);
+                    if std::mem::take(&mut is_first) {
+                        writer.block_on(transfer).unwrap();
+                    }
+                    let mut other = there.get(tx, 0).await;
+                    if other.is_err() {
+                        other = there.get(tx, 0).await;
+                    }
+                    Ok(one + other?.map_or(0, |row| row.0[0]))
+                })
+                .await
+        });
+        assert_eq!(sum.unwrap(), 200, "{polls}");
+    }
+}
+
 #[test]
 fn a_snapshot_only_reads() {
     let cluster = support::embedded(Protocol::REMORA, 1);

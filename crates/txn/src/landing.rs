@@ -7,11 +7,14 @@
 //! writer     WRITE data, invisible; FETCH_ADD clock + 1 -> draw    at every node that it writes,
 //!                                                                  one chain a node
 //!            time = the largest draw, and above the times of all that it has read
+//!            CAS clock, up to the time                             at nodes of what it only reads
 //!            WRITE time; WRITE version, visible                    in the background
 //! reader     CAS clock, up -> claim; READ records                  any replica, one chain a node
 //!            snapshot = the smallest claim
 //!            every time that it has read <= snapshot: done
 //!            else: again, with claims above the largest time
+//! validates  CAS clock, up to the largest time that it has read;   a transaction without snapshot
+//!            READ lock, version                                    that writes nothing
 //! ```
 //!
 //! # Why this is a snapshot
@@ -26,7 +29,7 @@
 //! No clock of a machine takes part. A reader sees everything that was acknowledged before it
 //! began, of the records that it reads. Two writers that share no record may be ordered otherwise
 //! than in real time: a reader may see the later one, and not the earlier one
-//! (`docs/book/15-snapshots.md`).
+//! (`docs/protocols/remora.md`).
 //!
 //! # Invariants
 //!
@@ -37,9 +40,16 @@
 //! 4. **What a writer has only read is locked**, at its primary, until that node's clock has
 //!    reached the writer's time. So a later writer of that record has a later time. Validation is
 //!    not enough: the time is drawn after it.
-//! 5. **A record is visible only with its time**, which is the same at all replicas.
-//! 6. **Recovery draws anew**, at every node, and raises all clocks to the new time before it frees
+//! 5. **A transaction that writes nothing, and reads no snapshot, raises the clocks** of the nodes
+//!    where it validates to the largest time that it has read, before it looks there again. So who
+//!    writes later what it has read has a later time. Without this, it could have seen one of two
+//!    writers that a snapshot sees in the other order. (If it reads one record, there is no other.)
+//! 6. **A record is visible only with its time**, which is the same at all replicas.
+//! 7. **Recovery draws anew**, at every node, and raises all clocks to the new time before it frees
 //!    anything. If a replica is visible already, its time is the commit's.
+//! 8. **No claim outlives its epoch.** An epoch ends all clients, and everything of the old one has
+//!    landed or is decided before the next one begins. So the clock of a new replica, or of a
+//!    primary that was a backup, may be behind the claims and raises of an earlier epoch.
 //!
 //! # Raising a clock
 //!
@@ -64,6 +74,8 @@ pub(crate) struct Clocks {
     pub(crate) from: u64,
     /// The draws of the commit that is under way.
     pub(crate) draws: Vec<Draw>,
+    /// The CASs that raise clocks for the commit that is under way, with the numbers of the draws.
+    raises: Vec<(usize, SwapHandle)>,
     /// The claims of the snapshot that is being read.
     claims: Vec<Claim>,
     /// How many times in a row a snapshot was earlier than a record that it read.
@@ -120,6 +132,24 @@ impl Clocks {
         time
     }
 
+    /// Adds to a round the CASs that raise the clocks of nodes that guard what a commit has only read
+    /// to the commit's time. Returns false if all of them have reached it.
+    pub(crate) fn raise_guards(&mut self, round: &mut Round<'_>, time: u64) -> bool {
+        self.raises.clear();
+        for (number, draw) in self.draws.iter().enumerate().filter(|(_, draw)| draw.guards && draw.at < time) {
+            self.raises.push((number, round.compare_swap(clock_at(draw.node), draw.at, time)));
+        }
+        !self.raises.is_empty()
+    }
+
+    /// Notes how far the clocks are that were to be raised.
+    pub(crate) fn raised(&mut self, done: &Completed<'_>, time: u64) {
+        for (number, swap) in &self.raises {
+            let at = if done.swapped(*swap) { time } else { done.previous(*swap) };
+            self.draws[*number].at = at;
+        }
+    }
+
     /// Begins to read a snapshot, without claims.
     pub(crate) fn begin_snapshot(&mut self) {
         self.claims.clear();
@@ -148,11 +178,19 @@ impl Clocks {
         }
     }
 
-    /// Drops the claims that are below the time of the snapshot. Returns whether there was any.
-    pub(crate) fn drop_below(&mut self, snapshot: u64) -> bool {
-        let all = self.claims.len();
-        self.claims.retain(|claim| claim.at >= snapshot || mutant!(KeepLowClaims));
-        self.claims.len() < all
+    /// Returns the time from which on claims are to be, once a snapshot was too early.
+    pub(crate) fn wanted(&self) -> u64 {
+        if self.behind > 0 { self.from } else { 0 }
+    }
+
+    /// Returns whether a claim is below a time.
+    pub(crate) fn has_below(&self, time: u64) -> bool {
+        self.claims.iter().any(|claim| claim.at < time) && !mutant!(KeepLowClaims)
+    }
+
+    /// Drops the claims that are below a time.
+    pub(crate) fn drop_below(&mut self, time: u64) {
+        self.claims.retain(|claim| claim.at >= time);
     }
 
     /// Forgets the claims whose answers have not come.
@@ -180,9 +218,9 @@ impl Clocks {
 }
 
 impl Draw {
-    /// The CAS that raises the node's clock to a commit's time: from which value, and to which.
-    pub(crate) fn raise(&self, time: u64) -> [u64; 2] {
-        [self.at, time.max(self.at)]
+    /// How much the node's clock is behind a commit's time at most.
+    pub(crate) fn lacks(&self, time: u64) -> u64 {
+        time.saturating_sub(self.at)
     }
 
     /// Returns the draw with its value, from the answers of a round that has completed in the

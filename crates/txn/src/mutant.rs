@@ -234,11 +234,13 @@ pub enum Mutant {
     RecoverUndrawn,
     /// Snapshots: a claim of a later fetch may be below the time of the snapshot.
     KeepLowClaims,
+    /// Snapshots: a transaction that writes nothing validates without raising any clock.
+    ReaderUnraised,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 85] = [
+    pub const ALL: [Mutant; 86] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -324,6 +326,7 @@ impl Mutant {
         Mutant::TimeOfDraws,
         Mutant::RecoverUndrawn,
         Mutant::KeepLowClaims,
+        Mutant::ReaderUnraised,
     ];
 }
 

@@ -143,6 +143,9 @@ impl<'s> Tx<'s> {
         if attempt.reads_snapshot && !state.protocol.has_snapshots() {
             return Err(Misuse::NoSnapshots.into());
         }
+        if attempt.reads_snapshot {
+            state.clocks.begin_snapshot();
+        }
         let id = state.next_id()?;
         state.sets.begin(id);
         let began = if state.observer.is_some() { lane.now() } else { 0 };

@@ -149,25 +149,6 @@ impl RoundBuffer {
         self.serial = serial;
     }
 
-    /// Sets what the CAS whose answer comes to this place replaces, and by what.
-    pub(super) fn set_swap(&mut self, answer: u32, [from, to]: [u64; 2]) {
-        for verb in &mut self.verbs {
-            if let Verb::CompareSwap { expected, new, into, .. } = verb
-                && *into == answer
-            {
-                (*expected, *new) = (from, to);
-            }
-        }
-    }
-
-    /// Returns the word that the CAS replaces whose answer comes to this place.
-    pub(super) fn expected(&self, answer: u32) -> Option<u64> {
-        self.verbs.iter().find_map(|verb| match verb {
-            Verb::CompareSwap { expected, into, .. } if *into == answer => Some(*expected),
-            _ => None,
-        })
-    }
-
     /// Sets what the FETCH_ADD adds whose answer comes to this place.
     pub(super) fn set_added(&mut self, answer: u32, added: u64) {
         for verb in &mut self.verbs {

@@ -121,6 +121,10 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
     );
     debug_assert!(undo_is_whole(tx), "ford 3: the undo entry has what every written slot held under its lock");
     debug_assert!(
+        entry.bound.is_none_or(|bound| bound >= tx.state.sets.time_bound()) || mutant!(),
+        "landing 3: the time of a commit is above the times of all that it has read or replaces"
+    );
+    debug_assert!(
         inserts_change_headers(&tx.state.sets),
         "fstore 1: an insert locks the header of its chain, and changes the header's version"
     );
@@ -146,8 +150,10 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
         tx.logging = None;
         let outcome = outcome.map(|done| {
             // The draws are in the last round.
-            if let Some(bound) = entry.bound.filter(|_| tx.unsent.is_empty()) {
-                tx.time = tx.state.clocks.drawn(&done, bound);
+            match entry.bound.filter(|_| tx.unsent.is_empty()) {
+                Some(bound) if tx.time == 0 => tx.time = tx.state.clocks.drawn(&done, bound),
+                Some(_) => tx.state.clocks.raised(&done, tx.time),
+                None => {}
             }
         });
         if let Err(error) = outcome {
@@ -160,6 +166,12 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
         if !tx.unsent.is_empty() {
             let next = tx.unsent.remove(0);
             tx.logging = Some(tx.lane.execute(next));
+        } else if ford.timed && !mutant!(GuardUnraised) {
+            // Almost always a guard's clock is there already, or one round brings it there.
+            let mut round = tx.lane.round();
+            if tx.state.clocks.raise_guards(&mut round, tx.time) {
+                tx.logging = Some(tx.lane.execute(round));
+            }
         }
     }
     Ok(())
@@ -224,7 +236,9 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
         write_entry(tx, &mut round, entry, ford.lean);
     }
     if ford.timed && !mutant!(DrawBeforeData) {
-        if !round.has_room(2 * nodes(entry.participants).count(), 0) {
+        let guards = guard_nodes(&tx.state.sets);
+        let draws = nodes(entry.participants | guards).count();
+        if !round.has_room(draws, 8 * draws) {
             rounds.push(std::mem::replace(&mut round, lane.round()));
         }
         draw(tx, &mut round, entry);
@@ -238,12 +252,16 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     first
 }
 
+/// Returns the nodes that have locks of records which the transaction has only read, a bit each.
+fn guard_nodes(sets: &Sets) -> u64 {
+    let is_guarded = |item: &&Item| item.lock == Lock::Held && !item.is_written();
+    sets.items.iter().filter(is_guarded).fold(0, |at, item| at | 1 << item.address.node.0)
+}
+
 /// Draws at each node that the commit writes, behind its data there, and at each node that has the
 /// lock of a record which the transaction has only read.
 fn draw(tx: &mut Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry) {
-    let sets = &tx.state.sets;
-    let is_guarded = |item: &&Item| item.lock == Lock::Held && !item.is_written();
-    let guards = sets.items.iter().filter(is_guarded).fold(0, |at, item| at | 1 << item.address.node.0);
+    let guards = guard_nodes(&tx.state.sets);
     tx.state.clocks.draws.clear();
     for node in nodes(entry.participants | guards) {
         tx.state.clocks.draw(round, node, guards >> node.0 & 1 == 1);

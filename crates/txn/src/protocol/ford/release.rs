@@ -4,14 +4,14 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use remora_fabric::{Execute, NodeId, Round, Staged, SwapHandle};
+use remora_fabric::{AddHandle, Execute, NodeId, Round, Staged};
 use remora_node::node::clock_at;
 use remora_node::ring::{self};
 use remora_record::{RecordShape, Swap, Version};
 
 use super::Ford;
 use super::commit::undo_at;
-use crate::landing::{CommitTime, Drawn};
+use crate::landing::{CommitTime, Draw, Drawn};
 use crate::protocol::{Acknowledged, nodes};
 use crate::sets::{Change, Lock};
 use crate::state::Needed;
@@ -31,7 +31,7 @@ pub(super) async fn release(tx: &mut Tx<'_>, ford: Ford) {
     if mutant!(UnlockFirst) {
         return release.rounds().for_each(|round| lane.post(round));
     }
-    if ford.background_release {
+    if ford.background_release || ford.timed {
         let unlock = lane.post_all(release.rounds());
         return tx.state.released.by(unlock);
     }
@@ -85,8 +85,8 @@ pub(super) struct Release<'s> {
 struct Unsettled {
     /// Images, and where the words that settle them are staged.
     images: Vec<(Staged, RecordShape, Vec<u64>)>,
-    /// CASs that raise the clocks of these nodes.
-    raises: Vec<(SwapHandle, NodeId)>,
+    /// FETCH_ADDs that raise the clocks of these nodes.
+    raises: Vec<(AddHandle, NodeId)>,
 }
 
 impl Unsettled {
@@ -104,34 +104,22 @@ impl Unsettled {
             }
             for (raise, node) in raises {
                 let draw = draws.iter().find(|draw| draw.node == node);
-                round.set_swap(raise, draw.map_or([0; 2], |draw| draw.raise(*time)));
+                round.set_added(raise, draw.map_or(0, |draw| draw.lacks(*time)));
             }
         });
     }
 }
 
-/// Raises the clocks of the nodes that have locks of records which the commit has only read, to the
-/// time of the commit. Returns the round that follows `round`, and raises the clocks that have run
-/// on meanwhile and are still behind.
-fn raise<'s>(tx: &Tx<'s>, round: &mut Round<'s>, time: &CommitTime, unsettled: &mut Unsettled) -> Round<'s> {
-    let mut rest = tx.lane.round();
-    let mut raises = Vec::new();
-    for draw in tx.state.clocks.draws.iter().filter(|draw| draw.guards) {
-        let [from, to] = if let CommitTime::Known(time) = time { draw.raise(*time) } else { [0; 2] };
-        let first = round.compare_swap(clock_at(draw.node), from, to);
-        unsettled.raises.push((first, draw.node));
-        raises.push((first, rest.fetch_add(clock_at(draw.node), 0)));
-    }
-    let time = time.clone();
-    rest.fill_later(move |answers, rest| {
-        let time = time.get().unwrap_or(0);
-        for (first, second) in raises {
-            let found = answers.previous(first).unwrap_or(0);
-            let is_raised = answers.swapped(first);
-            rest.set_added(second, if is_raised { 0 } else { time.saturating_sub(found) });
+/// Raises the clocks of the nodes that guard what the commit has only read, if the program does not
+/// await that. Only here a FETCH_ADD does it, which may overshoot.
+fn raise(draws: &[Draw], round: &mut Round<'_>, time: &CommitTime, unsettled: &mut Unsettled) {
+    for draw in draws.iter().filter(|draw| draw.guards) {
+        match time {
+            CommitTime::Known(time) if draw.lacks(*time) == 0 => {}
+            CommitTime::Known(time) => _ = round.fetch_add(clock_at(draw.node), draw.lacks(*time)),
+            CommitTime::Drawn(_) => unsettled.raises.push((round.fetch_add(clock_at(draw.node), 0), draw.node)),
         }
-    });
-    rest
+    }
 }
 
 impl<'s> Release<'s> {
@@ -142,6 +130,9 @@ impl<'s> Release<'s> {
     /// Makes the release of a commit whose answers the program does not await any more. It follows
     /// the commit's last round in the background. Only then the commit's time is known.
     pub(super) fn left(tx: &mut Tx<'s>, ford: Ford) -> Release<'s> {
+        if !ford.timed || tx.time > 0 {
+            return Release::of(tx, ford, CommitTime::Known(tx.time));
+        }
         let (draws, bound) = (tx.state.clocks.draws.clone(), tx.state.sets.time_bound());
         let drawn = Drawn { draws, bound, known: OnceCell::new() };
         Release::of(tx, ford, CommitTime::Drawn(Rc::new(drawn)))
@@ -216,13 +207,19 @@ impl<'s> Release<'s> {
             return Release::lean(tx, full, shown);
         }
         // The clocks have reached the time before the entry is freed (`landing.rs`, 4 and 6).
-        let guards = ford.timed && !mutant!(GuardUnraised) && tx.state.clocks.draws.iter().any(|draw| draw.guards);
-        let raised = guards.then(|| raise(tx, &mut shown, &time, &mut unsettled));
-        unsettled.fill(&mut shown, &time);
-        if let Some(raised) = raised {
-            full.push(std::mem::replace(&mut shown, raised));
+        let draws = &tx.state.clocks.draws;
+        let is_behind = |draw: &Draw| draw.guards && time.get().is_none_or(|time| draw.lacks(time) > 0);
+        let behind = if ford.timed { draws.iter().filter(|draw| is_behind(draw)).count() } else { 0 };
+        let raises = behind > 0 && !mutant!(GuardUnraised);
+        if raises {
+            if !shown.has_room(behind, 16 * behind) {
+                unsettled.fill(&mut shown, &time);
+                full.push(std::mem::replace(&mut shown, lane.round()));
+            }
+            raise(draws, &mut shown, &time, &mut unsettled);
         }
-        if guards || !shown.has_room(participants.count_ones() as usize, 8) {
+        unsettled.fill(&mut shown, &time);
+        if raises || !shown.has_room(participants.count_ones() as usize, 8) {
             full.push(std::mem::replace(&mut shown, lane.round()));
         }
         if !mutant!(KeepEntries) {

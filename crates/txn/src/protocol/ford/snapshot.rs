@@ -12,23 +12,26 @@ use crate::tx::Tx;
 
 /// Brings every record that was named and has not been fetched yet, in the state of the snapshot.
 pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
-    if tx.snapshot.is_none() {
-        tx.state.clocks.begin_snapshot();
-    } else if tx.unheard {
-        tx.state.clocks.forget_unheard();
-    }
-    let (first, mut reads) = (tx.state.sets.fetched, 0);
+    // The answers of a fetch that was dropped never come.
+    tx.state.clocks.forget_unheard();
+    let (mut reads, mut raises) = (0, 0);
     while tx.state.sets.fetched < tx.state.sets.items.len() {
         let mut round = tx.lane.round();
         ask(tx, &mut round, ford);
-        tx.unheard = true;
         let done = tx.lane.execute(round).await?;
-        tx.unheard = false;
         tx.state.clocks.claimed(&done);
-        // A clock has run on since it was known, and is still behind the snapshot: it is raised
+        // A clock has run on since it was known, and is still behind the snapshot. So it is raised
         // from there, and what was read there is read again.
-        if tx.snapshot.is_some_and(|snapshot| tx.state.clocks.drop_below(snapshot)) {
-            continue;
+        let least = tx.snapshot.unwrap_or(tx.state.clocks.wanted());
+        if tx.state.clocks.has_below(least) {
+            raises += 1;
+            if raises < SNAPSHOT_READS {
+                tx.state.clocks.drop_below(least);
+                continue;
+            }
+            if tx.snapshot.is_some() {
+                return Err(Abort::Later.into());
+            }
         }
         let mut unstable = None;
         for index in tx.state.sets.fetched..tx.state.sets.items.len() {
@@ -56,16 +59,16 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
             tx.lane.sleep(READ_PAUSE_NS << (reads - 1)).await;
         }
     }
-    settle(tx, first)
+    settle(tx)
 }
 
 /// Chooses the time of the snapshot, if it is not known yet, and sees that no record which was
-/// fetched, from item `first` on, is later.
-fn settle(tx: &mut Tx<'_>, first: usize) -> Result<(), Stop> {
+/// fetched is later. It looks at all of them, because a closure may go on after an error.
+fn settle(tx: &mut Tx<'_>) -> Result<(), Stop> {
     tx.snapshot = tx.snapshot.or(tx.state.clocks.snapshot());
     let Some(snapshot) = tx.snapshot else { return Ok(()) };
-    let items = tx.state.sets.items[first..].iter().enumerate();
-    let Some((at, latest)) = items.map(|(at, item)| (first + at, item.time)).max_by_key(|(_, time)| *time) else {
+    let items = tx.state.sets.items.iter().enumerate();
+    let Some((at, latest)) = items.map(|(at, item)| (at, item.time)).max_by_key(|(_, time)| *time) else {
         return Ok(());
     };
     if latest <= snapshot || mutant!(TakeLater) {
