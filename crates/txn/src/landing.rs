@@ -132,8 +132,8 @@ impl Clocks {
         time
     }
 
-    /// Adds to a round the CASs that raise the clocks of nodes that guard what a commit has only read
-    /// to the commit's time. Returns false if all of them have reached it.
+    /// Adds to a round the CASs that raise the clocks of nodes that guard what a commit has only
+    /// read to the commit's time. Returns false if all of them have reached it.
     pub(crate) fn raise_guards(&mut self, round: &mut Round<'_>, time: u64) -> bool {
         self.raises.clear();
         for (number, draw) in self.draws.iter().enumerate().filter(|(_, draw)| draw.guards && draw.at < time) {
