@@ -47,6 +47,7 @@
 //!   state.
 //! - **Rollbacks.** To read a version that a rollback installed counts as reading the version that
 //!   it restored. That holds even if an unknown or aborted transaction names the installed version.
+//! - **Snapshots** are judged at their own, weaker level (`snapshots.rs`).
 //! - **Kinds of writes** say only what the key was after them. An insert over a present key is not
 //!   an anomaly.
 
@@ -55,6 +56,7 @@ mod explain;
 mod graph;
 mod report;
 mod search;
+mod snapshots;
 mod versions;
 
 use crate::history::{History, NO_END, ReadRow, ReadState, Status, TransactionRow};
@@ -260,8 +262,15 @@ impl<'h> Round<'h> {
             timings[transaction as usize] = Timing { start_ns: row.start_ns, end_ns: row.end_ns };
         }
         let edge_count = self.edges.len() as u64;
-        let graph = Graph::build(timings, std::mem::take(&mut self.edges));
-        let (knots, omitted) = search::knots(&graph);
+        let edges = std::mem::take(&mut self.edges);
+        let (mut knots, omitted);
+        if snapshots::has_snapshots(self.history) {
+            (knots, omitted) = snapshots::knots(self.history, timings, edges);
+            let includes = |node| self.included.contains(node);
+            knots.extend(snapshots::stale_reads(self.history, self.evidence, &self.chains, includes));
+        } else {
+            (knots, omitted) = search::knots(&Graph::build(timings, edges));
+        }
         for knot in knots {
             self.find(|explain| explain.knot(&knot));
         }

@@ -94,6 +94,8 @@ pub(crate) struct TransactionRow {
     pub(crate) scans: Span,
     pub(crate) place: Place,
     pub(crate) status: Status,
+    /// Whether the transaction read a snapshot, for which less is asked.
+    pub(crate) snapshot: bool,
 }
 
 /// The place of a line: which of the files, and the line's number there.
@@ -250,6 +252,13 @@ impl<'h> Transaction<'h> {
     #[must_use]
     pub fn status(&self) -> Status {
         self.row.status
+    }
+
+    /// Whether the transaction read a snapshot, for which less than strict serializability is
+    /// asked.
+    #[must_use]
+    pub fn is_snapshot(&self) -> bool {
+        self.row.snapshot
     }
 
     /// Returns the transaction's point reads.

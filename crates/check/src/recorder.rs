@@ -161,7 +161,8 @@ impl Recorder {
         // Each attempt has an id and its own beginning. The beginning of the whole transaction
         // would say less.
         let start_ns = event.attempt_began;
-        let header = LineHeader { id: event.id.to_bits(), worker: event.id.owner().into(), start_ns, outcome };
+        let (id, worker) = (event.id.to_bits(), event.id.owner().into());
+        let header = LineHeader { id, worker, start_ns, outcome, snapshot: event.reads_snapshot };
         let mut line = self.lines.begin(header);
         for access in event.accesses() {
             let table = access.table.name();

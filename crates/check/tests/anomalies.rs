@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{HistoryModel, aborted, committed, expect_classes, expect_clean, expect_one, history, key, unknown};
+use common::{
+    HistoryModel, aborted, committed, expect_classes, expect_clean, expect_one, history, key, snapshot, unknown,
+};
 use remora_check::AnomalyClass::*;
 use remora_check::{Observed, WriteKind};
 
@@ -673,4 +675,54 @@ fn names_of_tables_break_no_line() {
     let lines = &report.anomalies[0].explanation;
     assert!(lines.iter().any(|line| line.contains("two\\nlines \\u{1b}[2J")), "{report}");
     assert!(!lines.iter().any(|line| line.contains(char::is_control)), "{report}");
+}
+
+/// A snapshot may have the later one of two writers that share no key, and not the earlier one.
+/// Nothing else may.
+#[test]
+fn snapshots_and_real_time() {
+    let two = || [committed(1, 10, 20).read("x", 2).update("x", 4), committed(2, 30, 40).read("y", 2).update("y", 4)];
+    let with = |reader| two().into_iter().chain([reader]).collect::<Vec<_>>();
+    expect_clean(with(snapshot(3, 5, 90).read("x", 2).read("y", 4)));
+    expect_one(StaleRead, with(committed(3, 5, 90).read("x", 2).read("y", 4)));
+    // Writers are still in the order of real time, and what they share is.
+    expect_one(
+        StaleRead,
+        vec![
+            committed(1, 10, 20).read("x", 2).update("x", 4),
+            committed(2, 30, 40).read("x", 2).update("y", 4),
+            snapshot(3, 5, 90).read("y", 4),
+        ],
+    );
+}
+
+#[test]
+fn snapshots_are_serializable() {
+    let writer = || committed(1, 10, 20).read("x", 2).update("x", 4).read("y", 2).update("y", 4);
+    expect_clean(vec![writer(), snapshot(2, 5, 90).read("x", 4).read("y", 4)]);
+    expect_one(ReadSkew, vec![writer(), snapshot(2, 5, 90).read("x", 2).read("y", 4)]);
+    let writers =
+        || [committed(1, 10, 90).read("x", 2).update("x", 4), committed(2, 10, 90).read("y", 2).update("y", 4)];
+    let with = |readers: [common::TransactionModel; 2]| writers().into_iter().chain(readers).collect::<Vec<_>>();
+    expect_one(
+        LongFork,
+        with([snapshot(3, 10, 90).read("x", 2).read("y", 4), snapshot(4, 10, 90).read("x", 4).read("y", 2)]),
+    );
+}
+
+#[test]
+fn snapshots_are_fresh() {
+    let writers = || {
+        vec![
+            committed(1, 10, 20).read("x", 2).update("x", 4),
+            committed(2, 30, 40).read("x", 4).update("x", 6),
+            committed(3, 10, 90).read("y", 2).update("y", 4),
+        ]
+    };
+    let with = |reader| writers().into_iter().chain([reader]).collect::<Vec<_>>();
+    expect_clean(with(snapshot(4, 45, 90).read("x", 6).read("y", 2)));
+    expect_clean(with(snapshot(4, 35, 90).read("x", 4)));
+    expect_one(StaleRead, with(snapshot(4, 45, 90).read("x", 4)));
+    // The loader's version counts, and so does a later version than the next.
+    expect_one(StaleRead, with(snapshot(4, 45, 90).read("x", 2)));
 }

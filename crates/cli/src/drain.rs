@@ -310,6 +310,7 @@ mod tests {
             slot_bytes: 64,
             scheme: ReadScheme::SingleLine,
             cells: None,
+            timed: false,
         };
         let spec = TableSpec {
             name: "accounts".to_owned(),

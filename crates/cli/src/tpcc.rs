@@ -41,6 +41,9 @@ pub(crate) struct TpccOptions {
     /// length makes].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     orders: Option<u64>,
+    /// Read snapshots in Order-Status and Stock-Level. The protocol must have them, as remora has.
+    #[arg(long)]
+    snapshots: bool,
 }
 
 /// The mix of transactions that runs.
@@ -53,7 +56,8 @@ enum Mix {
 pub(crate) fn tpcc(options: &TpccOptions) -> Result<Verdict, Failure> {
     let (mut bench, size) = prepare(options, Mix::Standard)?;
     let mut opened = bench.open(|cluster| size.load(cluster))?;
-    opened.workload = opened.workload.with_only(options.only.as_deref().and_then(Kind::named));
+    let only = options.only.as_deref().and_then(Kind::named);
+    opened.workload = opened.workload.with_only(only).with_snapshots(options.snapshots);
     let config = settled(options, &bench, &opened.workload)?;
     bench.run(&opened, &config)
 }
@@ -155,5 +159,11 @@ fn settled(options: &TpccOptions, bench: &Bench, found: &Tpcc) -> Result<TpccOpt
     agrees("--warehouses", options.warehouses, warehouses)?;
     agrees("--orders", options.orders, orders)?;
     let only = options.only.clone();
-    Ok(TpccOptions { warehouses: Some(warehouses), orders: Some(orders), only, run: bench.run.clone() })
+    Ok(TpccOptions {
+        warehouses: Some(warehouses),
+        orders: Some(orders),
+        only,
+        snapshots: options.snapshots,
+        run: bench.run.clone(),
+    })
 }

@@ -14,7 +14,7 @@ use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::LANES_MAX;
 use crate::probes::Phase;
 use crate::ready::ReadySet;
-use crate::round::buffer::RoundBuffer;
+use crate::round::buffer::{Fill, RoundBuffer};
 use crate::transport::{Capabilities, Posted, Transport};
 
 /// A background round that failed.
@@ -39,6 +39,8 @@ pub struct Endpoint {
     timers: RefCell<Vec<(Nanos, LaneId)>>,
     /// Rounds to post when the round with the given ticket has completed without error.
     continuations: RefCell<Vec<(Ticket, Box<RoundBuffer>)>>,
+    /// How continuations are filled in before they are posted, by their tickets.
+    fills: RefCell<Vec<(Ticket, Fill)>>,
     /// Background rounds of each lane that have not completed.
     background: [Cell<u32>; LANES_MAX],
     /// Lanes that go on when one of their background rounds has completed, one bit each.
@@ -65,6 +67,7 @@ impl Endpoint {
             // A lane may have several timers.
             timers: RefCell::new(Vec::with_capacity(2 * LANES_MAX)),
             continuations: RefCell::default(),
+            fills: RefCell::default(),
             background: [const { Cell::new(0) }; LANES_MAX],
             waiting: Cell::new(0),
             failures: RefCell::default(),
@@ -249,6 +252,17 @@ impl Endpoint {
         }
     }
 
+    /// As [`Endpoint::chain`], also for rounds that are to be filled in. A transport that posts
+    /// rounds by itself does not fill them in. All rounds behind such a round wait here as well, so
+    /// that they keep their order.
+    pub(crate) fn chain_or_fill(&self, after: Ticket, mut next: Box<RoundBuffer>) {
+        if self.has_fills() {
+            next.background = true;
+            return self.continue_with(after, next);
+        }
+        self.chain(after, next);
+    }
+
     /// Makes a lane go on when one of its background rounds has completed.
     pub(crate) fn wait_for_background(&self, lane: LaneId) {
         self.waiting.set(self.waiting.get() | 1 << lane.0);
@@ -265,6 +279,35 @@ impl Endpoint {
         self.continuations.borrow_mut().push((after, next));
     }
 
+    /// Notes how a round is filled in when the round before it has completed.
+    #[cold]
+    pub(crate) fn fill_later(&self, round: Ticket, fill: Fill) {
+        self.fills.borrow_mut().push((round, fill));
+    }
+
+    /// Whether any of the rounds that are not posted yet is to be filled in.
+    pub(crate) fn has_fills(&self) -> bool {
+        !self.fills.borrow().is_empty()
+    }
+
+    /// Forgets how a round is filled in, because it is not sent.
+    pub(crate) fn forget_fill(&self, round: Ticket) {
+        if self.has_fills() {
+            self.fills.borrow_mut().retain(|(known, _)| *known != round);
+        }
+    }
+
+    /// Fills a round in, if it is to be filled in, from what the round before it has brought.
+    fn fill(&self, before: &RoundBuffer, next: &mut RoundBuffer) {
+        let mut fills = self.fills.borrow_mut();
+        let Some(at) = fills.iter().position(|(round, _)| *round == next.ticket()) else { return };
+        let (_, fill) = fills.swap_remove(at);
+        drop(fills);
+        if before.outcome.is_ok() {
+            fill(before, next);
+        }
+    }
+
     /// Takes back the buffer of a background round that has completed.
     fn reclaim(&self, buffer: Box<RoundBuffer>) {
         self.count_background(buffer.lane, -1);
@@ -278,7 +321,7 @@ impl Endpoint {
             self.failed(BackgroundFailure { lane: buffer.lane, error });
         }
         if !self.continuations.borrow().is_empty() {
-            self.run_continuations(buffer.ticket(), outcome);
+            self.run_continuations(&buffer);
         }
         self.recycle(buffer);
     }
@@ -287,30 +330,33 @@ impl Endpoint {
     /// given to it after it was posted.
     #[cold]
     pub(crate) fn finish_abandoned(&self, buffer: Box<RoundBuffer>) {
-        let (ticket, outcome) = (buffer.ticket(), buffer.outcome);
+        self.run_continuations(&buffer);
         self.recycle(buffer);
-        self.run_continuations(ticket, outcome);
     }
 
     /// Posts the first continuation of a round. The others become continuations of that one.
     #[cold]
-    fn run_continuations(&self, completed: Ticket, outcome: Result<(), FabricError>) {
+    fn run_continuations(&self, done: &RoundBuffer) {
+        let (completed, outcome) = (done.ticket(), done.outcome);
         let mut continuations = self.continuations.borrow_mut();
         let Some(at) = continuations.iter().position(|(after, _)| *after == completed) else { return };
-        let (_, next) = continuations.remove(at);
+        let (_, mut next) = continuations.remove(at);
         for (after, _) in continuations.iter_mut().filter(|(after, _)| *after == completed) {
             *after = next.ticket();
         }
         drop(continuations);
         self.count_background(next.lane, -1);
+        if self.has_fills() {
+            self.fill(done, &mut next);
+        }
         if let Err(error) = outcome {
             self.failed(BackgroundFailure { lane: next.lane, error });
         } else if !next.verbs().is_empty() {
             return self.post(next);
         }
-        let ticket = next.ticket();
+        next.outcome = outcome;
+        self.run_continuations(&next);
         self.recycle(next);
-        self.run_continuations(ticket, outcome);
     }
 
     #[cold]

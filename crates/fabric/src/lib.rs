@@ -105,6 +105,6 @@ pub use prng::{Prng, splitmix};
 pub use region::{Pages, Region, RegionError};
 pub use round::buffer::{RoundBuffer, Verb};
 pub use round::cost::Cost;
-pub use round::{AddHandle, CallHandle, Completed, ReadHandle, Round, Staged, SwapHandle};
+pub use round::{AddHandle, Answers, CallHandle, Completed, Filling, ReadHandle, Round, Staged, SwapHandle};
 pub use service::{Progress, Service, ServiceHandle, thread_cpu_ns};
 pub use transport::{Assumed, Capabilities, Fabric, Flush, Handler, Host, Posted, Transport};

@@ -191,6 +191,16 @@ impl<'l> Round<'l> {
         &mut buffer.words[staged.piece.range()]
     }
 
+    /// Has `fill` called when the round before this one has completed without error, to fill in
+    /// words that are staged here. It is for a round that is handed over with
+    /// [`Execute::then_post_all`](crate::Execute::then_post_all), and whose words follow from the
+    /// answers of a round before it.
+    pub fn fill_later(&mut self, fill: impl FnOnce(&Answers<'_>, &mut Filling<'_>) + 'static) {
+        let round = self.buffer_ref().ticket();
+        let fill = move |before: &RoundBuffer, next: &mut RoundBuffer| fill(&Answers(before), &mut Filling(next));
+        self.endpoint.fill_later(round, Box::new(fill));
+    }
+
     /// Adds a WRITE of these bytes to `at`. The bytes are copied now.
     #[inline]
     pub fn write(&mut self, at: Address, bytes: &[u8]) {
@@ -306,6 +316,7 @@ impl<'l> Round<'l> {
 impl Drop for Round<'_> {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
+            self.endpoint.forget_fill(buffer.ticket());
             self.endpoint.recycle(buffer);
         }
     }
@@ -319,6 +330,38 @@ fn aligned_words(buffer: &mut RoundBuffer, at: Address, bytes: usize) -> usize {
         return 0;
     }
     bytes / WORD_BYTES
+}
+
+/// The answers of a round that has completed in the background.
+#[derive(Debug)]
+pub struct Answers<'b>(&'b RoundBuffer);
+
+impl Answers<'_> {
+    /// Returns the word that a FETCH_ADD found, before it added. Returns `None` if the handle is
+    /// another round's.
+    #[must_use]
+    pub fn added(&self, handle: AddHandle) -> Option<u64> {
+        (handle.mark == self.0.mark()).then(|| self.0.words[handle.at as usize])
+    }
+}
+
+/// A round that is filled in, and then posted.
+#[derive(Debug)]
+pub struct Filling<'b>(&'b mut RoundBuffer);
+
+impl Filling<'_> {
+    /// Returns the words of a staged piece of the round.
+    #[must_use]
+    pub fn staged_mut(&mut self, staged: Staged) -> &mut [u64] {
+        self.0.check(staged.mark);
+        &mut self.0.words[staged.piece.range()]
+    }
+
+    /// Sets what a FETCH_ADD of the round adds.
+    pub fn set_added(&mut self, handle: AddHandle, delta: u64) {
+        self.0.check(handle.mark);
+        self.0.set_added(handle.at, delta);
+    }
 }
 
 /// A round that has completed. It holds the answers, by handle. Dropping it gives the buffer back.

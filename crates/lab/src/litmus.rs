@@ -9,6 +9,7 @@
 
 mod programs;
 mod recovery;
+mod snapshots;
 mod stage;
 mod together;
 
@@ -1002,6 +1003,62 @@ pub const ALL: &[Litmus] = &[
         mutant: Mutant::RevokeNobody,
         protocol: Protocol::FORD,
         program: together::zombie_in_line,
+    },
+    Litmus {
+        name: "snapshot-claim",
+        source: "landing clocks, rule 2: a clock is claimed behind the READs",
+        mutant: Mutant::ClaimBehindRead,
+        protocol: Protocol::REMORA,
+        program: snapshots::snapshot_whole,
+    },
+    Litmus {
+        name: "snapshot-largest",
+        source: "landing clocks, rule 3: a snapshot at its largest claim",
+        mutant: Mutant::LargestClaim,
+        protocol: Protocol::REMORA,
+        program: snapshots::snapshot_whole_ahead,
+    },
+    Litmus {
+        name: "snapshot-later",
+        source: "landing clocks, rule 11: a record that is later than the snapshot",
+        mutant: Mutant::TakeLater,
+        protocol: Protocol::REMORA,
+        program: snapshots::snapshot_whole,
+    },
+    Litmus {
+        name: "snapshot-draw",
+        source: "landing clocks, rule 6: a draw before the data",
+        mutant: Mutant::DrawBeforeData,
+        protocol: Protocol::REMORA,
+        program: snapshots::snapshot_whole,
+    },
+    Litmus {
+        name: "snapshot-pending",
+        source: "landing clocks, rule 4: a record that is being installed",
+        mutant: Mutant::AcceptTorn,
+        protocol: Protocol::REMORA,
+        program: snapshots::snapshot_whole,
+    },
+    Litmus {
+        name: "snapshot-guard",
+        source: "landing clocks, rule 7: a time that is drawn after the validation",
+        mutant: Mutant::GuardByValidation,
+        protocol: Protocol::REMORA,
+        program: snapshots::snapshot_guard,
+    },
+    Litmus {
+        name: "snapshot-guard-raised",
+        source: "landing clocks, rule 8: a guard is unlocked before its clock has the time",
+        mutant: Mutant::GuardUnraised,
+        protocol: Protocol::REMORA,
+        program: snapshots::snapshot_guard_ahead,
+    },
+    Litmus {
+        name: "snapshot-order",
+        source: "landing clocks, rule 9: a time below that of what the commit replaces",
+        mutant: Mutant::TimeOfDraws,
+        protocol: Protocol::REMORA,
+        program: snapshots::snapshot_order,
     },
 ];
 

@@ -50,6 +50,7 @@
 //! +167  grows        u8    1 = when a program says so, 2 = by itself, before it is full
 //! +168  head_bytes   u32   of a value that has cells, else 0
 //! +172  cell_bytes   u16   of a value in a cell; 0 = there are no cells
+//! +174  timed        u8    1 = a slot also has the time of the last commit; else 0
 //! +192  schema       128 bytes, zero-padded UTF-8: what keys and values mean, for people
 //! ```
 //!

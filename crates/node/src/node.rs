@@ -21,6 +21,7 @@
 //! +48  lock         u64   client that changes the catalog   CASed, at the leader; 0 = none
 //! +56  changes      u64   of client slots                   FETCH_ADDed; tells appliers to look
 //! +64  identity     u64   which node of which cluster, see `identity`      CASed
+//! +128 clock        u64   of commits that have landed here, see `clock_at`   FETCH_ADDed, CASed
 //! ```
 //!
 //! After the node has been formatted, no client WRITEs a word that is changed by FETCH_ADD or CAS.
@@ -66,6 +67,7 @@ const AT_ALLOCATED: u64 = 32;
 pub(crate) const AT_INCARNATION: u64 = 40;
 pub(crate) const AT_LOCK: u64 = 48;
 pub(crate) const AT_CHANGES: u64 = 56;
+const AT_CLOCK: u64 = 128;
 const SUPERBLOCK_BYTES: u64 = 4096;
 
 pub(crate) const AT_CLIENTS: u64 = SUPERBLOCK_BYTES;
@@ -90,6 +92,14 @@ pub fn extent(bytes: u64) -> u64 {
 #[must_use]
 pub fn at(node: NodeId, offset: u64) -> Address {
     Address { node, region: REGION, offset }
+}
+
+/// Returns the address of a node's landing clock. A commit adds 1 to it when its data has landed at
+/// the node, and a reader of a snapshot raises it before it reads there (`landing.rs` of
+/// `remora_txn`).
+#[must_use]
+pub fn clock_at(node: NodeId) -> Address {
+    at(node, AT_CLOCK)
 }
 
 /// Formats an empty node. The node's own CPU does this before any client is connected.

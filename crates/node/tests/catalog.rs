@@ -42,6 +42,7 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
             slot_bytes: 64,
             scheme: ReadScheme::SingleLine,
             cells: None,
+            timed: false,
         },
         index: remora_node::IndexKind::ClusterHash,
         discipline: Discipline::OCC_ONE_SIDED,

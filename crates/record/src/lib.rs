@@ -15,6 +15,6 @@ pub use key::{Key, KeyHash};
 pub use lock::{LockWord, SharedLock, Swap, TransactionId};
 pub use record::{
     FetchedRecord, INCARNATION_MASK, Life, RecordHeader, RecordShape, StableRecord, Unstable, layout,
-    layout_with_cells, layout_with_extra, structural, value_words,
+    layout_with_cells, layout_with_extra, layout_with_time, structural, value_words,
 };
 pub use version::Version;

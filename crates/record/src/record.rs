@@ -37,6 +37,15 @@
 //!                  about its key, which may have been inserted again elsewhere
 //! ```
 //!
+//! # Times
+//!
+//! A timed layout has an extra word for the time of the commit that has installed the value. The
+//! time is known only when the images of the commit are on all replicas, and invisible there. So
+//! the commit *settles* each image later, by two WRITEs: the words behind the version, up to the
+//! time, and then the version, visible. The read scheme covers the time as it covers the value.
+//!
+//! # Images
+//!
 //! An *image* is what a WRITE installs: everything from the version to the end of the largest
 //! value. A replica may miss a version. It is still byte-identical after the next WRITE, because an
 //! image always has that length.
@@ -83,6 +92,10 @@ const META: usize = 2;
 const VALIDATED_WORDS: usize = VERSION + 1;
 /// The number of words that every slot begins with: lock, version and meta.
 const FIXED_WORDS: usize = 3;
+/// The extra word of a timed layout.
+const TIME: usize = FIXED_WORDS;
+/// The number of words of an image that settling it changes: version, meta and time.
+const SETTLED_WORDS: usize = TIME + 1 - VERSION;
 /// The largest number of extra words of a layout. The first line must have room for them.
 const EXTRA_WORDS_MAX: usize = LINE_WORDS - FIXED_WORDS;
 
@@ -105,6 +118,17 @@ pub fn value_words(bytes: usize) -> usize {
 /// bytes. Fails if the scheme is a single line and the record does not fit into it.
 pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<Layout, MemoryError> {
     layout_with_extra(0, key_bytes, value_max, scheme)
+}
+
+/// Returns the layout of records that, if they are `timed`, have the times of their commits;
+/// otherwise as [`layout`].
+pub fn layout_with_time(
+    timed: bool,
+    key_bytes: usize,
+    value_max: usize,
+    scheme: ReadScheme,
+) -> Result<Layout, MemoryError> {
+    Ok(Layout { timed, ..layout_with_extra(usize::from(timed), key_bytes, value_max, scheme)? })
 }
 
 /// Returns the layout of records that have `extra_words` words of their protocol before the key;
@@ -137,13 +161,16 @@ pub fn layout_with_extra(
         slot_bytes: ((1 + further) * LINE_BYTES) as u32,
         scheme,
         cells: None,
+        timed: false,
     })
 }
 
 /// Returns the layout of records with keys of `key_bytes` bytes whose values are a head of
-/// `head_bytes` bytes and `count` cells of `cell_bytes` bytes. Both sizes are rounded up to whole
+/// `head_bytes` bytes and `count` cells of `cell_bytes` bytes. If they are `timed`, they have the
+/// times of their commits. Both sizes are rounded up to whole
 /// words. Fails if there is no cell, or if a cell or the value is too long.
 pub fn layout_with_cells(
+    timed: bool,
     key_bytes: usize,
     head_bytes: usize,
     cell_bytes: usize,
@@ -158,7 +185,7 @@ pub fn layout_with_cells(
     if value_max > max {
         return Err(MemoryError::limit("bytes of a value with cells", value_max as u64, max as u64));
     }
-    let whole = layout(key_bytes, value_max, ReadScheme::Checksum)?;
+    let whole = layout_with_time(timed, key_bytes, value_max, ReadScheme::Checksum)?;
     let cells = Cells { head_bytes: (head_words * WORD_BYTES) as u32, cell_bytes: (cell_words * WORD_BYTES) as u16 };
     let used = usize::from(whole.value_at) + value_max + count * WORD_BYTES;
     Ok(Layout { slot_bytes: used.next_multiple_of(LINE_BYTES) as u32, cells: Some(cells), ..whole })
@@ -178,6 +205,7 @@ pub fn structural(scheme: ReadScheme) -> RecordShape {
         length_max: value_max,
         head_words: 0,
         cell_words: 0,
+        timed: false,
         words: FIXED_WORDS + 1,
     }
 }
@@ -197,6 +225,8 @@ pub struct RecordShape {
     head_words: usize,
     /// The number of words of the value in a cell. 0 if the scheme has no cells.
     cell_words: usize,
+    /// Whether the slot has the time of the last commit.
+    timed: bool,
     /// The number of words of a slot that hold something.
     words: usize,
 }
@@ -218,6 +248,7 @@ impl RecordShape {
             length_max: layout.value_max as usize,
             head_words: 0,
             cell_words: 0,
+            timed: layout.timed && header_words > TIME,
             words: header_words,
         };
         if let Some(cells) = layout.cells.filter(|_| layout.scheme == ReadScheme::Checksum) {
@@ -382,6 +413,50 @@ impl RecordShape {
         self.words - VERSION
     }
 
+    /// Whether a slot has the time of the commit that installed its value.
+    #[inline]
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        self.timed
+    }
+
+    /// Returns the time of the commit that has installed an image, or 0 if the layout is not timed.
+    #[inline]
+    #[must_use]
+    pub fn time_of_image(&self, image: &[u64]) -> u64 {
+        image.get(TIME - VERSION).copied().filter(|_| self.timed).unwrap_or(0)
+    }
+
+    /// Gives an image the time of its commit. Then the WRITEs of [`RecordShape::settled`], in this
+    /// order, turn a replica that has the image, invisible, into a visible one.
+    pub fn settle(&self, image: &mut [u64], time: u64) {
+        debug_assert!(self.timed && image.len() == self.image_words());
+        image[TIME - VERSION] = time;
+        self.seal(image);
+    }
+
+    /// Returns the parts of a settled image that are to be written: first the words behind the
+    /// version, and then the version, each with its place in the slot, in bytes. If a client dies
+    /// between the two, the record is still invisible.
+    #[inline]
+    #[must_use]
+    pub fn settled<'i>(&self, image: &'i [u64]) -> [(u64, &'i [u64]); 2] {
+        let (version, rest) = image.split_at(1);
+        [((META * WORD_BYTES) as u64, &rest[..SETTLED_WORDS - 1]), (self.image_at(), version)]
+    }
+
+    /// Returns the checksum of what an image installs, as undo entries have it. It covers neither
+    /// the time nor the image's own checksum, which change when the image is settled.
+    #[must_use]
+    pub fn content_checksum(&self, image: &[u64]) -> u32 {
+        if !self.timed {
+            return crc32c::crc32c(image.as_bytes());
+        }
+        let head = [image[0], image[META - VERSION] & u64::from(u32::MAX)];
+        let crc = crc32c::crc32c(head.as_bytes());
+        crc32c::crc32c_append(crc, image.get(SETTLED_WORDS..).unwrap_or(&[]).as_bytes())
+    }
+
     /// Returns the number of bytes of the largest value.
     #[must_use]
     pub fn value_max(&self) -> usize {
@@ -438,13 +513,19 @@ impl RecordShape {
                 image[line - VERSION] = version.to_bits();
             }
         }
+        self.seal(image);
+        if self.cell_words > 0 {
+            self.check_cells(image);
+        }
+    }
+
+    /// Writes the checksum of an image, if the scheme has one.
+    #[inline]
+    fn seal(&self, image: &mut [u64]) {
         if self.scheme == ReadScheme::Checksum {
             image[META - VERSION] &= u64::from(u32::MAX);
             let crc = crc32c::crc32c(image[..self.checked_words()].as_bytes());
             image[META - VERSION] |= u64::from(crc) << CHECKSUM_SHIFT;
-        }
-        if self.cell_words > 0 {
-            self.check_cells(image);
         }
     }
 
@@ -509,10 +590,7 @@ impl RecordShape {
                 self.check_cells(image);
             }
         }
-        if self.scheme == ReadScheme::Checksum {
-            let crc = crc32c::crc32c(image[..self.checked_words()].as_bytes());
-            image[META - VERSION] |= u64::from(crc) << CHECKSUM_SHIFT;
-        }
+        self.seal(image);
     }
 }
 
@@ -734,6 +812,14 @@ impl StableRecord<'_> {
         &self.words[FIXED_WORDS..self.shape.header_words]
     }
 
+    /// Returns the time of the commit that has installed the value, or 0 if the layout is not
+    /// timed.
+    #[inline]
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        self.shape.time_of_image(self.image())
+    }
+
     /// Whether this is the record of `key`.
     #[inline]
     #[must_use]
@@ -898,7 +984,7 @@ mod tests {
             if scheme == SCHEMES.len() {
                 let (head, cell) = (8 * spare, 1 + value.len() / 5);
                 let count = value.len().saturating_sub(head).div_ceil(cell.next_multiple_of(8)).max(1);
-                let layout = layout_with_cells(key.len() * WORD_BYTES, head, cell, count);
+                let layout = layout_with_cells(false, key.len() * WORD_BYTES, head, cell, count);
                 return Sample { layout: layout.unwrap(), extra: vec![], key, value };
             }
             let scheme = SCHEMES[scheme];
@@ -1061,6 +1147,44 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// What settles an image changes its time and makes it visible, and nothing else.
+        #[test]
+        fn a_settled_image_has_its_time(
+            scheme in 0usize..3, value in proptest::collection::vec(any::<u8>(), 0..200), time in any::<u64>(),
+            mask in any::<u64>(),
+        ) {
+            let scheme = SCHEMES[scheme];
+            let value = if scheme == ReadScheme::SingleLine { &value[..value.len().min(24)] } else { &value[..] };
+            let shape = RecordShape::of(&layout_with_time(true, 8, value.len(), scheme).unwrap());
+            let written = slot(&shape, 0, 4, &[9], value);
+            let mut memory = written.clone();
+            memory[VERSION] |= Version::INVISIBLE;
+            let mut image = written[VERSION..].to_vec();
+            shape.settle(&mut image, time);
+            for (at, words) in shape.settled(&image) {
+                prop_assert!(FetchedRecord::new(&memory, &shape).check_in_place().is_err(), "it is not visible yet");
+                memory[at as usize / 8..][..words.len()].copy_from_slice(words);
+            }
+            let record = FetchedRecord::new(&memory, &shape).check_in_place().unwrap();
+            prop_assert_eq!((record.time(), record.image()), (time, &image[..]));
+            let mut read = Vec::new();
+            record.copy_value(&mut read);
+            prop_assert_eq!(&read.as_bytes()[..record.value_bytes()], value);
+            let contents = [&written[VERSION..], &image].map(|image| shape.content_checksum(image));
+            prop_assert_eq!(contents[0], contents[1]);
+            // A mixture with the next state is refused.
+            let mut next = slot(&shape, 0, 6, &[9], value);
+            shape.settle(&mut next[VERSION..], time.wrapping_add(1));
+            let unit = if scheme == ReadScheme::Checksum { 1 } else { LINE_WORDS };
+            let mixed: Vec<u64> = (0..memory.len())
+                .map(|word| if mask >> (word / unit % 64) & 1 == 0 { memory[word] } else { next[word] })
+                .collect();
+            let found = FetchedRecord::new(&mixed, &shape).check_in_place();
+            prop_assert!(mixed == memory || mixed == next || found.is_err());
+        }
+    }
+
     #[test]
     fn a_locked_record_is_stable_only_with_a_checksum() {
         for scheme in SCHEMES {
@@ -1123,7 +1247,7 @@ mod tests {
     /// Pins the format byte for byte, because data in memory nodes outlives programs.
     #[test]
     fn parts_of_one_state_belong_together() {
-        let shape = RecordShape::of(&layout_with_cells(8, 16, 20, 3).unwrap());
+        let shape = RecordShape::of(&layout_with_cells(false, 8, 16, 20, 3).unwrap());
         assert_eq!(shape.record_bytes(), 24 + 8 + 16 + 3 * (24 + 8));
         let value = |by: u8| (0..16 + 3 * 24).map(|byte: u8| byte.wrapping_mul(3).wrapping_add(by)).collect::<Vec<_>>();
         let head = shape.head().unwrap();
@@ -1156,7 +1280,7 @@ mod tests {
         assert!(
             [(8, 0, 3), (8, 8, 0), (0, 1 << 16, 1), (1 << 15, 1 << 12, 8)]
                 .into_iter()
-                .all(|(head, cell, count)| layout_with_cells(8, head, cell, count).is_err())
+                .all(|(head, cell, count)| layout_with_cells(false, 8, head, cell, count).is_err())
         );
     }
 

@@ -269,6 +269,12 @@ pub enum Misuse {
     /// ([`Transaction::get_many_mut`](crate::Transaction::get_many_mut)).
     #[error("a record is named twice, to be changed in both places at once: name it once")]
     Twice,
+    /// The closure of a snapshot changes a record.
+    #[error("a record is changed in a snapshot, which only reads: use a transaction")]
+    ReadOnly,
+    /// The cluster's protocol has no snapshots.
+    #[error("the cluster's protocol has no snapshots: use a transaction, or make the cluster with protocol `remora`")]
+    NoSnapshots,
     /// The program asks to change a value in place, but the table does not keep its values in one
     /// piece.
     #[error(
@@ -441,6 +447,8 @@ impl Error {
             Stop::Misuse(remora_txn::Misuse::NotFetched) => Error::Misuse(Misuse::NotFetched(record)),
             Stop::Misuse(remora_txn::Misuse::NotNamed) => Error::Misuse(Misuse::NotNamed(record)),
             Stop::Misuse(remora_txn::Misuse::Twice) => Error::Misuse(Misuse::Twice),
+            Stop::Misuse(remora_txn::Misuse::ReadOnly) => Error::Misuse(Misuse::ReadOnly),
+            Stop::Misuse(remora_txn::Misuse::NoSnapshots) => Error::Misuse(Misuse::NoSnapshots),
             Stop::Absent => Error::NotFound(record),
             Stop::Exists => Error::Exists(record),
         }
@@ -464,6 +472,8 @@ impl Misuse {
             Misuse::NotFetched(_) => remora_txn::Misuse::NotFetched,
             Misuse::NotNamed(_) => remora_txn::Misuse::NotNamed,
             Misuse::Twice => remora_txn::Misuse::Twice,
+            Misuse::ReadOnly => remora_txn::Misuse::ReadOnly,
+            Misuse::NoSnapshots => remora_txn::Misuse::NoSnapshots,
             _ => remora_txn::Misuse::OtherRun,
         }
     }

@@ -84,13 +84,21 @@ pub struct TransactionOptions {
     /// When to give up. The time counts from the beginning of the first attempt or, through a
     /// [`Db`](crate::Db), from the call.
     pub deadline: Option<Duration>,
+    /// Whether the transaction only reads, in a snapshot ([`Session::snapshot`]).
+    pub snapshot: bool,
 }
 
-setters!(TransactionOptions { label: u16, attempts: u32, patience: impl Into<Option<Duration>>, deadline: impl Into<Option<Duration>> });
+setters!(TransactionOptions {
+    label: u16,
+    attempts: u32,
+    patience: impl Into<Option<Duration>>,
+    deadline: impl Into<Option<Duration>>,
+    snapshot: bool,
+});
 
 impl Default for TransactionOptions {
     fn default() -> TransactionOptions {
-        TransactionOptions { label: 0, attempts: u32::MAX, patience: None, deadline: None }
+        TransactionOptions { label: 0, attempts: u32::MAX, patience: None, deadline: None, snapshot: false }
     }
 }
 
@@ -576,6 +584,28 @@ impl Session {
         }
     }
 
+    /// Runs a closure in a snapshot: a transaction that only reads, in one round trip for all
+    /// records that it names together, from any copy of each, and without validation. Returns what
+    /// the closure has returned.
+    ///
+    /// The snapshot has all changes that were acknowledged before it began, of the records that it
+    /// reads, and each transaction as a whole. Snapshots and transactions together are
+    /// serializable. But two transactions that share no record may be ordered otherwise than in
+    /// real time: the snapshot may have the later one, and not the earlier one.
+    ///
+    /// If a record that the closure names later has changed since, the closure runs again.
+    ///
+    /// Fails as [`Session::transact`] does. Fails with [`Error::Misuse`] if the closure changes
+    /// anything, or if the cluster's protocol has no snapshots ([`Protocol::has_snapshots`]).
+    ///
+    /// [`Protocol::has_snapshots`]: crate::protocol::Protocol::has_snapshots
+    pub async fn snapshot<T>(
+        &mut self,
+        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.transact_with(TransactionOptions::default().snapshot(true), body).await
+    }
+
     /// Returns whether the worker's other coroutines, and with them its keeper, are to run before
     /// this one goes on.
     fn has_had_its_turn(&mut self) -> bool {
@@ -604,7 +634,13 @@ impl Session {
         self.follow();
         let patience = patience.saturating_sub(waited);
         Course {
-            options: TransactOptions { label: options.label, attempts: options.attempts, patience, deadline },
+            options: TransactOptions {
+                label: options.label,
+                attempts: options.attempts,
+                patience,
+                deadline,
+                reads_snapshot: options.snapshot,
+            },
             attempts: options.attempts,
             is_default: options.patience.is_none() && deadline.is_none(),
             tried: Tried::default(),

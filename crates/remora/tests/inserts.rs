@@ -322,6 +322,9 @@ fn absence_is_validated(protocol: Protocol) {
     for seed in seeds(SEEDS) {
         assert!(!both_inserted(protocol, seed), "seed {seed}: both were absent for each other, and both were inserted");
     }
+    if protocol.has_snapshots() {
+        return; // the locks of the chains' headers keep these two apart
+    }
     let caught = seeds(SEEDS).any(|seed| {
         mutant::set(Some(Mutant::AbsentWithoutValidation));
         let both = both_inserted(protocol, seed);

@@ -32,6 +32,10 @@ pub enum Abort {
     /// client has its turn at the record. It makes way, and stands in line.
     #[error("a record is wanted by other transactions of this client, and one of them has its turn")]
     OutOfTurn,
+    /// A record has changed since the snapshot was taken, or the clock of a node was behind its
+    /// commit. The snapshot is taken again, at a later time.
+    #[error("a record is later than the snapshot")]
+    Later,
 }
 
 impl Abort {
@@ -45,6 +49,7 @@ impl Abort {
             Abort::Late => "lease_run_out",
             Abort::Dropped => "dropped",
             Abort::OutOfTurn => "out_of_turn",
+            Abort::Later => "later_than_snapshot",
         }
     }
 }
@@ -159,6 +164,12 @@ pub enum Misuse {
     /// The program asks for one record twice, to change it in both places at once.
     #[error("a record is named twice, to be changed in both places at once")]
     Twice,
+    /// The program changes a record in a snapshot.
+    #[error("a record is changed in a snapshot, which only reads: use a transaction")]
+    ReadOnly,
+    /// The program asks for a snapshot, and the protocol has none.
+    #[error("the cluster's protocol has no snapshots: use a transaction, or make the cluster with protocol `remora`")]
+    NoSnapshots,
 }
 
 /// Why a transaction has stopped.

@@ -80,6 +80,8 @@ pub struct TransactionEvent<'a> {
     /// How long the coroutine stood in line before this attempt, at the record of
     /// [`TransactionEvent::stood_at`]: a time in nanoseconds.
     pub stood: Nanos,
+    /// Whether the attempt read a snapshot.
+    pub reads_snapshot: bool,
     pub(crate) stood_at: Option<Name>,
     pub(crate) sets: &'a Sets,
 }

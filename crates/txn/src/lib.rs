@@ -63,6 +63,7 @@ mod edit;
 mod error;
 mod event;
 mod inspect;
+mod landing;
 pub mod limits;
 pub mod log;
 #[cfg(feature = "mutants")]

@@ -12,6 +12,9 @@ pub const READ_ATTEMPTS: u32 = 16;
 /// Pause before a transaction reads a locked or torn record again, in nanoseconds. It is about as
 /// long as an install takes.
 pub const READ_PAUSE_NS: u64 = 400;
+/// How often a snapshot reads a record that is being installed before it aborts. Between the reads
+/// it pauses, at first for [`READ_PAUSE_NS`], and each time for twice as long.
+pub const SNAPSHOT_READS: u32 = 16;
 /// How often a scan reads a slot that is locked or torn before it gives up. Between the attempts it
 /// pauses for [`LOG_PAUSE_NS`].
 pub const SCAN_ATTEMPTS: u32 = 256;

@@ -7,10 +7,12 @@
 //! +0   epoch         u64   of the configuration that the transaction ran in
 //! +8   participants  u64   memory nodes whose rings have this entry, a bit each
 //! +16  records       u32
-//! +20  lap           u31   of an undo entry: how often its lane had begun again
+//! +20  lap           u30   of an undo entry: how often its lane had begun again
 //!                          at the start of its window
-//! +23  lean          1 bit of an undo entry, the highest: the entry is not freed
+//!      timed         1 bit of an undo entry, the second highest: there is a bound
+//!      lean          1 bit of an undo entry, the highest: the entry is not freed
 //!                          when its transaction has ended
+//! +24  bound         u64   of a timed undo entry: the commit's time is not below this
 //! then for each record
 //! +0   pointer       u64   shard : 16 | offset : 48
 //! +8   old version   u64
@@ -45,10 +47,11 @@ use remora_index::Patch;
 use remora_index::cluster_hash::linked_bucket;
 use remora_node::limits::{FRAME_BYTES_MAX, SLOT_BYTES_MAX};
 use remora_node::ring::FRAME_OVERHEAD_WORDS;
-use zerocopy::IntoBytes;
 
-/// Words of an entry before its records.
+/// Words of an entry before its records, without the bound of an undo entry.
 pub const HEADER_WORDS: usize = 3;
+/// Words of an undo entry's bound, if it is timed.
+pub(crate) const BOUND_WORDS: usize = 1;
 /// Words of a record before its image.
 pub const RECORD_WORDS: usize = 3;
 /// Words of a patch of the index.
@@ -81,19 +84,13 @@ pub struct UndoRecord<'e> {
     pub pointer: remora_node::Pointer,
     /// The version that the commit installs.
     pub version: u64,
-    /// Checksum of the image that the commit installs. Only the checksum tells whether a replica
-    /// has the whole image. If a client dies in the middle of a WRITE, it may leave a line whose
-    /// version is new and whose last words are old.
+    /// Checksum of the image that the commit installs
+    /// ([`RecordShape::content_checksum`](remora_record::RecordShape::content_checksum)). Only the
+    /// checksum tells whether a replica has the whole image. If a client dies in the middle of a
+    /// WRITE, it may leave a line whose version is new and whose last words are old.
     pub checksum: u32,
     /// What the slot held before the transaction, from the record's version on.
     pub before: &'e [u64],
-}
-
-/// Returns the checksum of an image whose version word is the visible one.
-#[inline]
-#[must_use]
-pub fn image_checksum(image: &[u64]) -> u32 {
-    crc32c::crc32c(image.as_bytes())
 }
 
 /// Decodes a patch of the index. Any words give a patch; the code that applies it checks it.
@@ -113,7 +110,7 @@ pub(crate) fn encode<'e>(
         let patches = (record.patches.len() / PATCH_WORDS) as u32;
         ([record.pointer.to_bits(), record.old_version], patches, [record.image, record.patches])
     });
-    fill(entry, [epoch, participants], 0, parts);
+    fill(entry, [epoch, participants], 0, None, parts);
 }
 
 /// The facts that an undo entry states about itself, beside its records.
@@ -123,9 +120,13 @@ pub(crate) struct UndoKind {
     pub(crate) lap: u32,
     /// Whether the entry stays when its transaction has ended, instead of being freed.
     pub(crate) lean: bool,
+    /// In timed tables: the time of the commit is not below this.
+    pub(crate) bound: Option<u64>,
 }
 
 const LEAN: u32 = 1 << 31;
+const TIMED: u32 = 1 << 30;
+const LAP: u32 = TIMED - 1;
 
 /// Encodes an undo entry of these records. `head` is the epoch and the participants. `entry` must
 /// have exactly as many words as the records need.
@@ -139,20 +140,26 @@ pub(crate) fn encode_undo<'e>(
         let head = [record.pointer.to_bits(), record.version];
         (head, record.checksum, [record.before, &[]])
     });
-    fill(entry, head, kind.lap & !LEAN | if kind.lean { LEAN } else { 0 }, parts);
+    let flags = if kind.lean { LEAN } else { 0 } | if kind.bound.is_some() { TIMED } else { 0 };
+    fill(entry, head, kind.lap & LAP | flags, kind.bound, parts);
 }
 
-/// Fills an entry. Each record comes as its first two words, the upper half of its third word (the
-/// lower half is the image's length), its image, and its patches. `beside_count` is the upper half
-/// of the word that has the number of records.
+/// Fills an entry, with a bound if there is one. Each record comes as its first two words, the
+/// upper half of its third word (the lower half is the image's length), its image, and its patches.
+/// `beside_count` is the upper half of the word that has the number of records.
 #[inline]
 fn fill<'e>(
     entry: &mut [u64],
     [epoch, participants]: [u64; 2],
     beside_count: u32,
+    bound: Option<u64>,
     records: impl Iterator<Item = ([u64; 2], u32, [&'e [u64]; 2])>,
 ) {
     let mut at = HEADER_WORDS;
+    if let Some(bound) = bound {
+        entry[at] = bound;
+        at += BOUND_WORDS;
+    }
     let mut count = 0;
     for ([pointer, version], beside, parts) in records {
         entry[at..][..RECORD_WORDS].copy_from_slice(&[
@@ -174,14 +181,16 @@ fn fill<'e>(
 /// Returns the facts that an undo entry states about itself.
 pub(crate) fn undo_kind(entry: &[u64]) -> UndoKind {
     let word = entry.get(2).map_or(0, |word| (word >> 32) as u32);
-    UndoKind { lap: word & !LEAN, lean: word & LEAN != 0 }
+    let bound = entry.get(HEADER_WORDS).copied().filter(|_| word & TIMED != 0);
+    UndoKind { lap: word & LAP, lean: word & LEAN != 0, bound }
 }
 
 /// Returns the records of an undo entry. Ends early if the entry is shorter than its own lengths
 /// say.
 pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
     let mut left = entry.get(2).map_or(0, |word| *word as u32);
-    let mut rest = entry.get(HEADER_WORDS..).unwrap_or(&[]);
+    let first = HEADER_WORDS + undo_kind(entry).bound.map_or(0, |_| BOUND_WORDS);
+    let mut rest = entry.get(first..).unwrap_or(&[]);
     std::iter::from_fn(move || {
         let (head, tail) = rest.split_at_checked(RECORD_WORDS).filter(|_| left > 0)?;
         let (before, tail) = tail.split_at_checked(head[2] as u32 as usize)?;
@@ -235,6 +244,7 @@ mod tests {
         #[test]
         fn what_is_encoded_to_be_undone_is_decoded(
             images in proptest::collection::vec((any::<u32>(), proptest::collection::vec(any::<u64>(), 1..20)), 0..10),
+            bound in proptest::option::of(any::<u64>()),
         ) {
             let record = |(checksum, before): &'static (u32, Vec<u64>)| UndoRecord {
                 pointer: Pointer::from_bits(before[0]),
@@ -243,9 +253,9 @@ mod tests {
                 before,
             };
             let all: Vec<_> = images.leak().iter().map(record).collect();
-            let words = HEADER_WORDS + all.iter().map(|one| RECORD_WORDS + one.before.len()).sum::<usize>();
-            let mut entry = vec![0; words];
-            let kind = UndoKind { lap: 7, lean: true };
+            let words = all.iter().map(|one| RECORD_WORDS + one.before.len()).sum::<usize>();
+            let mut entry = vec![0; HEADER_WORDS + bound.map_or(0, |_| BOUND_WORDS) + words];
+            let kind = UndoKind { lap: 7, lean: true, bound };
             encode_undo(&mut entry, [1, 0b101], kind, all.iter().copied());
             prop_assert_eq!(undo_kind(&entry), kind);
             prop_assert_eq!(undo_records(&entry).collect::<Vec<_>>(), all);

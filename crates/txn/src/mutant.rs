@@ -213,11 +213,34 @@ pub enum Mutant {
     TurnsNeverLapse,
     /// Turns: a streak of commits has no largest number. This is not an error of a text.
     EndlessStreaks,
+    /// Snapshots: a node's clock is claimed behind the READs there. `docs/litmus.md`, "Snapshots",
+    /// has the rules of this and the next ones. They are not errors of a text.
+    ClaimBehindRead,
+    /// Snapshots: the time of a snapshot is its largest claim, and not its smallest.
+    LargestClaim,
+    /// Snapshots: a record is taken although it is later than the snapshot.
+    TakeLater,
+    /// Snapshots: a writer draws before its data, in the same round.
+    DrawBeforeData,
+    /// Snapshots: what a writer only reads is validated, and not locked.
+    GuardByValidation,
+    /// Snapshots: the clock of a node is not raised before what a writer has only read there is
+    /// unlocked.
+    GuardUnraised,
+    /// Snapshots: the time of a commit is the largest draw, whatever it has read or replaces.
+    TimeOfDraws,
+    /// Snapshots: recovery rolls a commit forward at the smallest time that it may have, without
+    /// draws.
+    RecoverUndrawn,
+    /// Snapshots: a claim of a later fetch may be below the time of the snapshot.
+    KeepLowClaims,
+    /// Snapshots: a transaction that writes nothing validates without raising any clock.
+    ReaderUnraised,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 76] = [
+    pub const ALL: [Mutant; 86] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -294,6 +317,16 @@ impl Mutant {
         Mutant::DroppedMemberAborts,
         Mutant::TurnsNeverLapse,
         Mutant::EndlessStreaks,
+        Mutant::ClaimBehindRead,
+        Mutant::LargestClaim,
+        Mutant::TakeLater,
+        Mutant::DrawBeforeData,
+        Mutant::GuardByValidation,
+        Mutant::GuardUnraised,
+        Mutant::TimeOfDraws,
+        Mutant::RecoverUndrawn,
+        Mutant::KeepLowClaims,
+        Mutant::ReaderUnraised,
     ];
 }
 

@@ -35,12 +35,16 @@ pub struct TransactOptions {
     /// When to give up, as a time of the lane's clock. The session checks it between attempts, and
     /// before a commit.
     pub deadline: Option<Nanos>,
+    /// Whether the transaction only reads, in a snapshot (`landing.rs`). The tables
+    /// must be timed.
+    pub reads_snapshot: bool,
 }
 
 impl Default for TransactOptions {
     /// Returns the options for any number of attempts, for one second.
     fn default() -> TransactOptions {
-        TransactOptions { label: 0, attempts: u32::MAX, patience: 1_000_000_000, deadline: None }
+        let (patience, deadline, reads_snapshot) = (1_000_000_000, None, false);
+        TransactOptions { label: 0, attempts: u32::MAX, patience, deadline, reads_snapshot }
     }
 }
 
@@ -372,7 +376,8 @@ impl Trial {
     pub fn begin(options: TransactOptions) -> Trial {
         let until = options.deadline.unwrap_or(Nanos::MAX);
         let is_alone = options.attempts == 1;
-        let attempt = Attempt { label: options.label, until, is_alone, ..Attempt::default() };
+        let TransactOptions { label, reads_snapshot, .. } = options;
+        let attempt = Attempt { label, until, is_alone, reads_snapshot, ..Attempt::default() };
         Trial { options, attempt, persistence: Persistence::default() }
     }
 

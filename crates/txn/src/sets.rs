@@ -197,6 +197,9 @@ pub(crate) struct Item {
     /// Address of the slot at its primary.
     pub(crate) address: Address,
     pub(crate) version: Version,
+    /// In timed tables: the time of the commit that has installed what was read. If the key is
+    /// absent, no commit that has changed its chain is later.
+    pub(crate) time: u64,
     /// Whether this transaction has read the record, or has found its key absent.
     pub(crate) seen: bool,
     /// Where records are installed in place: whether the READ under way is at the primary.
@@ -274,6 +277,7 @@ impl Item {
             location: Location::default(),
             address,
             version: Version::default(),
+            time: 0,
             seen: false,
             at_primary: false,
             current: false,
@@ -394,6 +398,7 @@ impl Item {
         self.fetch = Fetch::Here;
         self.seen = true;
         self.version = record.version();
+        self.time = self.time.max(record.time());
         self.existed = record.is_present();
         self.present = self.existed;
         if self.present {
@@ -416,6 +421,7 @@ impl Item {
     #[inline]
     pub(crate) fn keep_before(&mut self, arena: &mut Vec<u64>, record: &StableRecord<'_>) {
         let at = arena.len() as u32;
+        self.time = self.time.max(record.time());
         arena.extend_from_slice(record.image());
         self.before = Span { at, words: arena.len() as u32 - at };
     }
@@ -1211,6 +1217,23 @@ impl Sets {
     #[inline]
     pub(crate) fn image(&self, item: &Item) -> &[u64] {
         item.image.of(&self.images)
+    }
+
+    /// Returns the smallest time that the commit of this transaction may have: it is above the
+    /// times of all that it has read or replaces.
+    pub(crate) fn time_bound(&self) -> u64 {
+        self.items.iter().map(|item| item.time + 1).max().unwrap_or(1)
+    }
+
+    /// Gives all images of timed tables the time of the commit.
+    pub(crate) fn settle(&mut self, time: u64) {
+        let Sets { tables, items, images, .. } = self;
+        for item in items.iter().filter(|item| item.is_written()) {
+            let shape = shape(tables, item);
+            if shape.is_timed() {
+                shape.settle(&mut images[item.image.at as usize..][..item.image.words as usize], time);
+            }
+        }
     }
 
     pub(crate) fn scans(&self) -> impl Iterator<Item = Scan<'_>> {

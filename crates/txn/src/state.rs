@@ -17,6 +17,7 @@ use remora_record::{Key, LockWord, TransactionId, Version};
 use crate::combine::SharedBatch;
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer};
+use crate::landing::Clocks;
 use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX};
 use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Check, Protocol};
@@ -145,6 +146,8 @@ pub(crate) struct State {
     pub(crate) shared: SharedLocks,
     /// The turns of the client's sessions at hot records.
     pub(crate) turns: Turns,
+    /// What the session knows of landing clocks.
+    pub(crate) clocks: Clocks,
     /// Records at which the next attempt waits for its turn.
     pub(crate) contested: Vec<Name>,
     /// The record that a transaction of this session was last to change after it had read it,
@@ -209,6 +212,7 @@ impl State {
             vcache: config.vcache,
             shared: config.shared,
             turns: config.turns,
+            clocks: Clocks::default(),
             contested: Vec::with_capacity(MEMBER_RECORDS_MAX),
             reads_first: None,
             wants: Vec::with_capacity(MEMBER_RECORDS_MAX),

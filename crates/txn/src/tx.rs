@@ -14,7 +14,7 @@ use remora_record::{Key, LockWord, Swap, TransactionId};
 use zerocopy::IntoBytes;
 
 use crate::combine::{Batch, LeaderOutcome, SharedBatch};
-use crate::error::{Abort, Limit, Stop};
+use crate::error::{Abort, Limit, Misuse, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS};
 use crate::protocol::spec::Primitive;
@@ -81,6 +81,10 @@ pub struct Tx<'s> {
     leads: Option<SharedBatch>,
     /// Whether the program has asked for the id of this attempt.
     is_id_known: Cell<bool>,
+    /// In timed tables: the time of the commit, once it is known.
+    pub(crate) time: u64,
+    /// The time of the snapshot, once it is known, if the transaction reads one.
+    pub(crate) snapshot: Option<u64>,
     /// Whether observers get no event of this transaction, because the session runs it for itself
     /// and not for a program.
     pub(crate) silent: bool,
@@ -103,11 +107,14 @@ pub(crate) struct Attempt {
     pub(crate) until: Nanos,
     /// Whether the transaction joins no batch, because it is not tried again if it cannot.
     pub(crate) is_alone: bool,
+    /// Whether the transaction only reads, in a snapshot.
+    pub(crate) reads_snapshot: bool,
 }
 
 impl Default for Attempt {
     fn default() -> Attempt {
-        Attempt { label: 0, number: 0, first_began: 0, until: Nanos::MAX, is_alone: false }
+        let (until, is_alone, reads_snapshot) = (Nanos::MAX, false, false);
+        Attempt { label: 0, number: 0, first_began: 0, until, is_alone, reads_snapshot }
     }
 }
 
@@ -133,6 +140,12 @@ pub(crate) struct Waiting {
 
 impl<'s> Tx<'s> {
     pub(crate) fn begin(lane: &'s Lane, state: &'s mut State, mut attempt: Attempt) -> Result<Tx<'s>, Stop> {
+        if attempt.reads_snapshot && !state.protocol.has_snapshots() {
+            return Err(Misuse::NoSnapshots.into());
+        }
+        if attempt.reads_snapshot {
+            state.clocks.begin_snapshot();
+        }
         let id = state.next_id()?;
         state.sets.begin(id);
         let began = if state.observer.is_some() { lane.now() } else { 0 };
@@ -167,6 +180,8 @@ impl<'s> Tx<'s> {
             has_joined: false,
             leads: None,
             is_id_known: Cell::new(false),
+            time: 0,
+            snapshot: None,
             silent: false,
         })
     }
@@ -244,6 +259,9 @@ impl<'s> Tx<'s> {
     /// is fetched again, and the transaction aborts if it has changed meanwhile.
     #[inline]
     pub fn want_part(&mut self, table: TableId, key: &Key, purpose: (Intent, Part)) -> Result<Slot, Stop> {
+        if purpose.0 != Intent::Read && self.attempt.reads_snapshot {
+            return Err(Misuse::ReadOnly.into());
+        }
         self.state.sets.want(table, key, purpose, self.state.spec.execute)
     }
 
@@ -297,7 +315,8 @@ impl<'s> Tx<'s> {
     #[inline(never)]
     pub fn fetch(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
         outline(async move {
-            if self.state.turns.are_taken() && self.follow_others().await? {
+            let follows = self.state.turns.are_taken() && !self.attempt.reads_snapshot;
+            if follows && self.follow_others().await? {
                 return Ok(());
             }
             self.state.protocol.execute(self).await
@@ -466,6 +485,9 @@ impl<'s> Tx<'s> {
     }
 
     pub(crate) async fn try_commit(&mut self) -> Result<(), Stop> {
+        if self.attempt.reads_snapshot && self.state.sets.written > 0 {
+            return Err(Misuse::ReadOnly.into());
+        }
         if self.member_of.is_some() {
             return self.commit_as_member(true).await;
         }
@@ -1011,6 +1033,7 @@ impl Tx<'_> {
             cost: self.lane.cost().since(&self.cost_before),
             phases: if self.state.sample_phases { self.phases } else { Phases::default() },
             stood: self.state.stood.0,
+            reads_snapshot: self.attempt.reads_snapshot,
             stood_at: self.state.stood.1,
             sets: &self.state.sets,
         }

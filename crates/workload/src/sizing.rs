@@ -2,7 +2,7 @@
 
 use remora::floors::index::Sizes;
 use remora::floors::node::{IndexKind, client_bytes};
-use remora::floors::record::layout;
+use remora::floors::record::layout_with_time;
 use remora::protocol::ReadScheme;
 use remora::{Key, OrderedOptions, Record};
 
@@ -40,7 +40,9 @@ impl TableSize {
 
     fn new(rows: u64, key_bytes: usize, value_bytes: usize) -> TableSize {
         let schemes = [ReadScheme::SingleLine, ReadScheme::LineVersions, ReadScheme::Checksum];
-        let layouts = schemes.iter().filter_map(|scheme| layout(key_bytes, value_bytes, *scheme).ok());
+        let with_time = schemes.iter().flat_map(|scheme| [(true, *scheme), (false, *scheme)]);
+        let layouts =
+            with_time.filter_map(|(timed, scheme)| layout_with_time(timed, key_bytes, value_bytes, scheme).ok());
         TableSize { rows, slot_bytes: layouts.map(|layout| layout.slot_bytes).max().unwrap_or(0) }
     }
 }

@@ -232,6 +232,8 @@ pub struct Tpcc {
     scale: Scale,
     room: Room,
     attempts: u32,
+    /// Whether Order-Status and Stock-Level read snapshots.
+    snapshots: bool,
     always_distributed: bool,
     only: Option<Kind>,
     serializable: bool,
@@ -261,7 +263,8 @@ impl Tpcc {
         let serializable = cluster.protocol().is_serializable();
         let oldest = u32::from(scale.customers - scale.undelivered) + 1;
         let oldest = (0..scale.districts()).map(|_| AtomicU32::new(oldest)).collect();
-        Tpcc { tables, scale, room, attempts, always_distributed: false, only: None, serializable, oldest }
+        let snapshots = false;
+        Tpcc { tables, scale, room, attempts, snapshots, always_distributed: false, only: None, serializable, oldest }
     }
 
     /// Returns the size of the database at the beginning.
@@ -274,6 +277,12 @@ impl Tpcc {
     #[must_use]
     pub fn room(&self) -> &Room {
         &self.room
+    }
+
+    /// Returns this workload with snapshots, or without, for Order-Status and Stock-Level.
+    #[must_use]
+    pub fn with_snapshots(self, snapshots: bool) -> Tpcc {
+        Tpcc { snapshots, ..self }
     }
 
     /// Returns this workload with transactions that are given up after `attempts` attempts.
@@ -350,7 +359,9 @@ impl Tpcc {
     }
 
     fn options(&self, kind: Kind) -> TransactionOptions {
-        TransactionOptions::default().label(kind as u16).attempts(self.attempts)
+        let only_reads = matches!(kind, Kind::OrderStatus | Kind::StockLevel);
+        let options = TransactionOptions::default().label(kind as u16).attempts(self.attempts);
+        options.snapshot(self.snapshots && only_reads)
     }
 
     /// Returns the order from which the search for a district's undelivered orders begins.

@@ -311,6 +311,8 @@ pub struct Ycsb {
     mix: Mix,
     draw: Draw,
     attempts: u32,
+    /// Whether transactions that only read read snapshots.
+    snapshots: bool,
     /// Whether the protocol is serializable. Without transactions, a record may seem present or
     /// absent.
     serializable: bool,
@@ -356,7 +358,7 @@ impl Ycsb {
         let (read, other, distribution) = (Kind::Read, Kind::Update, Distribution::Uniform);
         let mix = Mix { read, read_share: 1.0, other, distribution, operations: 1 };
         let (attempts, serializable) = (TransactionOptions::default().attempts, cluster.protocol().is_serializable());
-        Ycsb { table, size, keys, mix, draw, attempts, serializable }
+        Ycsb { table, size, keys, mix, draw, attempts, snapshots: false, serializable }
     }
 
     /// Returns this workload with another mix of transactions.
@@ -366,6 +368,12 @@ impl Ycsb {
         assert!((1..=most).contains(&mix.operations), "a transaction's records are different ones");
         assert!(mix.read != Kind::Scan || self.size.ordered.is_some(), "a hash table has no ranges");
         Ycsb { mix, draw: Draw::new(mix.distribution, self.size.records), ..self }
+    }
+
+    /// Returns this workload with snapshots, or without, for transactions that only read.
+    #[must_use]
+    pub fn with_snapshots(self, snapshots: bool) -> Ycsb {
+        Ycsb { snapshots, ..self }
     }
 
     /// Returns this workload with transactions that are given up after `attempts` attempts.
@@ -449,7 +457,9 @@ impl Ycsb {
         ledger: &mut Done,
     ) -> Outlined<impl Future<Output = Result<(), Error>>> {
         outline(async move {
+            let only_reads = plan.operations().iter().all(|one| matches!(one.kind, Kind::Read | Kind::Scan));
             let options = TransactionOptions::default().label(plan.label()).attempts(self.attempts);
+            let options = options.snapshot(self.snapshots && only_reads);
             // What an attempt reads must be whole, even if the attempt does not commit.
             let seen = Impossible::default();
             let operations = plan.operations();

@@ -71,6 +71,12 @@ pub enum LineError {
     /// The status is none of the three that exist.
     #[error("unknown status {0:?}: expected \"committed\", \"aborted\" or \"unknown\"")]
     UnknownStatus(String),
+    /// The level is none of the two that exist.
+    #[error("unknown level {0:?}: expected \"strict\" or \"snapshot\"")]
+    UnknownLevel(String),
+    /// A transaction that read a snapshot has writes.
+    #[error("a transaction that read a snapshot has writes")]
+    SnapshotWithWrites,
     /// The kind of write is none of the three that exist.
     #[error("column {column}: unknown kind of write {kind:?}: expected \"insert\", \"update\" or \"delete\"")]
     UnknownWriteKind {

@@ -209,6 +209,11 @@ impl HistoryReader {
                     other => return Err(LineError::UnknownStatus(abbreviate(other))),
                 });
             }
+            Field::Level => match scanner.string("a level")? {
+                "strict" => {}
+                "snapshot" => fields.snapshot = true,
+                other => return Err(LineError::UnknownLevel(abbreviate(other))),
+            },
             Field::Reads => fields.reads = self.parse_reads(scanner)?,
             Field::Writes => fields.writes = self.parse_writes(scanner, fields)?,
             Field::Scans => fields.scans = self.parse_scans(scanner)?,
@@ -392,6 +397,9 @@ impl HistoryReader {
         if status != Status::Aborted && fields.write_without_version {
             return Err(LineError::WriteWithoutVersion);
         }
+        if fields.snapshot && fields.writes.len() > 0 {
+            return Err(LineError::SnapshotWithWrites);
+        }
         Ok(TransactionRow {
             id: fields.id,
             worker: fields.worker,
@@ -402,6 +410,7 @@ impl HistoryReader {
             scans: fields.scans,
             place,
             status,
+            snapshot: fields.snapshot,
         })
     }
 
@@ -438,6 +447,7 @@ struct Fields {
     start_ns: u64,
     end_ns: Option<u64>,
     status: Option<Status>,
+    snapshot: bool,
     reads: Span,
     writes: Span,
     scans: Span,
@@ -465,6 +475,7 @@ enum Field {
     StartNs,
     EndNs,
     Status,
+    Level,
     Reads,
     Writes,
     Scans,
@@ -473,12 +484,13 @@ enum Field {
 }
 
 impl Field {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Id,
         Self::Worker,
         Self::StartNs,
         Self::EndNs,
         Self::Status,
+        Self::Level,
         Self::Reads,
         Self::Writes,
         Self::Scans,
@@ -493,6 +505,7 @@ impl Field {
             Self::StartNs => "start_ns",
             Self::EndNs => "end_ns",
             Self::Status => "status",
+            Self::Level => "level",
             Self::Reads => "reads",
             Self::Writes => "writes",
             Self::Scans => "scans",

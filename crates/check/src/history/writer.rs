@@ -34,6 +34,9 @@ pub struct LineHeader {
     pub start_ns: u64,
     /// The outcome of the transaction.
     pub outcome: Outcome,
+    /// Whether the transaction read a snapshot, for which less than strict serializability is
+    /// asked.
+    pub snapshot: bool,
 }
 
 /// A buffer of whole lines of a history, which the caller writes to a file from time to time.
@@ -63,6 +66,9 @@ impl LineBuffer {
         room.put_integer(header.id);
         room.put(b",\"worker\":");
         room.put_integer(header.worker);
+        if header.snapshot {
+            room.put(b",\"level\":\"snapshot\"");
+        }
         room.put(b",\"start_ns\":");
         room.put_integer(header.start_ns);
         match header.outcome {

@@ -24,6 +24,7 @@ pub struct TransactionModel {
     /// The end. It has no meaning for unknown transactions.
     pub end_ns: u64,
     pub status: Status,
+    pub snapshot: bool,
     pub reads: Vec<(Key, Observed)>,
     pub writes: Vec<(Key, Option<u64>, WriteKind)>,
     pub scans: Vec<ScanModel>,
@@ -42,10 +43,16 @@ pub fn committed(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
         start_ns,
         end_ns,
         status: Status::Committed,
+        snapshot: false,
         reads: Vec::new(),
         writes: Vec::new(),
         scans: Vec::new(),
     }
+}
+
+/// Makes a committed transaction that read a snapshot.
+pub fn snapshot(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
+    TransactionModel { snapshot: true, ..committed(id, start_ns, end_ns) }
 }
 
 pub fn aborted(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
@@ -109,7 +116,8 @@ impl TransactionModel {
             Status::Aborted => Outcome::Aborted { end_ns: self.end_ns },
             Status::Unknown => Outcome::Unknown,
         };
-        let mut line = buffer.begin(LineHeader { id: self.id, worker: self.worker, start_ns: self.start_ns, outcome });
+        let TransactionModel { id, worker, start_ns, snapshot, .. } = *self;
+        let mut line = buffer.begin(LineHeader { id, worker, start_ns, outcome, snapshot });
         for ((table, key), observed) in &self.reads {
             match observed {
                 Observed::Present(version) => line.read(table, key, *version),
@@ -164,6 +172,7 @@ impl HistoryModel {
             start_ns: transaction.start_ns(),
             end_ns: transaction.end_ns().unwrap_or(0),
             status: transaction.status(),
+            snapshot: transaction.is_snapshot(),
             reads: transaction.reads().map(|read| (name(read.table, read.key), read.observed)).collect(),
             writes: transaction
                 .writes()

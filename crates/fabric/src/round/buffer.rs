@@ -93,6 +93,9 @@ impl Verb {
     }
 }
 
+/// Fills a round in, from what the round before it has brought.
+pub(crate) type Fill = Box<dyn FnOnce(&RoundBuffer, &mut RoundBuffer)>;
+
 /// Verbs that a new buffer has room for; [`WORDS_AT_FIRST`] is the same for words. A buffer grows
 /// once, to the limits of a round, when a round needs more. Most rounds are far smaller. Thousands
 /// of buffers of the full size would fill the caches of a simulation with unused memory.
@@ -144,6 +147,17 @@ impl RoundBuffer {
         self.background = false;
         self.sent = false;
         self.serial = serial;
+    }
+
+    /// Sets what the FETCH_ADD adds whose answer comes to this place.
+    pub(super) fn set_added(&mut self, answer: u32, added: u64) {
+        for verb in &mut self.verbs {
+            if let Verb::FetchAdd { delta, into, .. } = verb
+                && *into == answer
+            {
+                *delta = added;
+            }
+        }
     }
 
     /// Returns the verbs in the order in which they were added.

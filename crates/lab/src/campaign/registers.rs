@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use remora::floors::node::ReadScheme;
 use remora::floors::txn::Intent;
-use remora::{Cluster, Error, OpenError, Session, Table, TableOptions, TransactionOptions};
+use remora::{Cluster, Error, OpenError, Session, Table, TableOptions, Transaction, TransactionOptions};
 use remora_workload::Prng;
 
 use super::cancel::perhaps_twice;
@@ -44,6 +44,8 @@ pub(crate) struct Registers {
     torn: Cell<u64>,
     /// Whether fetches are dropped from time to time, and repeated.
     cancels: bool,
+    /// Whether transactions can read snapshots.
+    snapshots: bool,
     recent: RefCell<VecDeque<At>>,
 }
 
@@ -87,6 +89,7 @@ impl Registers {
             next: Cell::new(1),
             torn: Cell::new(0),
             cancels,
+            snapshots: cluster.protocol().has_snapshots(),
             recent: RefCell::default(),
         })
     }
@@ -176,22 +179,52 @@ impl Registers {
     /// in between.
     async fn look(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let records = if random.below(2) == 0 { 1 } else { 2 + random.below(7) };
+        if self.snapshots && random.below(2) == 0 {
+            return self.look_at_snapshot(session, random, records).await;
+        }
+        session.transact_with(options(), async |tx| self.read_recent(tx, random, records).await).await
+    }
+
+    /// Reads recent records in a snapshot, together or one after the other.
+    async fn look_at_snapshot(&self, session: &mut Session, random: &mut Prng, records: u64) -> Result<(), Error> {
+        let together = random.below(2) == 0;
         session
-            .transact_with(options(), async |tx| {
+            .transact_with(options().snapshot(true), async |tx| {
+                if !together {
+                    return self.read_recent(tx, random, records).await;
+                }
+                let (mut small, mut large) = (Vec::new(), Vec::new());
                 for _ in 0..records {
-                    let (is_large, key) = {
-                        let recent = self.recent.borrow();
-                        recent[random.below(recent.len() as u64) as usize]
-                    };
-                    self.note(if is_large {
-                        self.large.get(tx, key).await?.map(|value| value.is_whole())
-                    } else {
-                        self.small.get(tx, key).await?.map(|value| value.is_whole())
-                    });
+                    match self.any_recent(random) {
+                        (false, key) => small.push(tx.want(&self.small, key)),
+                        (true, key) => large.push(tx.want(&self.large, key)),
+                    }
+                }
+                perhaps_twice(self.cancels, tx, async |tx| tx.fetch().await).await?;
+                for slot in small {
+                    self.note(slot.get(tx)?.map(Words::is_whole));
+                }
+                for slot in large {
+                    self.note(slot.get(tx)?.map(Words::is_whole));
                 }
                 Ok(())
             })
             .await
+    }
+
+    async fn read_recent(&self, tx: &mut Transaction<'_, '_>, random: &mut Prng, records: u64) -> Result<(), Error> {
+        for _ in 0..records {
+            self.note(match self.any_recent(random) {
+                (true, key) => self.large.get(tx, key).await?.map(|value| value.is_whole()),
+                (false, key) => self.small.get(tx, key).await?.map(|value| value.is_whole()),
+            });
+        }
+        Ok(())
+    }
+
+    fn any_recent(&self, random: &mut Prng) -> At {
+        let recent = self.recent.borrow();
+        recent[random.below(recent.len() as u64) as usize]
     }
 
     /// Reads every record, a few at a time.

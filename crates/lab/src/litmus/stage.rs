@@ -25,7 +25,7 @@ use remora::floors::node::{
     Discipline, Fingerprint, Grows, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, ShardId,
     TableId, TableSpec, clients, identity, metadata, node,
 };
-use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout};
+use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout_with_time};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
     Applier, Inspection, Intent, Limit, Observer, Outcome, RpcHandler, Session, SessionConfig, SharedLocks, Slot, Stop,
@@ -174,8 +174,8 @@ impl Stage {
         while let Some(next) = table.index().slot_behind(slot) {
             let at = primary.address(next).offset as usize / WORD_BYTES;
             let word = |index: usize| region.words()[at + index].load(Ordering::Acquire);
-            // The words are lock, version, meta, key, value.
-            if key(row.key).words() == [word(3)] && word(1) != 0 {
+            // The words are lock, version, meta, perhaps a time, key, value.
+            if key(row.key).words() == [word(table.shape().header_bytes() / WORD_BYTES)] && word(1) != 0 {
                 found = Some(next);
             }
             slot = next + WORD_BYTES as u64;
@@ -204,7 +204,8 @@ impl Stage {
         values: &[u64],
     ) -> impl Fn(u64) -> Row + use<> {
         let name = format!("table {}", self.names.len());
-        let layout = layout(8, 8 * words, scheme).expect("small values");
+        let timed = self.clients[0].1.discipline().is_timed();
+        let layout = layout_with_time(timed, 8, 8 * words, scheme).expect("small values");
         let index = self.clients[0].1.index();
         let sizes = if index == IndexKind::ClusterHash {
             let mut geometry = Geometry::for_rows(1, layout.slot_bytes);
@@ -375,7 +376,7 @@ impl Stage {
             let mut rings: Vec<Private> = self.lanes().map(ring).collect();
             // Recoverers, and members of a batch that look for its outcome, read all of a node.
             if !suspicions.is_empty() || self.coroutines > 1 {
-                // Clients write only tables, and the beginnings of rings.
+                // Clients write only tables, landing clocks, and the beginnings of rings.
                 rings.iter_mut().for_each(|ring| ring.bytes = RING_USED_BYTES);
                 let shards = &self.metadata.shards;
                 let is_last = |next: usize, table| shards.get(next).is_none_or(|next| next.table != table);
@@ -389,6 +390,7 @@ impl Stage {
                     replicas.map(move |replica| (replica.base + from, shard.bytes - from))
                 });
                 let mut used: Vec<_> = rings.iter().map(|ring| (ring.at.offset, ring.bytes)).chain(of_tables).collect();
+                used.push((node::clock_at(at).offset, WORD_BYTES as u64));
                 used.push((NODE_BYTES as u64, 0));
                 used.sort_unstable();
                 let mut from = 0;
@@ -658,6 +660,17 @@ impl Actor {
         said
     }
 
+    /// Reads rows in a snapshot, with at most `attempts` attempts. Returns the first word of each.
+    pub(super) async fn snapshot(&mut self, attempts: u32, rows: &[Row]) -> Said {
+        let options = TransactOptions { attempts, reads_snapshot: true, ..TransactOptions::default() };
+        let read = self.session.transact(options, async |tx| {
+            let slots = rows.iter().map(|row| want(tx, *row)).collect::<Result<Vec<_>, _>>()?;
+            tx.fetch().await?;
+            slots.into_iter().map(|slot| get(tx, slot)).collect::<Result<Vec<_>, _>>().map(Ok::<_, ()>)
+        });
+        answered(read.await).1
+    }
+
     /// Runs a transaction, which may commit together with those of the client's other coroutines.
     /// Notes what it returns beside what observers hear, because both must be true. It ends after
     /// `patience` nanoseconds at the latest.
@@ -820,7 +833,7 @@ impl Scene<'_> {
         let replica = table.shard_replicas(shard).iter().find(|replica| replica.node == NodeId(at)).expect("a replica");
         let at = replica.address(offset).offset as usize / WORD_BYTES;
         let word = |index: usize| region.words()[at + index].load(Ordering::Acquire);
-        (word(1), word(4))
+        (word(1), word(table.shape().header_bytes() / WORD_BYTES + 1))
     }
 
     /// Whether a node's redo rings hold the entry of the transaction with this id.

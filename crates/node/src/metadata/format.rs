@@ -67,7 +67,8 @@ struct RawTable {
     grows: u8,
     head_bytes: u32,
     cell_bytes: u16,
-    more_reserved: [u8; 18],
+    timed: u8,
+    more_reserved: [u8; 17],
     schema: [u8; SCHEMA_BYTES_MAX],
 }
 
@@ -136,6 +137,7 @@ impl Metadata {
                 read_scheme: spec.layout.scheme as u8,
                 head_bytes: spec.layout.cells.map_or(0, |cells| cells.head_bytes),
                 cell_bytes: spec.layout.cells.map_or(0, |cells| cells.cell_bytes),
+                timed: spec.layout.timed.into(),
                 discipline: [
                     spec.discipline.lock,
                     spec.discipline.atomics,
@@ -247,6 +249,7 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
         slot_bytes: raw.slot_bytes,
         scheme: ReadScheme::from_code(raw.read_scheme)?,
         cells: (raw.cell_bytes > 0).then_some(Cells { head_bytes: raw.head_bytes, cell_bytes: raw.cell_bytes }),
+        timed: raw.timed == 1,
     };
     let cells_are_possible = layout.cells.is_none_or(|Cells { head_bytes, cell_bytes }| {
         let (word, cell_bytes) = (WORD_BYTES as u32, u32::from(cell_bytes));
@@ -256,6 +259,7 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
             && layout.value_max.checked_sub(head_bytes).is_some_and(|rest| rest.is_multiple_of(cell_bytes))
     });
     let fits = cells_are_possible
+        && raw.timed <= 1
         && u32::from(raw.shard_first) + u32::from(raw.shard_count) <= shards
         && raw.shard_count > 0
         && usize::from(raw.key_bytes) <= KEY_BYTES_MAX

@@ -115,6 +115,7 @@ pub struct Discipline {
     ///
     /// - 1: the memory node applies redo rings;
     /// - 2: clients install on every replica in place;
+    /// - 5: as 2, and every writer notes the time of its commit in the records;
     /// - 3 and 4: as 2, and every writer publishes its versions in the one version cache by which
     ///   the table's readers validate. With 3 it is the cache of one process, which alone has the
     ///   table; with 4 it is the cache of the cluster.
@@ -144,10 +145,20 @@ impl Discipline {
     /// In-place updates with the version cache of the whole cluster. Preset: `ford-global`.
     pub const IN_PLACE_GLOBAL: Discipline = Discipline { replication: 4, ..Discipline::IN_PLACE };
 
+    /// In-place updates with the times of commits, on which readers of snapshots rely. Preset:
+    /// `remora`. A client that notes no times must not write.
+    pub const IN_PLACE_TIMED: Discipline = Discipline { replication: 5, ..Discipline::IN_PLACE };
+
     /// Whether clients install on every replica in place, and log old values.
     #[must_use]
     pub fn is_in_place(self) -> bool {
-        self == Discipline::IN_PLACE || self.has_version_cache()
+        self == Discipline::IN_PLACE || self.is_timed() || self.has_version_cache()
+    }
+
+    /// Whether records have the times of their commits.
+    #[must_use]
+    pub fn is_timed(self) -> bool {
+        self == Discipline::IN_PLACE_TIMED
     }
 
     /// Whether tables of this discipline have a version cache.
@@ -181,6 +192,7 @@ impl std::fmt::Display for Discipline {
             2 => "replicas in place".to_owned(),
             3 => "replicas in place, versions published in one process".to_owned(),
             4 => "replicas in place, versions published in the cluster".to_owned(),
+            5 => "replicas in place, with times".to_owned(),
             code => name("redo rings", code),
         };
         write!(
@@ -214,6 +226,9 @@ pub struct Layout {
     /// The parts of the value that can be read alone, if there are any. Then the scheme is
     /// [`ReadScheme::Checksum`].
     pub cells: Option<Cells>,
+    /// Whether a slot also has the time of the commit that installed the value. Then the header has
+    /// an extra word for it.
+    pub timed: bool,
 }
 
 impl Layout {

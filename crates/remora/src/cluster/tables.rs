@@ -7,6 +7,7 @@ use std::time::Duration;
 use remora_fabric::{Lane, NodeId, NodeSet};
 use remora_index::Sizes;
 use remora_node::{Discipline, Grows, MemoryError, ReadScheme, SchemaShown, TableEntry, TableSpec, metadata};
+use remora_record::{layout_with_cells, layout_with_time};
 
 use super::handle::Cluster;
 use super::opened::{Wanted, announce_lines};
@@ -108,21 +109,23 @@ impl Cluster {
     ) -> Result<Arc<remora_index::Table>, OpenError> {
         let Schema { ref text, fingerprint, key_bytes, value_bytes } = schema;
         let atomic_line = self.capabilities().atomic_line;
-        let single_line = remora_record::layout(key_bytes, value_bytes, ReadScheme::SingleLine);
+        let timed = self.protocol.discipline().is_timed();
+        let lay_out = |scheme| layout_with_time(timed, key_bytes, value_bytes, scheme);
+        let single_line = lay_out(ReadScheme::SingleLine);
         let layout = match options.read_scheme {
             Some(ReadScheme::SingleLine | ReadScheme::LineVersions) if !atomic_line => {
                 return Err(MemoryError::NeedsAtomicLines.into());
             }
             _ if let Some((head, cell, count)) = options.parts => {
-                remora_record::layout_with_cells(key_bytes, head, cell, count)?
+                layout_with_cells(timed, key_bytes, head, cell, count)?
             }
-            Some(scheme) => remora_record::layout(key_bytes, value_bytes, scheme)?,
+            Some(scheme) => lay_out(scheme)?,
             None => match single_line {
                 Ok(layout) if atomic_line => layout,
                 Err(_) if atomic_line && key_bytes + value_bytes <= LINE_VERSIONS_MAX => {
-                    remora_record::layout(key_bytes, value_bytes, ReadScheme::LineVersions)?
+                    lay_out(ReadScheme::LineVersions)?
                 }
-                _ => remora_record::layout(key_bytes, value_bytes, ReadScheme::Checksum)?,
+                _ => lay_out(ReadScheme::Checksum)?,
             },
         };
         if options.rows == 0 {

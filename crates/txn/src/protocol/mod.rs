@@ -135,7 +135,7 @@ protocols! {
     occ: Occ(Primitives) [FARM, FASST, DRTM_R, DRTM_H],
     /// FORD: one-sided transactions that update every replica in place and commit in two round
     /// trips: `ford` and its variants.
-    ford: Ford(Ford) [FORD, FORD_LEAN, FORD_LOCAL, FORD_GLOBAL],
+    ford: Ford(Ford) [FORD, FORD_LEAN, FORD_LOCAL, FORD_GLOBAL, REMORA],
     /// Two-phase locking with shared and exclusive locks, which aborts where it would have to wait.
     no_wait: NoWait(NoWait) [NO_WAIT],
     /// Bare rounds, which are **no transactions**. They are the bound that the protocols are
@@ -198,6 +198,12 @@ impl Protocol {
     #[must_use]
     pub fn is_serializable(self) -> bool {
         self.spec().is_serializable
+    }
+
+    /// Returns whether transactions of this protocol can read snapshots.
+    #[must_use]
+    pub fn has_snapshots(self) -> bool {
+        self.discipline().is_timed()
     }
 
     /// Returns whether this protocol may run on tables of a discipline.

@@ -50,10 +50,11 @@
 //! tests check them: rule 1 `ford-forward-by-any`, `ford-forward-by-header` and `ford-cut-line`,
 //! rule 3 `ford-data-before-log` and `ford-torn-entry`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use remora_fabric::{Address, LINE_BYTES, Lane, WORD_BYTES};
+use remora_fabric::{Address, LINE_BYTES, Lane, NodeId, WORD_BYTES};
 use remora_index::fstore::Geometry;
+use remora_node::node::clock_at;
 use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UNDO_WINDOW, UndoEntry};
 use remora_node::{IndexKind, MemoryError, Metadata, Replica, TableSpec, node};
 use remora_record::{FetchedRecord, LockWord, RecordShape, Swap, Version, structural};
@@ -146,7 +147,10 @@ pub(super) async fn repair(
         }
         // A transaction that ended with a lean release may have backups that are not visible yet.
         let lean = log::undo_kind(&undo.entry).lean;
-        if decision != Decision::Ended || lean {
+        if decision == Decision::Forward && records.iter().any(|record| record.shape.is_timed()) {
+            let time = time_of(lane, &undo, &records, rings).await?;
+            settle(lane, &records, time).await?;
+        } else if decision != Decision::Ended || lean {
             show(lane, &records, decision, lean).await?;
         }
         if !mutant!(FreeAfterUnlock) {
@@ -296,7 +300,7 @@ async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Deci
             let mut image = lane.execute(round).await?.words(read).to_vec();
             let (found, _) = Version::from_bits(image[0]);
             image[0] = found.to_bits();
-            let whole = log::image_checksum(&image) == record.checksum || mutant!(ForwardByHeader);
+            let whole = record.shape.content_checksum(&image) == record.checksum || mutant!(ForwardByHeader);
             let is_new = found == record.version && whole;
             // After a lean release, entries are not freed, and the next writer may be writing the
             // record now. The READ may have seen the first line before that writer wrote it. A
@@ -428,6 +432,71 @@ async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>], decision: Decision
             decision != Decision::Undo || done.swapped(freed) || was_free || mutant!(),
             "in_place 5: the dead client has every record locked until the recoverer unlocks"
         );
+    }
+    Ok(())
+}
+
+/// Returns the time of a commit that is rolled forward. Raises the clocks of all nodes to it,
+/// before anything is freed (`landing.rs`, invariant 6).
+async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring]) -> Result<u64, MemoryError> {
+    let mut time = 0;
+    for record in records.iter().filter(|record| record.shape.is_timed()) {
+        for replica in record.replicas {
+            let mut round = lane.round();
+            let read = round.read(replica.address(record.offset), record.shape.record_bytes());
+            let done = lane.execute(round).await?;
+            let found = FetchedRecord::new(done.words(read), &record.shape).check_in_place();
+            if let Some(found) = found.ok().filter(|found| found.version() == record.version) {
+                debug_assert!(
+                    time == 0 || time == found.time() || mutant!(),
+                    "landing 5: a commit has one time at all replicas"
+                );
+                time = found.time();
+            }
+        }
+    }
+    let nodes: BTreeSet<NodeId> = rings.iter().map(|ring| ring.node).collect();
+    let mut drawn = Vec::new();
+    for node in nodes {
+        let mut round = lane.round();
+        let draw = round.fetch_add(clock_at(node), 1);
+        drawn.push((node, lane.execute(round).await?.added(draw) + 1));
+    }
+    if time == 0 {
+        let bound = log::undo_kind(&undo.entry).bound.unwrap_or(1);
+        let draws = drawn.iter().map(|(_, value)| *value).filter(|_| !mutant!(RecoverUndrawn));
+        time = draws.max().unwrap_or(0).max(bound);
+    }
+    for (node, mut value) in drawn {
+        while value < time {
+            let mut round = lane.round();
+            let raise = round.compare_swap(clock_at(node), value, time);
+            let done = lane.execute(round).await?;
+            value = if done.swapped(raise) { time } else { done.previous(raise) };
+        }
+    }
+    Ok(time)
+}
+
+/// Makes every replica of a commit visible, with the commit's time.
+async fn settle(lane: &Lane, records: &[Record<'_>], time: u64) -> Result<(), MemoryError> {
+    for record in records {
+        let mut round = lane.round();
+        let read = round.read(record.image(&record.replicas[0]), record.before.len() * WORD_BYTES);
+        let mut image = lane.execute(round).await?.words(read).to_vec();
+        image[0] = record.version.to_bits();
+        for replica in record.replicas {
+            let mut round = lane.round();
+            if record.shape.is_timed() {
+                record.shape.settle(&mut image, time);
+                for (at, words) in record.shape.settled(&image) {
+                    round.write_words(replica.address(record.offset + at), words);
+                }
+            } else {
+                round.write_words(record.image(replica), &image[..1]);
+            }
+            lane.execute(round).await?;
+        }
     }
     Ok(())
 }

@@ -110,8 +110,9 @@ fn search_bucket(
     let entry = arena.len();
     let header = table.structural().validated(words).map_or(Version::default(), |header| header.version);
     arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket, header.to_bits()]);
-    let mut unreadable = None;
-    let mut found = None;
+    let (mut unreadable, mut found) = (None, None);
+    // If the key is absent, no commit that has changed its chain is later.
+    let mut latest = 0;
     for (slot, fetched) in fstore.slots(words, table.shape()).enumerate() {
         let record = match check(fetched) {
             Ok(record) => record,
@@ -125,6 +126,7 @@ fn search_bucket(
             found = Some((slot as u64, record));
             break;
         }
+        latest = latest.max(record.time());
         arena.extend([record.version().to_bits(), u64::from(!record.is_present() && record.lock().is_free())]);
     }
     match (found, unreadable) {
@@ -154,7 +156,7 @@ fn search_bucket(
             arena.truncate(entry);
             return Ok(unstable(why));
         }
-        (None, None) => {}
+        (None, None) => item.time = item.time.max(latest),
     }
     item.chain = entry as u32 + 1;
     item.hops += 1;

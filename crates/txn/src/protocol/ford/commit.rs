@@ -12,7 +12,7 @@ use crate::error::{Limit, Stop};
 use crate::limits::LOG_NODES_MAX;
 use crate::log::{self, UndoKind, UndoRecord};
 use crate::protocol::nodes;
-use crate::sets::{Change, Item, Sets};
+use crate::sets::{Change, Item, Lock, Sets};
 use crate::state::Needed;
 use crate::tx::Tx;
 
@@ -39,9 +39,11 @@ pub(super) struct UndoEntry {
     participants: u64,
     backups: u64,
     pub(super) words: usize,
+    /// In timed tables: the smallest time that the commit may have.
+    pub(super) bound: Option<u64>,
 }
 
-pub(super) fn prepare_entry(tx: &mut Tx<'_>) -> Result<UndoEntry, Stop> {
+pub(super) fn prepare_entry(tx: &mut Tx<'_>, ford: Ford) -> Result<UndoEntry, Stop> {
     let sets = &mut tx.state.sets;
     sets.encode_images();
     let (mut participants, mut backups) = (0u64, 0u64);
@@ -54,12 +56,13 @@ pub(super) fn prepare_entry(tx: &mut Tx<'_>) -> Result<UndoEntry, Stop> {
     if participants.count_ones() as usize > LOG_NODES_MAX {
         return Err(Limit::LogNodes { nodes: participants.count_ones() }.into());
     }
-    let words = entry_words(sets, is_logged);
+    let bound = ford.timed.then(|| sets.time_bound());
+    let words = entry_words(sets, bound, is_logged);
     if words > FRAME_BYTES_MAX / 8 {
         return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
     }
     tx.undo_words = words;
-    Ok(UndoEntry { participants, backups, words })
+    Ok(UndoEntry { participants, backups, words, bound })
 }
 
 /// Returns whether this transaction has kept, for every written slot, what the slot held under its
@@ -91,10 +94,10 @@ fn is_logged(item: &Item) -> bool {
 }
 
 /// Returns the length of the frame of an undo entry of some records, in words.
-fn entry_words(sets: &Sets, logged: impl Fn(&Item) -> bool) -> usize {
+fn entry_words(sets: &Sets, bound: Option<u64>, logged: impl Fn(&Item) -> bool) -> usize {
     let logged = sets.items.iter().filter(|item| logged(item));
     let records: usize = logged.map(|item| log::RECORD_WORDS + sets.shape(item).image_words()).sum();
-    FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + records
+    FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + bound.map_or(0, |_| log::BOUND_WORDS) + records
 }
 
 /// Returns this lane's ring at a node.
@@ -118,6 +121,10 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
     );
     debug_assert!(undo_is_whole(tx), "ford 3: the undo entry has what every written slot held under its lock");
     debug_assert!(
+        entry.bound.is_none_or(|bound| bound >= tx.state.sets.time_bound()) || mutant!(),
+        "landing 3: the time of a commit is above the times of all that it has read or replaces"
+    );
+    debug_assert!(
         inserts_change_headers(&tx.state.sets),
         "fstore 1: an insert locks the header of its chain, and changes the header's version"
     );
@@ -139,8 +146,16 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
     tx.locking = false;
     tx.logging = Some(posted);
     while let Some(posted) = &mut tx.logging {
-        let outcome = posted.await.map(|_| ());
+        let outcome = posted.await;
         tx.logging = None;
+        let outcome = outcome.map(|done| {
+            // The draws are in the last round.
+            match entry.bound.filter(|_| tx.unsent.is_empty()) {
+                Some(bound) if tx.time == 0 => tx.time = tx.state.clocks.drawn(&done, bound),
+                Some(_) => tx.state.clocks.raised(&done, tx.time),
+                None => {}
+            }
+        });
         if let Err(error) = outcome {
             tracing::warn!(id = %tx.id, %error, "the answer to a commit was lost: the outcome is unknown");
             tx.unsent.clear();
@@ -151,6 +166,12 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
         if !tx.unsent.is_empty() {
             let next = tx.unsent.remove(0);
             tx.logging = Some(tx.lane.execute(next));
+        } else if ford.timed && !mutant!(GuardUnraised) {
+            // Almost always a guard's clock is there already, or one round brings it there.
+            let mut round = tx.lane.round();
+            if tx.state.clocks.raise_guards(&mut round, tx.time) {
+                tx.logging = Some(tx.lane.execute(round));
+            }
         }
     }
     Ok(())
@@ -161,12 +182,14 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
 fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
     let lane = tx.lane;
     let mut round = lane.round();
-    let sets = &tx.state.sets;
-    let written = || sets.items.iter().filter(|item| item.is_written());
-
     if !mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }
+    if ford.timed && mutant!(DrawBeforeData) {
+        draw(tx, &mut round, entry);
+    }
+    let sets = &tx.state.sets;
+    let written = || sets.items.iter().filter(|item| item.is_written());
     let mut rounds: Vec<Round<'s>> = Vec::new();
     // The replicas that are written together, by their number: all of them, or backups before
     // primaries.
@@ -212,6 +235,14 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     if mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }
+    if ford.timed && !mutant!(DrawBeforeData) {
+        let guards = guard_nodes(&tx.state.sets);
+        let draws = nodes(entry.participants | guards).count();
+        if !round.has_room(draws, 8 * draws) {
+            rounds.push(std::mem::replace(&mut round, lane.round()));
+        }
+        draw(tx, &mut round, entry);
+    }
     if rounds.is_empty() {
         return round;
     }
@@ -219,6 +250,22 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     let first = rounds.remove(0);
     tx.unsent = rounds;
     first
+}
+
+/// Returns the nodes that have locks of records which the transaction has only read, a bit each.
+fn guard_nodes(sets: &Sets) -> u64 {
+    let is_guarded = |item: &&Item| item.lock == Lock::Held && !item.is_written();
+    sets.items.iter().filter(is_guarded).fold(0, |at, item| at | 1 << item.address.node.0)
+}
+
+/// Draws at each node that the commit writes, behind its data there, and at each node that has the
+/// lock of a record which the transaction has only read.
+fn draw(tx: &mut Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry) {
+    let guards = guard_nodes(&tx.state.sets);
+    tx.state.clocks.draws.clear();
+    for node in nodes(entry.participants | guards) {
+        tx.state.clocks.draw(round, node, guards >> node.0 & 1 == 1);
+    }
 }
 
 /// Adds the WRITE of the undo entry to every participant.
@@ -230,7 +277,7 @@ pub(super) fn write_entry(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry,
                 sets.table(item.table).replicas(item.location.pointer).iter().any(|replica| replica.node == node)
             };
             let logged = |item: &Item| is_logged(item) && is_there(item);
-            let own = UndoEntry { words: entry_words(sets, logged), ..*entry };
+            let own = UndoEntry { words: entry_words(sets, entry.bound, logged), ..*entry };
             write_entry_of(tx, round, &own, lean, 1 << node.0, logged);
         }
         return;
@@ -257,12 +304,12 @@ fn write_entry_of(
     let records = sets.items.iter().filter(|item| logged(item)).map(|item| UndoRecord {
         pointer: item.location.pointer,
         version: item.installs().to_bits(),
-        checksum: log::image_checksum(sets.image(item)),
+        checksum: sets.shape(item).content_checksum(sets.image(item)),
         before: item.before(&sets.arena),
     });
     let staged = round.stage_words(words);
     let frame = round.staged_mut(staged);
-    let kind = UndoKind { lap: tx.state.undo.lap, lean };
+    let kind = UndoKind { lap: tx.state.undo.lap, lean, bound: entry.bound };
     log::encode_undo(&mut frame[2..words - 1], [tx.state.epoch, entry.participants], kind, records);
     ring::seal_undo(frame, tx.id.to_bits());
     let reach = tx.state.undo.reach_with(words);

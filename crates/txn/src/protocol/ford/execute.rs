@@ -1,7 +1,7 @@
 //! The execution of FORD: one round trip reads the records that a transaction has named, and locks
 //! the ones that it will write.
 
-use remora_fabric::{Address, Completed, Round, probes};
+use remora_fabric::{Address, Completed, NodeId, Round, probes};
 use remora_index::{BucketRef, Location};
 use remora_node::Replica;
 use remora_record::{FetchedRecord, LockWord, StableRecord, Swap, Version};
@@ -11,7 +11,7 @@ use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
 use crate::limits::LOOKUP_ATTEMPTS;
-use crate::sets::{Fetch, Intent, Lock, Part, Sets, head, registered, shape};
+use crate::sets::{Fetch, Intent, Item, Lock, Part, Sets, head, registered, shape};
 use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
 
@@ -56,7 +56,7 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
 }
 
 /// Adds the next step of every item to the round, as far as the round has room.
-fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
+pub(super) fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
     let mut index = tx.state.sets.fetched;
     // The loop adds structural records at the end of the items when they are needed.
     while index < tx.state.sets.items.len() {
@@ -80,6 +80,7 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
     if !round.has_room(2, bytes + 4 * 8) {
         return false;
     }
+    let in_snapshot = tx.attempt.reads_snapshot;
     let inserts = item.intent == Intent::Insert;
     if inserts && bucket == item.home && !mutant!(InsertBesideLocked) {
         let offset = table.fstore().map_or(0, |fstore| fstore.buckets.at(bucket.bucket));
@@ -93,10 +94,13 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
     }
     let sets = &tx.state.sets;
     let replicas = sets.table(item.table).shard_replicas(bucket.shard);
-    let at_primary = inserts || !ford.backup_reads || sets.items.len() == 1;
+    let at_primary = inserts || !ford.backup_reads || sets.items.len() == 1 && !in_snapshot;
     let replica = if at_primary { 0 } else { lightest(&tx.state.load, replicas) };
     let from = Address { node: replicas[replica].node, region: replicas[replica].region, ..at };
     let from = Address { offset: from.offset - replicas[0].base + replicas[replica].base, ..from };
+    if in_snapshot {
+        claim(tx, round, from.node);
+    }
     tx.state.sets.items[index].read = round.read(from, bytes);
     tx.state.sets.items[index].at_primary = replica == 0;
     tx.state.count(from.node, bytes);
@@ -112,22 +116,38 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
         return false;
     }
     let vacant = matches!(item.fetch, Fetch::Place(_));
-    let writes = vacant || item.structural || ford.hitchhike && matches!(item.intent, Intent::Update | Intent::Delete);
+    let in_snapshot = tx.attempt.reads_snapshot;
+    let is_written = |item: &Item| item.intent != Intent::Read;
+    let guards = ford.timed && !in_snapshot && !mutant!(GuardByValidation) && sets.items.iter().any(is_written);
+    let writes = vacant || item.structural || ford.hitchhike && (is_written(&item) || guards);
     let mut from = item.address;
     if writes {
         lock(tx, round, index);
-    } else if ford.backup_reads && sets.items.len() > 1 {
+    } else if ford.backup_reads && (sets.items.len() > 1 || in_snapshot) {
         // If this is the transaction's only record, a read at the primary needs no validation. A
         // read at a backup would need one.
         let replicas = sets.table(item.table).replicas(item.location.pointer);
         from = replicas[lightest(&tx.state.load, replicas)].address(item.location.pointer.offset());
     }
     // The READ follows the CAS, and CAS then READ is an ordered pair. So it brings the record as it
-    // is under the lock.
+    // is under the lock. It also follows the claim of a snapshot.
+    if in_snapshot && !mutant!(ClaimBehindRead) {
+        claim(tx, round, from.node);
+    }
     tx.state.sets.items[index].read = round.read(from, bytes);
+    if in_snapshot && mutant!(ClaimBehindRead) {
+        claim(tx, round, from.node);
+    }
     tx.state.sets.items[index].at_primary = from == item.address;
     tx.state.count(from.node, bytes);
     true
+}
+
+/// Adds the claim of a node's clock, for a transaction that reads a snapshot, before its first READ
+/// there.
+fn claim(tx: &mut Tx<'_>, round: &mut Round<'_>, node: NodeId) {
+    let from = tx.snapshot.unwrap_or(tx.state.clocks.from);
+    tx.state.clocks.claim(round, node, from);
 }
 
 /// Adds the CAS that locks an item's record, unless it is locked already.
@@ -188,7 +208,7 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
 
 /// Takes a record that has arrived. Keeps it if it is whole, visible, and the record of the item's
 /// key.
-fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcome, Stop> {
+pub(super) fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcome, Stop> {
     let released = tx.state.released.holder;
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
@@ -246,15 +266,20 @@ fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
     if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Outcome::Done) }
 }
 
-/// Locks the records that are written although they were only named to be read. Sees in the same
-/// round trip whether each of them is still as it was read.
-pub(super) async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
+/// Locks the records that are written although they were only named to be read, and, if
+/// `guards_reads`, records that are only read. Sees in the same round trip whether each of them is
+/// still as it was read. For an absent key, that is the header of its chain ([`name_headers`]).
+pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(), Stop> {
+    let needs = |item: &Item| {
+        let is_read = matches!(item.fetch, Fetch::Here);
+        item.lock == Lock::No && (item.is_written() || guards_reads && is_read)
+    };
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let (first, mut round) = (next, tx.lane.round());
         while next < tx.state.sets.items.len() {
             let item = tx.state.sets.items[next];
-            if item.is_written() && item.lock == Lock::No {
+            if needs(&item) {
                 let bytes = tx.state.sets.shape(&item).record_bytes();
                 if !round.has_room(2, bytes + 4 * 8) {
                     break;
@@ -274,12 +299,31 @@ pub(super) async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
             if !std::mem::take(&mut item.asked) {
                 continue;
             }
+            if item.structural && !item.is_written() {
+                continue; // what it has is validated with its chain
+            }
             let record = check(FetchedRecord::new(done.words(item.read), shape(tables, item)));
             let unchanged =
                 |record: &StableRecord<'_>| record.version() == item.version || mutant!(LockWithoutValidation);
             let Some(record) = record.ok().filter(unchanged) else { return Err(Abort::Changed.into()) };
-            item.keep_before(arena, &record);
+            if item.is_written() {
+                item.keep_before(arena, &record);
+            }
         }
     }
     Ok(())
+}
+
+/// Makes items of the headers of the chains in which absent keys would be.
+pub(super) fn name_headers(sets: &mut Sets) {
+    for index in 0..sets.items.len() {
+        let item = sets.items[index];
+        let header = sets.table(item.table).fstore().map(|fstore| fstore.buckets.at(item.home.bucket));
+        let Some(header) = header.filter(|_| matches!(item.fetch, Fetch::Absent) && !item.structural) else { continue };
+        let known = sets.items.len();
+        let header = sets.structural(item.table, item.home.shard, header);
+        if header == known {
+            sets.items[header].fetch = Fetch::Here;
+        }
+    }
 }

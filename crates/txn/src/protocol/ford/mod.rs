@@ -121,6 +121,7 @@ mod chain;
 mod commit;
 mod execute;
 mod release;
+mod snapshot;
 mod validate;
 mod words;
 
@@ -128,7 +129,7 @@ use remora_fabric::{Execute, probes};
 use remora_node::{Discipline, IndexKind};
 
 use commit::{prepare_entry, touch_chains, write_entry, write_replicas};
-use execute::{execute, lock_rest};
+use execute::{execute, lock_rest, name_headers};
 use release::{Release, release};
 use validate::{consult, validate, validate_read_only};
 
@@ -151,6 +152,8 @@ impl Protocol {
     /// FORD with localized validation, by one version cache that all clients of the cluster ask
     /// (`ford-global`).
     pub const FORD_GLOBAL: Protocol = Protocol::Ford(Ford::GLOBAL);
+    /// FORD with landing clocks, so that transactions can read snapshots (`remora`).
+    pub const REMORA: Protocol = Protocol::Ford(Ford::TIMED);
 }
 
 /// The mechanisms of FORD, each of which can be on or off. By default ([`Ford::WHOLE`]) all are on
@@ -178,6 +181,9 @@ pub struct Ford {
     pub lean: bool,
     /// How records that are only read are validated.
     pub validation: Validation,
+    /// Whether commits draw their times from landing clocks (`landing.rs`), so that transactions
+    /// can read snapshots. Records that such a commit has only read are locked, and not validated.
+    pub timed: bool,
     /// Whether the commit and the release are the corrected ones of this module. If not, these are
     /// **no transactions**, but the verbs of the text's protocol, to measure what the corrections
     /// cost. An atomic before the data makes each replica invisible. One WRITE makes the replica
@@ -196,6 +202,7 @@ impl Ford {
         selective_flush: true,
         lean: false,
         validation: Validation::Remote,
+        timed: false,
         corrections: true,
     };
     /// FORD with the lean release.
@@ -204,6 +211,8 @@ impl Ford {
     pub const LOCAL: Ford = Ford { validation: Validation::Local, ..Ford::WHOLE };
     /// FORD with localized validation, by the version cache of the cluster.
     pub const GLOBAL: Ford = Ford { validation: Validation::Global, ..Ford::WHOLE };
+    /// FORD with landing clocks.
+    pub const TIMED: Ford = Ford { timed: true, ..Ford::WHOLE };
     /// The names of the mechanisms that [`Ford::disable`] can turn off.
     pub const MECHANISMS: [&'static str; 7] = [
         "hitchhike",
@@ -239,11 +248,12 @@ impl Steps for Ford {
             (Validation::Local, _) => ("ford-local", Discipline::IN_PLACE_LOCAL),
             (Validation::Global, _) => ("ford-global", Discipline::IN_PLACE_GLOBAL),
             (Validation::Remote, true) => ("ford-lean", Discipline::IN_PLACE),
+            (Validation::Remote, false) if self.timed => ("remora", Discipline::IN_PLACE_TIMED),
             (Validation::Remote, false) => ("ford", Discipline::IN_PLACE),
         };
         ProtocolSpec {
             // Records that no version cache vouches for are validated at their primaries.
-            accepts: &[Discipline::IN_PLACE],
+            accepts: if self.timed { &[] } else { &[Discipline::IN_PLACE] },
             index: IndexKind::FStore,
             execute: FirstRead::OneSided { cached: self.address_cache },
             validation: self.validation,
@@ -255,6 +265,9 @@ impl Steps for Ford {
 
     async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
         tx.skip_what_is_here();
+        if tx.attempt.reads_snapshot {
+            return snapshot::execute(tx, self).await;
+        }
         execute(tx, self).await
     }
 
@@ -265,9 +278,13 @@ impl Steps for Ford {
         if !mutant!(InsertLeavesHeader) {
             touch_chains(tx);
         }
-        let entry = prepare_entry(tx)?;
+        let mut entry = prepare_entry(tx, self)?;
+        let guards = self.timed && !mutant!(GuardByValidation);
+        if guards {
+            name_headers(&mut tx.state.sets);
+        }
         let released = &tx.state.released;
-        let inherits = |item: &Item| item.is_written() && released.holds_back(tx.lane, item.address);
+        let inherits = |item: &Item| (item.is_written() || guards) && released.holds_back(tx.lane, item.address);
         tx.heir |= tx.state.sets.items.iter().any(inherits);
         if !mutant!(HeirWritesEarly) {
             tx.inherit().await?;
@@ -286,9 +303,9 @@ impl Steps for Ford {
         }
         if mutant!(ValidateWithLocks) {
             validate(tx, true).await?;
-            lock_rest(tx).await?;
+            lock_rest(tx, guards).await?;
         } else {
-            lock_rest(tx).await?;
+            lock_rest(tx, guards).await?;
             let publish = !mutant!(PublishBehindValidation) && !mutant!(PublishBehindCommit);
             consult(tx, self.validation, publish, true).await?;
             if !mutant!(ValidateAfterCommit) {
@@ -301,6 +318,7 @@ impl Steps for Ford {
         tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();
+        entry.bound = entry.bound.map(|_| tx.state.sets.time_bound());
         write_replicas(tx, &entry, self).await?;
         if mutant!(ValidateAfterCommit) {
             validate(tx, true).await?;
@@ -320,7 +338,7 @@ impl Steps for Ford {
 
     fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
         let mut rounds = std::mem::take(&mut tx.unsent);
-        rounds.extend(Release::of(tx, self).rounds());
+        rounds.extend(Release::left(tx, self).rounds());
         tx.state.undo_written(tx.undo_words, Needed::Meanwhile);
         log.then_post_all(rounds);
     }

@@ -1,12 +1,17 @@
 //! The release of FORD: the client makes the replicas visible, frees the log entries, and then
 //! frees the locks.
 
-use remora_fabric::{Execute, Round};
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+use remora_fabric::{AddHandle, Execute, NodeId, Round, Staged};
+use remora_node::node::clock_at;
 use remora_node::ring::{self};
-use remora_record::{Swap, Version};
+use remora_record::{RecordShape, Swap, Version};
 
 use super::Ford;
 use super::commit::undo_at;
+use crate::landing::{CommitTime, Draw, Drawn};
 use crate::protocol::{Acknowledged, nodes};
 use crate::sets::{Change, Lock};
 use crate::state::Needed;
@@ -17,7 +22,7 @@ use crate::tx::Tx;
 /// locks.
 pub(super) async fn release(tx: &mut Tx<'_>, ford: Ford) {
     let lane = tx.lane;
-    let release = Release::of(tx, ford);
+    let release = Release::of(tx, ford, CommitTime::Known(tx.time));
     // If a release has many rounds, the round that frees the entry may come after the next commit.
     let needed = if release.full.is_empty() { Needed::No } else { Needed::Meanwhile };
     tx.state.undo_written(tx.undo_words, needed);
@@ -26,7 +31,7 @@ pub(super) async fn release(tx: &mut Tx<'_>, ford: Ford) {
     if mutant!(UnlockFirst) {
         return release.rounds().for_each(|round| lane.post(round));
     }
-    if ford.background_release {
+    if ford.background_release || ford.timed {
         let unlock = lane.post_all(release.rounds());
         return tx.state.released.by(unlock);
     }
@@ -75,12 +80,65 @@ pub(super) struct Release<'s> {
     unlocks: Round<'s>,
 }
 
+/// What a round of a release lacks until the time of the commit is known.
+#[derive(Default)]
+struct Unsettled {
+    /// Images, and where the words that settle them are staged.
+    images: Vec<(Staged, RecordShape, Vec<u64>)>,
+    /// FETCH_ADDs that raise the clocks of these nodes.
+    raises: Vec<(AddHandle, NodeId)>,
+}
+
+impl Unsettled {
+    /// Has the round filled in when the time is known, if it lacks anything.
+    fn fill(&mut self, round: &mut Round<'_>, time: &CommitTime) {
+        let Unsettled { images, raises } = std::mem::take(self);
+        let CommitTime::Drawn(drawn) = time else { return };
+        let drawn = drawn.clone();
+        round.fill_later(move |answers, round| {
+            let (time, draws) = drawn.time(answers);
+            for (staged, shape, mut image) in images {
+                shape.settle(&mut image, *time);
+                let [(_, words), _] = shape.settled(&image);
+                round.staged_mut(staged).copy_from_slice(words);
+            }
+            for (raise, node) in raises {
+                let draw = draws.iter().find(|draw| draw.node == node);
+                round.set_added(raise, draw.map_or(0, |draw| draw.lacks(*time)));
+            }
+        });
+    }
+}
+
+/// Raises the clocks of the nodes that guard what the commit has only read, if the program does not
+/// await that. Only here a FETCH_ADD does it, which may overshoot.
+fn raise(draws: &[Draw], round: &mut Round<'_>, time: &CommitTime, unsettled: &mut Unsettled) {
+    for draw in draws.iter().filter(|draw| draw.guards) {
+        match time {
+            CommitTime::Known(time) if draw.lacks(*time) == 0 => {}
+            CommitTime::Known(time) => _ = round.fetch_add(clock_at(draw.node), draw.lacks(*time)),
+            CommitTime::Drawn(_) => unsettled.raises.push((round.fetch_add(clock_at(draw.node), 0), draw.node)),
+        }
+    }
+}
+
 impl<'s> Release<'s> {
     pub(super) fn rounds(self) -> impl Iterator<Item = Round<'s>> {
         self.full.into_iter().chain([self.shown]).chain(self.full_unlocks).chain([self.unlocks])
     }
 
-    pub(super) fn of(tx: &mut Tx<'s>, ford: Ford) -> Release<'s> {
+    /// Makes the release of a commit whose answers the program does not await any more. It follows
+    /// the commit's last round in the background. Only then the commit's time is known.
+    pub(super) fn left(tx: &mut Tx<'s>, ford: Ford) -> Release<'s> {
+        if !ford.timed || tx.time > 0 {
+            return Release::of(tx, ford, CommitTime::Known(tx.time));
+        }
+        let (draws, bound) = (tx.state.clocks.draws.clone(), tx.state.sets.time_bound());
+        let drawn = Drawn { draws, bound, known: OnceCell::new() };
+        Release::of(tx, ford, CommitTime::Drawn(Rc::new(drawn)))
+    }
+
+    fn of(tx: &mut Tx<'s>, ford: Ford, time: CommitTime) -> Release<'s> {
         debug_assert!(
             !tx.locking && tx.logging.is_none() && (tx.unsent.is_empty() || mutant!(CommitBeforeLog)),
             "ford 4: every replica has acknowledged its chain before the client shows any"
@@ -92,6 +150,10 @@ impl<'s> Release<'s> {
         let (lane, me) = (tx.lane, tx.id.lock());
         let Ford { corrections, lean, .. } = ford;
         let (mut full, mut shown) = (Vec::new(), lane.round());
+        if let CommitTime::Known(time) = time {
+            tx.state.sets.settle(time);
+        }
+        let mut unsettled = Unsettled::default();
         let sets = &tx.state.sets;
         let free_entries = |round: &mut Round<'_>, at: u64| {
             let free = round.stage_words(1);
@@ -112,11 +174,22 @@ impl<'s> Release<'s> {
                 Change::No | Change::Update => {}
             }
             let replicas = table.replicas(item.location.pointer);
-            if !shown.has_room(replicas.len() + 1, 8 + 16 * replicas.len()) {
+            if !shown.has_room(2 * replicas.len() + 1, 32 + 16 * replicas.len()) {
+                unsettled.fill(&mut shown, &time);
                 full.push(std::mem::replace(&mut shown, lane.round()));
             }
             let version = item.installs().to_bits();
             let shape = sets.shape(item);
+            if shape.is_timed() {
+                let [(at, words), _] = shape.settled(sets.image(item));
+                let staged = shown.stage_words(words.len());
+                shown.staged_mut(staged).copy_from_slice(words);
+                let offset = item.location.pointer.offset() + at;
+                replicas.iter().for_each(|replica| shown.write_staged(replica.address(offset), staged));
+                if let CommitTime::Drawn(_) = time {
+                    unsettled.images.push((staged, *shape, sets.image(item).to_vec()));
+                }
+            }
             let (word, at) = if corrections { (version, shape.image_at()) } else { (me.freed().to_bits(), 0) };
             let staged = shown.stage_words(1);
             shown.staged_mut(staged)[0] = word;
@@ -133,7 +206,20 @@ impl<'s> Release<'s> {
         if lean {
             return Release::lean(tx, full, shown);
         }
-        if !shown.has_room(participants.count_ones() as usize, 8) {
+        // The clocks have reached the time before the entry is freed (`landing.rs`, 4 and 6).
+        let draws = &tx.state.clocks.draws;
+        let is_behind = |draw: &Draw| draw.guards && time.get().is_none_or(|time| draw.lacks(time) > 0);
+        let behind = if ford.timed { draws.iter().filter(|draw| is_behind(draw)).count() } else { 0 };
+        let raises = behind > 0 && !mutant!(GuardUnraised);
+        if raises {
+            if !shown.has_room(behind, 16 * behind) {
+                unsettled.fill(&mut shown, &time);
+                full.push(std::mem::replace(&mut shown, lane.round()));
+            }
+            raise(draws, &mut shown, &time, &mut unsettled);
+        }
+        unsettled.fill(&mut shown, &time);
+        if raises || !shown.has_room(participants.count_ones() as usize, 8) {
             full.push(std::mem::replace(&mut shown, lane.round()));
         }
         if !mutant!(KeepEntries) {

@@ -11,6 +11,7 @@ use super::Ford;
 use super::chain::{chain_of, link};
 use super::words::is_nobodys;
 use crate::error::{Abort, Limit, Stop};
+use crate::limits::READ_ATTEMPTS;
 use crate::protocol::Check;
 use crate::protocol::spec::Validation;
 use crate::rpc::Code;
@@ -21,6 +22,9 @@ use crate::vcache;
 /// Validates a transaction that writes nothing. A single record needs no second look if it is known
 /// to have been current when it was read. Several records must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+    if tx.attempt.reads_snapshot {
+        return Ok(()); // what it has read belongs together already
+    }
     let accept_locked = mutant!(ValidateReadOnlyVersionOnly);
     let current = |item: &Item| matches!(item.fetch, Fetch::Here) && (item.current || accept_locked);
     let one = matches!(tx.state.sets.items.as_slice(), [item] if current(item) || item.lock == Lock::Held);
@@ -141,12 +145,21 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
         !writes || tx.locking || mutant!(ValidateWithLocks) || mutant!(ValidateAfterCommit),
         "ford 2: validation comes before the commit round"
     );
-    let mut next = 0;
+    let raises_to = raised_to(tx, writes);
+    tx.state.clocks.begin_snapshot();
+    let (mut next, mut raises) = (0, 0);
     while next < tx.state.sets.items.len() {
+        let first = next;
         let mut round = tx.lane.round();
         let state = &mut *tx.state;
         state.checks.clear();
         while let Some(item) = state.sets.items.get(next) {
+            if raises_to > 0 && item.lock != Lock::Held && !item.structural {
+                if !round.has_room(2, 32) {
+                    break;
+                }
+                state.clocks.claim(&mut round, item.address.node, raises_to);
+            }
             let fits = match item.fetch {
                 _ if item.lock == Lock::Held || item.structural => true,
                 _ if item.vouched => true,
@@ -170,6 +183,16 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
+        tx.state.clocks.claimed(&done);
+        if tx.state.clocks.has_below(raises_to) {
+            tx.state.clocks.drop_below(raises_to);
+            raises += 1;
+            if raises == READ_ATTEMPTS {
+                return Err(Abort::Later.into());
+            }
+            next = first;
+            continue;
+        }
         for check in &tx.state.checks {
             let passed = passes(&tx.state.sets, &done, *check, writes, (tx.id, tx.state.released.holder));
             if let (Err(stop), Check::Read { item, .. } | Check::Bucket { item, .. }) = (passed, *check) {
@@ -179,6 +202,14 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
         }
     }
     Ok(())
+}
+
+/// Returns the time to which a transaction that writes nothing raises the clocks where it validates
+/// (`landing.rs`, invariant 5), or 0.
+fn raised_to(tx: &Tx<'_>, writes: bool) -> u64 {
+    let is_timed = tx.state.spec.discipline.is_timed() && !writes && !mutant!(ReaderUnraised);
+    let times = tx.state.sets.items.iter().map(|item| item.time);
+    times.max().filter(|_| is_timed).unwrap_or(0)
 }
 
 /// Adds the buckets of an absent key's chain. If no round has room for the whole chain, the chain

@@ -1,0 +1,168 @@
+//! The litmus programs of snapshots: transactions of protocol `remora` beside one that reads a
+//! snapshot.
+//!
+//! There are two memory nodes and two records: X at node 0, Y at node 1. Every transaction that
+//! writes adds an amount of its own, so the values say which transactions the reader has seen.
+//! Before some programs, one node's landing clock is ahead of the other's.
+
+use remora::floors::fabric::seeded::explore::Exploration;
+use remora::floors::node::ReadScheme::SingleLine;
+use remora::floors::txn::Stop;
+use remora::protocol::Protocol;
+
+use super::recovery::add;
+use super::stage::{Actor, Broken, Explored, Row, Said, Scene, Stage, amount, check, get, put, want, want_to_change};
+
+type Outcome = Exploration<Broken>;
+
+/// How often a snapshot is tried. Then the program goes on without it.
+const ATTEMPTS: u32 = 2;
+
+/// The stage of a program.
+struct Apart {
+    stage: Stage,
+    /// X and Y.
+    rows: [Row; 2],
+    /// Records at node 0 and at node 1, which no program reads.
+    others: [Row; 2],
+}
+
+impl Apart {
+    fn new(protocol: Protocol, clients: usize) -> Apart {
+        let mut stage = Stage::new(2, &vec![protocol; clients]);
+        let mut row = |node| stage.table_at(node, 1, SingleLine, 1, &[0])(0);
+        let (rows, others) = ([row(0), row(1)], [row(0), row(1)]);
+        Apart { stage, rows, others }
+    }
+
+    /// Has the client raise the clocks of these nodes, by writes of records that no program reads,
+    /// and then look up where the records are.
+    async fn begin(&self, client: usize, actor: &mut Actor, raised: &[usize]) {
+        for _ in 0..if client == 0 && !raised.is_empty() { 3 } else { 0 } {
+            actor
+                .once(async |tx| {
+                    let rows = raised.iter().map(|node| self.others[*node]);
+                    let slots =
+                        rows.map(|row| Ok((row, want_to_change(tx, row)?))).collect::<Result<Vec<_>, Stop>>()?;
+                    tx.fetch().await?;
+                    slots.into_iter().try_for_each(|(row, slot)| put(tx, row, slot, 0))?;
+                    Ok(Vec::new())
+                })
+                .await;
+        }
+        actor.look_up(&self.rows).await;
+    }
+}
+
+/// The amount that a client's only transaction adds.
+fn of(client: usize) -> u64 {
+    amount(client, 0)
+}
+
+/// Returns whether a value has an amount.
+fn has(value: u64, amount: u64) -> bool {
+    value & amount != 0
+}
+
+/// The writer of X and Y is client 0, and client 1 reads a snapshot. The snapshot must have both
+/// changes, or none.
+fn whole(protocol: Protocol, runs_max: u64, raised: &[usize]) -> Outcome {
+    let apart = Apart::new(protocol, 2);
+    apart.stage.explore(
+        &Explored { runs_max, ..Explored::default() },
+        async |client, actor| apart.begin(client, actor, raised).await,
+        async |client, actor| {
+            if client == 0 { add(actor, &apart.rows).await } else { actor.snapshot(ATTEMPTS, &apart.rows).await }
+        },
+        is_whole,
+    )
+}
+
+/// Checks that the snapshot of client 1 has all changes of client 0, or none.
+fn is_whole(scene: &Scene<'_>) -> Result<(), Broken> {
+    let Some(read) = &scene.said[1] else { return Ok(()) };
+    check((read[0] == 0) == (read[1] == 0), || format!("the snapshot has half of a transaction: {read:x?}"))
+}
+
+/// A snapshot beside a writer.
+pub(super) fn snapshot_whole(protocol: Protocol, runs_max: u64) -> Outcome {
+    whole(protocol, runs_max, &[])
+}
+
+/// A snapshot beside a writer, where the clock of node 0 is ahead.
+pub(super) fn snapshot_whole_ahead(protocol: Protocol, runs_max: u64) -> Outcome {
+    whole(protocol, runs_max, &[0])
+}
+
+/// Client 0 reads Y and adds to X, client 1 adds to Y, client 2 reads a snapshot. If client 0 has
+/// not seen the change of client 1, it is before it. So a snapshot that has the change of client 1
+/// has that of client 0.
+fn guarded(protocol: Protocol, runs_max: u64, raised: &'static [usize]) -> Outcome {
+    let apart = Apart::new(protocol, 3);
+    let [x, y] = apart.rows;
+    apart.stage.explore(
+        &Explored { runs_max, ..Explored::default() },
+        async |client, actor| apart.begin(client, actor, raised).await,
+        async |client, actor| match client {
+            0 => add_beside(actor, x, y).await,
+            1 => add(actor, &[y]).await,
+            _ => actor.snapshot(ATTEMPTS, &apart.rows).await,
+        },
+        |scene| {
+            let (Some(seen), Some(read)) = (&scene.said[0], &scene.said[2]) else { return Ok(()) };
+            let (own, other) = (has(read[0], of(0)), has(read[1], of(1)));
+            let is_first = !has(seen[0], of(1));
+            let fits = if is_first { own || !other } else { other || !own };
+            check(fits, || format!("client 0 has read {seen:x?}, and the snapshot {read:x?}"))
+        },
+    )
+}
+
+/// Adds the client's amount to a record beside which it reads another one. Returns what it has
+/// read.
+async fn add_beside(actor: &mut Actor, written: Row, read: Row) -> Said {
+    let amount = actor.amount();
+    actor
+        .once(async |tx| {
+            let (own, other) = (want_to_change(tx, written)?, want(tx, read)?);
+            tx.fetch().await?;
+            let (value, seen) = (get(tx, own)?, get(tx, other)?);
+            put(tx, written, own, value + amount)?;
+            Ok(vec![seen])
+        })
+        .await
+}
+
+/// A writer that reads what another one writes, beside a snapshot.
+pub(super) fn snapshot_guard(protocol: Protocol, runs_max: u64) -> Outcome {
+    guarded(protocol, runs_max, &[])
+}
+
+/// As [`snapshot_guard`], where the clock of node 0 is ahead.
+pub(super) fn snapshot_guard_ahead(protocol: Protocol, runs_max: u64) -> Outcome {
+    guarded(protocol, runs_max, &[0])
+}
+
+/// Client 0 adds to X and Y, and is answered. Then client 1 adds to Y. Client 2 reads a snapshot
+/// meanwhile. The clock of node 0 is ahead.
+pub(super) fn snapshot_order(protocol: Protocol, runs_max: u64) -> Outcome {
+    let apart = Apart::new(protocol, 3);
+    let [_, y] = apart.rows;
+    apart.stage.explore(
+        &Explored { runs_max, ..Explored::default() },
+        async |client, actor| apart.begin(client, actor, &[0]).await,
+        async |client, actor| match client {
+            0 => add(actor, &apart.rows).await.inspect(|_| actor.report()),
+            1 => {
+                actor.reported(1).await;
+                add(actor, &[y]).await
+            }
+            _ => actor.snapshot(1, &apart.rows).await,
+        },
+        |scene| {
+            let Some(read) = &scene.said[2] else { return Ok(()) };
+            let (x, y) = (has(read[0], of(0)), has(read[1], of(0)));
+            check(x == y, || format!("the snapshot has half of a transaction: {read:x?}"))
+        },
+    )
+}

@@ -1,0 +1,422 @@
+//! Snapshots: transactions that only read, in one round trip and without validation.
+
+mod support;
+
+use std::cell::Cell;
+
+use remora::floors::fabric::{ClientId, Fabric};
+use remora::floors::txn::mutant::{self, Mutant};
+use remora::protocol::Protocol;
+use remora::{Error, Intent, Misuse, Session, TableOptions, WorkerOptions};
+
+use support::{Words, others_run, table, worker};
+
+const ROWS: u64 = 6;
+const ALL: u64 = ROWS * 100;
+
+/// Transfers between rows at three nodes, and snapshots of all rows beside them, in seeded orders.
+/// Clients die, and others recover them.
+#[test]
+fn a_snapshot_has_each_transaction_as_a_whole() {
+    let (mut snapshots, mut committed) = (0, 0);
+    for seed in support::seeds(0..if support::is_long() { 1_000 } else { 100 }) {
+        let (cluster, _) = support::seeded(Protocol::REMORA, 1 + (seed % 3) as u8, seed);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
+        let mut worker = worker(&cluster, 5, seed);
+        let counts = worker.run(async |number, session| {
+            let mut count = [0; 2];
+            for _ in 0..12 {
+                let random = session.lane().random();
+                if number < 2 {
+                    let sum = session
+                        .snapshot(async |tx| {
+                            let all: Vec<_> = (0..ROWS).map(|row| tx.want(&rows, row)).collect();
+                            tx.fetch().await?;
+                            all.iter().map(|row| Ok(row.require(tx)?.0[0])).sum::<Result<u64, Error>>()
+                        })
+                        .await;
+                    assert_eq!(sum.unwrap(), ALL, "seed {seed}");
+                    count[0] += 1;
+                    continue;
+                }
+                let (from, to) = (random % ROWS, (random >> 8) % ROWS);
+                let moved = session.transact(async |tx| {
+                    if from == to {
+                        return Ok(());
+                    }
+                    let two = [from, to].map(|row| tx.want_for(&rows, row, Intent::Update));
+                    tx.fetch().await?;
+                    two[0].get_mut(tx)?.0[0] -= 1;
+                    two[1].get_mut(tx)?.0[0] += 1;
+                    Ok(())
+                });
+                count[1] += u64::from(moved.await.is_ok());
+            }
+            count
+        });
+        snapshots += counts.iter().map(|count| count[0]).sum::<u64>();
+        committed += counts.iter().map(|count| count[1]).sum::<u64>();
+    }
+    assert!(snapshots > 1_000 && committed > 1_000, "{snapshots} {committed}");
+}
+
+#[test]
+fn a_snapshot_takes_one_round_trip() {
+    for replicas in [1, 3] {
+        let cluster = support::embedded(Protocol::REMORA, replicas);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([7u64]));
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        worker.block_on(async |session| {
+            for turn in 0..3 {
+                let before = session.lane().cost();
+                let run = session.snapshot(async |tx| {
+                    let all: Vec<_> = (0..16).map(|row| tx.want(&rows, row)).collect();
+                    tx.fetch().await?;
+                    all.iter().map(|row| Ok(row.require(tx)?.0[0])).sum::<Result<u64, Error>>()
+                });
+                assert_eq!(run.await.unwrap(), 16 * 7);
+                let cost = session.lane().cost().since(&before);
+                if turn > 0 {
+                    assert_eq!((cost.round_trips, cost.reads, cost.writes, cost.rpcs), (1, 16, 0, 0));
+                    assert!(cost.atomics <= 3, "a claim at each node: {cost:?}");
+                }
+            }
+        });
+    }
+}
+
+/// What was acknowledged before a snapshot began is in it, whichever client has written it.
+#[test]
+fn a_snapshot_is_fresh() {
+    let (cluster, _) = support::seeded(Protocol::REMORA, 3, 5);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([0u64]));
+    let mut worker = worker(&cluster, 4, 5);
+    let newest = Cell::new([0u64; ROWS as usize]);
+    worker.run(async |number, session| {
+        for _ in 0..50 {
+            let row = session.lane().random() % ROWS;
+            if number < 2 {
+                let written = session.transact(async |tx| {
+                    let mut value = rows.get_mut(tx, row).await?;
+                    value.0[0] += 1;
+                    Ok(value.0[0])
+                });
+                if let Ok(written) = written.await {
+                    let mut all = newest.get();
+                    all[row as usize] = all[row as usize].max(written);
+                    newest.set(all);
+                }
+                continue;
+            }
+            let known = newest.get();
+            let read = session.snapshot(async |tx| {
+                let all: Vec<_> = (0..ROWS).map(|row| tx.want(&rows, row)).collect();
+                tx.fetch().await?;
+                all.iter().map(|row| Ok(row.require(tx)?.0[0])).collect::<Result<Vec<_>, Error>>()
+            });
+            let read = read.await.unwrap();
+            assert!(read.iter().zip(known).all(|(read, known)| *read >= known), "{read:?} {known:?}");
+            others_run().await;
+        }
+    });
+}
+
+/// A snapshot that names records one after the other has them all of one time.
+#[test]
+fn a_snapshot_stays_the_same() {
+    for seed in support::seeds(0..40) {
+        let (cluster, _) = support::seeded(Protocol::REMORA, 3, seed);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
+        let mut worker = worker(&cluster, 3, seed);
+        worker.run(async |number, session| {
+            for _ in 0..10 {
+                let random = session.lane().random();
+                if number > 0 {
+                    let (from, to) = (random % ROWS, (random + 1) % ROWS);
+                    let _ = session
+                        .transact(async |tx| {
+                            let [mut one, mut two] = rows.get_many_mut(tx, [from, to]).await?;
+                            one.0[0] -= 1;
+                            two.0[0] += 1;
+                            Ok(())
+                        })
+                        .await;
+                    session.lane().sleep(random % 20_000).await;
+                    continue;
+                }
+                let sum = session.snapshot(async |tx| {
+                    let mut sum = 0;
+                    for row in 0..ROWS {
+                        sum += rows.get(tx, row).await?.map_or(0, |row| row.0[0]);
+                    }
+                    Ok(sum)
+                });
+                assert_eq!(sum.await.unwrap(), ALL, "seed {seed}");
+            }
+        });
+    }
+}
+
+/// A client dies at any verb of its transfer between records at two nodes, while another one reads
+/// a snapshot: one record before the transfer, and the other one when recovery has decided.
+fn recovered(step: usize) -> Result<(), String> {
+    let (cluster, fabric) = support::seeded(Protocol::REMORA, 1, step as u64);
+    let at = |name, node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(&cluster, name, options, Words([100u64]))
+    };
+    let (here, there) = (at("here", 0), at("there", 1));
+    let mut workers = [0, 1, 2].map(|seed| worker(&cluster, 1, seed));
+    let [reader, dying, survivor] = &mut workers;
+    // The clock of the first node is ahead of the times of the records that are transferred.
+    for _ in 0..4 {
+        let raise =
+            async |session: &mut Session| session.transact(async |tx| here.update(tx, 1, Words([7])).await).await;
+        survivor.block_on(raise).unwrap();
+    }
+    let transfer = async |session: &mut Session| {
+        session
+            .transact(async |tx| {
+                let two = [tx.want_for(&here, 0, Intent::Update), tx.want_for(&there, 0, Intent::Update)];
+                tx.fetch().await?;
+                two[0].get_mut(tx)?.0[0] -= 1;
+                two[1].get_mut(tx)?.0[0] += 1;
+                Ok(())
+            })
+            .await
+    };
+    let mut answer = None;
+    let mut is_first = true;
+    let read = reader.block_on(async |session| {
+        session
+            .snapshot(async |tx| {
+                let one = here.get(tx, 0).await?.map(|row| row.0[0]);
+                if std::mem::take(&mut is_first) {
+                    let client = dying.incarnations().next().unwrap();
+                    fabric.revoke_after(ClientId(client), step as u64);
+                    answer = Some(dying.block_on(async |session| transfer(session).await));
+                    fabric.revoke(ClientId(client)).unwrap();
+                    survivor.recover(client).unwrap();
+                }
+                let other = there.get(tx, 0).await?.map(|row| row.0[0]);
+                Ok([one, other])
+            })
+            .await
+    });
+    let read = read.unwrap();
+    if read != [Some(99), Some(101)] && read != [Some(100), Some(100)] {
+        return Err(format!("step {step}: the snapshot has {read:?}"));
+    }
+    // The snapshot began before the transfer, so it may have it or not.
+    let now = survivor.block_on(async |session| session.snapshot(async |tx| here.get(tx, 0).await).await).unwrap();
+    let is_there = now.map(|row| row.0[0]) == Some(99);
+    let [reader, dying, survivor] = workers;
+    drop((reader, survivor));
+    dying.abandon();
+    if answer.is_some_and(|answer| answer.is_ok()) && !is_there {
+        return Err(format!("step {step}: what was acknowledged is gone"));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_snapshot_has_what_recovery_decides() {
+    const STEPS: std::ops::Range<usize> = 0..60;
+    for step in STEPS {
+        recovered(step).unwrap();
+    }
+    mutant::set(Some(Mutant::RecoverUndrawn));
+    let caught = STEPS.into_iter().find(|step| recovered(*step).is_err());
+    mutant::set(None);
+    assert!(caught.is_some(), "recovery without a draw is not caught");
+}
+
+/// A snapshot reads a record at a node whose clock is ahead, and then two records at a node whose
+/// clock is behind, one before and one after a transfer between them. Returns the sum of the two.
+fn clock_behind() -> u64 {
+    let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
+    let at = |name, node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(&cluster, name, options, Words([100u64]))
+    };
+    let (ahead, behind) = (at("ahead", 0), at("behind", 1));
+    let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
+    let write = async |session: &mut Session| {
+        for _ in 0..9 {
+            session.transact(async |tx| ahead.update(tx, 1, Words([7])).await).await.unwrap();
+        }
+        // The reader does not know this clock's value either.
+        session.transact(async |tx| behind.update(tx, 1, Words([100])).await).await.unwrap();
+    };
+    writer.block_on(write);
+    let transfer = async |session: &mut Session| {
+        session
+            .transact(async |tx| {
+                let [mut one, mut two] = behind.get_many_mut(tx, [0, 1]).await?;
+                one.0[0] -= 1;
+                two.0[0] += 1;
+                Ok(())
+            })
+            .await
+    };
+    let mut is_first = true;
+    let sum = reader.block_on(async |session| {
+        session
+            .snapshot(async |tx| {
+                ahead.get(tx, 1).await?;
+                let one = behind.get(tx, 0).await?.map_or(0, |row| row.0[0]);
+                if std::mem::take(&mut is_first) {
+                    writer.block_on(transfer).unwrap();
+                }
+                Ok(one + behind.get(tx, 1).await?.map_or(0, |row| row.0[0]))
+            })
+            .await
+    });
+    sum.unwrap()
+}
+
+#[test]
+fn a_later_claim_is_not_below_the_snapshot() {
+    assert_eq!(clock_behind(), 200);
+    mutant::set(Some(Mutant::KeepLowClaims));
+    let sum = clock_behind();
+    mutant::set(None);
+    assert_ne!(sum, 200, "a claim below the snapshot is not caught");
+}
+
+/// A snapshot reads one of two records before a first writer changes it, and the other one after a
+/// second writer has changed that. Between the two writers, a transaction without a snapshot has
+/// read both records: so the first writer is before the second. Returns what the snapshot has read.
+fn read_in_between() -> [u64; 2] {
+    let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
+    let at = |name, node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(&cluster, name, options, Words([100u64]))
+    };
+    let (ahead, behind) = (at("ahead", 0), at("behind", 1));
+    let [mut reader, mut writer, mut other] = [1, 2, 3].map(|seed| worker(&cluster, 1, seed));
+    for _ in 0..9 {
+        let raise =
+            async |session: &mut Session| session.transact(async |tx| ahead.update(tx, 1, Words([7])).await).await;
+        writer.block_on(raise).unwrap();
+    }
+    let mut is_first = true;
+    let read = reader.block_on(async |session| {
+        session
+            .snapshot(async |tx| {
+                let one = ahead.get(tx, 0).await?.map_or(0, |row| row.0[0]);
+                if std::mem::take(&mut is_first) {
+                    let first = async |session: &mut Session| {
+                        session.transact(async |tx| ahead.update(tx, 0, Words([101])).await).await
+                    };
+                    writer.block_on(first).unwrap();
+                    let both = async |session: &mut Session| {
+                        let read = session.transact(async |tx| {
+                            let two = [tx.want(&ahead, 0), tx.want(&behind, 0)];
+                            tx.fetch().await?;
+                            Ok([two[0].require(tx)?.0[0], two[1].require(tx)?.0[0]])
+                        });
+                        read.await
+                    };
+                    assert_eq!(other.block_on(both).unwrap(), [101, 100]);
+                    let second = async |session: &mut Session| {
+                        session.transact(async |tx| behind.update(tx, 0, Words([101])).await).await
+                    };
+                    writer.block_on(second).unwrap();
+                }
+                Ok([one, behind.get(tx, 0).await?.map_or(0, |row| row.0[0])])
+            })
+            .await
+    });
+    read.unwrap()
+}
+
+#[test]
+fn a_validated_reader_raises_the_clocks() {
+    assert_eq!(read_in_between(), [101, 101]);
+    mutant::set(Some(Mutant::ReaderUnraised));
+    let read = read_in_between();
+    mutant::set(None);
+    assert_eq!(read, [100, 101], "a reader that raises no clock is not caught");
+}
+
+/// A closure that goes on after an error, or drops a fetch and repeats it, gets no other state.
+#[test]
+fn a_snapshot_cannot_be_talked_out_of_its_time() {
+    let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
+    let at = |name, node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(&cluster, name, options, Words([100u64]))
+    };
+    let (here, there) = (at("here", 0), at("there", 1));
+    let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
+    let transfer = async |session: &mut Session| {
+        session
+            .transact(async |tx| {
+                let two = [tx.want_for(&here, 0, Intent::Update), tx.want_for(&there, 0, Intent::Update)];
+                tx.fetch().await?;
+                two[0].get_mut(tx)?.0[0] -= 1;
+                two[1].get_mut(tx)?.0[0] += 1;
+                Ok(())
+            })
+            .await
+    };
+    for polls in 1..12 {
+        let mut is_first = true;
+        let sum = reader.block_on(async |session| {
+            session
+                .snapshot(async |tx| {
+                    let slots = [tx.want(&here, 0), tx.want(&there, 0)];
+                    let _ = support::cut_off(tx.fetch(), polls).await;
+                    if std::mem::take(&mut is_first) {
+                        writer.block_on(transfer).unwrap();
+                    }
+                    if tx.fetch().await.is_err() {
+                        let _ = tx.fetch().await;
+                    }
+                    Ok(slots[0].require(tx)?.0[0] + slots[1].require(tx)?.0[0])
+                })
+                .await
+        });
+        assert_eq!(sum.unwrap(), 200, "{polls}");
+        let mut is_first = true;
+        let sum = reader.block_on(async |session| {
+            session
+                .snapshot(async |tx| {
+                    let one = here.get(tx, 0).await?.map_or(0, |row| row.0[0]);
+                    if std::mem::take(&mut is_first) {
+                        writer.block_on(transfer).unwrap();
+                    }
+                    let mut other = there.get(tx, 0).await;
+                    if other.is_err() {
+                        other = there.get(tx, 0).await;
+                    }
+                    Ok(one + other?.map_or(0, |row| row.0[0]))
+                })
+                .await
+        });
+        assert_eq!(sum.unwrap(), 200, "{polls}");
+    }
+}
+
+#[test]
+fn a_snapshot_only_reads() {
+    let cluster = support::embedded(Protocol::REMORA, 1);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([7u64]));
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    worker.block_on(async |session| {
+        let changed = session.snapshot(async |tx| rows.update(tx, 1, Words([8])).await).await;
+        assert!(matches!(changed, Err(Error::Misuse(Misuse::ReadOnly))), "{changed:?}");
+        let changed = session.snapshot(async |tx| rows.get_mut(tx, 1).await.map(|mut row| row.0[0] = 8)).await;
+        assert!(matches!(changed, Err(Error::Misuse(Misuse::ReadOnly))), "{changed:?}");
+        let absent = session.snapshot(async |tx| rows.get(tx, 9).await).await;
+        assert!(matches!(absent, Ok(None)), "{absent:?}");
+    });
+    let cluster = support::embedded(Protocol::FORD, 1);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([7u64]));
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    worker.block_on(async |session| {
+        let none = session.snapshot(async |tx| rows.get(tx, 1).await).await;
+        assert!(matches!(none, Err(Error::Misuse(Misuse::NoSnapshots))), "{none:?}");
+    });
+}

@@ -1,0 +1,269 @@
+//! Landing clocks: times of commits, by which a transaction that only reads needs one round trip
+//! and no validation, at any replica.
+//!
+//! Each memory node has a counter, its *landing clock* ([`clock_at`]). Clients only raise it.
+//!
+//! ```text
+//! writer     WRITE data, invisible; FETCH_ADD clock + 1 -> draw    at every node that it writes,
+//!                                                                  one chain a node
+//!            time = the largest draw, and above the times of all that it has read
+//!            CAS clock, up to the time                             at nodes of what it only reads
+//!            WRITE time; WRITE version, visible                    in the background
+//! reader     CAS clock, up -> claim; READ records                  any replica, one chain a node
+//!            snapshot = the smallest claim
+//!            every time that it has read <= snapshot: done
+//!            else: again, with claims above the largest time
+//! validates  CAS clock, up to the largest time that it has read;   a transaction without snapshot
+//!            READ lock, version                                    that writes nothing
+//! ```
+//!
+//! # Why this is a snapshot
+//!
+//! The reader has all commits whose time is not above the snapshot, and no other. Take a commit
+//! that writes a record which the reader reads at a node. Either its data lands there before the
+//! reader's claim, and the reader finds it, or waits while it is invisible. Or the data lands
+//! behind the claim. Then the draw, which follows the data, is above the claim, and so is the time.
+//! So the reader may miss the commit, and if it does not, it sees that the time is above the
+//! snapshot, and reads again.
+//!
+//! No clock of a machine takes part. A reader sees everything that was acknowledged before it
+//! began, of the records that it reads. Two writers that share no record may be ordered otherwise
+//! than in real time: a reader may see the later one, and not the earlier one
+//! (`docs/protocols/remora.md`).
+//!
+//! # Invariants
+//!
+//! 1. **A reader claims before it reads**, at each node, on the connection that brings the record.
+//! 2. **A writer draws behind its data**, at every node that it writes, before it is acknowledged.
+//! 3. **The time of a commit is above its draws' values before them, and above the times of all
+//!    records that it has read or replaces.** So times follow the order of dependent commits.
+//! 4. **What a writer has only read is locked**, at its primary, until that node's clock has
+//!    reached the writer's time. So a later writer of that record has a later time. Validation is
+//!    not enough: the time is drawn after it.
+//! 5. **A transaction that writes nothing, and reads no snapshot, raises the clocks** of the nodes
+//!    where it validates to the largest time that it has read, before it looks there again. So who
+//!    writes later what it has read has a later time. Without this, it could have seen one of two
+//!    writers that a snapshot sees in the other order. (If it reads one record, there is no other.)
+//! 6. **A record is visible only with its time**, which is the same at all replicas.
+//! 7. **Recovery draws anew**, at every node, and raises all clocks to the new time before it frees
+//!    anything. If a replica is visible already, its time is the commit's.
+//! 8. **No claim outlives its epoch.** An epoch ends all clients, and everything of the old one has
+//!    landed or is decided before the next one begins. So the clock of a new replica, or of a
+//!    primary that was a backup, may be behind the claims and raises of an earlier epoch.
+//!
+//! # Raising a clock
+//!
+//! A clock is raised to a time by a CAS from the value that it is known to have had. If the CAS
+//! fails, the clock has run on meanwhile, and what the CAS has found is a claim as well. A
+//! FETCH_ADD of what a clock lacks would overshoot if several clients did so at once. Then the
+//! other nodes' clocks would lack as much, and so on: clocks would double all the time.
+//!
+//! [`clock_at`]: remora_node::node::clock_at
+
+use std::rc::Rc;
+
+use remora_fabric::{AddHandle, Completed, NodeId, Round, SwapHandle};
+use remora_node::node::clock_at;
+
+/// What a session knows of landing clocks.
+#[derive(Debug, Default)]
+pub(crate) struct Clocks {
+    /// For each node, a value that its clock is known to have had.
+    known: Vec<u64>,
+    /// The time from which on the next snapshot has to be.
+    pub(crate) from: u64,
+    /// The draws of the commit that is under way.
+    pub(crate) draws: Vec<Draw>,
+    /// The CASs that raise clocks for the commit that is under way, with the numbers of the draws.
+    raises: Vec<(usize, SwapHandle)>,
+    /// The claims of the snapshot that is being read.
+    claims: Vec<Claim>,
+    /// How many times in a row a snapshot was earlier than a record that it read.
+    behind: u32,
+}
+
+/// A draw of a commit at a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draw {
+    pub(crate) node: NodeId,
+    handle: AddHandle,
+    /// The value of the clock behind the draw, once it is known.
+    at: u64,
+    /// Whether the node has the lock of a record that the commit only reads.
+    pub(crate) guards: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    node: NodeId,
+    handle: SwapHandle,
+    /// What the claim raises the clock to, until its answer has come.
+    raises_to: Option<u64>,
+    at: u64,
+}
+
+impl Clocks {
+    fn known(&mut self, node: NodeId) -> &mut u64 {
+        let at = usize::from(node.0);
+        if self.known.len() <= at {
+            self.known.resize(at + 1, 0);
+        }
+        &mut self.known[at]
+    }
+
+    /// Adds a draw at a node to the last round of a commit.
+    pub(crate) fn draw(&mut self, round: &mut Round<'_>, node: NodeId, guards: bool) {
+        let handle = round.fetch_add(clock_at(node), 1);
+        self.draws.push(Draw { node, handle, at: 0, guards });
+    }
+
+    /// Notes the draws of a commit, which the round `done` has brought, and returns the time of the
+    /// commit, which is not below `bound` (invariant 3).
+    pub(crate) fn drawn(&mut self, done: &Completed<'_>, bound: u64) -> u64 {
+        let mut time = if mutant!(TimeOfDraws) { 0 } else { bound };
+        for at in 0..self.draws.len() {
+            let value = done.added(self.draws[at].handle) + 1;
+            self.draws[at].at = value;
+            let known = self.known(self.draws[at].node);
+            *known = (*known).max(value);
+            time = time.max(value);
+        }
+        self.from = self.from.max(time);
+        time
+    }
+
+    /// Adds to a round the CASs that raise the clocks of nodes that guard what a commit has only
+    /// read to the commit's time. Returns false if all of them have reached it.
+    pub(crate) fn raise_guards(&mut self, round: &mut Round<'_>, time: u64) -> bool {
+        self.raises.clear();
+        for (number, draw) in self.draws.iter().enumerate().filter(|(_, draw)| draw.guards && draw.at < time) {
+            self.raises.push((number, round.compare_swap(clock_at(draw.node), draw.at, time)));
+        }
+        !self.raises.is_empty()
+    }
+
+    /// Notes how far the clocks are that were to be raised.
+    pub(crate) fn raised(&mut self, done: &Completed<'_>, time: u64) {
+        for (number, swap) in &self.raises {
+            let at = if done.swapped(*swap) { time } else { done.previous(*swap) };
+            self.draws[*number].at = at;
+        }
+    }
+
+    /// Begins to read a snapshot, without claims.
+    pub(crate) fn begin_snapshot(&mut self) {
+        self.claims.clear();
+    }
+
+    /// Claims a node's clock, unless the snapshot has a claim there. The claim is not below `from`.
+    /// Returns whether it has added a verb.
+    pub(crate) fn claim(&mut self, round: &mut Round<'_>, node: NodeId, from: u64) {
+        if self.claims.iter().any(|claim| claim.node == node) {
+            return;
+        }
+        let known = *self.known(node);
+        let raises_to = from.max(known);
+        let handle = round.compare_swap(clock_at(node), known, raises_to);
+        self.claims.push(Claim { node, handle, raises_to: Some(raises_to), at: 0 });
+    }
+
+    /// Notes the answers of the claims of a round.
+    pub(crate) fn claimed(&mut self, done: &Completed<'_>) {
+        for at in 0..self.claims.len() {
+            let Some(raises_to) = self.claims[at].raises_to.take() else { continue };
+            let handle = self.claims[at].handle;
+            let value = if done.swapped(handle) { raises_to } else { done.previous(handle) };
+            self.claims[at].at = value;
+            *self.known(self.claims[at].node) = value;
+        }
+    }
+
+    /// Returns the time from which on claims are to be, once a snapshot was too early.
+    pub(crate) fn wanted(&self) -> u64 {
+        if self.behind > 0 { self.from } else { 0 }
+    }
+
+    /// Returns whether a claim is below a time.
+    pub(crate) fn has_below(&self, time: u64) -> bool {
+        self.claims.iter().any(|claim| claim.at < time) && !mutant!(KeepLowClaims)
+    }
+
+    /// Drops the claims that are below a time.
+    pub(crate) fn drop_below(&mut self, time: u64) {
+        self.claims.retain(|claim| claim.at >= time);
+    }
+
+    /// Forgets the claims whose answers have not come.
+    pub(crate) fn forget_unheard(&mut self) {
+        self.claims.retain(|claim| claim.raises_to.is_none());
+    }
+
+    /// Notes that the snapshot has all records that it has read so far.
+    pub(crate) fn kept_up(&mut self) {
+        self.behind = 0;
+    }
+
+    /// Makes the next claims be above this time, of a record that the snapshot was too early for.
+    /// Each time in a row they are further ahead, because the record may change all the time.
+    pub(crate) fn fell_behind(&mut self, latest: u64) {
+        self.behind = (self.behind + 1).min(20);
+        self.from = latest + (1 << self.behind);
+    }
+
+    /// The smallest claim, if there is any.
+    pub(crate) fn snapshot(&self) -> Option<u64> {
+        let claims = self.claims.iter().map(|claim| claim.at);
+        if mutant!(LargestClaim) { claims.max() } else { claims.min() }
+    }
+}
+
+impl Draw {
+    /// How much the node's clock is behind a commit's time at most.
+    pub(crate) fn lacks(&self, time: u64) -> u64 {
+        time.saturating_sub(self.at)
+    }
+
+    /// Returns the draw with its value, from the answers of a round that has completed in the
+    /// background.
+    pub(crate) fn answered(self, answers: &remora_fabric::Answers<'_>) -> Draw {
+        Draw { at: answers.added(self.handle).map_or(0, |before| before + 1), ..self }
+    }
+}
+
+/// The time of a commit.
+#[derive(Clone, Debug)]
+pub(crate) enum CommitTime {
+    Known(u64),
+    /// It will follow from these draws, whose answers the program does not await any more.
+    Drawn(Rc<Drawn>),
+}
+
+impl CommitTime {
+    /// Returns the time, if it is known by now.
+    pub(crate) fn get(&self) -> Option<u64> {
+        match self {
+            CommitTime::Known(time) => Some(*time),
+            CommitTime::Drawn(drawn) => drawn.known.get().map(|(time, _)| *time),
+        }
+    }
+}
+
+/// The draws of a commit that the program does not await any more.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    pub(crate) draws: Vec<Draw>,
+    pub(crate) bound: u64,
+    /// The draws with their values, once they are known.
+    pub(crate) known: std::cell::OnceCell<(u64, Vec<Draw>)>,
+}
+
+impl Drawn {
+    /// Returns the time, and the draws with their values. `answers` are those of the round before,
+    /// which is the commit's last one when this is called first.
+    pub(crate) fn time(&self, answers: &remora_fabric::Answers<'_>) -> &(u64, Vec<Draw>) {
+        self.known.get_or_init(|| {
+            let draws: Vec<Draw> = self.draws.iter().map(|draw| draw.answered(answers)).collect();
+            (draws.iter().map(|draw| draw.at).max().unwrap_or(0).max(self.bound), draws)
+        })
+    }
+}

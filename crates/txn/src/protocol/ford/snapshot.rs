@@ -1,0 +1,81 @@
+//! The execution of a transaction that reads a snapshot: one round trip claims the clocks of the
+//! nodes and reads the records, each at some replica (`landing.rs`).
+
+use super::Ford;
+use super::chain::bucket_arrived;
+use super::execute::{ask, record_arrived};
+use super::words::Outcome;
+use crate::error::{Abort, Stop};
+use crate::limits::{READ_PAUSE_NS, SNAPSHOT_READS};
+use crate::sets::Fetch;
+use crate::tx::Tx;
+
+/// Brings every record that was named and has not been fetched yet, in the state of the snapshot.
+pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+    // The answers of a fetch that was dropped never come.
+    tx.state.clocks.forget_unheard();
+    let (mut reads, mut raises) = (0, 0);
+    while tx.state.sets.fetched < tx.state.sets.items.len() {
+        let mut round = tx.lane.round();
+        ask(tx, &mut round, ford);
+        let done = tx.lane.execute(round).await?;
+        tx.state.clocks.claimed(&done);
+        // A clock has run on since it was known, and is still behind the snapshot. So it is raised
+        // from there, and what was read there is read again.
+        let least = tx.snapshot.unwrap_or(tx.state.clocks.wanted());
+        if tx.state.clocks.has_below(least) {
+            raises += 1;
+            if raises < SNAPSHOT_READS {
+                tx.state.clocks.drop_below(least);
+                continue;
+            }
+            if tx.snapshot.is_some() {
+                return Err(Abort::Later.into());
+            }
+        }
+        let mut unstable = None;
+        for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+            if !std::mem::take(&mut tx.state.sets.items[index].asked) {
+                continue;
+            }
+            let words = done.words(tx.state.sets.items[index].read);
+            let seen = match tx.state.sets.items[index].fetch {
+                Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, words, ford)?,
+                _ => record_arrived(tx, index, words)?,
+            };
+            if let Outcome::Unstable(why) = seen {
+                tx.state.sets.note(index, why.into());
+                unstable = Some(why);
+            }
+        }
+        drop(done);
+        tx.skip_what_is_here();
+        // The claims stay valid while a record that is being installed is read again.
+        if let Some(why) = unstable {
+            reads += 1;
+            if reads == SNAPSHOT_READS {
+                return Err(why.into());
+            }
+            tx.lane.sleep(READ_PAUSE_NS << (reads - 1)).await;
+        }
+    }
+    settle(tx)
+}
+
+/// Chooses the time of the snapshot, if it is not known yet, and sees that no record which was
+/// fetched is later. It looks at all of them, because a closure may go on after an error.
+fn settle(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    tx.snapshot = tx.snapshot.or(tx.state.clocks.snapshot());
+    let Some(snapshot) = tx.snapshot else { return Ok(()) };
+    let items = tx.state.sets.items.iter().enumerate();
+    let Some((at, latest)) = items.map(|(at, item)| (at, item.time)).max_by_key(|(_, time)| *time) else {
+        return Ok(());
+    };
+    if latest <= snapshot || mutant!(TakeLater) {
+        tx.state.clocks.kept_up();
+        return Ok(());
+    }
+    tx.state.clocks.fell_behind(latest);
+    tx.state.sets.note(at, Abort::Later.into());
+    Err(Abort::Later.into())
+}
