@@ -22,6 +22,8 @@ use super::tables::{Tables, node_bytes};
 
 /// How long a client may be silent until others take it for dead. `None` means for ever.
 const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
+/// Of fewer keys, every coroutine may need one that is locked.
+const FEW_KEYS: u64 = 16;
 /// Bytes of a version cache: one bucket, which drops nearly everything; some buckets; or more than
 /// a run ever fills.
 const VCACHES: [usize; 3] = [64, 512, 1 << 20];
@@ -90,8 +92,9 @@ fn lease(case: &Case, random: &mut Prng) -> Option<Duration> {
     let lease = LEASES[random.below(LEASES.len() as u64) as usize];
     // All clients need the upper nodes of a tree. If a dead client has locked one, and no client
     // recovers it, all of them stop. A table grows only when every client knows of the growth, or
-    // is dead.
-    let needed = case.load == Load::Ranges && case.has("crash") || case.loses_nodes() || case.has(GROW);
+    // is dead. Of few keys, a dead client can have locked one that all others want.
+    let all_stop = case.load == Load::Ranges || case.keys < FEW_KEYS;
+    let needed = all_stop && case.has("crash") || case.loses_nodes() || case.has(GROW);
     let longest = LEASES.into_iter().flatten().max().filter(|_| needed);
     lease.or(longest).map(Duration::from_nanos)
 }
