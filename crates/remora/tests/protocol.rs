@@ -304,7 +304,9 @@ fn assert_round_trips(protocol: Protocol) {
                 assert_eq!(seen.cost().round_trips, expected.write_what_it_reads);
                 session.transact(async |tx| add(tx, &rows, 0..4, 1).await).await.unwrap();
                 rest(session).await;
-                assert_eq!(seen.cost().round_trips, expected.write_and_read_another);
+                // One more raises the clock of a node that is behind, where a record was only read.
+                let most = expected.write_and_read_another + u64::from(protocol.has_snapshots());
+                assert!((expected.write_and_read_another..=most).contains(&seen.cost().round_trips));
                 // Giving up is validated like a read, unless all is locked.
                 let gave_up = session.transact(async |tx| {
                     add(tx, &rows, 0..4, 2).await?;
