@@ -124,6 +124,47 @@ pub fn a_continuation_follows_its_round(bed: &dyn Bed) {
     }
 }
 
+/// A continuation can be filled in from what the round before it has brought, whichever of them is
+/// posted first, and a round that is not sent is forgotten.
+pub fn a_continuation_is_filled_in(bed: &dyn Bed) {
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
+        let stage = Stage::new(&*fabric, 1, seed);
+        stage.on(1, async |lane| {
+            let mut sum = 0;
+            for turn in 1..=8 {
+                let mut first = lane.round();
+                let found = first.fetch_add(word(0, 0), 1);
+                let mut next = lane.round();
+                let staged = next.stage_words(1);
+                next.staged_mut(staged)[0] = 0;
+                next.write_staged(word(1, 5), staged);
+                let adds = next.fetch_add(word(1, 6), 0);
+                next.fill_later(move |answers, next| {
+                    let now = answers.added(found).map_or(0, |before| before + 1);
+                    next.staged_mut(staged)[0] = now;
+                    next.set_added(adds, now);
+                });
+                let mut unsent = lane.round();
+                unsent.fill_later(|_, _| panic!("the round was not sent"));
+                drop(unsent);
+                if turn % 2 == 0 {
+                    lane.post_all([first, next]);
+                } else {
+                    let posted = lane.execute(first);
+                    if turn % 4 == 1 {
+                        lane.sleep(400).await; // it may have completed by now
+                    }
+                    posted.then_post_all([next]);
+                }
+                settle(lane).await;
+                sum += turn;
+                assert_eq!(peek(lane, word(1, 5), 2).await, [turn, sum]);
+            }
+        });
+    }
+}
+
 /// A continuation of a round that failed is not sent, and the failure counts as a background
 /// failure.
 pub fn a_continuation_of_a_failed_round_is_not_sent(bed: &dyn Bed) {
