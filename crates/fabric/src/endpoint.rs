@@ -246,21 +246,13 @@ impl Endpoint {
     pub(crate) fn chain(&self, after: Ticket, mut next: Box<RoundBuffer>) {
         next.background = true;
         let lane = next.lane;
-        match self.transport.chain(after, next) {
+        // A transport that posts rounds by itself does not fill them in. So these wait here, and so
+        // do all that are chained meanwhile, in their order.
+        let chained = if self.has_fills() { Err(next) } else { self.transport.chain(after, next) };
+        match chained {
             Ok(()) => self.count_background(lane, 1),
             Err(next) => self.continue_with(after, next),
         }
-    }
-
-    /// As [`Endpoint::chain`], also for rounds that are to be filled in. A transport that posts
-    /// rounds by itself does not fill them in. All rounds behind such a round wait here as well, so
-    /// that they keep their order.
-    pub(crate) fn chain_or_fill(&self, after: Ticket, mut next: Box<RoundBuffer>) {
-        if self.has_fills() {
-            next.background = true;
-            return self.continue_with(after, next);
-        }
-        self.chain(after, next);
     }
 
     /// Makes a lane go on when one of its background rounds has completed.

@@ -147,7 +147,7 @@ impl Lane {
         let mut last = first.ticket();
         rounds.for_each(|next| {
             last = next.ticket();
-            self.endpoint.chain_or_fill(first.ticket(), next);
+            self.endpoint.chain(first.ticket(), next);
         });
         self.endpoint.post(first);
         Some(last)
@@ -183,7 +183,7 @@ impl Lane {
             return self.endpoint.recycle(buffer);
         }
         self.count(buffer.tally, false);
-        self.endpoint.chain_or_fill(other, buffer);
+        self.endpoint.chain(other, buffer);
     }
 
     /// Whether memory nodes may hold back the answers to background rounds until the next round, or
@@ -361,7 +361,7 @@ impl<'l> Execute<'l> {
                 endpoint.finish_abandoned(buffer);
             }
             State::Pending(ticket) => {
-                rounds.for_each(|next| endpoint.chain_or_fill(ticket, next));
+                rounds.for_each(|next| endpoint.chain(ticket, next));
                 endpoint.abandon(ticket, self.lane.id);
             }
             State::Finished => {}

@@ -192,9 +192,9 @@ impl<'l> Round<'l> {
     }
 
     /// Has `fill` called when the round before this one has completed without error, to fill in
-    /// words that are staged here. It is for a round that is handed over with
-    /// [`Execute::then_post_all`](crate::Execute::then_post_all), and whose words follow from the
-    /// answers of a round before it.
+    /// words that are staged here. It is for a round that follows another one
+    /// ([`Execute::then_post_all`](crate::Execute::then_post_all),
+    /// [`Lane::post_all`](crate::Lane::post_all)), and whose words follow from its answers.
     pub fn fill_later(&mut self, fill: impl FnOnce(&Answers<'_>, &mut Filling<'_>) + 'static) {
         let round = self.buffer_ref().ticket();
         let fill = move |before: &RoundBuffer, next: &mut RoundBuffer| fill(&Answers(before), &mut Filling(next));

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use remora::floors::fabric::{ClientId, Fabric};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
-use remora::{Error, Intent, Misuse, Session, TableOptions, WorkerOptions};
+use remora::{Cluster, Error, Intent, Misuse, Session, Table, TableOptions, WorkerOptions};
 
 use support::{Words, others_run, table, worker};
 
@@ -157,15 +157,32 @@ fn a_snapshot_stays_the_same() {
     }
 }
 
+/// Makes a table at each of two nodes, with the keys 0 and 1.
+fn apart(cluster: &Cluster) -> [Table<u64, Words<1>>; 2] {
+    [0, 1].map(|node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(cluster, &format!("at {node}"), options, Words([100u64]))
+    })
+}
+
+/// Moves 1 from a row of one table to a row of the other.
+async fn transfer(session: &mut Session, from: &Table<u64, Words<1>>, to: &Table<u64, Words<1>>) -> Result<(), Error> {
+    session
+        .transact(async |tx| {
+            let two = [tx.want_for(from, 0, Intent::Update), tx.want_for(to, 0, Intent::Update)];
+            tx.fetch().await?;
+            two[0].get_mut(tx)?.0[0] -= 1;
+            two[1].get_mut(tx)?.0[0] += 1;
+            Ok(())
+        })
+        .await
+}
+
 /// A client dies at any verb of its transfer between records at two nodes, while another one reads
 /// a snapshot: one record before the transfer, and the other one when recovery has decided.
 fn recovered(step: usize) -> Result<(), String> {
     let (cluster, fabric) = support::seeded(Protocol::REMORA, 1, step as u64);
-    let at = |name, node| {
-        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
-        table(&cluster, name, options, Words([100u64]))
-    };
-    let (here, there) = (at("here", 0), at("there", 1));
+    let [here, there] = apart(&cluster);
     let mut workers = [0, 1, 2].map(|seed| worker(&cluster, 1, seed));
     let [reader, dying, survivor] = &mut workers;
     // The clock of the first node is ahead of the times of the records that are transferred.
@@ -174,17 +191,7 @@ fn recovered(step: usize) -> Result<(), String> {
             async |session: &mut Session| session.transact(async |tx| here.update(tx, 1, Words([7])).await).await;
         survivor.block_on(raise).unwrap();
     }
-    let transfer = async |session: &mut Session| {
-        session
-            .transact(async |tx| {
-                let two = [tx.want_for(&here, 0, Intent::Update), tx.want_for(&there, 0, Intent::Update)];
-                tx.fetch().await?;
-                two[0].get_mut(tx)?.0[0] -= 1;
-                two[1].get_mut(tx)?.0[0] += 1;
-                Ok(())
-            })
-            .await
-    };
+    let transfer = async |session: &mut Session| transfer(session, &here, &there).await;
     let mut answer = None;
     let mut is_first = true;
     let read = reader.block_on(async |session| {
@@ -235,11 +242,7 @@ fn a_snapshot_has_what_recovery_decides() {
 /// clock is behind, one before and one after a transfer between them. Returns the sum of the two.
 fn clock_behind() -> u64 {
     let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
-    let at = |name, node| {
-        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
-        table(&cluster, name, options, Words([100u64]))
-    };
-    let (ahead, behind) = (at("ahead", 0), at("behind", 1));
+    let [ahead, behind] = apart(&cluster);
     let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
     let write = async |session: &mut Session| {
         for _ in 0..9 {
@@ -289,11 +292,7 @@ fn a_later_claim_is_not_below_the_snapshot() {
 /// read both records: so the first writer is before the second. Returns what the snapshot has read.
 fn read_in_between() -> [u64; 2] {
     let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
-    let at = |name, node| {
-        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
-        table(&cluster, name, options, Words([100u64]))
-    };
-    let (ahead, behind) = (at("ahead", 0), at("behind", 1));
+    let [ahead, behind] = apart(&cluster);
     let [mut reader, mut writer, mut other] = [1, 2, 3].map(|seed| worker(&cluster, 1, seed));
     for _ in 0..9 {
         let raise =
@@ -344,23 +343,9 @@ fn a_validated_reader_raises_the_clocks() {
 #[test]
 fn a_snapshot_cannot_be_talked_out_of_its_time() {
     let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
-    let at = |name, node| {
-        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
-        table(&cluster, name, options, Words([100u64]))
-    };
-    let (here, there) = (at("here", 0), at("there", 1));
+    let [here, there] = apart(&cluster);
     let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
-    let transfer = async |session: &mut Session| {
-        session
-            .transact(async |tx| {
-                let two = [tx.want_for(&here, 0, Intent::Update), tx.want_for(&there, 0, Intent::Update)];
-                tx.fetch().await?;
-                two[0].get_mut(tx)?.0[0] -= 1;
-                two[1].get_mut(tx)?.0[0] += 1;
-                Ok(())
-            })
-            .await
-    };
+    let transfer = async |session: &mut Session| transfer(session, &here, &there).await;
     for polls in 1..12 {
         let mut is_first = true;
         let sum = reader.block_on(async |session| {

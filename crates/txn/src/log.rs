@@ -51,7 +51,7 @@ use remora_node::ring::FRAME_OVERHEAD_WORDS;
 /// Words of an entry before its records, without the bound of an undo entry.
 pub const HEADER_WORDS: usize = 3;
 /// Words of an undo entry's bound, if it is timed.
-pub(crate) const BOUND_WORDS: usize = 1;
+const BOUND_WORDS: usize = 1;
 /// Words of a record before its image.
 pub const RECORD_WORDS: usize = 3;
 /// Words of a patch of the index.
@@ -128,6 +128,11 @@ const LEAN: u32 = 1 << 31;
 const TIMED: u32 = 1 << 30;
 const LAP: u32 = TIMED - 1;
 
+/// Returns the number of words of an undo entry before its records, with this bound.
+pub(crate) fn undo_header_words(bound: Option<u64>) -> usize {
+    HEADER_WORDS + bound.map_or(0, |_| BOUND_WORDS)
+}
+
 /// Encodes an undo entry of these records. `head` is the epoch and the participants. `entry` must
 /// have exactly as many words as the records need.
 pub(crate) fn encode_undo<'e>(
@@ -189,8 +194,7 @@ pub(crate) fn undo_kind(entry: &[u64]) -> UndoKind {
 /// say.
 pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
     let mut left = entry.get(2).map_or(0, |word| *word as u32);
-    let first = HEADER_WORDS + undo_kind(entry).bound.map_or(0, |_| BOUND_WORDS);
-    let mut rest = entry.get(first..).unwrap_or(&[]);
+    let mut rest = entry.get(undo_header_words(undo_kind(entry).bound)..).unwrap_or(&[]);
     std::iter::from_fn(move || {
         let (head, tail) = rest.split_at_checked(RECORD_WORDS).filter(|_| left > 0)?;
         let (before, tail) = tail.split_at_checked(head[2] as u32 as usize)?;
@@ -254,7 +258,7 @@ mod tests {
             };
             let all: Vec<_> = images.leak().iter().map(record).collect();
             let words = all.iter().map(|one| RECORD_WORDS + one.before.len()).sum::<usize>();
-            let mut entry = vec![0; HEADER_WORDS + bound.map_or(0, |_| BOUND_WORDS) + words];
+            let mut entry = vec![0; undo_header_words(bound) + words];
             let kind = UndoKind { lap: 7, lean: true, bound };
             encode_undo(&mut entry, [1, 0b101], kind, all.iter().copied());
             prop_assert_eq!(undo_kind(&entry), kind);

@@ -140,10 +140,10 @@ pub(crate) struct Waiting {
 
 impl<'s> Tx<'s> {
     pub(crate) fn begin(lane: &'s Lane, state: &'s mut State, mut attempt: Attempt) -> Result<Tx<'s>, Stop> {
-        if attempt.reads_snapshot && !state.protocol.has_snapshots() {
-            return Err(Misuse::NoSnapshots.into());
-        }
         if attempt.reads_snapshot {
+            if !state.protocol.has_snapshots() {
+                return Err(Misuse::NoSnapshots.into());
+            }
             state.clocks.begin_snapshot();
         }
         let id = state.next_id()?;

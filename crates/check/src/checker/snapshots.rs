@@ -15,7 +15,7 @@ use super::{end_of, start_of};
 use crate::history::{History, ReadState};
 
 /// Returns whether a transaction read a snapshot.
-pub(super) fn is_snapshot(history: &History, node: u32) -> bool {
+fn is_snapshot(history: &History, node: u32) -> bool {
     history.transactions.get(node as usize).is_some_and(|row| row.snapshot)
 }
 

@@ -437,7 +437,7 @@ async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>], decision: Decision
 }
 
 /// Returns the time of a commit that is rolled forward. Raises the clocks of all nodes to it,
-/// before anything is freed (`landing.rs`, invariant 6).
+/// before anything is freed (`landing.rs`, invariant 7).
 async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring]) -> Result<u64, MemoryError> {
     let mut time = 0;
     for record in records.iter().filter(|record| record.shape.is_timed()) {
@@ -449,7 +449,7 @@ async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring
             if let Some(found) = found.ok().filter(|found| found.version() == record.version) {
                 debug_assert!(
                     time == 0 || time == found.time() || mutant!(),
-                    "landing 5: a commit has one time at all replicas"
+                    "landing 6: a commit has one time at all replicas"
                 );
                 time = found.time();
             }
@@ -485,10 +485,12 @@ async fn settle(lane: &Lane, records: &[Record<'_>], time: u64) -> Result<(), Me
         let read = round.read(record.image(&record.replicas[0]), record.before.len() * WORD_BYTES);
         let mut image = lane.execute(round).await?.words(read).to_vec();
         image[0] = record.version.to_bits();
+        if record.shape.is_timed() {
+            record.shape.settle(&mut image, time);
+        }
         for replica in record.replicas {
             let mut round = lane.round();
             if record.shape.is_timed() {
-                record.shape.settle(&mut image, time);
                 for (at, words) in record.shape.settled(&image) {
                     round.write_words(replica.address(record.offset + at), words);
                 }

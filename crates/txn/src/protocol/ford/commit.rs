@@ -97,7 +97,7 @@ fn is_logged(item: &Item) -> bool {
 fn entry_words(sets: &Sets, bound: Option<u64>, logged: impl Fn(&Item) -> bool) -> usize {
     let logged = sets.items.iter().filter(|item| logged(item));
     let records: usize = logged.map(|item| log::RECORD_WORDS + sets.shape(item).image_words()).sum();
-    FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + bound.map_or(0, |_| log::BOUND_WORDS) + records
+    FRAME_OVERHEAD_WORDS + log::undo_header_words(bound) + records
 }
 
 /// Returns this lane's ring at a node.

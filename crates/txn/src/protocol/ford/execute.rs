@@ -29,30 +29,35 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         tx.unheard = true;
         let done = tx.lane.execute(round).await?;
         tx.unheard = false;
-        let asked = tx.state.sets.items.len();
         if locked(tx, &done)? == Locks::Again {
             continue;
         }
-        let mut unstable = None;
-        for index in tx.state.sets.fetched..asked {
-            if !std::mem::take(&mut tx.state.sets.items[index].asked) {
-                continue;
-            }
-            let words = done.words(tx.state.sets.items[index].read);
-            let seen = match tx.state.sets.items[index].fetch {
-                Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, words, ford)?,
-                _ => record_arrived(tx, index, words)?,
-            };
-            if let Outcome::Unstable(why) = seen {
-                tx.state.sets.note(index, why.into());
-                unstable = Some(why);
-            }
-        }
+        let unstable = arrived(tx, &done, ford)?;
         drop(done);
         tx.skip_what_is_here();
         tx.wait(unstable, &mut waiting).await?;
     }
     Ok(())
+}
+
+/// Takes everything that a round has brought. Returns why some of it cannot be used now, if so.
+pub(super) fn arrived(tx: &mut Tx<'_>, done: &Completed<'_>, ford: Ford) -> Result<Option<Abort>, Stop> {
+    let mut unstable = None;
+    for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+        if !std::mem::take(&mut tx.state.sets.items[index].asked) {
+            continue;
+        }
+        let words = done.words(tx.state.sets.items[index].read);
+        let seen = match tx.state.sets.items[index].fetch {
+            Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, words, ford)?,
+            _ => record_arrived(tx, index, words)?,
+        };
+        if let Outcome::Unstable(why) = seen {
+            tx.state.sets.note(index, why.into());
+            unstable = Some(why);
+        }
+    }
+    Ok(unstable)
 }
 
 /// Adds the next step of every item to the round, as far as the round has room.
@@ -208,7 +213,7 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
 
 /// Takes a record that has arrived. Keeps it if it is whole, visible, and the record of the item's
 /// key.
-pub(super) fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcome, Stop> {
+fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcome, Stop> {
     let released = tx.state.released.holder;
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];

@@ -278,7 +278,7 @@ impl Steps for Ford {
         if !mutant!(InsertLeavesHeader) {
             touch_chains(tx);
         }
-        let mut entry = prepare_entry(tx, self)?;
+        let entry = prepare_entry(tx, self)?;
         let guards = self.timed && !mutant!(GuardByValidation);
         if guards {
             name_headers(&mut tx.state.sets);
@@ -318,7 +318,6 @@ impl Steps for Ford {
         tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();
-        entry.bound = entry.bound.map(|_| tx.state.sets.time_bound());
         write_replicas(tx, &entry, self).await?;
         if mutant!(ValidateAfterCommit) {
             validate(tx, true).await?;

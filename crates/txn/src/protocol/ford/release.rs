@@ -206,7 +206,7 @@ impl<'s> Release<'s> {
         if lean {
             return Release::lean(tx, full, shown);
         }
-        // The clocks have reached the time before the entry is freed (`landing.rs`, 4 and 6).
+        // The clocks have reached the time before the entry is freed (`landing.rs`, 4 and 7).
         let draws = &tx.state.clocks.draws;
         let is_behind = |draw: &Draw| draw.guards && time.get().is_none_or(|time| draw.lacks(time) > 0);
         let behind = if ford.timed { draws.iter().filter(|draw| is_behind(draw)).count() } else { 0 };

@@ -2,12 +2,9 @@
 //! nodes and reads the records, each at some replica (`landing.rs`).
 
 use super::Ford;
-use super::chain::bucket_arrived;
-use super::execute::{ask, record_arrived};
-use super::words::Outcome;
+use super::execute::{arrived, ask};
 use crate::error::{Abort, Stop};
 use crate::limits::{READ_PAUSE_NS, SNAPSHOT_READS};
-use crate::sets::Fetch;
 use crate::tx::Tx;
 
 /// Brings every record that was named and has not been fetched yet, in the state of the snapshot.
@@ -33,21 +30,7 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
                 return Err(Abort::Later.into());
             }
         }
-        let mut unstable = None;
-        for index in tx.state.sets.fetched..tx.state.sets.items.len() {
-            if !std::mem::take(&mut tx.state.sets.items[index].asked) {
-                continue;
-            }
-            let words = done.words(tx.state.sets.items[index].read);
-            let seen = match tx.state.sets.items[index].fetch {
-                Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, words, ford)?,
-                _ => record_arrived(tx, index, words)?,
-            };
-            if let Outcome::Unstable(why) = seen {
-                tx.state.sets.note(index, why.into());
-                unstable = Some(why);
-            }
-        }
+        let unstable = arrived(tx, &done, ford)?;
         drop(done);
         tx.skip_what_is_here();
         // The claims stay valid while a record that is being installed is read again.

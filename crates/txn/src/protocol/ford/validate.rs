@@ -207,9 +207,10 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
 /// Returns the time to which a transaction that writes nothing raises the clocks where it validates
 /// (`landing.rs`, invariant 5), or 0.
 fn raised_to(tx: &Tx<'_>, writes: bool) -> u64 {
-    let is_timed = tx.state.spec.discipline.is_timed() && !writes && !mutant!(ReaderUnraised);
-    let times = tx.state.sets.items.iter().map(|item| item.time);
-    times.max().filter(|_| is_timed).unwrap_or(0)
+    if writes || !tx.state.spec.discipline.is_timed() || mutant!(ReaderUnraised) {
+        return 0;
+    }
+    tx.state.sets.items.iter().map(|item| item.time).max().unwrap_or(0)
 }
 
 /// Adds the buckets of an absent key's chain. If no round has room for the whole chain, the chain
