@@ -44,6 +44,9 @@ pub(crate) struct TpccOptions {
     /// Read snapshots in Order-Status and Stock-Level. The protocol must have them, as remora has.
     #[arg(long)]
     snapshots: bool,
+    /// Split totals of payments from the rows of warehouses and districts, which New-Orders read.
+    #[arg(long)]
+    split_totals: bool,
 }
 
 /// The mix of transactions that runs.
@@ -57,7 +60,8 @@ pub(crate) fn tpcc(options: &TpccOptions) -> Result<Verdict, Failure> {
     let (mut bench, size) = prepare(options, Mix::Standard)?;
     let mut opened = bench.open(|cluster| size.load(cluster))?;
     let only = options.only.as_deref().and_then(Kind::named);
-    opened.workload = opened.workload.with_only(only).with_snapshots(options.snapshots);
+    opened.workload =
+        opened.workload.with_only(only).with_snapshots(options.snapshots).with_split_totals(options.split_totals);
     let config = settled(options, &bench, &opened.workload)?;
     bench.run(&opened, &config)
 }
@@ -164,6 +168,7 @@ fn settled(options: &TpccOptions, bench: &Bench, found: &Tpcc) -> Result<TpccOpt
         orders: Some(orders),
         only,
         snapshots: options.snapshots,
+        split_totals: options.split_totals,
         run: bench.run.clone(),
     })
 }

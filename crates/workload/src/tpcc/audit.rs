@@ -12,8 +12,8 @@ use remora::{Cluster, Error, Key, Ordered, Record, Table};
 
 use crate::report::Invariant;
 use crate::tpcc::rows::{
-    ByCustomerKey, ByNameKey, Customer, District, History, Order, OrderKey, OrderLine, OrderLineKey, Warehouse,
-    last_name,
+    ByCustomerKey, ByNameKey, Customer, District, History, Order, OrderKey, OrderLine, OrderLineKey, Takings,
+    Warehouse, last_name,
 };
 use crate::tpcc::{Done, Scale, Tpcc};
 use crate::{After, invariants};
@@ -169,13 +169,24 @@ impl Tally {
 
     fn see_warehouse(&mut self, row: &Warehouse) -> Option<()> {
         let seen = self.warehouse(row.w_id)?;
-        (seen.found, seen.ytd) = (true, row.ytd);
+        seen.found = true;
+        seen.ytd += row.ytd;
+        Some(())
+    }
+
+    fn see_takings(&mut self, row: &Takings) -> Option<()> {
+        let ytd = match row.d_id {
+            0 => &mut self.warehouse(row.w_id)?.ytd,
+            d_id => &mut self.district(row.w_id, d_id)?.ytd,
+        };
+        *ytd += row.ytd;
         Some(())
     }
 
     fn see_district(&mut self, row: &District) -> Option<()> {
         let seen = self.district(row.w_id, row.d_id)?;
-        (seen.found, seen.ytd, seen.next_o_id) = (true, row.ytd, row.next_o_id);
+        (seen.found, seen.next_o_id) = (true, row.next_o_id);
+        seen.ytd += row.ytd;
         Some(())
     }
 
@@ -238,6 +249,7 @@ impl Tally {
         let (mut seen, tables) = (Tally::new(tpcc), &tpcc.tables);
         seen.look(cluster, &tables.warehouse, Tally::see_warehouse)?;
         seen.look(cluster, &tables.district, Tally::see_district)?;
+        seen.look(cluster, &tables.takings, Tally::see_takings)?;
         seen.look(cluster, &tables.customer, Tally::see_customer)?;
         seen.look(cluster, &tables.history, Tally::see_payment)?;
         seen.look(cluster, &tables.item, |_, _| Some(()))?;

@@ -7,7 +7,7 @@ use crate::tpcc::Scale;
 use crate::tpcc::draw::{C_LAST_LOAD, between, nurand};
 use crate::tpcc::rows::{
     Address, ByCustomerKey, ByNameKey, Customer, CustomerKey, District, DistrictKey, History, Item, LINES_MAX,
-    LINES_MIN, Order, OrderKey, OrderLine, OrderLineKey, Stock, StockKey, Warehouse, last_name,
+    LINES_MIN, Order, OrderKey, OrderLine, OrderLineKey, Stock, StockKey, Takings, Warehouse, last_name,
 };
 
 /// The amount that each customer has paid at the beginning: 10.00.
@@ -115,6 +115,14 @@ impl Population {
             spare: [0; 3],
         };
         vec![(w_id, warehouse)]
+    }
+
+    /// Returns the takings of a warehouse and of its districts. Their rows count what was paid at
+    /// first.
+    pub(super) fn takings(&self, part: u64) -> Vec<(DistrictKey, Takings)> {
+        let w_id = part as u16 + 1;
+        let takings = |d_id| ((w_id, d_id), Takings { ytd: 0, w_id, d_id, spare: [0; 5] });
+        (0..=self.scale.districts).map(takings).collect()
     }
 
     pub(super) fn district(&self, part: u64) -> Vec<(DistrictKey, District)> {

@@ -81,6 +81,20 @@ pub struct District {
     pub spare: [u8; 6],
 }
 
+/// What was paid at a warehouse or district, if that is kept beside its row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
+#[repr(C)]
+pub struct Takings {
+    /// The sum of the payments that its row does not count, in cents.
+    pub ytd: i64,
+    /// The warehouse's number.
+    pub w_id: u16,
+    /// The district's number; 0 for the warehouse as a whole.
+    pub d_id: u8,
+    /// Padding to whole words.
+    pub spare: [u8; 5],
+}
+
 /// A customer of a district.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
 #[repr(C)]
@@ -229,6 +243,7 @@ pub struct Stock {
 crate::rows::sizes! {
     Warehouse, 96;
     District, 104;
+    Takings, 16;
     Customer, 672;
     History, 48;
     Order, 16;

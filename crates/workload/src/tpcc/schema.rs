@@ -88,6 +88,7 @@ tables! {
         history: u64 => History, districts of history, "Payments.";
         district: DistrictKey => District, districts of district, "Districts.";
         warehouse: u16 => Warehouse, warehouses of warehouse, "Warehouses.";
+        takings: DistrictKey => Takings, warehouses of takings, "What was paid, if totals are split.";
     }
     ordered {
         order_line: OrderLineKey => OrderLine, order_lines, "Lines of orders.";
@@ -123,6 +124,7 @@ impl Capacity {
             history: customers + room.payments + IN_FLIGHT,
             district: districts,
             warehouse: warehouses,
+            takings: warehouses + districts,
             // An order has ten lines on average, 5 to 15. This adds six standard deviations.
             order_line: 10 * orders + 20 * orders.isqrt() + 15 * IN_FLIGHT + begun,
             order: orders + begun,

@@ -145,17 +145,24 @@ impl Tpcc {
         let c_id = self.customer(tx, c_w_id, c_d_id, who).await?;
         // The rows that every Payment wants come last. So protocols that lock early hold their
         // locks for a shorter time.
-        let warehouse = tx.want_for(&tables.warehouse, w_id, Intent::Update);
-        let district = tx.want_for(&tables.district, (w_id, d_id), Intent::Update);
+        let intent = if self.split_totals { Intent::Read } else { Intent::Update };
+        let warehouse = tx.want_for(&tables.warehouse, w_id, intent);
+        let district = tx.want_for(&tables.district, (w_id, d_id), intent);
+        let takings =
+            self.split_totals.then(|| [0, d_id].map(|d_id| tx.want_for(&tables.takings, (w_id, d_id), Intent::Update)));
         let customer = tx.want_for(&tables.customer, (c_w_id, c_d_id, c_id), Intent::Update);
         tx.fetch().await?;
         let mut data = [0; 24];
-        let warehouse = warehouse.get_mut(tx)?;
-        warehouse.ytd += amount;
-        data[..10].copy_from_slice(&warehouse.name);
-        let district = district.get_mut(tx)?;
-        district.ytd += amount;
-        data[14..].copy_from_slice(&district.name);
+        data[..10].copy_from_slice(&warehouse.require(tx)?.name);
+        data[14..].copy_from_slice(&district.require(tx)?.name);
+        if let Some(takings) = takings {
+            for takings in takings {
+                takings.get_mut(tx)?.ytd += amount;
+            }
+        } else {
+            warehouse.get_mut(tx)?.ytd += amount;
+            district.get_mut(tx)?.ytd += amount;
+        }
         let customer = customer.get_mut(tx)?;
         customer.balance -= amount;
         customer.ytd_payment += amount;
