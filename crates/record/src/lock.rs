@@ -33,6 +33,7 @@
 //! word. In a kind whose free words still tell which client held the lock last, the CAS would have
 //! to expect the word that was found before.
 
+use std::cell::Cell;
 use std::fmt;
 
 use remora_node::limits::INCARNATIONS_MAX;
@@ -46,7 +47,8 @@ pub struct TransactionId(u64);
 
 impl TransactionId {
     /// The last sequence number of an incarnation. A worker that runs ten million transactions per
-    /// second reaches it after fifteen hours. The worker then connects as a new incarnation.
+    /// second reaches it after fifteen hours, or half of that where ids are given in pairs. The
+    /// worker then connects as a new incarnation.
     pub const SEQUENCE_MAX: u64 = (1 << OWNER_SHIFT) - 1;
 
     /// Packs an id. Returns `None` if the owner is 0 or has more than 24 bits, or if the sequence
@@ -84,6 +86,31 @@ impl TransactionId {
     #[must_use]
     pub fn sequence(self) -> u64 {
         self.0 & TransactionId::SEQUENCE_MAX
+    }
+
+    /// Returns the next even id of a client, and counts on. `None` if no id is left.
+    #[must_use]
+    pub fn even(owner: u32, next: &Cell<u64>) -> Option<TransactionId> {
+        let sequence = next.get().next_multiple_of(2);
+        next.set(sequence + 1);
+        TransactionId::new(owner, sequence)
+    }
+
+    /// Returns the id with which this attempt goes on if the time of its commit is fixed early, in
+    /// tables whose commits have times (`remora_txn`'s `landing.rs`). There, ids are given in
+    /// pairs, the even one first. So a lock word tells readers of which kind its holder is.
+    #[inline]
+    #[must_use]
+    pub fn fixing_time_early(self) -> TransactionId {
+        TransactionId(self.0 | 1)
+    }
+
+    /// Whether the time of this attempt's commit is fixed early, in tables whose commits have
+    /// times.
+    #[inline]
+    #[must_use]
+    pub fn fixes_time_early(self) -> bool {
+        self.0 & 1 == 1
     }
 
     /// Returns the lock word of a record that this transaction has locked exclusively.

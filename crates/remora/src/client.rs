@@ -343,9 +343,7 @@ impl Life {
     /// Returns a transaction id of this incarnation, for locks that are taken outside of
     /// transactions. Returns `None` if no id is left.
     pub(crate) fn next_id(&self) -> Option<TransactionId> {
-        let sequence = self.config.sequence.get();
-        self.config.sequence.set(sequence + 1);
-        TransactionId::new(self.registration.incarnation, sequence)
+        TransactionId::even(self.registration.incarnation, &self.config.sequence)
     }
 
     fn guard(&self, session: &mut remora_txn::Session) {

@@ -800,9 +800,7 @@ impl Keeper {
     }
 
     fn next_id(&self) -> Option<TransactionId> {
-        let sequence = self.sequence.get();
-        self.sequence.set(sequence + 1);
-        TransactionId::new(self.client, sequence)
+        TransactionId::even(self.client, &self.sequence)
     }
 
     /// Takes a client for dead and recovers it, together with all other charges of this client.

@@ -429,7 +429,7 @@ impl<K: Key> Large<K> {
     /// call of [`Db::run`](crate::Db::run).
     pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: K, stored: &Stored) -> Result<Option<Stored>, Error> {
         self.check(stored)?;
-        let client = tx.id().owner();
+        let client = tx.client();
         if let Some(by) = owner(stored.id).filter(|owner| *owner != client) {
             return Err(Error::Foreign { table: self.heads.name().to_owned(), by, client });
         }

@@ -118,6 +118,13 @@ impl<'t, 's> Transaction<'t, 's> {
         self.tx.id()
     }
 
+    /// Returns the incarnation of the client that runs the transaction, which no other client of
+    /// the cluster has.
+    #[must_use]
+    pub fn client(&self) -> u32 {
+        self.tx.client()
+    }
+
     /// Returns the transaction's lane, which has the time, random numbers and pauses. While a
     /// transaction pauses, other transactions wait for the records that it has locked.
     #[must_use]

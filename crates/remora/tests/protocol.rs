@@ -307,14 +307,14 @@ fn assert_round_trips(protocol: Protocol) {
                 // One more raises the clock of a node that is behind, where a record was only read.
                 let most = expected.write_and_read_another + u64::from(protocol.has_snapshots());
                 assert!((expected.write_and_read_another..=most).contains(&seen.cost().round_trips));
-                // Giving up is validated like a read, unless all is locked.
+                // Giving up is validated like a read, unless all is locked, and no clock is behind.
                 let gave_up = session.transact(async |tx| {
                     add(tx, &rows, 0..4, 2).await?;
                     Err::<(), _>(rows.missing(0))
                 });
                 assert!(matches!(gave_up.await, Err(Error::NotFound(_))));
-                let validates = !protocol.has_snapshots();
-                assert_eq!(seen.cost().round_trips, if validates { expected.read_several } else { 1 });
+                let least = if protocol.has_snapshots() { 1 } else { expected.read_several };
+                assert!((least..=expected.read_several).contains(&seen.cost().round_trips));
             }
         });
     }

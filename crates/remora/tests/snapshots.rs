@@ -7,7 +7,7 @@ use std::cell::Cell;
 use remora::floors::fabric::{ClientId, Fabric};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Intent, Misuse, Session, Table, TableOptions, WorkerOptions};
+use remora::{Cluster, Error, Intent, Misuse, Session, Table, TableOptions, Worker, WorkerOptions};
 
 use support::{Words, others_run, table, worker};
 
@@ -40,20 +40,34 @@ fn a_snapshot_has_each_transaction_as_a_whole() {
                     continue;
                 }
                 let (from, to) = (random % ROWS, (random >> 8) % ROWS);
+                // A writer that reads all other rows fixes its time early.
+                let reads_all = random >> 16 & 1 == 1;
                 let moved = session.transact(async |tx| {
                     if from == to {
-                        return Ok(());
+                        return Ok(ALL);
                     }
+                    let others: Vec<_> = (0..ROWS)
+                        .filter(|row| reads_all && ![from, to].contains(row))
+                        .map(|row| tx.want(&rows, row))
+                        .collect();
                     let two = [from, to].map(|row| tx.want_for(&rows, row, Intent::Update));
                     tx.fetch().await?;
+                    let all =
+                        others.iter().chain(&two).map(|row| Ok(row.require(tx)?.0[0])).sum::<Result<u64, Error>>();
                     two[0].get_mut(tx)?.0[0] -= 1;
                     two[1].get_mut(tx)?.0[0] += 1;
-                    Ok(())
+                    Ok(if reads_all { all? } else { ALL })
                 });
-                count[1] += u64::from(moved.await.is_ok());
+                if let Ok(sum) = moved.await {
+                    assert_eq!(sum, ALL, "seed {seed}: what a writer has read");
+                    count[1] += 1;
+                }
             }
             count
         });
+        assert!(worker.drain().unwrap());
+        let found = cluster.inspect(&rows, |_| ()).unwrap();
+        assert_eq!((found.locked, found.differing_lines), (0, 0), "seed {seed}: a lock is left, or a replica differs");
         snapshots += counts.iter().map(|count| count[0]).sum::<u64>();
         committed += counts.iter().map(|count| count[1]).sum::<u64>();
     }
@@ -78,10 +92,50 @@ fn a_snapshot_takes_one_round_trip() {
                 let cost = session.lane().cost().since(&before);
                 if turn > 0 {
                     assert_eq!((cost.round_trips, cost.reads, cost.writes, cost.rpcs), (1, 16, 0, 0));
-                    assert!(cost.atomics <= 3, "a claim at each node: {cost:?}");
+                    assert_eq!(cost.atomics, 0, "nobody changes the records, so what is known of clocks is enough");
                 }
             }
         });
+    }
+}
+
+/// A transaction that writes, and only reads more than two records, locks what it writes at all
+/// replicas, and validates what it only reads.
+#[test]
+fn a_writer_that_reads_much_fixes_its_time_early() {
+    for replicas in [1, 3] {
+        let cluster = support::embedded(Protocol::REMORA, replicas);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([7u64]));
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let copies = u64::from(replicas);
+        for turn in 0..3 {
+            let cost = worker.block_on(async |session| {
+                let before = session.lane().cost();
+                let run = session.transact(async |tx| {
+                    let written = tx.want_for(&rows, 0, Intent::Update);
+                    let read: Vec<_> = (1..=3).map(|row| tx.want(&rows, row)).collect();
+                    tx.fetch().await?;
+                    for row in read {
+                        assert_eq!(row.require(tx)?.0[0], 7);
+                    }
+                    written.get_mut(tx)?.0[0] += 1;
+                    Ok(())
+                });
+                run.await.unwrap();
+                session.lane().cost().since(&before)
+            });
+            assert!(worker.drain().unwrap());
+            if turn > 0 {
+                // It reads four records, and three of them again. At each copy it writes an undo
+                // entry and the record, and the version and the entry's end.
+                assert_eq!((cost.round_trips, cost.reads, cost.writes, cost.rpcs), (3, 7, 4 * copies, 0));
+                // A lock, a draw and an unlock at each copy; the other atomics raise clocks.
+                let raises = cost.atomics - 3 * copies;
+                assert!(raises <= 3, "{cost:?}");
+            }
+        }
+        let found = cluster.inspect(&rows, |_| ()).unwrap();
+        assert_eq!((found.locked, found.differing_lines), (0, 0));
     }
 }
 
@@ -165,6 +219,12 @@ fn apart(cluster: &Cluster) -> [Table<u64, Words<1>>; 2] {
     })
 }
 
+/// Has a reader learn the clock of the node of a table, so that its next snapshot claims that.
+fn knows_clock_of(reader: &mut Worker, rows: &Table<u64, Words<1>>) {
+    let read = reader.block_on(async |session| session.snapshot(async |tx| rows.get(tx, 1).await).await);
+    assert_eq!(read.unwrap(), Some(Words([7])));
+}
+
 /// Moves 1 from a row of one table to a row of the other.
 async fn transfer(session: &mut Session, from: &Table<u64, Words<1>>, to: &Table<u64, Words<1>>) -> Result<(), Error> {
     session
@@ -192,6 +252,7 @@ fn recovered(step: usize) -> Result<(), String> {
         survivor.block_on(raise).unwrap();
     }
     let transfer = async |session: &mut Session| transfer(session, &here, &there).await;
+    knows_clock_of(reader, &here);
     let mut answer = None;
     let mut is_first = true;
     let read = reader.block_on(async |session| {
@@ -236,6 +297,61 @@ fn a_snapshot_has_what_recovery_decides() {
     let caught = STEPS.into_iter().find(|step| recovered(*step).is_err());
     mutant::set(None);
     assert!(caught.is_some(), "recovery without a draw is not caught");
+}
+
+/// A client dies at any verb of a transfer whose time is early, and another one recovers it. Then
+/// no replica has a lock of it, and the transfer is there as a whole, or not at all.
+fn dies_early(step: usize) -> Result<(), String> {
+    let (cluster, fabric) = support::seeded(Protocol::REMORA, 3, step as u64);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
+    let [mut dying, mut survivor] = [0, 1].map(|seed| worker(&cluster, 1, seed));
+    let client = dying.incarnations().next().unwrap();
+    let transfer = async |session: &mut Session| {
+        session
+            .transact(async |tx| {
+                let two = [0, 1].map(|row| tx.want_for(&rows, row, Intent::Update));
+                let others: Vec<_> = (2..ROWS).map(|row| tx.want(&rows, row)).collect();
+                tx.fetch().await?;
+                others.iter().try_for_each(|row| row.require(tx).map(drop))?;
+                two[0].get_mut(tx)?.0[0] -= 1;
+                two[1].get_mut(tx)?.0[0] += 1;
+                Ok(())
+            })
+            .await
+    };
+    // The first transfer looks the records up.
+    dying.block_on(async |session| transfer(session).await).unwrap();
+    assert!(dying.drain().unwrap());
+    fabric.revoke_after(ClientId(client), step as u64);
+    let answer = dying.block_on(async |session| transfer(session).await);
+    fabric.revoke(ClientId(client)).unwrap();
+    survivor.recover(client).unwrap();
+    let read = survivor
+        .block_on(async |session| session.snapshot(async |tx| tx.get_many(((&rows, 0), (&rows, 1))).await).await);
+    let read = [read.as_ref().unwrap().0, read.unwrap().1].map(|row| row.unwrap().0[0]);
+    assert!(survivor.drain().unwrap());
+    let found = cluster.inspect(&rows, |_| ()).unwrap();
+    drop(survivor);
+    dying.abandon();
+    if (found.locked, found.differing_lines) != (0, 0) {
+        return Err(format!("step {step}: {found:?}"));
+    }
+    if read != [98, 102] && (read != [99, 101] || answer.is_ok()) {
+        return Err(format!("step {step}: the snapshot has {read:?}, after {answer:?}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn recovery_frees_the_locks_of_early_times() {
+    const STEPS: std::ops::Range<usize> = 0..60;
+    for step in STEPS {
+        dies_early(step).unwrap();
+    }
+    mutant::set(Some(Mutant::SweepPrimaries));
+    let caught = STEPS.into_iter().find(|step| dies_early(*step).is_err());
+    mutant::set(None);
+    assert!(caught.is_some(), "a lock that is left at a backup is not found");
 }
 
 /// A snapshot reads a record at a node whose clock is ahead, and then two records at a node whose
@@ -290,7 +406,7 @@ fn a_later_claim_is_not_below_the_snapshot() {
 /// A snapshot reads one of two records before a first writer changes it, and the other one after a
 /// second writer has changed that. Between the two writers, a transaction without a snapshot has
 /// read both records: so the first writer is before the second. Returns what the snapshot has read.
-fn read_in_between() -> [u64; 2] {
+fn read_in_between(intent: Intent) -> [u64; 2] {
     let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
     let [ahead, behind] = apart(&cluster);
     let [mut reader, mut writer, mut other] = [1, 2, 3].map(|seed| worker(&cluster, 1, seed));
@@ -299,6 +415,7 @@ fn read_in_between() -> [u64; 2] {
             async |session: &mut Session| session.transact(async |tx| ahead.update(tx, 1, Words([7])).await).await;
         writer.block_on(raise).unwrap();
     }
+    knows_clock_of(&mut reader, &ahead);
     let mut is_first = true;
     let read = reader.block_on(async |session| {
         session
@@ -311,7 +428,7 @@ fn read_in_between() -> [u64; 2] {
                     writer.block_on(first).unwrap();
                     let both = async |session: &mut Session| {
                         let read = session.transact(async |tx| {
-                            let two = [tx.want(&ahead, 0), tx.want(&behind, 0)];
+                            let two = [tx.want(&ahead, 0), tx.want_for(&behind, 0, intent)];
                             tx.fetch().await?;
                             Ok([two[0].require(tx)?.0[0], two[1].require(tx)?.0[0]])
                         });
@@ -332,9 +449,12 @@ fn read_in_between() -> [u64; 2] {
 
 #[test]
 fn a_validated_reader_raises_the_clocks() {
-    assert_eq!(read_in_between(), [101, 101]);
+    // Also if it has a lock of what it has not changed in the end.
+    for intent in [Intent::Read, Intent::Update] {
+        assert_eq!(read_in_between(intent), [101, 101], "{intent:?}");
+    }
     mutant::set(Some(Mutant::ReaderUnraised));
-    let read = read_in_between();
+    let read = read_in_between(Intent::Read);
     mutant::set(None);
     assert_eq!(read, [100, 101], "a reader that raises no clock is not caught");
 }

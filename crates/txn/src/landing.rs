@@ -15,7 +15,17 @@
 //!            else: again, with claims above the largest time
 //! validates  CAS clock, up to the largest time that it has read;   a transaction without snapshot
 //!            READ lock, version                                    that writes nothing
+//!
+//! writer,    CAS lock; FETCH_ADD clock + 1 -> draw                 every replica of what it writes
+//! early      time = the largest draw, and above the times of all that it has read
+//!            CAS clock, up to the time; READ lock, version         at nodes of what it only reads
+//!            WRITE data and time, invisible                        every replica
+//!            WRITE version, visible; CAS unlock                    in the background
 //! ```
+//!
+//! A writer whose time is *early* fixes it before its data lands. A writer that only reads many
+//! records does so, and validates these records: if it locked them instead, it would exclude too
+//! many other transactions.
 //!
 //! # Why this is a snapshot
 //!
@@ -26,6 +36,10 @@
 //! So the reader may miss the commit, and if it does not, it sees that the time is above the
 //! snapshot, and reads again.
 //!
+//! If the writer's time is early, the draw follows the writer's lock at that node. Either the lock
+//! is there before the reader's claim, and the reader finds it, and waits until the record is
+//! visible. Or the lock comes behind the claim, and then the draw and the time are above the claim.
+//!
 //! No clock of a machine takes part. A reader sees everything that was acknowledged before it
 //! began, of the records that it reads. Two writers that share no record may be ordered otherwise
 //! than in real time: a reader may see the later one, and not the earlier one
@@ -34,22 +48,35 @@
 //! # Invariants
 //!
 //! 1. **A reader claims before it reads**, at each node, on the connection that brings the record.
-//! 2. **A writer draws behind its data**, at every node that it writes, before it is acknowledged.
+//!    What it knows a clock to have had before it posts the READ is a claim, too, without a verb.
+//!    If records change all the time, that is too early most of the time, so it rarely tries it
+//!    then.
+//! 2. **A writer draws behind its data**, at every node that it writes, before it is acknowledged;
+//!    or, if its time is early, behind its locks (9).
 //! 3. **The time of a commit is above its draws' values before them, and above the times of all
 //!    records that it has read or replaces.** So times follow the order of dependent commits.
 //! 4. **What a writer has only read is locked**, at its primary, until that node's clock has
 //!    reached the writer's time. So a later writer of that record has a later time. Validation is
-//!    not enough: the time is drawn after it.
+//!    not enough, because the time is drawn after it. If the time is early, validation is enough
+//!    (10).
 //! 5. **A transaction that writes nothing, and reads no snapshot, raises the clocks** of the nodes
 //!    where it validates to the largest time that it has read, before it looks there again. So who
 //!    writes later what it has read has a later time. Without this, it could have seen one of two
 //!    writers that a snapshot sees in the other order. (If it reads one record, there is no other.)
 //! 6. **A record is visible only with its time**, which is the same at all replicas.
 //! 7. **Recovery draws anew**, at every node, and raises all clocks to the new time before it frees
-//!    anything. If a replica is visible already, its time is the commit's.
+//!    anything. If a replica is visible already, its time is the commit's. An early time is in the
+//!    undo entry, and stays.
 //! 8. **No claim outlives its epoch.** An epoch ends all clients, and everything of the old one has
 //!    landed or is decided before the next one begins. So the clock of a new replica, or of a
 //!    primary that was a backup, may be behind the claims and raises of an earlier epoch.
+//! 9. **A writer whose time is early has locks at every replica of what it writes**, from before
+//!    its last draw there until the record is visible there. The lock word says that its holder's
+//!    time is early ([`TransactionId::fixes_time_early`]). Readers of snapshots wait at such a
+//!    lock, at any replica. They ignore all others.
+//! 10. **A writer whose time is early validates what it has only read, and raises the clock of each
+//!     primary to its time before it looks there.** So who locks one of these records later draws a
+//!     later time. It raises the clocks of records that it has locked and does not write, too.
 //!
 //! # Raising a clock
 //!
@@ -59,10 +86,11 @@
 //! other nodes' clocks would lack as much, and so on: clocks would double all the time.
 //!
 //! [`clock_at`]: remora_node::node::clock_at
+//! [`TransactionId::fixes_time_early`]: remora_record::TransactionId::fixes_time_early
 
 use std::rc::Rc;
 
-use remora_fabric::{AddHandle, Completed, NodeId, Round, SwapHandle};
+use remora_fabric::{AddHandle, Completed, NodeId, NodeSet, Round, SwapHandle};
 use remora_node::node::clock_at;
 
 /// What a session knows of landing clocks.
@@ -74,12 +102,30 @@ pub(crate) struct Clocks {
     pub(crate) from: u64,
     /// The draws of the commit that is under way.
     pub(crate) draws: Vec<Draw>,
+    /// The nodes where a commit that fixes its time early has to draw.
+    draws_at: NodeSet,
     /// The CASs that raise clocks for the commit that is under way, with the numbers of the draws.
     raises: Vec<(usize, SwapHandle)>,
     /// The claims of the snapshot that is being read.
     claims: Vec<Claim>,
     /// How many times in a row a snapshot was earlier than a record that it read.
     behind: u32,
+    /// How many snapshots are still to ask for clocks, because claims that were known were too
+    /// early the last time.
+    asks: u32,
+    /// What `asks` was set to then.
+    asked: u32,
+}
+
+/// The largest number of snapshots that ask for clocks before one is tried with what is known.
+const ASKS_MAX: u32 = 64;
+
+/// A lock at a backup that a round has asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackupLock {
+    /// The number of the record's item.
+    pub(crate) item: usize,
+    pub(crate) swap: SwapHandle,
 }
 
 /// A draw of a commit at a node.
@@ -96,9 +142,8 @@ pub(crate) struct Draw {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     node: NodeId,
-    handle: SwapHandle,
-    /// What the claim raises the clock to, until its answer has come.
-    raises_to: Option<u64>,
+    /// The CAS, and what it raises the clock to, until its answer has come.
+    asked: Option<(SwapHandle, u64)>,
     at: u64,
 }
 
@@ -117,17 +162,60 @@ impl Clocks {
         self.draws.push(Draw { node, handle, at: 0, guards });
     }
 
-    /// Notes the draws of a commit, which the round `done` has brought, and returns the time of the
-    /// commit, which is not below `bound` (invariant 3).
-    pub(crate) fn drawn(&mut self, done: &Completed<'_>, bound: u64) -> u64 {
-        let mut time = if mutant!(TimeOfDraws) { 0 } else { bound };
-        for at in 0..self.draws.len() {
-            let value = done.added(self.draws[at].handle) + 1;
-            self.draws[at].at = value;
-            let known = self.known(self.draws[at].node);
-            *known = (*known).max(value);
-            time = time.max(value);
+    /// Begins the draws of a commit.
+    pub(crate) fn begin_draws(&mut self) {
+        self.draws.clear();
+        self.draws_at = NodeSet::default();
+    }
+
+    /// Notes that a commit which fixes its time early has asked for a lock at a node.
+    pub(crate) fn wants_draw(&mut self, node: NodeId) {
+        self.draws_at = self.draws_at.with(node);
+    }
+
+    /// Adds to a round the draws behind the locks for which it asks, and for which earlier rounds
+    /// have asked (invariant 9). If they do not fit, they are left to a later round.
+    pub(crate) fn draw_behind_locks(&mut self, round: &mut Round<'_>) {
+        let draws = usize::from(self.draws_at.count());
+        if round.has_room(draws, 8 * draws) {
+            for node in std::mem::take(&mut self.draws_at).iter() {
+                self.draw(round, node, false);
+            }
         }
+    }
+
+    /// Returns whether draws have been left to a later round.
+    pub(crate) fn owes_draws(&self) -> bool {
+        !self.draws_at.is_empty()
+    }
+
+    /// Notes the draws that the round `done` has brought.
+    pub(crate) fn note_draws(&mut self, done: &Completed<'_>) {
+        for at in 0..self.draws.len() {
+            if self.draws[at].at == 0 {
+                let value = done.added(self.draws[at].handle) + 1;
+                self.draws[at].at = value;
+                let known = self.known(self.draws[at].node);
+                *known = (*known).max(value);
+            }
+        }
+    }
+
+    /// Forgets the draws whose answers have not come.
+    pub(crate) fn forget_unheard_draws(&mut self) {
+        self.draws.retain(|draw| draw.at > 0);
+        self.draws_at = NodeSet::default();
+    }
+
+    /// Returns whether no draw is left to be made, or to be noted.
+    pub(crate) fn has_all_draws(&self) -> bool {
+        !self.owes_draws() && self.draws.iter().all(|draw| draw.at > 0)
+    }
+
+    /// Returns the time of a commit, whose draws are noted. It is not below `bound` (invariant 3).
+    pub(crate) fn time(&mut self, bound: u64) -> u64 {
+        let bound = if mutant!(TimeOfDraws) { 0 } else { bound };
+        let time = self.draws.iter().map(|draw| draw.at).max().unwrap_or(0).max(bound);
         self.from = self.from.max(time);
         time
     }
@@ -155,23 +243,35 @@ impl Clocks {
         self.claims.clear();
     }
 
-    /// Claims a node's clock, unless the snapshot has a claim there. The claim is not below `from`.
-    /// Returns whether it has added a verb.
-    pub(crate) fn claim(&mut self, round: &mut Round<'_>, node: NodeId, from: u64) {
+    /// Returns whether the next snapshot takes what is known of clocks as its claims. If records
+    /// change all the time, that is too early most of the time, and then it is rarely tried.
+    pub(crate) fn trusts_known(&mut self) -> bool {
+        let trusts = self.behind == 0 && self.asks == 0;
+        self.asks = self.asks.saturating_sub(u32::from(self.behind == 0));
+        trusts
+    }
+
+    /// Claims a node's clock, unless there is a claim of it. The claim is not below `from`. If
+    /// `trusts_known`, and what the clock is known to have had is not below that, it is the claim,
+    /// without a verb.
+    pub(crate) fn claim(&mut self, round: &mut Round<'_>, node: NodeId, from: u64, trusts_known: bool) {
         if self.claims.iter().any(|claim| claim.node == node) {
             return;
         }
         let known = *self.known(node);
+        if trusts_known && known >= from {
+            self.claims.push(Claim { node, asked: None, at: known });
+            return;
+        }
         let raises_to = from.max(known);
         let handle = round.compare_swap(clock_at(node), known, raises_to);
-        self.claims.push(Claim { node, handle, raises_to: Some(raises_to), at: 0 });
+        self.claims.push(Claim { node, asked: Some((handle, raises_to)), at: 0 });
     }
 
     /// Notes the answers of the claims of a round.
     pub(crate) fn claimed(&mut self, done: &Completed<'_>) {
         for at in 0..self.claims.len() {
-            let Some(raises_to) = self.claims[at].raises_to.take() else { continue };
-            let handle = self.claims[at].handle;
+            let Some((handle, raises_to)) = self.claims[at].asked.take() else { continue };
             let value = if done.swapped(handle) { raises_to } else { done.previous(handle) };
             self.claims[at].at = value;
             *self.known(self.claims[at].node) = value;
@@ -195,17 +295,27 @@ impl Clocks {
 
     /// Forgets the claims whose answers have not come.
     pub(crate) fn forget_unheard(&mut self) {
-        self.claims.retain(|claim| claim.raises_to.is_none());
+        self.claims.retain(|claim| claim.asked.is_none());
     }
 
     /// Notes that the snapshot has all records that it has read so far.
-    pub(crate) fn kept_up(&mut self) {
+    pub(crate) fn kept_up(&mut self, trusted_known: bool) {
         self.behind = 0;
+        if trusted_known {
+            self.asked = 0;
+        }
     }
 
     /// Makes the next claims be above this time, of a record that the snapshot was too early for.
-    /// Each time in a row they are further ahead, because the record may change all the time.
-    pub(crate) fn fell_behind(&mut self, latest: u64) {
+    /// Each time in a row they are further ahead, because the record may change all the time. If
+    /// the claims were what was known, the next snapshots ask instead.
+    pub(crate) fn fell_behind(&mut self, latest: u64, trusted_known: bool) {
+        if trusted_known {
+            self.asked = (2 * self.asked).clamp(1, ASKS_MAX);
+            self.asks = self.asked;
+            self.from = self.from.max(latest);
+            return;
+        }
         self.behind = (self.behind + 1).min(20);
         self.from = latest + (1 << self.behind);
     }

@@ -122,11 +122,14 @@ pub(crate) struct UndoKind {
     pub(crate) lean: bool,
     /// In timed tables: the time of the commit is not below this.
     pub(crate) bound: Option<u64>,
+    /// Whether the bound is the time of the commit.
+    pub(crate) is_early: bool,
 }
 
 const LEAN: u32 = 1 << 31;
 const TIMED: u32 = 1 << 30;
-const LAP: u32 = TIMED - 1;
+const EARLY: u32 = 1 << 29;
+const LAP: u32 = EARLY - 1;
 
 /// Returns the number of words of an undo entry before its records, with this bound.
 pub(crate) fn undo_header_words(bound: Option<u64>) -> usize {
@@ -145,7 +148,8 @@ pub(crate) fn encode_undo<'e>(
         let head = [record.pointer.to_bits(), record.version];
         (head, record.checksum, [record.before, &[]])
     });
-    let flags = if kind.lean { LEAN } else { 0 } | if kind.bound.is_some() { TIMED } else { 0 };
+    let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
+    let flags = flag(kind.lean, LEAN) | flag(kind.bound.is_some(), TIMED) | flag(kind.is_early, EARLY);
     fill(entry, head, kind.lap & LAP | flags, kind.bound, parts);
 }
 
@@ -187,7 +191,7 @@ fn fill<'e>(
 pub(crate) fn undo_kind(entry: &[u64]) -> UndoKind {
     let word = entry.get(2).map_or(0, |word| (word >> 32) as u32);
     let bound = entry.get(HEADER_WORDS).copied().filter(|_| word & TIMED != 0);
-    UndoKind { lap: word & LAP, lean: word & LEAN != 0, bound }
+    UndoKind { lap: word & LAP, lean: word & LEAN != 0, bound, is_early: word & EARLY != 0 }
 }
 
 /// Returns the records of an undo entry. Ends early if the entry is shorter than its own lengths
@@ -259,7 +263,7 @@ mod tests {
             let all: Vec<_> = images.leak().iter().map(record).collect();
             let words = all.iter().map(|one| RECORD_WORDS + one.before.len()).sum::<usize>();
             let mut entry = vec![0; undo_header_words(bound) + words];
-            let kind = UndoKind { lap: 7, lean: true, bound };
+            let kind = UndoKind { lap: 7, lean: true, bound, is_early: bound.is_some() };
             encode_undo(&mut entry, [1, 0b101], kind, all.iter().copied());
             prop_assert_eq!(undo_kind(&entry), kind);
             prop_assert_eq!(undo_records(&entry).collect::<Vec<_>>(), all);

@@ -236,11 +236,21 @@ pub enum Mutant {
     KeepLowClaims,
     /// Snapshots: a transaction that writes nothing validates without raising any clock.
     ReaderUnraised,
+    /// Early times: what is written is locked at its primary only.
+    EarlyAtPrimary,
+    /// Early times: a commit draws before it has the locks.
+    DrawBeforeLocks,
+    /// Early times: what is only read is validated before its clock has the time.
+    EarlyUnraised,
+    /// Early times: a snapshot reads what such a commit has locked.
+    ReadBehindEarlyLock,
+    /// Early times: recovery sweeps the locks of primaries only.
+    SweepPrimaries,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 86] = [
+    pub const ALL: [Mutant; 91] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -327,6 +337,11 @@ impl Mutant {
         Mutant::RecoverUndrawn,
         Mutant::KeepLowClaims,
         Mutant::ReaderUnraised,
+        Mutant::EarlyAtPrimary,
+        Mutant::DrawBeforeLocks,
+        Mutant::EarlyUnraised,
+        Mutant::ReadBehindEarlyLock,
+        Mutant::SweepPrimaries,
     ];
 }
 

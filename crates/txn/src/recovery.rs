@@ -62,7 +62,8 @@ use remora_index::cluster_hash::{self, Geometry, HEADER_SLOTS_WORD, is_empty};
 use remora_index::{Patch, fstore};
 use remora_node::ring::RingCopy;
 use remora_node::{
-    Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, ShardId, ShardPlacement, metadata,
+    Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, Replica, ShardId, ShardPlacement,
+    metadata,
 };
 use remora_record::{
     FetchedRecord, Life, LockWord, RecordHeader, RecordShape, SharedLock, Swap, TransactionId, structural,
@@ -364,6 +365,13 @@ impl Shard<'_> {
         self.discipline.into()
     }
 
+    /// Returns the replicas at which transactions take locks: the primary, and if commits have
+    /// times, the others, too (`landing.rs`, invariant 9).
+    fn locked(&self) -> &[Replica] {
+        let replicas = &self.placement.replicas;
+        if self.discipline.is_timed() && !mutant!(SweepPrimaries) { replicas } else { &replicas[..1] }
+    }
+
     /// Returns the offsets of all places that have, or had, a record with a lock. This includes the
     /// structural records of an index.
     async fn lockable(&self, lane: &Lane) -> Result<Vec<u64>, MemoryError> {
@@ -547,42 +555,45 @@ pub async fn sweep<G>(
     let mut prepared = Vec::new();
     for shard_id in (0..catalog.metadata.shards.len() as u16).map(ShardId) {
         let Some(shard) = catalog.shard(shard_id) else { continue };
-        let mut places = VecDeque::from(shard.lockable(lane).await?);
-        while !places.is_empty() {
-            let slots: Vec<u64> = places.drain(..SWEEP_BATCH.min(places.len())).collect();
-            let mut found = Vec::new();
-            {
-                let mut round = lane.round();
-                let bytes = shard.shape.life_bytes();
-                let reads: Vec<_> = slots.iter().map(|slot| round.read(shard.at_primary(*slot), bytes)).collect();
-                let done = lane.execute(round).await?;
-                for (slot, read) in slots.iter().zip(reads) {
-                    let words = done.words(read);
-                    let Some(RecordHeader { lock, version, .. }) = shard.shape.validated(words) else { continue };
-                    let theirs = lock.holder().is_some_and(|holder| dead.contains(&holder.owner()));
-                    let life = shard.shape.life(words);
-                    let is_prepared = shard.fstore.is_none() && matches!(life, Some(Life::Prepared { .. }));
-                    // A client can die after it has taken the last bit out of the word, and before
-                    // it has freed the word.
-                    let is_left_by_them =
-                        lock.shared().is_some_and(|shared| shared.is_vacant(epoch) || shared.holders() & bits != 0);
-                    if (theirs || is_left_by_them) && !mutant!(NoSweep) {
-                        found.push((*slot, lock));
-                    }
-                    if is_prepared && (theirs || is_left_by_them || lock.is_free()) {
-                        prepared.push((shard_id, *slot, version));
+        let lockable = shard.lockable(lane).await?;
+        for replica in shard.locked() {
+            let mut places: VecDeque<u64> = lockable.iter().copied().collect();
+            while !places.is_empty() {
+                let slots: Vec<u64> = places.drain(..SWEEP_BATCH.min(places.len())).collect();
+                let mut found = Vec::new();
+                {
+                    let mut round = lane.round();
+                    let bytes = shard.shape.life_bytes();
+                    let reads: Vec<_> = slots.iter().map(|slot| round.read(replica.address(*slot), bytes)).collect();
+                    let done = lane.execute(round).await?;
+                    for (slot, read) in slots.iter().zip(reads) {
+                        let words = done.words(read);
+                        let Some(RecordHeader { lock, version, .. }) = shard.shape.validated(words) else { continue };
+                        let theirs = lock.holder().is_some_and(|holder| dead.contains(&holder.owner()));
+                        let life = shard.shape.life(words);
+                        let is_prepared = shard.fstore.is_none() && matches!(life, Some(Life::Prepared { .. }));
+                        // A client can die after it has taken the last bit out of the word, and
+                        // before it has freed the word.
+                        let is_left_by_them =
+                            lock.shared().is_some_and(|shared| shared.is_vacant(epoch) || shared.holders() & bits != 0);
+                        if (theirs || is_left_by_them) && !mutant!(NoSweep) {
+                            found.push((*slot, lock));
+                        }
+                        if is_prepared && (theirs || is_left_by_them || lock.is_free()) {
+                            prepared.push((shard_id, *slot, version));
+                        }
                     }
                 }
-            }
-            for (slot, lock) in found {
-                places.extend(shard.lockable_behind(slot));
-                if let Some(shared) = lock.shared() {
-                    leave_for(lane, shard.at_primary(slot), shared, bits, epoch).await?;
-                    continue;
+                for (slot, lock) in found {
+                    places.extend(shard.lockable_behind(slot));
+                    if let Some(shared) = lock.shared() {
+                        leave_for(lane, replica.address(slot), shared, bits, epoch).await?;
+                        continue;
+                    }
+                    free(lane, replica.address(slot), Pointer::new(shard_id, slot), shard.locks(), lock).await?;
                 }
-                free(lane, shard.at_primary(slot), Pointer::new(shard_id, slot), shard.locks(), lock).await?;
+                lane.sleep(pause).await;
             }
-            lane.sleep(pause).await;
         }
     }
     if !prepared.is_empty() {

@@ -444,6 +444,19 @@ pub(crate) fn locks(tables: &[Option<Arc<Table>>], item: &Item) -> Primitive {
     registered(tables, item.table).entry().spec.discipline.into()
 }
 
+/// Returns where a transaction locks an item's record ([`Sets::lock_addresses`]).
+pub(crate) fn lock_addresses<'t>(
+    tables: &'t [Option<Arc<Table>>],
+    item: &Item,
+    is_early: bool,
+) -> impl Iterator<Item = Address> + use<'t> {
+    let (pointer, primary) = (item.location.pointer, item.address);
+    let everywhere = is_early && !mutant!(EarlyAtPrimary);
+    let replicas = if everywhere { registered(tables, item.table).replicas(pointer) } else { &[] };
+    let backups = replicas.iter().skip(1).map(move |replica| replica.address(pointer.offset()));
+    std::iter::once(primary).chain(backups)
+}
+
 /// How an item's record lies in its slot.
 #[inline]
 pub(crate) fn shape<'t>(tables: &'t [Option<Arc<Table>>], item: &Item) -> &'t RecordShape {
@@ -1223,6 +1236,12 @@ impl Sets {
     /// times of all that it has read or replaces.
     pub(crate) fn time_bound(&self) -> u64 {
         self.items.iter().map(|item| item.time + 1).max().unwrap_or(1)
+    }
+
+    /// Returns where a transaction locks an item's record: at its primary, and if the transaction
+    /// fixes its time early, at every other replica, too.
+    pub(crate) fn lock_addresses(&self, item: &Item, is_early: bool) -> impl Iterator<Item = Address> + use<'_> {
+        lock_addresses(&self.tables, item, is_early)
     }
 
     /// Gives all images of timed tables the time of the commit.

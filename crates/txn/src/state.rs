@@ -17,7 +17,7 @@ use remora_record::{Key, LockWord, TransactionId, Version};
 use crate::combine::SharedBatch;
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer};
-use crate::landing::Clocks;
+use crate::landing::{BackupLock, Clocks};
 use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX};
 use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Check, Protocol};
@@ -148,6 +148,8 @@ pub(crate) struct State {
     pub(crate) turns: Turns,
     /// What the session knows of landing clocks.
     pub(crate) clocks: Clocks,
+    /// The locks at backups that a round has asked for, of a transaction that fixes its time early.
+    pub(crate) backup_locks: Vec<BackupLock>,
     /// Records at which the next attempt waits for its turn.
     pub(crate) contested: Vec<Name>,
     /// The record that a transaction of this session was last to change after it had read it,
@@ -213,6 +215,7 @@ impl State {
             shared: config.shared,
             turns: config.turns,
             clocks: Clocks::default(),
+            backup_locks: Vec::new(),
             contested: Vec::with_capacity(MEMBER_RECORDS_MAX),
             reads_first: None,
             wants: Vec::with_capacity(MEMBER_RECORDS_MAX),
@@ -269,15 +272,21 @@ impl State {
         }
     }
 
+    /// Whether commits of this session's protocol have times.
+    pub(crate) fn has_times(&self) -> bool {
+        self.spec.discipline.is_timed()
+    }
+
     #[inline]
     pub(crate) fn next_id(&mut self) -> Result<TransactionId, Stop> {
         if self.lease.is_over() {
             return Err(Stop::Fenced);
         }
-        let sequence = self.sequence.get();
-        self.sequence.set(sequence + 1);
+        let step = if self.has_times() { 2 } else { 1 };
+        let sequence = self.sequence.get().next_multiple_of(step);
+        self.sequence.set(sequence + step);
         // Clients begin at different places, so that short runs of many clients have samples, too.
-        self.sample_phases = (sequence + u64::from(self.owner)).is_multiple_of(PHASE_SAMPLES);
+        self.sample_phases = (sequence / step + u64::from(self.owner)).is_multiple_of(PHASE_SAMPLES);
         let owner = if mutant!(LocalIds) { 1 } else { self.owner };
         TransactionId::new(owner, sequence).ok_or(Stop::Limit(Limit::TransactionIds))
     }

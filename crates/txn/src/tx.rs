@@ -9,7 +9,7 @@ use std::task::Poll;
 use remora_fabric::probes::{self, Phase};
 use remora_fabric::{Address, Cost, Execute, Lane, Nanos, NodeId, Outlined, Round, outline};
 use remora_index::Table;
-use remora_node::TableId;
+use remora_node::{Pointer, TableId};
 use remora_record::{Key, LockWord, Swap, TransactionId};
 use zerocopy::IntoBytes;
 
@@ -20,7 +20,7 @@ use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS}
 use crate::protocol::spec::Primitive;
 use crate::recovery::{self, Verdict, free_in, undo_in};
 use crate::rpc::Code;
-use crate::sets::{Adopted, Intent, Item, Lock, Part, Sets, Slot, locks, registered, shape};
+use crate::sets::{Adopted, Intent, Item, Lock, Part, Sets, Slot, lock_addresses, locks, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
 use crate::turns::Stood;
@@ -83,6 +83,10 @@ pub struct Tx<'s> {
     is_id_known: Cell<bool>,
     /// In timed tables: the time of the commit, once it is known.
     pub(crate) time: u64,
+    /// In timed tables: whether the time is fixed early, before the validation (`landing.rs`).
+    pub(crate) is_early: bool,
+    /// Whether a snapshot claims what is known of clocks, without verbs.
+    pub(crate) trusts_known: bool,
     /// The time of the snapshot, once it is known, if the transaction reads one.
     pub(crate) snapshot: Option<u64>,
     /// Whether observers get no event of this transaction, because the session runs it for itself
@@ -146,6 +150,8 @@ impl<'s> Tx<'s> {
             }
             state.clocks.begin_snapshot();
         }
+        let trusts_known =
+            attempt.reads_snapshot && state.protocol.trusts_known_clocks() && state.clocks.trusts_known();
         let id = state.next_id()?;
         state.sets.begin(id);
         let began = if state.observer.is_some() { lane.now() } else { 0 };
@@ -181,6 +187,8 @@ impl<'s> Tx<'s> {
             leads: None,
             is_id_known: Cell::new(false),
             time: 0,
+            is_early: false,
+            trusts_known,
             snapshot: None,
             silent: false,
         })
@@ -192,6 +200,17 @@ impl<'s> Tx<'s> {
     pub fn id(&self) -> TransactionId {
         self.is_id_known.set(true);
         self.id
+    }
+
+    /// Returns whether the program, or members of a batch, have been told the id of this attempt.
+    pub(crate) fn is_id_told(&self) -> bool {
+        self.is_id_known.get() || self.leads.is_some()
+    }
+
+    /// Returns the incarnation of the client that runs the transaction.
+    #[must_use]
+    pub fn client(&self) -> u32 {
+        self.id.owner()
     }
 
     /// The attempt whose commit decides this one.
@@ -779,7 +798,8 @@ impl<'s> Tx<'s> {
                 continue;
             }
             item.lock = Lock::No;
-            if !round.has_room(1, 4 * 8) {
+            let places = lock_addresses(tables, item, self.is_early).count();
+            if !round.has_room(places, 32 * places) {
                 send(std::mem::replace(&mut round, self.lane.round()));
             }
             if release_all {
@@ -788,7 +808,9 @@ impl<'s> Tx<'s> {
                 let request = [Code::Release.word(0), item.location.pointer.to_bits(), me.to_bits()];
                 round.call(item.address.node, &request, None, 0);
             } else {
-                swap_lock(&mut round, item.address, Swap::unlock(me));
+                for at in lock_addresses(tables, item, self.is_early) {
+                    swap_lock(&mut round, at, Swap::unlock(me));
+                }
             }
         }
         if !round.is_empty() {
@@ -930,7 +952,9 @@ impl Tx<'_> {
         if let Some((node, request)) = self.taking.take() {
             round.call(node, &request, None, 0);
         }
-        let items = &mut self.state.sets.items;
+        self.state.clocks.forget_unheard_draws();
+        self.state.backup_locks.clear();
+        let Sets { tables, items, .. } = &mut self.state.sets;
         for index in 0..items.len() {
             if std::mem::take(&mut items[index].asked)
                 && items[index].lock == Lock::MaybeShared
@@ -951,10 +975,13 @@ impl Tx<'_> {
             if items.iter().any(|other| other.lock == Lock::Held && other.address == address) {
                 continue;
             }
-            if !round.has_room(1, 4 * 8) {
+            let places = lock_addresses(tables, &items[index], self.is_early).count();
+            if !round.has_room(places, 32 * places) {
                 self.lane.post(std::mem::replace(&mut round, self.lane.round()));
             }
-            swap_lock(&mut round, address, Swap::unlock(me));
+            for at in lock_addresses(tables, &items[index], self.is_early) {
+                swap_lock(&mut round, at, Swap::unlock(me));
+            }
         }
         self.lane.post(round);
         Ok(())
@@ -972,9 +999,32 @@ impl Tx<'_> {
         }
         let item = self.state.sets.items[index];
         let mut round = self.lane.round();
-        free_in(&mut round, item.address, item.location.pointer, self.state.sets.locks(&item), lock);
+        if self.state.has_times() {
+            self.free_everywhere(&mut round, item.table, item.location.pointer, lock);
+        } else {
+            free_in(&mut round, item.address, item.location.pointer, self.state.sets.locks(&item), lock);
+        }
         self.lane.post(round);
         tracing::debug!(id = %self.id, %holder, "freed a lock of a dead client");
+    }
+
+    /// Notes that a reader of a snapshot has found a lock behind which it has to wait. If it means
+    /// nothing any more, frees it, as [`Tx::met`] does.
+    #[cold]
+    pub(crate) fn met_early(&self, table: TableId, pointer: Pointer, lock: LockWord) {
+        let (Some(departed), Some(holder)) = (&self.state.departed, lock.holder()) else { return };
+        if departed.is_recovered(holder.owner()) {
+            let mut round = self.lane.round();
+            self.free_everywhere(&mut round, table, pointer, lock);
+            self.lane.post(round);
+        }
+    }
+
+    /// Adds the verbs that free a lock of a recovered client at all replicas of a record.
+    fn free_everywhere(&self, round: &mut Round<'_>, table: TableId, pointer: Pointer, lock: LockWord) {
+        for replica in self.state.sets.table(table).replicas(pointer) {
+            free_in(round, replica.address(pointer.offset()), pointer, Primitive::OneSided, lock);
+        }
     }
 
     /// Tells the observer, if it wants to know, that the next round can make the transaction

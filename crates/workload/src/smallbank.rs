@@ -263,7 +263,7 @@ impl SmallBank {
     /// Names a coroutine's ledger entry in its transaction. `None` where there is no ledger.
     fn entry(&self, tx: &mut Transaction<'_, '_>, lane: LaneId) -> Option<Slot<LedgerEntry>> {
         let ledger = self.ledger.as_ref()?;
-        let client = u64::from(tx.id().owner()) % LEDGER_CLIENTS;
+        let client = u64::from(tx.client()) % LEDGER_CLIENTS;
         Some(tx.want_for(ledger, client * LEDGER_LANES + u64::from(lane.0), Intent::Update))
     }
 

@@ -491,11 +491,11 @@ impl Ycsb {
     ) -> Result<(), Error> {
         let mut slots: [Option<Slot<Row<WORDS>>>; OPERATIONS_MAX] = [None; OPERATIONS_MAX];
         for (slot, one) in slots.iter_mut().zip(operations) {
-            *slot = Some(tx.want_for(table, self.key(one, tx.id().owner()), one.intent()));
+            *slot = Some(tx.want_for(table, self.key(one, tx.client()), one.intent()));
         }
         tx.fetch().await?;
         for (slot, one) in slots.iter().flatten().zip(operations) {
-            let (key, stamp) = (self.key(one, tx.id().owner()), one.stamp);
+            let (key, stamp) = (self.key(one, tx.client()), one.stamp);
             let expected = |error| self.expected(error, key);
             match one.kind {
                 Kind::Read => {
@@ -525,7 +525,7 @@ impl Ycsb {
         operations: &[Operation],
         seen: &Impossible,
     ) -> Result<(), Error> {
-        let owner = tx.id().owner();
+        let owner = tx.client();
         for one in operations.iter().filter(|one| one.kind != Kind::Scan) {
             table.prefetch(tx, order.place(self.key(one, owner)), one.intent());
         }

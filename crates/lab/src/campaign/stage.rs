@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora::admin::Controller;
-use remora::protocol::{Protocol, Validation};
+use remora::protocol::{Ford, Protocol, Validation};
 use remora::{Cluster, WorkerOptions};
 use remora_fabric::sim::{Deployment, Profile, Sim, SimOptions};
 use remora_fabric::{Assumed, Nanos};
@@ -118,6 +118,14 @@ fn clients(
     for number in 0..case.clients + spares {
         sim.place(number);
         let protocol = if mixed { presets[random.below(presets.len() as u64) as usize] } else { case.protocol };
+        // With every other seed, a transaction fixes its time early as soon as it only reads a
+        // record, and with every fourth one, snapshots always ask for clocks.
+        let protocol = match protocol {
+            Protocol::Ford(ford) if ford.timed && case.seed % 2 == 1 => {
+                Protocol::Ford(Ford { guards_max: 0, known_clocks: case.seed % 4 == 1, ..ford })
+            }
+            other => other,
+        };
         let options = WorkerOptions::default().coroutines(case.coroutines).seed(random.next_u64());
         let worker = cluster.with_protocol(protocol).worker(options);
         let mut worker = worker.map_err(|error| error.to_string())?;

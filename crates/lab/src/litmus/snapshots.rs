@@ -8,7 +8,7 @@
 use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::node::ReadScheme::SingleLine;
 use remora::floors::txn::Stop;
-use remora::protocol::Protocol;
+use remora::protocol::{Ford, Protocol};
 
 use super::recovery::add;
 use super::stage::{Actor, Broken, Explored, Row, Said, Scene, Stage, amount, check, get, put, want, want_to_change};
@@ -28,9 +28,9 @@ struct Apart {
 }
 
 impl Apart {
-    fn new(protocol: Protocol, clients: usize) -> Apart {
+    fn new(protocol: Protocol, clients: usize, replicas: u16) -> Apart {
         let mut stage = Stage::new(2, &vec![protocol; clients]);
-        let mut row = |node| stage.table_at(node, 1, SingleLine, 1, &[0])(0);
+        let mut row = |node| stage.table_at(node, replicas, SingleLine, 1, &[0])(0);
         let (rows, others) = ([row(0), row(1)], [row(0), row(1)]);
         Apart { stage, rows, others }
     }
@@ -67,7 +67,7 @@ fn has(value: u64, amount: u64) -> bool {
 /// The writer of X and Y is client 0, and client 1 reads a snapshot. The snapshot must have both
 /// changes, or none.
 fn whole(protocol: Protocol, runs_max: u64, raised: &[usize]) -> Outcome {
-    let apart = Apart::new(protocol, 2);
+    let apart = Apart::new(protocol, 2, 1);
     apart.stage.explore(
         &Explored { runs_max, ..Explored::default() },
         async |client, actor| apart.begin(client, actor, raised).await,
@@ -98,13 +98,13 @@ pub(super) fn snapshot_whole_ahead(protocol: Protocol, runs_max: u64) -> Outcome
 /// not seen the change of client 1, it is before it. So a snapshot that has the change of client 1
 /// has that of client 0.
 fn guarded(protocol: Protocol, runs_max: u64, raised: &'static [usize]) -> Outcome {
-    let apart = Apart::new(protocol, 3);
+    let apart = Apart::new(protocol, 3, 1);
     let [x, y] = apart.rows;
     apart.stage.explore(
         &Explored { runs_max, ..Explored::default() },
         async |client, actor| apart.begin(client, actor, raised).await,
         async |client, actor| match client {
-            0 => add_beside(actor, x, y).await,
+            0 => add_beside(actor, &[x], y).await,
             1 => add(actor, &[y]).await,
             _ => actor.snapshot(ATTEMPTS, &apart.rows).await,
         },
@@ -118,19 +118,63 @@ fn guarded(protocol: Protocol, runs_max: u64, raised: &'static [usize]) -> Outco
     )
 }
 
-/// Adds the client's amount to a record beside which it reads another one. Returns what it has
-/// read.
-async fn add_beside(actor: &mut Actor, written: Row, read: Row) -> Said {
+/// Adds the client's amount to records beside which it reads another one. Returns what it has read.
+async fn add_beside(actor: &mut Actor, written: &[Row], read: Row) -> Said {
     let amount = actor.amount();
     actor
         .once(async |tx| {
-            let (own, other) = (want_to_change(tx, written)?, want(tx, read)?);
+            let own = written.iter().map(|row| want_to_change(tx, *row)).collect::<Result<Vec<_>, _>>()?;
+            let other = want(tx, read)?;
             tx.fetch().await?;
-            let (value, seen) = (get(tx, own)?, get(tx, other)?);
-            put(tx, written, own, value + amount)?;
-            Ok(vec![seen])
+            let seen = get(tx, other)?;
+            for (row, slot) in written.iter().zip(own) {
+                let value = get(tx, slot)?;
+                put(tx, *row, slot, value + amount)?;
+            }
+            Ok(vec![seen, u64::from(tx.id().fixes_time_early())])
         })
         .await
+}
+
+/// `remora`, whose transactions fix their times early as soon as they only read a record.
+pub(super) const EARLY: Protocol = Protocol::Ford(Ford { guards_max: 0, known_clocks: false, ..Ford::TIMED });
+
+/// `remora`, whose snapshots always ask for clocks.
+pub(super) const ASKING: Protocol = Protocol::Ford(Ford { known_clocks: false, ..Ford::TIMED });
+
+/// The writer of X and Y only reads another record, so that its time is fixed early. Client 1 reads
+/// a snapshot of X and Y, each with this number of replicas.
+fn early_whole_of(protocol: Protocol, runs_max: u64, replicas: u16) -> Outcome {
+    let apart = Apart::new(protocol, 2, replicas);
+    let (rows, beside) = (apart.rows, apart.others[0]);
+    apart.stage.explore(
+        &Explored { runs_max, ..Explored::default() },
+        async |client, actor| {
+            actor.look_up(&[rows[0], rows[1], beside]).await;
+            // A transaction reads a single record at its primary. After this, the snapshot reads X
+            // at its backup, because the client has sent less there.
+            for _ in 0..if client == 1 { 3 } else { 0 } {
+                actor.look_up(&rows[..1]).await;
+            }
+        },
+        async |client, actor| {
+            if client == 0 { add_beside(actor, &rows, beside).await } else { actor.snapshot(ATTEMPTS, &rows).await }
+        },
+        |scene| {
+            let early = scene.said[0].as_ref().is_none_or(|said| said[1] == 1);
+            check(early, || "the writer's time was not fixed early".to_owned()).and_then(|()| is_whole(scene))
+        },
+    )
+}
+
+/// A writer whose time is fixed early, beside a snapshot.
+pub(super) fn early_whole(protocol: Protocol, runs_max: u64) -> Outcome {
+    early_whole_of(protocol, runs_max, 1)
+}
+
+/// As [`early_whole`], with a backup of each record, which the snapshot may read.
+pub(super) fn early_whole_at_backups(protocol: Protocol, runs_max: u64) -> Outcome {
+    early_whole_of(protocol, runs_max, 2)
 }
 
 /// A writer that reads what another one writes, beside a snapshot.
@@ -146,7 +190,7 @@ pub(super) fn snapshot_guard_ahead(protocol: Protocol, runs_max: u64) -> Outcome
 /// Client 0 adds to X and Y, and is answered. Then client 1 adds to Y. Client 2 reads a snapshot
 /// meanwhile. The clock of node 0 is ahead.
 pub(super) fn snapshot_order(protocol: Protocol, runs_max: u64) -> Outcome {
-    let apart = Apart::new(protocol, 3);
+    let apart = Apart::new(protocol, 3, 1);
     let [_, y] = apart.rows;
     apart.stage.explore(
         &Explored { runs_max, ..Explored::default() },

@@ -650,8 +650,10 @@ impl Actor {
         let options = TransactOptions { attempts, ..TransactOptions::default() };
         let mut id = None;
         let attempt = self.session.transact(options, async |tx| {
+            let result = body(tx).await;
+            // Only now: if the id is known from the beginning, a time is never fixed early.
             id = Some(tx.id());
-            body(tx).await.map(Ok::<_, ()>)
+            result.map(Ok::<_, ()>)
         });
         let (answer, said) = answered(attempt.await);
         let mut all = self.ledger.told.borrow_mut();

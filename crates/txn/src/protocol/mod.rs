@@ -206,6 +206,11 @@ impl Protocol {
         self.discipline().is_timed()
     }
 
+    /// Returns whether snapshots may claim what is known of clocks (`landing.rs`, invariant 1).
+    pub(crate) fn trusts_known_clocks(self) -> bool {
+        matches!(self, Protocol::Ford(ford) if ford.timed && ford.known_clocks)
+    }
+
     /// Returns whether this protocol may run on tables of a discipline.
     #[must_use]
     pub fn accepts(self, discipline: Discipline) -> bool {

@@ -57,7 +57,7 @@ use remora_index::fstore::Geometry;
 use remora_node::node::clock_at;
 use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UNDO_WINDOW, UndoEntry};
 use remora_node::{IndexKind, MemoryError, Metadata, Replica, TableSpec, node};
-use remora_record::{FetchedRecord, LockWord, RecordShape, Swap, Version, structural};
+use remora_record::{FetchedRecord, LockWord, RecordShape, Swap, TransactionId, Version, structural};
 use zerocopy::IntoBytes;
 
 use super::{Ring, Verdict};
@@ -139,7 +139,7 @@ pub(super) async fn repair(
             free(lane, id, &undo, decision, rings).await?;
         }
         if mutant!(UnlockBeforeRepair) {
-            unlock(lane, id, &records, decision).await?;
+            unlock(lane, id, &undo, &records, decision).await?;
         }
         if decision == Decision::Undo {
             records.iter().for_each(|record| record.tell(told));
@@ -156,7 +156,7 @@ pub(super) async fn repair(
         if !mutant!(FreeAfterUnlock) {
             free(lane, id, &undo, decision, rings).await?;
         }
-        unlock(lane, id, &records, decision).await?;
+        unlock(lane, id, &undo, &records, decision).await?;
         if mutant!(FreeAfterUnlock) {
             free(lane, id, &undo, decision, rings).await?;
         }
@@ -420,16 +420,30 @@ async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ri
     Ok(())
 }
 
-async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>], decision: Decision) -> Result<(), MemoryError> {
+async fn unlock(
+    lane: &Lane,
+    id: u64,
+    undo: &Undo,
+    records: &[Record<'_>],
+    decision: Decision,
+) -> Result<(), MemoryError> {
+    let is_early = log::undo_kind(&undo.entry).is_early;
     for record in records {
         let mut round = lane.round();
         let unlock = Swap::unlock(LockWord::from_bits(id));
         let freed = swap_lock(&mut round, record.replicas[0].address(record.offset), unlock);
+        if is_early {
+            for backup in &record.replicas[1..] {
+                swap_lock(&mut round, backup.address(record.offset), unlock);
+            }
+        }
         let done = lane.execute(round).await?;
-        // A backup that was promoted has no lock.
-        let was_free = LockWord::from_bits(done.previous(freed)).is_free();
+        // A backup that was promoted has no lock, or one of a transaction that has not got the lock
+        // of the primary before.
+        let previous = LockWord::from_bits(done.previous(freed));
+        let is_early = previous.holder().is_some_and(TransactionId::fixes_time_early) && record.shape.is_timed();
         debug_assert!(
-            decision != Decision::Undo || done.swapped(freed) || was_free || mutant!(),
+            decision != Decision::Undo || done.swapped(freed) || previous.is_free() || is_early || mutant!(),
             "in_place 5: the dead client has every record locked until the recoverer unlocks"
         );
     }
@@ -462,8 +476,13 @@ async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring
         let draw = round.fetch_add(clock_at(node), 1);
         drawn.push((node, lane.execute(round).await?.added(draw) + 1));
     }
+    let kind = log::undo_kind(&undo.entry);
+    let bound = kind.bound.unwrap_or(1);
+    if kind.is_early {
+        debug_assert!(time == 0 || time == bound || mutant!(), "landing 6: a commit has one time at all replicas");
+        time = bound;
+    }
     if time == 0 {
-        let bound = log::undo_kind(&undo.entry).bound.unwrap_or(1);
         let draws = drawn.iter().map(|(_, value)| *value).filter(|_| !mutant!(RecoverUndrawn));
         time = draws.max().unwrap_or(0).max(bound);
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use remora_fabric::Address;
 use remora_index::{BucketRef, Location, Table};
 use remora_node::{Pointer, TableId};
-use remora_record::{FetchedRecord, INCARNATION_MASK, Life, Version};
+use remora_record::{FetchedRecord, INCARNATION_MASK, Life, LockWord, Version};
 
 use super::Ford;
+use super::early::is_pending;
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::HOPS_MAX;
@@ -24,6 +25,8 @@ pub(super) mod link {
 
 /// A bucket of the chain of a key, as it was read.
 pub(super) struct ChainLink<'a> {
+    /// The place of the link in the arena.
+    pub(super) place: u64,
     pub(super) bucket: BucketRef,
     /// Version word of the bucket's header.
     pub(super) header: u64,
@@ -39,10 +42,16 @@ pub(super) fn chain_of<'a>(
     let slots = registered(tables, item.table).fstore().map_or(0, |fstore| fstore.slots) as usize;
     let mut at = item.chain as usize;
     std::iter::from_fn(move || {
-        let head = &arena[at.checked_sub(1)?..];
+        let place = at.checked_sub(1)?;
+        let head = &arena[place..];
         at = head[0] as usize;
         let bucket = BucketRef { shard: head[1] as u16, bucket: head[2] };
-        Some(ChainLink { bucket, header: head[3], slots: &head[link::HEAD_WORDS..][..slots * link::SLOT_WORDS] })
+        Some(ChainLink {
+            place: place as u64,
+            bucket,
+            header: head[3],
+            slots: &head[link::HEAD_WORDS..][..slots * link::SLOT_WORDS],
+        })
     })
 }
 
@@ -102,13 +111,15 @@ fn search_bucket(
     next: u64,
     ford: Ford,
 ) -> Result<Outcome, Stop> {
-    let released = tx.state.released.holder;
+    let (released, in_snapshot) = (tx.state.released.holder, tx.attempt.reads_snapshot);
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
     let table = registered(tables, item.table);
     let Some(fstore) = table.fstore() else { return Err(Abort::Changed.into()) };
     let entry = arena.len();
-    let header = table.structural().validated(words).map_or(Version::default(), |header| header.version);
+    let header = table.structural().validated(words);
+    let chain_lock = header.map_or(LockWord::FREE, |header| header.lock);
+    let header = header.map_or(Version::default(), |header| header.version);
     arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket, header.to_bits()]);
     let (mut unreadable, mut found) = (None, None);
     // If the key is absent, no commit that has changed its chain is later.
@@ -129,7 +140,23 @@ fn search_bucket(
         latest = latest.max(record.time());
         arena.extend([record.version().to_bits(), u64::from(!record.is_present() && record.lock().is_free())]);
     }
+    let pending = |lock| in_snapshot && is_pending(lock);
     match (found, unreadable) {
+        (Some((slot, record)), _) if pending(record.lock()) => {
+            arena.truncate(entry);
+            let pointer = Pointer::new(table.shard_id(bucket.shard), fstore.slot_at(bucket.bucket, slot));
+            let (lock, table) = (record.lock(), item.table);
+            tx.met_early(table, pointer, lock);
+            return Ok(Outcome::Unstable(Abort::Locked(lock)));
+        }
+        // An insert that fixes its time early has its chain locked everywhere.
+        (None, None) if pending(chain_lock) => {
+            arena.truncate(entry);
+            let header = Pointer::new(table.shard_id(bucket.shard), fstore.buckets.at(bucket.bucket));
+            let table = item.table;
+            tx.met_early(table, header, chain_lock);
+            return Ok(Outcome::Unstable(Abort::Locked(chain_lock)));
+        }
         (Some((slot, record)), _) => {
             arena.truncate(entry);
             let offset = fstore.slot_at(bucket.bucket, slot);

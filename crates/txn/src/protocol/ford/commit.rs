@@ -41,6 +41,8 @@ pub(super) struct UndoEntry {
     pub(super) words: usize,
     /// In timed tables: the smallest time that the commit may have.
     pub(super) bound: Option<u64>,
+    /// Whether the bound is the time of the commit.
+    pub(super) is_early: bool,
 }
 
 pub(super) fn prepare_entry(tx: &mut Tx<'_>, ford: Ford) -> Result<UndoEntry, Stop> {
@@ -62,7 +64,7 @@ pub(super) fn prepare_entry(tx: &mut Tx<'_>, ford: Ford) -> Result<UndoEntry, St
         return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
     }
     tx.undo_words = words;
-    Ok(UndoEntry { participants, backups, words, bound })
+    Ok(UndoEntry { participants, backups, words, bound, is_early: false })
 }
 
 /// Returns whether this transaction has kept, for every written slot, what the slot held under its
@@ -150,8 +152,11 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
         tx.logging = None;
         let outcome = outcome.map(|done| {
             // The draws are in the last round.
-            match entry.bound.filter(|_| tx.unsent.is_empty()) {
-                Some(bound) if tx.time == 0 => tx.time = tx.state.clocks.drawn(&done, bound),
+            match entry.bound.filter(|_| tx.unsent.is_empty() && !entry.is_early) {
+                Some(bound) if tx.time == 0 => {
+                    tx.state.clocks.note_draws(&done);
+                    tx.time = tx.state.clocks.time(bound);
+                }
                 Some(_) => tx.state.clocks.raised(&done, tx.time),
                 None => {}
             }
@@ -166,7 +171,7 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
         if !tx.unsent.is_empty() {
             let next = tx.unsent.remove(0);
             tx.logging = Some(tx.lane.execute(next));
-        } else if ford.timed && !mutant!(GuardUnraised) {
+        } else if ford.timed && !entry.is_early && !mutant!(GuardUnraised) {
             // Almost always a guard's clock is there already, or one round brings it there.
             let mut round = tx.lane.round();
             if tx.state.clocks.raise_guards(&mut round, tx.time) {
@@ -185,7 +190,8 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     if !mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }
-    if ford.timed && mutant!(DrawBeforeData) {
+    let draws = ford.timed && !entry.is_early;
+    if draws && mutant!(DrawBeforeData) {
         draw(tx, &mut round, entry);
     }
     let sets = &tx.state.sets;
@@ -235,7 +241,7 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     if mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }
-    if ford.timed && !mutant!(DrawBeforeData) {
+    if draws && !mutant!(DrawBeforeData) {
         let guards = guard_nodes(&tx.state.sets);
         let draws = nodes(entry.participants | guards).count();
         if !round.has_room(draws, 8 * draws) {
@@ -262,7 +268,7 @@ fn guard_nodes(sets: &Sets) -> u64 {
 /// lock of a record which the transaction has only read.
 fn draw(tx: &mut Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry) {
     let guards = guard_nodes(&tx.state.sets);
-    tx.state.clocks.draws.clear();
+    tx.state.clocks.begin_draws();
     for node in nodes(entry.participants | guards) {
         tx.state.clocks.draw(round, node, guards >> node.0 & 1 == 1);
     }
@@ -309,7 +315,7 @@ fn write_entry_of(
     });
     let staged = round.stage_words(words);
     let frame = round.staged_mut(staged);
-    let kind = UndoKind { lap: tx.state.undo.lap, lean, bound: entry.bound };
+    let kind = UndoKind { lap: tx.state.undo.lap, lean, bound: entry.bound, is_early: entry.is_early };
     log::encode_undo(&mut frame[2..words - 1], [tx.state.epoch, entry.participants], kind, records);
     ring::seal_undo(frame, tx.id.to_bits());
     let reach = tx.state.undo.reach_with(words);

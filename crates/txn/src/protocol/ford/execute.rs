@@ -8,6 +8,7 @@ use remora_record::{FetchedRecord, LockWord, StableRecord, Swap, Version};
 
 use super::Ford;
 use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
+use super::early::{self, is_pending};
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
 use crate::limits::LOOKUP_ATTEMPTS;
@@ -21,11 +22,14 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     if tx.unheard {
         Box::pin(tx.forget_unheard()).await?;
     }
+    early::decide(tx, ford);
     let mut waiting = Waiting::default();
     while tx.state.sets.fetched < tx.state.sets.items.len() {
         grow(tx)?;
+        early::await_unlocks(tx).await;
         let mut round = tx.lane.round();
         ask(tx, &mut round, ford);
+        tx.state.clocks.draw_behind_locks(&mut round);
         tx.unheard = true;
         let done = tx.lane.execute(round).await?;
         tx.unheard = false;
@@ -37,7 +41,7 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         tx.skip_what_is_here();
         tx.wait(unstable, &mut waiting).await?;
     }
-    Ok(())
+    early::draw_rest(tx).await
 }
 
 /// Takes everything that a round has brought. Returns why some of it cannot be used now, if so.
@@ -82,11 +86,12 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
     let item = tx.state.sets.items[index];
     let table = registered(&tx.state.sets.tables, item.table);
     let (bytes, at) = (table.bucket_bytes(), table.bucket_address(bucket));
-    if !round.has_room(2, bytes + 4 * 8) {
-        return false;
-    }
     let in_snapshot = tx.attempt.reads_snapshot;
     let inserts = item.intent == Intent::Insert;
+    let atomics = if inserts { early::locked_replicas(tx, table.shard_replicas(bucket.shard)) } else { 1 };
+    if !round.has_room(1 + atomics, bytes + 8 * atomics) {
+        return false;
+    }
     if inserts && bucket == item.home && !mutant!(InsertBesideLocked) {
         let offset = table.fstore().map_or(0, |fstore| fstore.buckets.at(bucket.bucket));
         let known = tx.state.sets.items.len();
@@ -117,21 +122,23 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
     let sets = &tx.state.sets;
     let item = sets.items[index];
     let bytes = sets.read_bytes(&item);
-    if !round.has_room(2, bytes + 4 * 8) {
-        return false;
-    }
     let vacant = matches!(item.fetch, Fetch::Place(_));
     let in_snapshot = tx.attempt.reads_snapshot;
     let is_written = |item: &Item| item.intent != Intent::Read;
-    let guards = ford.timed && !in_snapshot && !mutant!(GuardByValidation) && sets.items.iter().any(is_written);
+    let may_guard = ford.timed && !tx.is_early && !in_snapshot && !mutant!(GuardByValidation);
+    let guards = may_guard && sets.items.iter().any(is_written);
     let writes = vacant || item.structural || ford.hitchhike && (is_written(&item) || guards);
     let mut from = item.address;
+    let replicas = sets.table(item.table).replicas(item.location.pointer);
+    let atomics = if writes { early::locked_replicas(tx, replicas) } else { 1 };
+    if !round.has_room(1 + atomics, bytes + 8 * atomics) {
+        return false;
+    }
     if writes {
         lock(tx, round, index);
     } else if ford.backup_reads && (sets.items.len() > 1 || in_snapshot) {
         // If this is the transaction's only record, a read at the primary needs no validation. A
         // read at a backup would need one.
-        let replicas = sets.table(item.table).replicas(item.location.pointer);
         from = replicas[lightest(&tx.state.load, replicas)].address(item.location.pointer.offset());
     }
     // The READ follows the CAS, and CAS then READ is an ordered pair. So it brings the record as it
@@ -152,7 +159,7 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
 /// there.
 fn claim(tx: &mut Tx<'_>, round: &mut Round<'_>, node: NodeId) {
     let from = tx.snapshot.unwrap_or(tx.state.clocks.from);
-    tx.state.clocks.claim(round, node, from);
+    tx.state.clocks.claim(round, node, from, tx.trusts_known);
 }
 
 /// Adds the CAS that locks an item's record, unless it is locked already.
@@ -162,11 +169,22 @@ fn lock(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
     if item.lock == Lock::No {
         item.lock = Lock::Maybe;
         let released = &tx.state.released;
-        let inherits = released.holds_back(tx.lane, item.address);
+        let inherits = !tx.is_early && released.holds_back(tx.lane, item.address);
         tx.heir |= inherits;
         let swap = if inherits { Swap { from: released.holder, to: me } } else { Swap::lock(me) };
-        item.swap = swap_lock(round, item.address, swap);
+        let address = item.address;
+        if mutant!(DrawBeforeLocks) && tx.is_early {
+            tx.state
+                .sets
+                .lock_addresses(&tx.state.sets.items[index], true)
+                .for_each(|at| tx.state.clocks.wants_draw(at.node));
+            tx.state.clocks.draw_behind_locks(round);
+        }
+        tx.state.sets.items[index].swap = swap_lock(round, address, swap);
         tx.state.count(tx.state.sets.items[index].address.node, 16);
+        if tx.is_early {
+            early::lock_backups(tx, round, index);
+        }
         if !std::mem::replace(&mut tx.locking, true) {
             tx.lane.probe(probes::LOCKS);
         }
@@ -206,6 +224,9 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
             conflict = Some((index, previous));
         }
     }
+    if tx.is_early {
+        conflict = early::locked(tx, done).or(conflict);
+    }
     let Some((index, holder)) = conflict else { return Ok(if again { Locks::Again } else { Locks::Held }) };
     tx.met(index, holder);
     Err(Abort::Locked(holder).into())
@@ -214,7 +235,7 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
 /// Takes a record that has arrived. Keeps it if it is whole, visible, and the record of the item's
 /// key.
 fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcome, Stop> {
-    let released = tx.state.released.holder;
+    let (released, in_snapshot) = (tx.state.released.holder, tx.attempt.reads_snapshot);
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
     let head = head(tables, item);
@@ -222,6 +243,11 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
         Ok(record) => record,
         Err(why) => return Ok(unstable(why)),
     };
+    if in_snapshot && is_pending(record.lock()) {
+        let (lock, table, pointer) = (record.lock(), item.table, item.location.pointer);
+        tx.met_early(table, pointer, lock);
+        return Ok(Outcome::Unstable(Abort::Locked(lock)));
+    }
     if let Fetch::Place(_) = item.fetch {
         let chain = chain_of(tables, arena, item).flat_map(|link| link.slots.iter().step_by(link::SLOT_WORDS));
         // The new version must be above every version of the chain, because the key's former life
@@ -258,7 +284,9 @@ fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
     let item = tx.state.sets.items[index];
     if item.lock == Lock::Held {
         let mut round = tx.lane.round();
-        swap_lock(&mut round, item.address, Swap::unlock(tx.id.lock()));
+        for at in tx.state.sets.lock_addresses(&item, tx.is_early) {
+            swap_lock(&mut round, at, Swap::unlock(tx.id.lock()));
+        }
         tx.post_release(round);
     }
     tx.state.sets.table(item.table).forget(item.home, item.hash, item.location);
@@ -281,12 +309,15 @@ pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(),
     };
     let mut next = 0;
     while next < tx.state.sets.items.len() {
+        early::await_unlocks(tx).await;
         let (first, mut round) = (next, tx.lane.round());
         while next < tx.state.sets.items.len() {
             let item = tx.state.sets.items[next];
             if needs(&item) {
                 let bytes = tx.state.sets.shape(&item).record_bytes();
-                if !round.has_room(2, bytes + 4 * 8) {
+                let replicas = tx.state.sets.table(item.table).replicas(item.location.pointer);
+                let atomics = early::locked_replicas(tx, replicas);
+                if !round.has_room(1 + atomics, bytes + 8 * atomics) {
                     break;
                 }
                 lock(tx, &mut round, next);
@@ -295,6 +326,7 @@ pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(),
             }
             next += 1;
         }
+        tx.state.clocks.draw_behind_locks(&mut round);
         let done = tx.lane.execute(round).await?;
         if locked(tx, &done)? == Locks::Again {
             return Err(Abort::Changed.into()); // no lock is taken over here
@@ -316,7 +348,7 @@ pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(),
             }
         }
     }
-    Ok(())
+    early::draw_rest(tx).await
 }
 
 /// Makes items of the headers of the chains in which absent keys would be.

@@ -119,6 +119,7 @@
 
 mod chain;
 mod commit;
+mod early;
 mod execute;
 mod release;
 mod snapshot;
@@ -182,8 +183,14 @@ pub struct Ford {
     /// How records that are only read are validated.
     pub validation: Validation,
     /// Whether commits draw their times from landing clocks (`landing.rs`), so that transactions
-    /// can read snapshots. Records that such a commit has only read are locked, and not validated.
+    /// can read snapshots.
     pub timed: bool,
+    /// In timed tables: the largest number of records that a transaction which writes only reads,
+    /// and locks for that. If there are more, it validates them, and its time is fixed early
+    /// (`early.rs`).
+    pub guards_max: u8,
+    /// In timed tables: whether snapshots may claim what is known of clocks, without verbs.
+    pub known_clocks: bool,
     /// Whether the commit and the release are the corrected ones of this module. If not, these are
     /// **no transactions**, but the verbs of the text's protocol, to measure what the corrections
     /// cost. An atomic before the data makes each replica invisible. One WRITE makes the replica
@@ -203,6 +210,8 @@ impl Ford {
         lean: false,
         validation: Validation::Remote,
         timed: false,
+        guards_max: 2,
+        known_clocks: true,
         corrections: true,
     };
     /// FORD with the lean release.
@@ -214,7 +223,7 @@ impl Ford {
     /// FORD with landing clocks.
     pub const TIMED: Ford = Ford { timed: true, ..Ford::WHOLE };
     /// The names of the mechanisms that [`Ford::disable`] can turn off.
-    pub const MECHANISMS: [&'static str; 7] = [
+    pub const MECHANISMS: [&'static str; 9] = [
         "hitchhike",
         "address-cache",
         "coalesce",
@@ -222,6 +231,8 @@ impl Ford {
         "backup-reads",
         "selective-flush",
         "corrections",
+        "known-clocks",
+        "guards",
     ];
 
     /// Turns the mechanism with this name off. Returns false if there is none of that name.
@@ -229,6 +240,10 @@ impl Ford {
     pub fn disable(&mut self, mechanism: &str) -> bool {
         let known = Ford::MECHANISMS.iter().position(|name| *name == mechanism);
         let Some(index) = known else { return false };
+        if mechanism == "guards" {
+            self.guards_max = 0;
+            return true;
+        }
         *match index {
             0 => &mut self.hitchhike,
             1 => &mut self.address_cache,
@@ -236,7 +251,8 @@ impl Ford {
             3 => &mut self.background_release,
             4 => &mut self.backup_reads,
             5 => &mut self.selective_flush,
-            _ => &mut self.corrections,
+            6 => &mut self.corrections,
+            _ => &mut self.known_clocks,
         } = false;
         true
     }
@@ -278,8 +294,8 @@ impl Steps for Ford {
         if !mutant!(InsertLeavesHeader) {
             touch_chains(tx);
         }
-        let entry = prepare_entry(tx, self)?;
-        let guards = self.timed && !mutant!(GuardByValidation);
+        let mut entry = prepare_entry(tx, self)?;
+        let guards = self.timed && !tx.is_early && !mutant!(GuardByValidation);
         if guards {
             name_headers(&mut tx.state.sets);
         }
@@ -306,6 +322,9 @@ impl Steps for Ford {
             lock_rest(tx, guards).await?;
         } else {
             lock_rest(tx, guards).await?;
+            if tx.is_early {
+                early::fix_time(tx, &mut entry);
+            }
             let publish = !mutant!(PublishBehindValidation) && !mutant!(PublishBehindCommit);
             consult(tx, self.validation, publish, true).await?;
             if !mutant!(ValidateAfterCommit) {

@@ -180,7 +180,7 @@ impl<'s> Release<'s> {
             }
             let version = item.installs().to_bits();
             let shape = sets.shape(item);
-            if shape.is_timed() {
+            if shape.is_timed() && !tx.is_early {
                 let [(at, words), _] = shape.settled(sets.image(item));
                 let staged = shown.stage_words(words.len());
                 shown.staged_mut(staged).copy_from_slice(words);
@@ -227,10 +227,13 @@ impl<'s> Release<'s> {
         }
         let (mut full_unlocks, mut unlocks) = (Vec::new(), lane.round());
         for item in sets.items.iter().filter(|item| item.lock == Lock::Held && (corrections || !item.is_written())) {
-            if !unlocks.has_room(1, 16) {
+            let places = sets.lock_addresses(item, tx.is_early).count();
+            if !unlocks.has_room(places, 16 * places) {
                 full_unlocks.push(std::mem::replace(&mut unlocks, lane.round()));
             }
-            swap_lock(&mut unlocks, item.address, Swap::unlock(me));
+            for at in sets.lock_addresses(item, tx.is_early) {
+                swap_lock(&mut unlocks, at, Swap::unlock(me));
+            }
         }
         Release { full, shown, full_unlocks, unlocks }
     }

@@ -55,10 +55,10 @@ fn settle(tx: &mut Tx<'_>) -> Result<(), Stop> {
         return Ok(());
     };
     if latest <= snapshot || mutant!(TakeLater) {
-        tx.state.clocks.kept_up();
+        tx.state.clocks.kept_up(tx.trusts_known);
         return Ok(());
     }
-    tx.state.clocks.fell_behind(latest);
+    tx.state.clocks.fell_behind(latest, tx.trusts_known);
     tx.state.sets.note(at, Abort::Later.into());
     Err(Abort::Later.into())
 }

@@ -147,24 +147,30 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
     );
     let raises_to = raised_to(tx, writes);
     tx.state.clocks.begin_snapshot();
-    let (mut next, mut raises) = (0, 0);
+    // The item that is looked at next, and what is left of its chain, if a round had no room for
+    // all.
+    let (mut next, mut chain, mut raises) = (0, None, 0);
     while next < tx.state.sets.items.len() {
-        let first = next;
+        let first = (next, chain);
         let mut round = tx.lane.round();
         let state = &mut *tx.state;
         state.checks.clear();
         while let Some(item) = state.sets.items.get(next) {
-            if raises_to > 0 && item.lock != Lock::Held && !item.structural {
+            let is_only_read = !writes || !item.is_written() && (item.lock == Lock::Held || !item.structural);
+            if raises_to > 0 && is_only_read {
                 if !round.has_room(2, 32) {
                     break;
                 }
-                state.clocks.claim(&mut round, item.address.node, raises_to);
+                state.clocks.claim(&mut round, item.address.node, raises_to, true);
             }
             let fits = match item.fetch {
                 _ if item.lock == Lock::Held || item.structural => true,
                 _ if item.vouched => true,
                 _ if has_cache(&state.sets, item) && mutant!(RefuseOtherVersions) => return Err(Abort::Changed.into()),
-                Fetch::Absent => look_for(&state.sets, next, &mut round, &mut state.checks),
+                Fetch::Absent => {
+                    chain = look_for(&state.sets, (next, chain), &mut round, &mut state.checks);
+                    chain.is_none()
+                }
                 _ if !round.has_room(1, state.sets.shape(item).validated_bytes()) => false,
                 _ => {
                     let bytes = state.sets.shape(item).validated_bytes();
@@ -190,7 +196,7 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
             if raises == READ_ATTEMPTS {
                 return Err(Abort::Later.into());
             }
-            next = first;
+            (next, chain) = first;
             continue;
         }
         for check in &tx.state.checks {
@@ -204,37 +210,39 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
     Ok(())
 }
 
-/// Returns the time to which a transaction that writes nothing raises the clocks where it validates
-/// (`landing.rs`, invariant 5), or 0.
+/// Returns the time to which a transaction raises the clocks where it validates, or 0: its own
+/// time, if that is fixed early, and if it writes nothing, the largest time that it has read
+/// (`landing.rs`, invariants 10 and 5).
 fn raised_to(tx: &Tx<'_>, writes: bool) -> u64 {
+    if tx.is_early && writes {
+        return if mutant!(EarlyUnraised) { 0 } else { tx.time };
+    }
     if writes || !tx.state.spec.discipline.is_timed() || mutant!(ReaderUnraised) {
         return 0;
     }
     tx.state.sets.items.iter().map(|item| item.time).max().unwrap_or(0)
 }
 
-/// Adds the buckets of an absent key's chain. If no round has room for the whole chain, the chain
-/// is read as far as it fits, and the validation fails.
-fn look_for(sets: &Sets, item: usize, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
-    if mutant!(AbsentWithoutValidation) {
-        return true;
-    }
+/// Adds the buckets of an absent key's chain, or of what is left of it, as far as the round has
+/// room. Returns the place in the arena, + 1, from which on buckets are left.
+fn look_for(
+    sets: &Sets,
+    (item, left): (usize, Option<u64>),
+    round: &mut Round<'_>,
+    checks: &mut Vec<Check>,
+) -> Option<u64> {
     let one = &sets.items[item];
     let table = sets.table(one.table);
-    let (bytes, links) = (table.bucket_bytes(), chain_of(&sets.tables, &sets.arena, one).count());
-    if !round.has_room(links, links * bytes) && !round.is_empty() {
-        return false;
+    let mut rest = *one;
+    rest.chain = left.map_or(one.chain, |left| left as u32);
+    for link in chain_of(&sets.tables, &sets.arena, &rest).take_while(|_| !mutant!(AbsentWithoutValidation)) {
+        if !round.has_room(1, table.bucket_bytes()) {
+            return Some(link.place + 1);
+        }
+        let read = round.read(table.bucket_address(link.bucket), table.bucket_bytes());
+        checks.push(Check::Bucket { item, chain: link.place as usize, read });
     }
-    let mut chain = one.chain as usize;
-    for link in chain_of(&sets.tables, &sets.arena, one) {
-        checks.push(Check::Bucket {
-            item,
-            chain: chain - 1,
-            read: round.read(table.bucket_address(link.bucket), bytes),
-        });
-        chain = sets.arena[chain - 1] as usize;
-    }
-    true
+    None
 }
 
 /// Checks that what was looked at again is still what was read, and that no other transaction has
