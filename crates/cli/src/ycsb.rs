@@ -72,6 +72,9 @@ pub(crate) struct YcsbOptions {
     /// this length inserts].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1 << 38))]
     inserts: Option<u64>,
+    /// Draw what a transaction does once, and not for each of its operations.
+    #[arg(long)]
+    one_kind: bool,
     /// Read snapshots in transactions that only read. The protocol must have them, as remora has.
     #[arg(long)]
     snapshots: bool,
@@ -130,7 +133,8 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
         let why = format!("a transaction's records are different ones, and there are {}", found.records);
         return Err(Failure::new(format!("--operations {}", options.operations), why));
     }
-    let opened = opened.map(|ycsb| ycsb.with_mix(mix).with_snapshots(options.snapshots));
+    let opened =
+        opened.map(|ycsb| ycsb.with_mix(mix).with_snapshots(options.snapshots).with_one_kind(options.one_kind));
     let (distribution, theta) = match mix.distribution {
         Distribution::Uniform => ("uniform", None),
         Distribution::Zipf(theta) => ("zipf", Some(theta)),

@@ -302,7 +302,7 @@ impl Clocks {
     pub(crate) fn kept_up(&mut self, trusted_known: bool) {
         self.behind = 0;
         if trusted_known {
-            self.asked = 0;
+            self.asked = self.asked.saturating_sub(1);
         }
     }
 

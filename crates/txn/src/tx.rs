@@ -150,8 +150,9 @@ impl<'s> Tx<'s> {
             }
             state.clocks.begin_snapshot();
         }
-        let trusts_known =
-            attempt.reads_snapshot && state.protocol.trusts_known_clocks() && state.clocks.trusts_known();
+        // If that is too early, the closure runs again.
+        let may_trust = attempt.reads_snapshot && !attempt.is_alone && state.protocol.trusts_known_clocks();
+        let trusts_known = may_trust && state.clocks.trusts_known();
         let id = state.next_id()?;
         state.sets.begin(id);
         let began = if state.observer.is_some() { lane.now() } else { 0 };

@@ -313,6 +313,8 @@ pub struct Ycsb {
     attempts: u32,
     /// Whether transactions that only read read snapshots.
     snapshots: bool,
+    /// Whether all operations of a transaction are of one kind.
+    one_kind: bool,
     /// Whether the protocol is serializable. Without transactions, a record may seem present or
     /// absent.
     serializable: bool,
@@ -358,7 +360,7 @@ impl Ycsb {
         let (read, other, distribution) = (Kind::Read, Kind::Update, Distribution::Uniform);
         let mix = Mix { read, read_share: 1.0, other, distribution, operations: 1 };
         let (attempts, serializable) = (TransactionOptions::default().attempts, cluster.protocol().is_serializable());
-        Ycsb { table, size, keys, mix, draw, attempts, snapshots: false, serializable }
+        Ycsb { table, size, keys, mix, draw, attempts, snapshots: false, one_kind: false, serializable }
     }
 
     /// Returns this workload with another mix of transactions.
@@ -374,6 +376,12 @@ impl Ycsb {
     #[must_use]
     pub fn with_snapshots(self, snapshots: bool) -> Ycsb {
         Ycsb { snapshots, ..self }
+    }
+
+    /// Returns this workload with transactions whose operations are all of one kind, or not.
+    #[must_use]
+    pub fn with_one_kind(self, one_kind: bool) -> Ycsb {
+        Ycsb { one_kind, ..self }
     }
 
     /// Returns this workload with transactions that are given up after `attempts` attempts.
@@ -652,7 +660,8 @@ impl Workload for Ycsb {
     }
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Done) -> Result<(), Error> {
-        let plan = self.plan(random, |random| self.mix.draw(random));
+        let one = self.one_kind.then(|| self.mix.draw(random));
+        let plan = self.plan(random, |random| one.unwrap_or_else(|| self.mix.draw(random)));
         pin!(self.execute(session, &plan, ledger)).await
     }
 
