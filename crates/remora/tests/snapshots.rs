@@ -139,6 +139,35 @@ fn a_writer_that_reads_much_fixes_its_time_early() {
     }
 }
 
+/// The locks of a transaction whose time is early, and the draws behind them, may take many rounds.
+#[test]
+fn an_early_time_may_have_many_locks() {
+    for (replicas, written) in [(1, 61), (1, 62), (1, 63), (1, 64), (3, 30), (3, 31), (3, 32), (3, 200)] {
+        let cluster = support::embedded(Protocol::REMORA, replicas);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(256), Words([7u64]));
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        worker.block_on(async |session| {
+            for _ in 0..3 {
+                let run = session.transact(async |tx| {
+                    let read: Vec<_> = (0..3).map(|row| tx.want(&rows, row)).collect();
+                    let changed: Vec<_> = (3..3 + written).map(|row| tx.want_for(&rows, row, Intent::Update)).collect();
+                    tx.fetch().await?;
+                    read.iter().try_for_each(|row| row.require(tx).map(drop))?;
+                    for row in changed {
+                        row.get_mut(tx)?.0[0] += 1;
+                    }
+                    Ok(())
+                });
+                run.await.unwrap();
+            }
+        });
+        assert!(worker.drain().unwrap());
+        let mut sum = 0;
+        let found = cluster.inspect(&rows, |row| sum += row.0[0]).unwrap();
+        assert_eq!((found.locked, found.differing_lines, sum), (0, 0, 256 * 7 + 3 * written));
+    }
+}
+
 /// What was acknowledged before a snapshot began is in it, whichever client has written it.
 #[test]
 fn a_snapshot_is_fresh() {

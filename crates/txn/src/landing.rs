@@ -201,10 +201,12 @@ impl Clocks {
         }
     }
 
-    /// Forgets the draws whose answers have not come.
-    pub(crate) fn forget_unheard_draws(&mut self) {
-        self.draws.retain(|draw| draw.at > 0);
-        self.draws_at = NodeSet::default();
+    /// Has the draws whose answers have not come made again. The locks that they follow may be
+    /// held.
+    pub(crate) fn repeat_unheard_draws(&mut self) {
+        for draw in self.draws.extract_if(.., |draw| draw.at == 0) {
+            self.draws_at = self.draws_at.with(draw.node);
+        }
     }
 
     /// Returns whether no draw is left to be made, or to be noted.

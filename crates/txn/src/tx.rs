@@ -953,8 +953,10 @@ impl Tx<'_> {
         if let Some((node, request)) = self.taking.take() {
             round.call(node, &request, None, 0);
         }
-        self.state.clocks.forget_unheard_draws();
-        self.state.backup_locks.clear();
+        if self.is_early {
+            self.state.clocks.repeat_unheard_draws();
+            self.state.backup_locks.clear();
+        }
         let Sets { tables, items, .. } = &mut self.state.sets;
         for index in 0..items.len() {
             if std::mem::take(&mut items[index].asked)

@@ -56,11 +56,18 @@ pub(super) fn locked_replicas(tx: &Tx<'_>, replicas: &[Replica]) -> usize {
     if tx.is_early { replicas.len() } else { 1 }
 }
 
+/// Adds the draws behind the locks that a round asks for, as far as it has room.
+pub(super) fn draw(tx: &mut Tx<'_>, round: &mut Round<'_>) {
+    if tx.is_early {
+        tx.state.clocks.draw_behind_locks(round);
+    }
+}
+
 /// Makes the draws for which the rounds that asked for the locks had no room.
 pub(super) async fn draw_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
-    while tx.state.clocks.owes_draws() {
+    while tx.is_early && tx.state.clocks.owes_draws() {
         let mut round = tx.lane.round();
-        tx.state.clocks.draw_behind_locks(&mut round);
+        draw(tx, &mut round);
         tx.unheard = true;
         let done = tx.lane.execute(round).await?;
         tx.unheard = false;

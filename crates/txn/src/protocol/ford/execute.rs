@@ -29,7 +29,7 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         early::await_unlocks(tx).await;
         let mut round = tx.lane.round();
         ask(tx, &mut round, ford);
-        tx.state.clocks.draw_behind_locks(&mut round);
+        early::draw(tx, &mut round);
         tx.unheard = true;
         let done = tx.lane.execute(round).await?;
         tx.unheard = false;
@@ -326,7 +326,7 @@ pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(),
             }
             next += 1;
         }
-        tx.state.clocks.draw_behind_locks(&mut round);
+        early::draw(tx, &mut round);
         let done = tx.lane.execute(round).await?;
         if locked(tx, &done)? == Locks::Again {
             return Err(Abort::Changed.into()); // no lock is taken over here
