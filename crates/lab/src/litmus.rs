@@ -1089,6 +1089,13 @@ pub const ALL: &[Litmus] = &[
         program: snapshots::early_whole_at_backups,
     },
     Litmus {
+        name: "early-insert",
+        source: "ours: a bucket's slot is read before an early insert, and its chain after it",
+        mutant: Mutant::PassEarlySlots,
+        protocol: snapshots::EARLY,
+        program: snapshots::early_insert,
+    },
+    Litmus {
         name: "early-raised",
         source: "landing clocks, rule 20: a validation before the clock has the early time",
         mutant: Mutant::EarlyUnraised,

@@ -113,6 +113,8 @@ impl<'t, 's> Transaction<'t, 's> {
 
     /// Returns the id of this attempt, which no other attempt of any client of the cluster has. An
     /// attempt whose id is known commits by itself, and not together with others at a hot record.
+    /// In protocol `remora`, it locks all that it only reads. To learn who runs the transaction,
+    /// ask for the [client](Transaction::client).
     #[must_use]
     pub fn id(&self) -> TransactionId {
         self.tx.id()

@@ -76,7 +76,8 @@
 //!    lock, at any replica. They ignore all others.
 //! 10. **A writer whose time is early validates what it has only read, and raises the clock of each
 //!     primary to its time before it looks there.** So who locks one of these records later draws a
-//!     later time. It raises the clocks of records that it has locked and does not write, too.
+//!     later time. It raises the clocks of records that it has locked and does not write, too. (Here
+//!     and in 5, a clock that is known to have reached the time needs no verb.)
 //!
 //! # Raising a clock
 //!
@@ -110,6 +111,8 @@ pub(crate) struct Clocks {
     claims: Vec<Claim>,
     /// How many times in a row a snapshot was earlier than a record that it read.
     behind: u32,
+    /// Whether the next claims must not be below `from`.
+    reaches_from: bool,
     /// How many snapshots are still to ask for clocks, because claims that were known were too
     /// early the last time.
     asks: u32,
@@ -282,7 +285,7 @@ impl Clocks {
 
     /// Returns the time from which on claims are to be, once a snapshot was too early.
     pub(crate) fn wanted(&self) -> u64 {
-        if self.behind > 0 { self.from } else { 0 }
+        if self.behind > 0 || self.reaches_from { self.from } else { 0 }
     }
 
     /// Returns whether a claim is below a time.
@@ -300,9 +303,10 @@ impl Clocks {
         self.claims.retain(|claim| claim.asked.is_none());
     }
 
-    /// Notes that the snapshot has all records that it has read so far.
+    /// Notes that a snapshot has all records that it has read.
     pub(crate) fn kept_up(&mut self, trusted_known: bool) {
         self.behind = 0;
+        self.reaches_from = false;
         if trusted_known {
             self.asked = self.asked.saturating_sub(1);
         }
@@ -316,6 +320,7 @@ impl Clocks {
             self.asked = (2 * self.asked).clamp(1, ASKS_MAX);
             self.asks = self.asked;
             self.from = self.from.max(latest);
+            self.reaches_from = true;
             return;
         }
         self.behind = (self.behind + 1).min(20);

@@ -7,8 +7,9 @@
 //! +0   epoch         u64   of the configuration that the transaction ran in
 //! +8   participants  u64   memory nodes whose rings have this entry, a bit each
 //! +16  records       u32
-//! +20  lap           u30   of an undo entry: how often its lane had begun again
+//! +20  lap           u29   of an undo entry: how often its lane had begun again
 //!                          at the start of its window
+//!      early         1 bit of an undo entry, the third highest: the bound is the time
 //!      timed         1 bit of an undo entry, the second highest: there is a bound
 //!      lean          1 bit of an undo entry, the highest: the entry is not freed
 //!                          when its transaction has ended

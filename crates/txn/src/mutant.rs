@@ -246,11 +246,13 @@ pub enum Mutant {
     ReadBehindEarlyLock,
     /// Early times: recovery sweeps the locks of primaries only.
     SweepPrimaries,
+    /// Early times: a snapshot looks for the lock of an insert at its chain only.
+    PassEarlySlots,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 91] = [
+    pub const ALL: [Mutant; 92] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -342,6 +344,7 @@ impl Mutant {
         Mutant::EarlyUnraised,
         Mutant::ReadBehindEarlyLock,
         Mutant::SweepPrimaries,
+        Mutant::PassEarlySlots,
     ];
 }
 

@@ -32,7 +32,7 @@ pub struct Slot {
     run: Run,
 }
 
-/// A number that tells attempts of transactions apart. Within 2^32 attempts of one client, no two
+/// A number that tells attempts of transactions apart. Within 2^31 attempts of one client, no two
 /// have the same run. Attempts of two clients have the same run only by chance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run(NonZeroU32);

@@ -11,7 +11,10 @@ use remora::floors::txn::Stop;
 use remora::protocol::{Ford, Protocol};
 
 use super::recovery::add;
-use super::stage::{Actor, Broken, Explored, Row, Said, Scene, Stage, amount, check, get, put, want, want_to_change};
+use super::stage::{
+    Actor, Broken, Explored, Row, Said, Scene, Stage, amount, check, get, insert, put, want, want_to_change,
+    want_to_insert,
+};
 
 type Outcome = Exploration<Broken>;
 
@@ -160,16 +163,49 @@ fn early_whole_of(protocol: Protocol, runs_max: u64, replicas: u16) -> Outcome {
         async |client, actor| {
             if client == 0 { add_beside(actor, &rows, beside).await } else { actor.snapshot(ATTEMPTS, &rows).await }
         },
-        |scene| {
-            let early = scene.said[0].as_ref().is_none_or(|said| said[1] == 1);
-            check(early, || "the writer's time was not fixed early".to_owned()).and_then(|()| is_whole(scene))
-        },
+        is_early_and_whole,
     )
+}
+
+/// Checks that the time of client 0 was fixed early, and what [`is_whole`] checks.
+fn is_early_and_whole(scene: &Scene<'_>) -> Result<(), Broken> {
+    let early = scene.said[0].as_ref().is_none_or(|said| said[1] == 1);
+    check(early, || "the writer's time was not fixed early".to_owned()).and_then(|()| is_whole(scene))
 }
 
 /// A writer whose time is fixed early, beside a snapshot.
 pub(super) fn early_whole(protocol: Protocol, runs_max: u64) -> Outcome {
     early_whole_of(protocol, runs_max, 1)
+}
+
+/// A writer whose time is fixed early inserts a row, and changes another one of the same bucket.
+/// The snapshot must have both, or none.
+pub(super) fn early_insert(protocol: Protocol, runs_max: u64) -> Outcome {
+    let mut stage = Stage::new(2, &[protocol; 2]);
+    let table = stage.table_at(0, 1, SingleLine, 1, &[0]);
+    let rows = [table(0), table(1)];
+    let beside = stage.table_at(1, 1, SingleLine, 1, &[0])(0);
+    stage.explore(
+        &Explored { runs_max, ..Explored::default() },
+        async |_, actor| actor.look_up(&[rows[0], beside]).await,
+        async |client, actor| {
+            if client == 1 {
+                return actor.snapshot(ATTEMPTS, &rows).await;
+            }
+            let amount = actor.amount();
+            actor
+                .once(async |tx| {
+                    let slots = [want_to_change(tx, rows[0])?, want_to_insert(tx, rows[1])?];
+                    want(tx, beside)?;
+                    tx.fetch().await?;
+                    put(tx, rows[0], slots[0], amount)?;
+                    insert(tx, rows[1], slots[1], amount)?;
+                    Ok(vec![0, u64::from(tx.id().fixes_time_early())])
+                })
+                .await
+        },
+        is_early_and_whole,
+    )
 }
 
 /// As [`early_whole`], with a backup of each record, which the snapshot may read.

@@ -662,13 +662,18 @@ impl Actor {
         said
     }
 
-    /// Reads rows in a snapshot, with at most `attempts` attempts. Returns the first word of each.
+    /// Reads rows in a snapshot, with at most `attempts` attempts. Returns the first word of each,
+    /// and 0 for an absent row.
     pub(super) async fn snapshot(&mut self, attempts: u32, rows: &[Row]) -> Said {
         let options = TransactOptions { attempts, reads_snapshot: true, ..TransactOptions::default() };
         let read = self.session.transact(options, async |tx| {
             let slots = rows.iter().map(|row| want(tx, *row)).collect::<Result<Vec<_>, _>>()?;
             tx.fetch().await?;
-            slots.into_iter().map(|slot| get(tx, slot)).collect::<Result<Vec<_>, _>>().map(Ok::<_, ()>)
+            let value = |slot| match get(tx, slot) {
+                Err(Stop::Absent) => Ok(0),
+                value => value,
+            };
+            slots.into_iter().map(value).collect::<Result<Vec<_>, _>>().map(Ok::<_, ()>)
         });
         answered(read.await).1
     }

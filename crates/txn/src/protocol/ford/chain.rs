@@ -122,6 +122,10 @@ fn search_bucket(
     let header = header.map_or(Version::default(), |header| header.version);
     arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket, header.to_bits()]);
     let (mut unreadable, mut found) = (None, None);
+    let pending = |lock| in_snapshot && is_pending(lock);
+    // An insert that fixes its time early has the chain and a slot locked everywhere. One READ may
+    // see the slot before it is filled, and the chain after it is unlocked.
+    let mut insert = pending(chain_lock).then(|| (fstore.buckets.at(bucket.bucket), chain_lock));
     // If the key is absent, no commit that has changed its chain is later.
     let mut latest = 0;
     for (slot, fetched) in fstore.slots(words, table.shape()).enumerate() {
@@ -137,10 +141,12 @@ fn search_bucket(
             found = Some((slot as u64, record));
             break;
         }
+        if !record.is_present() && pending(record.lock()) && !mutant!(PassEarlySlots) {
+            insert = Some((fstore.slot_at(bucket.bucket, slot as u64), record.lock()));
+        }
         latest = latest.max(record.time());
         arena.extend([record.version().to_bits(), u64::from(!record.is_present() && record.lock().is_free())]);
     }
-    let pending = |lock| in_snapshot && is_pending(lock);
     match (found, unreadable) {
         (Some((slot, record)), _) if pending(record.lock()) => {
             arena.truncate(entry);
@@ -149,13 +155,12 @@ fn search_bucket(
             tx.met_early(table, pointer, lock);
             return Ok(Outcome::Unstable(Abort::Locked(lock)));
         }
-        // An insert that fixes its time early has its chain locked everywhere.
-        (None, None) if pending(chain_lock) => {
+        (None, None) if insert.is_some() => {
             arena.truncate(entry);
-            let header = Pointer::new(table.shard_id(bucket.shard), fstore.buckets.at(bucket.bucket));
-            let table = item.table;
-            tx.met_early(table, header, chain_lock);
-            return Ok(Outcome::Unstable(Abort::Locked(chain_lock)));
+            let (offset, lock) = insert.unwrap_or_default();
+            let (pointer, table) = (Pointer::new(table.shard_id(bucket.shard), offset), item.table);
+            tx.met_early(table, pointer, lock);
+            return Ok(Outcome::Unstable(Abort::Locked(lock)));
         }
         (Some((slot, record)), _) => {
             arena.truncate(entry);

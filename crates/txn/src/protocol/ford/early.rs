@@ -32,7 +32,9 @@ use crate::tx::Tx;
 /// Decides, before a transaction takes its first lock, whether its time is fixed early.
 pub(super) fn decide(tx: &mut Tx<'_>, ford: Ford) {
     let is_open = ford.timed && !tx.is_early && !tx.locking && !tx.attempt.reads_snapshot && !tx.is_id_told();
-    if !is_open || mutant!(GuardByValidation) {
+    // A reader of a snapshot must not see a record as it was before its lock was taken, and the
+    // lock word as it is afterwards.
+    if !is_open || !tx.lane.capabilities().atomic_line || mutant!(GuardByValidation) {
         return;
     }
     let is_changed = |item: &Item| item.intent != Intent::Read || item.is_written();

@@ -29,6 +29,8 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
             if tx.snapshot.is_some() {
                 return Err(Abort::Later.into());
             }
+            // Records are taken under these claims, so none of them may be dropped any more.
+            tx.snapshot = tx.state.clocks.snapshot();
         }
         let unstable = arrived(tx, &done, ford)?;
         drop(done);
@@ -55,7 +57,6 @@ fn settle(tx: &mut Tx<'_>) -> Result<(), Stop> {
         return Ok(());
     };
     if latest <= snapshot || mutant!(TakeLater) {
-        tx.state.clocks.kept_up(tx.trusts_known);
         return Ok(());
     }
     tx.state.clocks.fell_behind(latest, tx.trusts_known);

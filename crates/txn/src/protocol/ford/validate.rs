@@ -23,7 +23,9 @@ use crate::vcache;
 /// to have been current when it was read. Several records must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     if tx.attempt.reads_snapshot {
-        return Ok(()); // what it has read belongs together already
+        // What it has read belongs together already.
+        tx.state.clocks.kept_up(tx.trusts_known);
+        return Ok(());
     }
     let accept_locked = mutant!(ValidateReadOnlyVersionOnly);
     let current = |item: &Item| matches!(item.fetch, Fetch::Here) && (item.current || accept_locked);
