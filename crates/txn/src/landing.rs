@@ -76,8 +76,8 @@
 //!    lock, at any replica. They ignore all others.
 //! 10. **A writer whose time is early validates what it has only read, and raises the clock of each
 //!     primary to its time before it looks there.** So who locks one of these records later draws a
-//!     later time. It raises the clocks of records that it has locked and does not write, too. (Here
-//!     and in 5, a clock that is known to have reached the time needs no verb.)
+//!     later time. It raises the clocks of records that it has locked and does not write, too.
+//!     (Here and in 5, a clock that is known to have reached the time needs no verb.)
 //!
 //! # Raising a clock
 //!
