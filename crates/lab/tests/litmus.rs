@@ -8,10 +8,11 @@ use std::thread;
 use remora_lab::litmus::{ALL, Bound, Litmus, run};
 
 /// The tests that are too large to be explored to the end.
-const BOUNDED: [&str; 2] = ["ford-rollback-to-old-version", "no-wait-absent-read"];
+const BOUNDED: [&str; 3] = ["early-insert", "ford-rollback-to-old-version", "no-wait-absent-read"];
 
 /// The tests that take most of the time.
-const LONG: [&str; 19] = [
+const LONG: [&str; 20] = [
+    "early-insert",
     "redo-late-recoverer",
     "ford-delete-undone",
     "ford-stale-entry",
