@@ -11,8 +11,9 @@ use remora_lab::litmus::{ALL, Bound, Litmus, run};
 const BOUNDED: [&str; 3] = ["early-insert", "ford-rollback-to-old-version", "no-wait-absent-read"];
 
 /// The tests that take most of the time.
-const LONG: [&str; 20] = [
+const LONG: [&str; 21] = [
     "early-insert",
+    "early-raised",
     "redo-late-recoverer",
     "ford-delete-undone",
     "ford-stale-entry",
