@@ -996,31 +996,33 @@ impl Tx<'_> {
     #[cold]
     pub(crate) fn met(&mut self, index: usize, lock: LockWord) {
         self.state.sets.note(index, Abort::Locked(lock).into());
-        let (Some(departed), Some(holder)) = (&self.state.departed, lock.holder()) else { return };
-        if !departed.is_recovered(holder.owner()) && !mutant!(FreeForeignLocks) {
-            return;
-        }
         let item = self.state.sets.items[index];
-        let mut round = self.lane.round();
-        if self.state.has_times() {
-            self.free_everywhere(&mut round, item.table, item.location.pointer, lock);
-        } else {
-            free_in(&mut round, item.address, item.location.pointer, self.state.sets.locks(&item), lock);
-        }
-        self.lane.post(round);
-        tracing::debug!(id = %self.id, %holder, "freed a lock of a dead client");
+        self.free_if_recovered(lock, |round| {
+            if self.state.has_times() {
+                self.free_everywhere(round, item.table, item.location.pointer, lock);
+            } else {
+                free_in(round, item.address, item.location.pointer, self.state.sets.locks(&item), lock);
+            }
+        });
     }
 
     /// Notes that a reader of a snapshot has found a lock behind which it has to wait. If it means
     /// nothing any more, frees it, as [`Tx::met`] does.
     #[cold]
     pub(crate) fn met_early(&self, table: TableId, pointer: Pointer, lock: LockWord) {
+        self.free_if_recovered(lock, |round| self.free_everywhere(round, table, pointer, lock));
+    }
+
+    /// Frees a lock in the background, if its holder's client is dead and recovered.
+    fn free_if_recovered(&self, lock: LockWord, free: impl FnOnce(&mut Round<'_>)) {
         let (Some(departed), Some(holder)) = (&self.state.departed, lock.holder()) else { return };
-        if departed.is_recovered(holder.owner()) {
-            let mut round = self.lane.round();
-            self.free_everywhere(&mut round, table, pointer, lock);
-            self.lane.post(round);
+        if !departed.is_recovered(holder.owner()) && !mutant!(FreeForeignLocks) {
+            return;
         }
+        let mut round = self.lane.round();
+        free(&mut round);
+        self.lane.post(round);
+        tracing::debug!(id = %self.id, %holder, "freed a lock of a dead client");
     }
 
     /// Adds the verbs that free a lock of a recovered client at all replicas of a record.
