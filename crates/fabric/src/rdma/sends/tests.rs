@@ -82,6 +82,19 @@ fn asking_tells_of_quiet_lists() {
     assert_eq!((reported(&mut sends), sends.room()), (Some(Vec::new()), ROOM));
 }
 
+/// If quiet lists have taken the last of the room, nothing can ask for them before something has
+/// reported.
+#[test]
+fn a_full_queue_asks_when_something_has_reported() {
+    let mut sends = Sends::new(8);
+    sends.post(6);
+    sends.report(Some(0), 100);
+    assert!(!background(&mut sends, 1, 2, 200));
+    assert_eq!((sends.room(), sends.is_quiet(), sends.ask_at()), (0, true, None));
+    assert_eq!(reported(&mut sends), Some(vec![0]));
+    assert_eq!((sends.room(), sends.ask_at()), (6, Some(200 + QUIET_NS)));
+}
+
 proptest! {
     /// Whatever is posted, lists complete once and in order, room comes back, and quiet lists
     /// leave most of it.
@@ -115,12 +128,16 @@ proptest! {
             prop_assert!(!sends.is_quiet() || sends.ask_at().is_some() || sends.reports() > 0);
             prop_assert_eq!(sends.lists().count() as u64, next - done);
         }
-        if sends.ask_at().is_some() {
-            sends.post(1);
-            sends.report(None, now);
-        }
-        while let Some(lists) = reported(&mut sends) {
-            done += lists.len() as u64;
+        // Quiet lists behind a full queue can be asked for as soon as something has reported.
+        loop {
+            if let Some(lists) = reported(&mut sends) {
+                done += lists.len() as u64;
+            } else if sends.ask_at().is_some() {
+                sends.post(1);
+                sends.report(None, now);
+            } else {
+                break;
+            }
         }
         prop_assert_eq!((done, sends.room(), sends.is_empty()), (next, room, true));
     }
