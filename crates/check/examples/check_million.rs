@@ -8,7 +8,7 @@
 //! which overwrites what the other read. `stale` plants a read of a value that was overwritten long
 //! before.
 
-use remora_check::{HistoryReader, LineBuffer, LineHeader, Outcome, ReadOptions, WriteKind, check};
+use remora_check::{HistoryReader, Level, LineBuffer, LineHeader, Outcome, ReadOptions, WriteKind, check};
 use std::fs::File;
 use std::io::{BufReader, Write};
 use std::time::Instant;
@@ -110,7 +110,7 @@ impl Maker {
         let outcome = if committed { Outcome::Committed { end_ns } } else { Outcome::Aborted { end_ns } };
         let id = self.next_id;
         self.next_id += 1;
-        LineHeader { id, worker: id % WORKERS, start_ns, outcome, snapshot: false }
+        LineHeader { id, worker: id % WORKERS, start_ns, outcome, level: Level::Strict }
     }
 
     fn transaction(&mut self, number: u64) -> std::io::Result<()> {

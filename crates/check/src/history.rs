@@ -83,6 +83,33 @@ impl Span {
     }
 }
 
+/// What is asked of the order of a transaction. All transactions together have to be serializable,
+/// whatever their levels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Level {
+    /// `strict`, and what a line without a level has: if one transaction has ended before another
+    /// one starts, it comes before it.
+    #[default]
+    Strict,
+    /// `snapshot`: the transaction only reads, and sees everything that had ended before it
+    /// started, of the keys that it reads.
+    Snapshot,
+    /// `past`: the transaction only reads. What it sees may be of any time.
+    Past,
+}
+
+impl Level {
+    /// Returns the level's name in a history.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Strict => "strict",
+            Level::Snapshot => "snapshot",
+            Level::Past => "past",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransactionRow {
     pub(crate) id: u64,
@@ -94,8 +121,7 @@ pub(crate) struct TransactionRow {
     pub(crate) scans: Span,
     pub(crate) place: Place,
     pub(crate) status: Status,
-    /// Whether the transaction read a snapshot, for which less is asked.
-    pub(crate) snapshot: bool,
+    pub(crate) level: Level,
 }
 
 /// The place of a line: which of the files, and the line's number there.
@@ -254,11 +280,10 @@ impl<'h> Transaction<'h> {
         self.row.status
     }
 
-    /// Whether the transaction read a snapshot, for which less than strict serializability is
-    /// asked.
+    /// Returns what is asked of the transaction's order.
     #[must_use]
-    pub fn is_snapshot(&self) -> bool {
-        self.row.snapshot
+    pub fn level(&self) -> Level {
+        self.row.level
     }
 
     /// Returns the transaction's point reads.

@@ -35,7 +35,7 @@ mod recorder;
 
 pub use checker::{Anomaly, AnomalyClass, Counts, Report, check};
 pub use history::{
-    History, HistoryError, HistoryReader, Line, LineBuffer, LineError, LineHeader, LoadedHistory, Observed, Outcome,
-    Read, ReadOptions, Rollback, Scan, Status, Transaction, Unended, Write, WriteKind,
+    History, HistoryError, HistoryReader, Level, Line, LineBuffer, LineError, LineHeader, LoadedHistory, Observed,
+    Outcome, Read, ReadOptions, Rollback, Scan, Status, Transaction, Unended, Write, WriteKind,
 };
 pub use recorder::{HistoryFile, Recorder};

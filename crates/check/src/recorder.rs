@@ -9,10 +9,10 @@ use std::io::{self, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remora::observe::{Observer, Outcome as Ended, Rollback, TransactionEvent, WriteKind as Change};
+use remora::observe::{Observer, Outcome as Ended, Rollback, Snapshot, TransactionEvent, WriteKind as Change};
 
 use crate::history::marks::Mark;
-use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};
+use crate::history::{Level, LineBuffer, LineHeader, Outcome, WriteKind};
 
 /// The number of bytes at which a recorder writes its lines to the file. That is rare enough that
 /// threads do not wait for each other, and few enough bytes to stay in the cache.
@@ -162,7 +162,12 @@ impl Recorder {
         // would say less.
         let start_ns = event.attempt_began;
         let (id, worker) = (event.id.to_bits(), event.id.owner().into());
-        let header = LineHeader { id, worker, start_ns, outcome, snapshot: event.reads_snapshot };
+        let level = match event.snapshot {
+            None => Level::Strict,
+            Some(Snapshot::Fresh) => Level::Snapshot,
+            Some(Snapshot::At(_)) => Level::Past,
+        };
+        let header = LineHeader { id, worker, start_ns, outcome, level };
         let mut line = self.lines.begin(header);
         for access in event.accesses() {
             let table = access.table.name();

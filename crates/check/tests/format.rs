@@ -5,7 +5,7 @@ mod common;
 use common::{HistoryModel, TransactionModel, aborted, committed, key, load, unknown};
 use proptest::prelude::*;
 use remora_check::{
-    HistoryReader, LineBuffer, LineError, LineHeader, Observed, Outcome, ReadOptions, Status, WriteKind,
+    HistoryReader, Level, LineBuffer, LineError, LineHeader, Observed, Outcome, ReadOptions, Status, WriteKind,
 };
 
 const GOOD: &str = r#"{"id": 17, "worker": 3, "start_ns": 1000, "end_ns": 9000, "status": "committed",
@@ -43,7 +43,7 @@ fn reads_the_example() {
     let history = load(good_line().as_bytes()).expect("the example is good");
     let expected = TransactionModel {
         worker: 3,
-        snapshot: false,
+        level: Level::Strict,
         reads: vec![(("accounts".to_owned(), vec![0, 0, 0, 0, 0, 0, 4, 0xd2]), Observed::Present(7))],
         writes: vec![(("accounts".to_owned(), vec![0, 0, 0, 0, 0, 0, 4, 0xd2]), Some(8), WriteKind::Update)],
         ..committed(17, 1000, 9000)
@@ -74,7 +74,7 @@ fn reads_everything_there_is() {
 fn writes_what_the_description_shows() {
     let mut buffer = LineBuffer::new();
     let outcome = Outcome::Committed { end_ns: 9000 };
-    let mut line = buffer.begin(LineHeader { id: 17, worker: 3, start_ns: 1000, outcome, snapshot: false });
+    let mut line = buffer.begin(LineHeader { id: 17, worker: 3, start_ns: 1000, outcome, level: Level::Strict });
     line.write("accounts", &1234_u64.to_be_bytes(), 8, WriteKind::Update);
     line.read("accounts", &1234_u64.to_be_bytes(), 7);
     line.end();
@@ -89,7 +89,7 @@ fn a_line_that_is_not_ended_is_taken_back() {
     committed(1, 10, 20).read("x", 2).record(&mut buffer);
     let before = buffer.bytes().to_vec();
     let mut line =
-        buffer.begin(LineHeader { id: 2, worker: 0, start_ns: 1, outcome: Outcome::Unknown, snapshot: false });
+        buffer.begin(LineHeader { id: 2, worker: 0, start_ns: 1, outcome: Outcome::Unknown, level: Level::Strict });
     line.read("t", b"x", 2);
     line.write("t", b"x", 2, WriteKind::Delete);
     drop(line);

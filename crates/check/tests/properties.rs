@@ -5,7 +5,7 @@ mod common;
 
 use common::{HistoryModel, Key, ScanModel, TransactionModel, aborted, committed, key, load, unknown};
 use proptest::prelude::*;
-use remora_check::{AnomalyClass, LineBuffer, Observed, Status, WriteKind, check};
+use remora_check::{AnomalyClass, Level, LineBuffer, Observed, Status, WriteKind, check};
 use std::collections::{BTreeMap, HashMap};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -360,7 +360,7 @@ fn tiny_history(with_absences: bool) -> impl Strategy<Value = HistoryModel> {
             start_ns,
             end_ns: if status == Status::Unknown { 0 } else { start_ns + length_ns },
             status,
-            snapshot: false,
+            level: Level::Strict,
             reads: reads.into_iter().map(|(name, observed)| (key(NAMES[name]), observed)).collect(),
             writes: writes.into_iter().map(|(name, (version, kind))| (key(NAMES[name]), Some(version), kind)).collect(),
             scans,

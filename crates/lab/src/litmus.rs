@@ -1019,6 +1019,20 @@ pub const ALL: &[Litmus] = &[
         program: snapshots::snapshot_whole_ahead,
     },
     Litmus {
+        name: "past-current",
+        source: "landing clocks: an open snapshot that has records as they are, and not as they were",
+        mutant: Mutant::PastTakesCurrent,
+        protocol: snapshots::ASKING,
+        program: snapshots::past_whole,
+    },
+    Litmus {
+        name: "past-unraised",
+        source: "landing clocks, rule 1: a snapshot that is opened before all clocks have reached its time",
+        mutant: Mutant::PastUnraised,
+        protocol: snapshots::ASKING,
+        program: snapshots::past_whole_ahead,
+    },
+    Litmus {
         name: "snapshot-later",
         source: "landing clocks, rule 11: a record that is later than the snapshot",
         mutant: Mutant::TakeLater,

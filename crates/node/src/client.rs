@@ -11,18 +11,22 @@
 //! +8   lanes        u64   rings in use
 //! +16  rings        u64   offset of the first ring; the others follow      0 = no space taken yet
 //! +24  extent       u64   bytes taken for rings; kept when the slot is free, for the next client
+//! +32  archive      u64   offset of the archive
+//! +40  length       u64   bytes of the archive                             0 = there is none
 //! ```
 //!
-//! Behind the last ring there is room for the client's list of hot records (`hot`).
+//! Behind the last ring there is room for the client's list of hot records (`hot`), and then for
+//! its archive (`archive`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::limits::ROUND_BYTES_MAX;
-use remora_fabric::{Lane, NodeId, NodeSet, WORD_BYTES};
+use remora_fabric::{LINE_BYTES, Lane, NodeId, NodeSet, WORD_BYTES};
 
+use crate::archive::Archive;
 use crate::error::MemoryError;
-use crate::limits::{CLIENTS_MAX, HOT_LIST_BYTES, INCARNATIONS_MAX};
+use crate::limits::{ARCHIVE_BYTES_MAX, CLIENTS_MAX, HOT_LIST_BYTES, INCARNATIONS_MAX};
 use crate::node::{self, AT_CHANGES, AT_CLIENTS, AT_INCARNATION, CLIENT_SLOT_BYTES};
 use crate::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingWriter};
 
@@ -33,24 +37,65 @@ const SLOTS_BYTES: usize = CLIENTS_MAX * CLIENT_SLOT_BYTES as usize;
 // One round reads all slots.
 const _: () = assert!(SLOTS_BYTES <= ROUND_BYTES_MAX);
 
-/// A connected client: its incarnation, its slot, and its rings.
+/// The room that a client takes at each memory node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// The number of the client's lanes. Each has a ring. A client without lanes takes no room.
+    pub lanes: usize,
+    /// The bytes of the client's archive: at most [`ARCHIVE_BYTES_MAX`], and rounded up to whole
+    /// lines.
+    pub archive: u64,
+}
+
+impl Room {
+    /// Returns the room of a client without an archive.
+    #[must_use]
+    pub const fn without_archive(lanes: usize) -> Room {
+        Room { lanes, archive: 0 }
+    }
+
+    /// Returns the number of bytes of it: of the rings, of the list of hot records, and of the
+    /// archive.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        if self.lanes == 0 { 0 } else { self.archive_from() + self.archive_bytes() }
+    }
+
+    const fn archive_from(self) -> u64 {
+        (self.lanes as u64 * RING_EXTENT_BYTES + HOT_LIST_BYTES).next_multiple_of(LINE_BYTES as u64)
+    }
+
+    const fn archive_bytes(self) -> u64 {
+        let bytes = if self.archive < ARCHIVE_BYTES_MAX { self.archive } else { ARCHIVE_BYTES_MAX };
+        bytes.next_multiple_of(LINE_BYTES as u64)
+    }
+}
+
+impl From<usize> for Room {
+    /// Returns the room of a client with these lanes, and without an archive.
+    fn from(lanes: usize) -> Room {
+        Room::without_archive(lanes)
+    }
+}
+
+/// A connected client: its incarnation, its slot, its rings, and its archive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Registration {
     /// The incarnation of this client. It is never 0, and never given again.
     pub incarnation: u32,
     slot: u64,
-    lanes: usize,
+    room: Room,
     nodes: NodeSet,
     /// The offset of the client's first ring at each node.
     rings: BTreeMap<NodeId, u64>,
 }
 
 impl Registration {
-    /// Connects a client that will run `lanes` coroutines. Gives it an incarnation, a slot, and
-    /// rings at every node.
-    pub async fn connect(lane: &Lane, nodes: NodeSet, lanes: usize) -> Result<Registration, MemoryError> {
+    /// Connects a client that takes this room, which may be only a number of lanes. Gives it an
+    /// incarnation, a slot, and the room at every node.
+    pub async fn connect(lane: &Lane, nodes: NodeSet, room: impl Into<Room>) -> Result<Registration, MemoryError> {
         let incarnation = come(lane, nodes).await?;
-        Registration::connect_as(lane, nodes, incarnation, lanes).await
+        Registration::connect_as(lane, nodes, incarnation, room).await
     }
 
     /// Connects a client that already has an incarnation, and that has announced it. So a recoverer
@@ -62,13 +107,13 @@ impl Registration {
         lane: &Lane,
         nodes: NodeSet,
         incarnation: u32,
-        lanes: usize,
+        room: impl Into<Room>,
     ) -> Result<Registration, MemoryError> {
-        let leader = nodes.leader();
-        let slot = take_slot(lane, leader, u64::from(incarnation), client_bytes(lanes as u64)).await?;
+        let (leader, room) = (nodes.leader(), room.into());
+        let slot = take_slot(lane, leader, u64::from(incarnation), room.bytes()).await?;
         let mut rings = BTreeMap::new();
         for node in nodes.iter() {
-            rings.insert(node, prepare_rings(lane, node, slot, lanes).await?);
+            rings.insert(node, prepare_rings(lane, node, slot, room).await?);
         }
         // The leader's slot is published last, so a client that is seen at the leader is seen at
         // every node.
@@ -76,7 +121,7 @@ impl Registration {
             let expected = if node == leader { u64::from(incarnation) | CHANGING } else { 0 };
             change_slot(lane, node, slot, expected, incarnation.into()).await?;
         }
-        Ok(Registration { incarnation, slot, lanes, nodes, rings })
+        Ok(Registration { incarnation, slot, room, nodes, rings })
     }
 
     /// Returns the nodes that the client is connected to.
@@ -94,15 +139,23 @@ impl Registration {
     /// Returns the ring of a lane at a node.
     #[must_use]
     pub fn ring(&self, node: NodeId, lane: usize) -> RingWriter {
-        assert!(lane < self.lanes, "a client's lanes are those that it registered");
+        assert!(lane < self.room.lanes, "a client's lanes are those that it registered");
         RingWriter::new(node, self.rings[&node] + lane as u64 * RING_EXTENT_BYTES)
+    }
+
+    /// Returns the client's archive at a node, if it has one.
+    #[must_use]
+    pub fn archive(&self, node: NodeId) -> Option<Archive> {
+        let bytes = self.room.archive_bytes();
+        let has_one = self.room.lanes > 0 && bytes > 0;
+        has_one.then(|| Archive::new(node, self.rings[&node] + self.room.archive_from(), bytes))
     }
 
     /// Returns the leader, and the offset of the client's list of hot records there.
     pub(crate) fn hot_list_at(&self) -> (NodeId, u64) {
-        assert!(self.lanes > 0, "a client without lanes has no room for a list");
+        assert!(self.room.lanes > 0, "a client without lanes has no room for a list");
         let leader = self.nodes.leader();
-        (leader, self.rings[&leader] + self.lanes as u64 * RING_EXTENT_BYTES)
+        (leader, self.rings[&leader] + self.room.lanes as u64 * RING_EXTENT_BYTES)
     }
 
     /// Gives the slot back. Call it only when every ring has been applied to its end, because the
@@ -113,13 +166,6 @@ impl Registration {
         }
         Ok(())
     }
-}
-
-/// Returns the bytes that a client takes at each node: for the rings of its lanes, and for its list
-/// of hot records. A client without lanes takes none.
-#[must_use]
-pub const fn client_bytes(lanes: u64) -> u64 {
-    if lanes == 0 { 0 } else { lanes * RING_EXTENT_BYTES + HOT_LIST_BYTES }
 }
 
 /// Gives a client an incarnation, after checking that it can work with these nodes.
@@ -167,29 +213,31 @@ async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) ->
 }
 
 /// Makes room for a slot's rings at a node, and empties the rings.
-async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, lanes: usize) -> Result<u64, MemoryError> {
+async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, room: Room) -> Result<u64, MemoryError> {
     let mut round = lane.round();
     let read = round.read(slot_at(node, slot), CLIENT_SLOT_BYTES as usize);
     let done = lane.execute(round).await?;
     let [mut rings, mut extent] = [done.words(read)[2], done.words(read)[3]];
     drop(done);
-    let wanted = client_bytes(lanes as u64);
+    let wanted = room.bytes();
     if extent < wanted {
         rings = node::allocate(lane, node, wanted).await?;
         extent = wanted;
         // This is written at once. If this client dies before its rings are ready, the next client
         // in its slot has the space.
         let mut round = lane.round();
-        round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent]);
+        round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent, 0, 0]);
         lane.execute(round).await?;
     }
-    for index in 0..lanes as u64 {
+    for index in 0..room.lanes as u64 {
         let mut round = lane.round();
         round.write_words(node::at(node, rings + index * RING_EXTENT_BYTES), &[0; HEADER_BYTES as usize / WORD_BYTES]);
         lane.execute(round).await?;
     }
+    let archive = if room.lanes == 0 { [0, 0] } else { [rings + room.archive_from(), room.archive_bytes()] };
     let mut round = lane.round();
-    round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &[lanes as u64, rings, extent]);
+    let words = [room.lanes as u64, rings, extent, archive[0], archive[1]];
+    round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &words);
     lane.execute(round).await?;
     Ok(rings)
 }
@@ -338,7 +386,7 @@ pub(crate) async fn hot_list_places(lane: &Lane, node: NodeId) -> Result<Vec<(u3
     Ok(done.words(read).chunks_exact(SLOT_WORDS).filter_map(place).collect())
 }
 
-fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
+pub(crate) fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
     node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
 }
 

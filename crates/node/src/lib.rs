@@ -2,14 +2,15 @@
 //!
 //! A memory node is passive: clients lay out its memory by verbs. This crate knows that layout. It
 //! consists of the [`node`] superblock with its allocation, the [`metadata`], the slots of live
-//! clients, the [`ring`]s into which clients write their redo logs, and their lists of [`hot`]
-//! records. The metadata are the
-//! catalog of tables, and the configuration that says where the replicas of each shard are.
+//! clients, the [`ring`]s into which clients write their redo logs, their lists of [`hot`] records,
+//! and the [`Archive`]s of what they have overwritten. The metadata are the catalog of tables, and
+//! the configuration that says where the replicas of each shard are.
 //!
 //! Every structure has a magic number and a format version. A structure that is newer or foreign is
 //! refused, and stays untouched.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod bytes;
 mod client;
 mod error;
@@ -21,9 +22,10 @@ pub mod metadata;
 pub mod node;
 pub mod ring;
 
+pub use archive::Archive;
 pub use client::{
-    ClientSlot, Registration, Remains, changes, client_bytes, clients, come, connected, follow_leader,
-    next_incarnation, registered,
+    ClientSlot, Registration, Remains, Room, changes, clients, come, connected, follow_leader, next_incarnation,
+    registered,
 };
 pub use error::{MemoryError, OfTable, SchemaShown};
 pub use id::{ShardId, TableId};

@@ -24,6 +24,9 @@ pub const RING_BYTES: u64 = 64 << 10;
 pub const HOT_RECORDS_MAX: usize = 8;
 /// The bytes of the largest list of hot records. Each client has this room behind its rings.
 pub const HOT_LIST_BYTES: u64 = 40 + HOT_RECORDS_MAX as u64 * 112;
+/// The largest number of bytes of a client's archive at a memory node. A record has 22 bits for a
+/// place in it, in words.
+pub const ARCHIVE_BYTES_MAX: u64 = 32 << 20;
 /// The number of redo rings for which a memory node keeps room when shards move there, in addition
 /// to the rings that clients have at other nodes. Clients connect again in the next epoch before
 /// their former rings are free. A small node keeps an eighth of its memory instead.

@@ -51,7 +51,8 @@ use crate::limits::CLIENTS_MAX;
 /// 12. Entries have the text of the table's schema. Every table may grow.
 /// 13. Records may have cells, which can be read alone.
 /// 14. Ordered tables may have partitions, and a call says at which root it begins.
-pub const FORMAT: u32 = 14;
+/// 15. Client slots name an archive, and timed records the place of their former image.
+pub const FORMAT: u32 = 15;
 /// The first word of a node's memory. A machine of the other byte order reads a different number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// The feature bits that this program knows.

@@ -5,12 +5,14 @@
 //! so all tests run without one.
 #![forbid(unsafe_code)]
 
+mod former;
 mod key;
 pub mod latch;
 mod lock;
 mod record;
 mod version;
 
+pub use former::Former;
 pub use key::{Key, KeyHash};
 pub use lock::{LockWord, SharedLock, Swap, TransactionId};
 pub use record::{

@@ -44,6 +44,8 @@
 //! the commit *settles* each image later, by two WRITEs: the words behind the version, up to the
 //! time, and then the version, visible. The read scheme covers the time as it covers the value.
 //!
+//! Another extra word says where the image lies that the commit has replaced ([`Former`]).
+//!
 //! # Images
 //!
 //! An *image* is what a WRITE installs: everything from the version to the end of the largest
@@ -83,6 +85,7 @@ use remora_fabric::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
 use remora_node::{Cells, Layout, MemoryError, ReadScheme};
 use zerocopy::IntoBytes;
 
+use crate::former::Former;
 use crate::lock::LockWord;
 use crate::version::Version;
 
@@ -92,8 +95,10 @@ const META: usize = 2;
 const VALIDATED_WORDS: usize = VERSION + 1;
 /// The number of words that every slot begins with: lock, version and meta.
 const FIXED_WORDS: usize = 3;
-/// The extra word of a timed layout.
+/// The extra words of a timed layout.
 const TIME: usize = FIXED_WORDS;
+const FORMER: usize = TIME + 1;
+const TIMED_EXTRA_WORDS: usize = 2;
 /// The number of words of an image that settling it changes: version, meta and time.
 const SETTLED_WORDS: usize = TIME + 1 - VERSION;
 /// The largest number of extra words of a layout. The first line must have room for them.
@@ -128,7 +133,8 @@ pub fn layout_with_time(
     value_max: usize,
     scheme: ReadScheme,
 ) -> Result<Layout, MemoryError> {
-    Ok(Layout { timed, ..layout_with_extra(usize::from(timed), key_bytes, value_max, scheme)? })
+    let extra = if timed { TIMED_EXTRA_WORDS } else { 0 };
+    Ok(Layout { timed, ..layout_with_extra(extra, key_bytes, value_max, scheme)? })
 }
 
 /// Returns the layout of records that have `extra_words` words of their protocol before the key;
@@ -225,7 +231,7 @@ pub struct RecordShape {
     head_words: usize,
     /// The number of words of the value in a cell. 0 if the scheme has no cells.
     cell_words: usize,
-    /// Whether the slot has the time of the last commit.
+    /// Whether the slot has the time of the last commit, and the place of the former image.
     timed: bool,
     /// The number of words of a slot that hold something.
     words: usize,
@@ -248,7 +254,7 @@ impl RecordShape {
             length_max: layout.value_max as usize,
             head_words: 0,
             cell_words: 0,
-            timed: layout.timed && header_words > TIME,
+            timed: layout.timed && header_words >= FIXED_WORDS + TIMED_EXTRA_WORDS,
             words: header_words,
         };
         if let Some(cells) = layout.cells.filter(|_| layout.scheme == ReadScheme::Checksum) {
@@ -425,6 +431,21 @@ impl RecordShape {
     #[must_use]
     pub fn time_of_image(&self, image: &[u64]) -> u64 {
         image.get(TIME - VERSION).copied().filter(|_| self.timed).unwrap_or(0)
+    }
+
+    /// Returns where the image lies that this one has replaced. Returns [`Former::UNKNOWN`] if the
+    /// layout is not timed.
+    #[inline]
+    #[must_use]
+    pub fn former_of_image(&self, image: &[u64]) -> Former {
+        Former::from_bits(image.get(FORMER - VERSION).copied().filter(|_| self.timed).unwrap_or(0))
+    }
+
+    /// Says in an image where the image lies that it replaces.
+    pub fn set_former(&self, image: &mut [u64], former: Former) {
+        debug_assert!(self.timed && image.len() == self.image_words());
+        image[FORMER - VERSION] = former.to_bits();
+        self.seal(image);
     }
 
     /// Gives an image the time of its commit. Then the WRITEs of [`RecordShape::settled`], in this
@@ -820,6 +841,13 @@ impl StableRecord<'_> {
         self.shape.time_of_image(self.image())
     }
 
+    /// Returns where the image lies that the last commit has replaced.
+    #[inline]
+    #[must_use]
+    pub fn former(&self) -> Former {
+        self.shape.former_of_image(self.image())
+    }
+
     /// Whether this is the record of `key`.
     #[inline]
     #[must_use]
@@ -1155,7 +1183,7 @@ mod tests {
             mask in any::<u64>(),
         ) {
             let scheme = SCHEMES[scheme];
-            let value = if scheme == ReadScheme::SingleLine { &value[..value.len().min(24)] } else { &value[..] };
+            let value = if scheme == ReadScheme::SingleLine { &value[..value.len().min(16)] } else { &value[..] };
             let shape = RecordShape::of(&layout_with_time(true, 8, value.len(), scheme).unwrap());
             let written = slot(&shape, 0, 4, &[9], value);
             let mut memory = written.clone();

@@ -20,7 +20,7 @@ use std::task::Poll;
 use remora_fabric::{ClientId, Endpoint, Lane, Nanos, NodeId, Outlined, outline};
 use remora_membership::ConfigurationError;
 use remora_node::hot::HotList;
-use remora_node::{MemoryError, Registration, identity};
+use remora_node::{MemoryError, Registration, Room, identity};
 use remora_record::TransactionId;
 use remora_txn::{SessionConfig, SharedLocks, Turns};
 
@@ -46,7 +46,7 @@ pub(crate) struct Life {
 pub(crate) struct Client {
     cluster: Cluster,
     worker: remora_fabric::Worker,
-    coroutines: usize,
+    room: Room,
     yields: bool,
     life: RefCell<Rc<Life>>,
     conflicts: Rc<ClientConflicts>,
@@ -61,7 +61,7 @@ impl Client {
     pub(crate) fn connect(
         cluster: &Cluster,
         worker: &remora_fabric::Worker,
-        coroutines: usize,
+        room: Room,
         yields: bool,
         lane: &mut Lanes<'_>,
     ) -> Result<Client, OpenError> {
@@ -70,10 +70,10 @@ impl Client {
             let announce = async |guest: &Lane| cluster.announce(guest).await;
             let announced = remora_fabric::block_on(cluster.fabric(), ClientId(0), announce)??;
             let arrived = Arrived::connect(cluster, worker, announced, yields, lane)?;
-            let mut lives = worker.run([(arrived.admin.id(), arrived.begin(cluster, coroutines))]);
+            let mut lives = worker.run([(arrived.admin.id(), arrived.begin(cluster, room))]);
             lives.pop().expect("a task that has run has a result")
         })?;
-        Ok(Client::of(cluster, worker, coroutines, yields, life))
+        Ok(Client::of(cluster, worker, room, yields, life))
     }
 
     /// Connects a client of one coroutine, from a task that runs already and has a lane.
@@ -86,13 +86,13 @@ impl Client {
         let announced = cluster.announce(&guest).await?;
         drop(guest);
         let arrived = Arrived::connect(cluster, worker, announced, false, &mut |endpoint| lane.on(endpoint))?;
-        let life = arrived.begin(cluster, 1).await?;
-        Ok(Client::of(cluster, worker, 1, false, life))
+        let life = arrived.begin(cluster, Room::without_archive(1)).await?;
+        Ok(Client::of(cluster, worker, Room::without_archive(1), false, life))
     }
 
-    fn of(cluster: &Cluster, worker: &remora_fabric::Worker, coroutines: usize, yields: bool, life: Life) -> Client {
+    fn of(cluster: &Cluster, worker: &remora_fabric::Worker, room: Room, yields: bool, life: Life) -> Client {
         let (cluster, worker, life) = (cluster.clone(), worker.clone(), RefCell::new(Rc::new(life)));
-        Client { cluster, worker, coroutines, yields, life, conflicts: Rc::new(ClientConflicts::new()) }
+        Client { cluster, worker, room, yields, life, conflicts: Rc::new(ClientConflicts::new()) }
     }
 
     /// Returns the client's current incarnation.
@@ -252,7 +252,7 @@ impl Client {
         drop(guest);
         let lane = &mut |endpoint: &Rc<Endpoint>| former.admin.on(endpoint);
         let arrived = Arrived::connect(&self.cluster, &self.worker, announced, self.yields, lane)?;
-        let life = arrived.begin(&self.cluster, self.coroutines).await?;
+        let life = arrived.begin(&self.cluster, self.room).await?;
         if let Some(keeper) = &life.keeper {
             keeper.wake(&life.admin);
         }
@@ -285,12 +285,12 @@ impl Arrived {
 
     /// Registers the client, by its own connection. So it takes nothing any more once its access is
     /// revoked.
-    async fn begin(self, cluster: &Cluster, coroutines: usize) -> Result<Life, OpenError> {
+    async fn begin(self, cluster: &Cluster, room: Room) -> Result<Life, OpenError> {
         let Arrived { announced: Announced { incarnation, epoch, nodes }, endpoint, admin } = self;
         // The nodes have been connected anew. One of them may have come back with empty memory
         // meanwhile.
         identity::remembered(&admin, nodes).await?;
-        let registration = Registration::connect_as(&admin, nodes, incarnation, coroutines).await?;
+        let registration = Registration::connect_as(&admin, nodes, incarnation, room).await?;
         // Another client that drops tables from now on sees this client's slot, and waits for this
         // client.
         cluster.follow_drops(&admin).await?;
@@ -312,7 +312,8 @@ impl Arrived {
             Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, own))
         });
         let turns = Turns::default();
-        let config = SessionConfig { protocol, epoch, sequence, vcache, shared, turns };
+        let archive_place = Rc::default();
+        let config = SessionConfig { protocol, epoch, sequence, archive_place, vcache, shared, turns };
         Ok(Life { registration, endpoint, admin, keeper, config })
     }
 }

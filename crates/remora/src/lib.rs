@@ -299,6 +299,7 @@ mod pool;
 mod record;
 mod rows;
 mod server;
+mod snapshot;
 mod table;
 mod transaction;
 mod usage;
@@ -316,6 +317,7 @@ pub use remora_record::TransactionId;
 pub use remora_txn::recovery::Verdict;
 pub use remora_txn::{Abort, Intent, Limit};
 pub use rows::{Row, Rows, RowsMut};
+pub use snapshot::{Freshness, Snapshot};
 pub use table::Table;
 pub use transaction::{Begun, Slot, Transaction, ValueMut};
 pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
@@ -353,7 +355,7 @@ pub mod observe {
     pub use remora_fabric::tcp::NodeStatus;
     pub use remora_fabric::{Cost, Nanos};
     pub use remora_txn::recovery::Rollback;
-    pub use remora_txn::{Access, Observer, Outcome, Phases, TransactionEvent, WriteKind};
+    pub use remora_txn::{Access, Observer, Outcome, Phases, Snapshot, TransactionEvent, WriteKind};
 
     /// The `tracing` target under which the library logs that it waits, once for each wait, at
     /// level `WARN`. A program can show these lines and hide other warnings.

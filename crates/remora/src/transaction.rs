@@ -9,7 +9,7 @@ use remora_fabric::Lane;
 use remora_index::btree::Shape;
 use remora_node::TableId;
 use remora_record::TransactionId;
-use remora_txn::{EditKind, Intent, Limit, Located, Part, Question, Start, Stop, Taken, Tx};
+use remora_txn::{EditKind, Intent, Limit, Located, Part, PastTime, Question, Start, Stop, Taken, Tx};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Misuse, Named, Reason};
@@ -282,6 +282,11 @@ impl<'t, 's> Transaction<'t, 's> {
             Err(stop @ Stop::Abort(_)) => Err(stop.into()),
             Err(stop) => Err(Error::of(stop, Named::of(self.tx.culprit(stop)))),
         }
+    }
+
+    /// Returns a time at which all records can be read from now on.
+    pub(crate) async fn open_snapshot(&mut self) -> Result<PastTime, Error> {
+        Ok(pin!(self.tx.open_snapshot()).await?)
     }
 }
 

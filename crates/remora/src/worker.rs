@@ -10,15 +10,18 @@ use std::time::{Duration, Instant};
 
 use remora_fabric::limits::LANES_MAX;
 use remora_fabric::{Lane, Nanos, NodeId, Outlined, catch_panic, outline};
-use remora_node::{MemoryError, Stage, TableId};
+use remora_node::{MemoryError, Room, Stage, TableId};
 use remora_record::TransactionId;
 use remora_txn::recovery::Verdict;
-use remora_txn::{Abort, Decision, Limit, Observer, Settled, Stop, TransactOptions, Trial, Tried, Tx};
+use remora_txn::{
+    Abort, Decision, Limit, Observer, Settled, Snapshot as Past, Stop, TransactOptions, Trial, Tried, Tx,
+};
 
 use crate::client::{Client, Life};
 use crate::cluster::{Cluster, Growing, LEASE};
 use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
+use crate::snapshot::{LastOpened, Snapshot};
 use crate::table::Table;
 use crate::transaction::{Begun, Transaction};
 use crate::usage::{InUse, Usage};
@@ -35,6 +38,11 @@ pub struct WorkerOptions {
     /// connection. Use 1, except in tests on one thread: the rounds of one connection are ordered,
     /// and the rounds of several connections are not.
     pub clients: usize,
+    /// Bytes that each client takes at each memory node to keep what its transactions have
+    /// overwritten, so that open snapshots can read it ([`Snapshot`](crate::Snapshot)): at most 32
+    /// MiB. Only clusters with a protocol that has snapshots use it. The writers of a
+    /// table decide with it how long the table's past can be read.
+    pub archive: u64,
     /// Seed of the coroutines' random streams.
     pub seed: u64,
     /// Whether a coroutine lets the others run after every round, even if the round completes at
@@ -42,11 +50,11 @@ pub struct WorkerOptions {
     pub yield_after_rounds: bool,
 }
 
-setters!(WorkerOptions { coroutines: usize, clients: usize, seed: u64, yield_after_rounds: bool });
+setters!(WorkerOptions { coroutines: usize, clients: usize, archive: u64, seed: u64, yield_after_rounds: bool });
 
 impl Default for WorkerOptions {
     fn default() -> WorkerOptions {
-        WorkerOptions { coroutines: 8, clients: 1, seed: 1, yield_after_rounds: false }
+        WorkerOptions { coroutines: 8, clients: 1, archive: ARCHIVE_BYTES, seed: 1, yield_after_rounds: false }
     }
 }
 
@@ -86,6 +94,11 @@ pub struct TransactionOptions {
     pub deadline: Option<Duration>,
     /// Whether the transaction only reads, in a snapshot ([`Session::snapshot`]).
     pub snapshot: bool,
+    /// The open snapshot that the transaction reads, if it reads one ([`Session::snapshot_at`]).
+    pub at: Option<Snapshot>,
+    /// Whether the transaction only reads. If it changes anything, it fails with
+    /// [`Misuse::ReadOnly`](crate::Misuse::ReadOnly).
+    pub only_reads: bool,
 }
 
 setters!(TransactionOptions {
@@ -94,13 +107,26 @@ setters!(TransactionOptions {
     patience: impl Into<Option<Duration>>,
     deadline: impl Into<Option<Duration>>,
     snapshot: bool,
+    at: impl Into<Option<Snapshot>>,
+    only_reads: bool,
 });
 
 impl Default for TransactionOptions {
     fn default() -> TransactionOptions {
-        TransactionOptions { label: 0, attempts: u32::MAX, patience: None, deadline: None, snapshot: false }
+        TransactionOptions {
+            label: 0,
+            attempts: u32::MAX,
+            patience: None,
+            deadline: None,
+            snapshot: false,
+            at: None,
+            only_reads: false,
+        }
     }
 }
+
+/// Bytes that a client takes at each memory node, by default, to keep what it overwrites.
+const ARCHIVE_BYTES: u64 = 256 << 10;
 
 /// Pause between two checks whether another epoch has begun, in nanoseconds.
 const EPOCH_PAUSE_NS: Nanos = 50_000;
@@ -179,7 +205,9 @@ impl Worker {
             }));
             worker.lane(endpoint, 0).expect("lanes were counted")
         };
-        let client = Client::connect(cluster, &self.worker, coroutines, options.yield_after_rounds, &mut admin)?;
+        let archive = if cluster.protocol().has_snapshots() { options.archive } else { 0 };
+        let room = Room { lanes: coroutines, archive };
+        let client = Client::connect(cluster, &self.worker, room, options.yield_after_rounds, &mut admin)?;
         let (life, client) = (client.life(), Rc::new(client));
         for (ring, lane) in lanes.into_iter().enumerate() {
             let usage = Usage::of(&lane);
@@ -195,6 +223,7 @@ impl Worker {
                 until_turn: TURN,
                 patience: patience_with(lease),
                 waited: 0,
+                last_opened: None,
             });
         }
         self.clients.push(client);
@@ -416,6 +445,8 @@ pub struct Session {
     patience: Nanos,
     /// How long the caller of the next transaction has waited for this session, in nanoseconds.
     waited: Nanos,
+    /// The snapshot that the session has opened last.
+    pub(crate) last_opened: Option<LastOpened>,
 }
 
 /// Makes an attempt that has named no record use the catalog that its process follows by now. Waits
@@ -606,6 +637,16 @@ impl Session {
         self.transact_with(TransactionOptions::default().snapshot(true), body).await
     }
 
+    /// Returns the time of the session's clock, in nanoseconds.
+    pub(crate) fn now(&self) -> Nanos {
+        self.inner.lane().now()
+    }
+
+    /// Returns whether a snapshot has everything that the session has committed, or has read.
+    pub(crate) fn has_seen_nothing_later(&self, snapshot: Snapshot) -> bool {
+        self.inner.has_seen_nothing_later(snapshot.past())
+    }
+
     /// Returns whether the worker's other coroutines, and with them its keeper, are to run before
     /// this one goes on.
     fn has_had_its_turn(&mut self) -> bool {
@@ -639,7 +680,8 @@ impl Session {
                 attempts: options.attempts,
                 patience,
                 deadline,
-                reads_snapshot: options.snapshot,
+                snapshot: options.at.map(|at| Past::At(at.past())).or(options.snapshot.then_some(Past::Fresh)),
+                only_reads: options.only_reads,
             },
             attempts: options.attempts,
             is_default: options.patience.is_none() && deadline.is_none(),

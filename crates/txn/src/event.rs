@@ -7,6 +7,7 @@ use remora_record::{Key, TransactionId, Version};
 
 use crate::access::{Access, Scan};
 use crate::error::{Abort, Stop};
+use crate::landing::Snapshot;
 use crate::sets::Sets;
 use crate::words::Name;
 
@@ -80,8 +81,8 @@ pub struct TransactionEvent<'a> {
     /// How long the coroutine stood in line before this attempt, at the record of
     /// [`TransactionEvent::stood_at`]: a time in nanoseconds.
     pub stood: Nanos,
-    /// Whether the attempt read a snapshot.
-    pub reads_snapshot: bool,
+    /// The snapshot that the attempt read, if it read one.
+    pub snapshot: Option<Snapshot>,
     pub(crate) stood_at: Option<Name>,
     pub(crate) sets: &'a Sets,
 }

@@ -94,6 +94,25 @@ use std::rc::Rc;
 use remora_fabric::{AddHandle, Completed, NodeId, NodeSet, Round, SwapHandle};
 use remora_node::node::clock_at;
 
+/// A past time at which records can be read, as [`Tx::open_snapshot`](crate::Tx::open_snapshot)
+/// returns it. All sessions of all clients can read at that time, in the same epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PastTime {
+    /// The time, as landing clocks count it.
+    pub(crate) time: u64,
+    /// The epoch of the configuration.
+    pub(crate) epoch: u64,
+}
+
+/// What a transaction that only reads, in a snapshot, sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Snapshot {
+    /// Everything that was acknowledged before it began, of the records that it reads.
+    Fresh,
+    /// All records as they were at a past time.
+    At(PastTime),
+}
+
 /// What a session knows of landing clocks.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
@@ -109,6 +128,9 @@ pub(crate) struct Clocks {
     raises: Vec<(usize, SwapHandle)>,
     /// The claims of the snapshot that is being read.
     claims: Vec<Claim>,
+    /// The largest time of all commits of this session, and of all that its transactions have read
+    /// and validated.
+    own: u64,
     /// How many times in a row a snapshot was earlier than a record that it read.
     behind: u32,
     /// Whether the next claims must not be below `from`.
@@ -222,6 +244,7 @@ impl Clocks {
         let bound = if mutant!(TimeOfDraws) { 0 } else { bound };
         let time = self.draws.iter().map(|draw| draw.at).max().unwrap_or(0).max(bound);
         self.from = self.from.max(time);
+        self.own = self.own.max(time);
         time
     }
 
@@ -283,6 +306,31 @@ impl Clocks {
         }
     }
 
+    /// Returns the largest value that any of these nodes' clocks is known to have had.
+    pub(crate) fn latest_known(&mut self, nodes: NodeSet) -> u64 {
+        nodes.iter().map(|node| *self.known(node)).max().unwrap_or(0)
+    }
+
+    /// Notes that the clocks of these nodes have reached a time.
+    pub(crate) fn have_reached(&mut self, nodes: NodeSet, time: u64) {
+        for node in nodes.iter() {
+            let known = self.known(node);
+            *known = (*known).max(time);
+        }
+    }
+
+    /// Notes that the session has read, in a transaction without a snapshot, what a commit of this
+    /// time has installed.
+    pub(crate) fn has_read(&mut self, time: u64) {
+        self.own = self.own.max(time);
+    }
+
+    /// Returns the largest time of all commits of this session, and of all that its transactions
+    /// have read and validated.
+    pub(crate) fn own(&self) -> u64 {
+        self.own
+    }
+
     /// Returns the time from which on claims are to be, once a snapshot was too early.
     pub(crate) fn wanted(&self) -> u64 {
         if self.behind > 0 || self.reaches_from { self.from } else { 0 }
@@ -296,6 +344,11 @@ impl Clocks {
     /// Drops the claims that are below a time.
     pub(crate) fn drop_below(&mut self, time: u64) {
         self.claims.retain(|claim| claim.at >= time);
+    }
+
+    /// Returns the number of nodes that are claimed.
+    pub(crate) fn claims(&self) -> usize {
+        self.claims.len()
     }
 
     /// Forgets the claims whose answers have not come.

@@ -57,6 +57,7 @@ macro_rules! mutant {
 
 mod access;
 mod applier;
+mod archives;
 mod combine;
 mod descent;
 mod edit;
@@ -89,6 +90,7 @@ pub use edit::EditKind;
 pub use error::{Abort, Limit, Misuse, Stop};
 pub use event::{ConflictCounter, Observer, Outcome, Phases, TransactionEvent};
 pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
+pub use landing::{PastTime, Snapshot};
 pub use protocol::{
     FirstRead, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
 };

@@ -218,6 +218,18 @@ pub enum Mutant {
     ClaimBehindRead,
     /// Snapshots: the time of a snapshot is its largest claim, and not its smallest.
     LargestClaim,
+    /// Snapshots: a reader of a past time takes records as they are, and not as they were.
+    PastTakesCurrent,
+    /// Snapshots: a fresh snapshot goes back in records that it has not read before.
+    FormerOfUnseen,
+    /// Snapshots: a reader of a past time takes what lies in an archive for the image that it looks
+    /// for, without a look at its checksum.
+    TrustArchive,
+    /// Snapshots: a reader of a past time takes a key for absent if the key's slot of today had no
+    /// record of it then.
+    PastOwnSlot,
+    /// Snapshots: a snapshot is opened although some node's clock has not reached its time.
+    PastUnraised,
     /// Snapshots: a record is taken although it is later than the snapshot.
     TakeLater,
     /// Snapshots: a writer draws before its data, in the same round.
@@ -252,7 +264,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 92] = [
+    pub const ALL: [Mutant; 97] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -331,6 +343,11 @@ impl Mutant {
         Mutant::EndlessStreaks,
         Mutant::ClaimBehindRead,
         Mutant::LargestClaim,
+        Mutant::PastTakesCurrent,
+        Mutant::FormerOfUnseen,
+        Mutant::TrustArchive,
+        Mutant::PastOwnSlot,
+        Mutant::PastUnraised,
         Mutant::TakeLater,
         Mutant::DrawBeforeData,
         Mutant::GuardByValidation,

@@ -15,6 +15,7 @@ use remora_record::{Key, TransactionId};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer, Outcome};
+use crate::landing::{PastTime, Snapshot};
 use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Part};
@@ -35,16 +36,18 @@ pub struct TransactOptions {
     /// When to give up, as a time of the lane's clock. The session checks it between attempts, and
     /// before a commit.
     pub deadline: Option<Nanos>,
-    /// Whether the transaction only reads, in a snapshot (`landing.rs`). The tables
-    /// must be timed.
-    pub reads_snapshot: bool,
+    /// The snapshot that the transaction reads, if it only reads, and in one (`landing.rs`). The
+    /// tables must be timed.
+    pub snapshot: Option<Snapshot>,
+    /// Whether the transaction only reads.
+    pub only_reads: bool,
 }
 
 impl Default for TransactOptions {
     /// Returns the options for any number of attempts, for one second.
     fn default() -> TransactOptions {
-        let (patience, deadline, reads_snapshot) = (1_000_000_000, None, false);
-        TransactOptions { label: 0, attempts: u32::MAX, patience, deadline, reads_snapshot }
+        let (patience, deadline, snapshot) = (1_000_000_000, None, None);
+        TransactOptions { label: 0, attempts: u32::MAX, patience, deadline, snapshot, only_reads: false }
     }
 }
 
@@ -294,6 +297,13 @@ impl Session {
         })
     }
 
+    /// Returns whether a past time is in the session's epoch, and not earlier than any commit of
+    /// this session, nor than anything that its transactions have read.
+    #[must_use]
+    pub fn has_seen_nothing_later(&self, past: PastTime) -> bool {
+        past.epoch == self.state.epoch && past.time >= self.state.clocks.own()
+    }
+
     /// Returns how often and for how long [`Session::transact`] has tried the last transaction that
     /// it gave up.
     #[must_use]
@@ -376,8 +386,9 @@ impl Trial {
     pub fn begin(options: TransactOptions) -> Trial {
         let until = options.deadline.unwrap_or(Nanos::MAX);
         let is_alone = options.attempts == 1;
-        let TransactOptions { label, reads_snapshot, .. } = options;
-        let attempt = Attempt { label, until, is_alone, reads_snapshot, ..Attempt::default() };
+        let TransactOptions { label, snapshot, only_reads, .. } = options;
+        let only_reads = only_reads || snapshot.is_some();
+        let attempt = Attempt { label, until, is_alone, snapshot, only_reads, ..Attempt::default() };
         Trial { options, attempt, persistence: Persistence::default() }
     }
 

@@ -13,7 +13,7 @@ use remora_index::btree::Shape;
 use remora_index::cluster_hash::{BUCKET_BYTES, unlinked};
 use remora_index::{BucketRef, Location, Table};
 use remora_node::{Pointer, Stage, TableId};
-use remora_record::{Key, KeyHash, Life, RecordShape, StableRecord, Swap, TransactionId, Version, value_words};
+use remora_record::{Former, Key, KeyHash, Life, RecordShape, StableRecord, Swap, TransactionId, Version, value_words};
 use zerocopy::IntoBytes;
 
 use crate::access::{Access, Scan, WriteKind};
@@ -61,6 +61,9 @@ pub(crate) enum Fetch {
     /// The record is to be read. If it turns out to be another key's, the source of the location
     /// says what follows: a look-up in the index, or a search on in this bucket.
     Record(LocationSource),
+    /// A former image of the record is to be read, because the record is later than the snapshot.
+    /// The source says how the record was found.
+    Former(LocationSource),
     /// The primary's CPU is to be asked where the key is, and for its record.
     Ask,
     /// The primary's CPU is to be asked where the key is, for its record, and for its place in the
@@ -200,6 +203,9 @@ pub(crate) struct Item {
     /// In timed tables: the time of the commit that has installed what was read. If the key is
     /// absent, no commit that has changed its chain is later.
     pub(crate) time: u64,
+    /// In timed tables: where the image lies that is read next, of those that the record had
+    /// before.
+    pub(crate) former: Former,
     /// Whether this transaction has read the record, or has found its key absent.
     pub(crate) seen: bool,
     /// Where records are installed in place: whether the READ under way is at the primary.
@@ -278,6 +284,7 @@ impl Item {
             address,
             version: Version::default(),
             time: 0,
+            former: Former::UNKNOWN,
             seen: false,
             at_primary: false,
             current: false,
@@ -1253,6 +1260,13 @@ impl Sets {
                 shape.settle(&mut images[item.image.at as usize..][..item.image.words as usize], time);
             }
         }
+    }
+
+    /// Says in an item's image where the image lies that it replaces.
+    pub(crate) fn set_former(&mut self, at: usize, former: Former) {
+        let Sets { tables, items, images, .. } = self;
+        let image = items[at].image;
+        shape(tables, &items[at]).set_former(&mut images[image.at as usize..][..image.words as usize], former);
     }
 
     pub(crate) fn scans(&self) -> impl Iterator<Item = Scan<'_>> {

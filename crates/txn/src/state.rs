@@ -14,6 +14,7 @@ use remora_node::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
 use remora_node::{Pointer, Registration, TableId};
 use remora_record::{Key, LockWord, TransactionId, Version};
 
+use crate::archives::Archives;
 use crate::combine::SharedBatch;
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer};
@@ -37,6 +38,9 @@ pub struct SessionConfig {
     pub epoch: u64,
     /// The next sequence number, shared by the sessions of one client incarnation.
     pub sequence: Rc<Cell<u64>>,
+    /// The next place in the client's archives, in words, shared by the sessions of one client
+    /// incarnation.
+    pub archive_place: Rc<Cell<u64>>,
     /// The version cache of this process, if the protocol validates locally. All writers of the
     /// tables share it.
     pub vcache: Option<Arc<VersionCache>>,
@@ -148,6 +152,10 @@ pub(crate) struct State {
     pub(crate) turns: Turns,
     /// What the session knows of landing clocks.
     pub(crate) clocks: Clocks,
+    /// The archives of this client, and those of others that the session has found.
+    pub(crate) archives: Archives,
+    /// Records that earlier attempts of the transaction have read, if it reads a fresh snapshot.
+    pub(crate) seen: Vec<Pointer>,
     /// The locks at backups that a round has asked for, of a transaction that fixes its time early.
     pub(crate) backup_locks: Vec<BackupLock>,
     /// Records at which the next attempt waits for its turn.
@@ -215,6 +223,8 @@ impl State {
             shared: config.shared,
             turns: config.turns,
             clocks: Clocks::default(),
+            archives: Archives::new(client, config.archive_place),
+            seen: Vec::new(),
             backup_locks: Vec::new(),
             contested: Vec::with_capacity(MEMBER_RECORDS_MAX),
             reads_first: None,

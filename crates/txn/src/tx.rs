@@ -16,7 +16,8 @@ use zerocopy::IntoBytes;
 use crate::combine::{Batch, LeaderOutcome, SharedBatch};
 use crate::error::{Abort, Limit, Misuse, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
-use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS};
+use crate::landing::{PastTime, Snapshot};
+use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS, SNAPSHOT_READS};
 use crate::protocol::spec::Primitive;
 use crate::recovery::{self, Verdict, free_in, undo_in};
 use crate::rpc::Code;
@@ -111,14 +112,23 @@ pub(crate) struct Attempt {
     pub(crate) until: Nanos,
     /// Whether the transaction joins no batch, because it is not tried again if it cannot.
     pub(crate) is_alone: bool,
-    /// Whether the transaction only reads, in a snapshot.
-    pub(crate) reads_snapshot: bool,
+    /// The snapshot that the transaction reads, if it only reads, and in one.
+    pub(crate) snapshot: Option<Snapshot>,
+    /// Whether the transaction only reads.
+    pub(crate) only_reads: bool,
+}
+
+impl Attempt {
+    /// Returns whether the transaction reads all records as they were at a past time.
+    pub(crate) fn reads_past(&self) -> bool {
+        matches!(self.snapshot, Some(Snapshot::At(_))) && !mutant!(PastTakesCurrent)
+    }
 }
 
 impl Default for Attempt {
     fn default() -> Attempt {
-        let (until, is_alone, reads_snapshot) = (Nanos::MAX, false, false);
-        Attempt { label: 0, number: 0, first_began: 0, until, is_alone, reads_snapshot }
+        let until = Nanos::MAX;
+        Attempt { label: 0, number: 0, first_began: 0, until, is_alone: false, snapshot: None, only_reads: false }
     }
 }
 
@@ -144,15 +154,29 @@ pub(crate) struct Waiting {
 
 impl<'s> Tx<'s> {
     pub(crate) fn begin(lane: &'s Lane, state: &'s mut State, mut attempt: Attempt) -> Result<Tx<'s>, Stop> {
-        if attempt.reads_snapshot {
+        if attempt.snapshot.is_some() {
             if !state.protocol.has_snapshots() {
                 return Err(Misuse::NoSnapshots.into());
             }
             state.clocks.begin_snapshot();
         }
-        // If that is too early, the closure runs again.
-        let may_trust = attempt.reads_snapshot && !attempt.is_alone && state.protocol.trusts_known_clocks();
-        let trusts_known = may_trust && state.clocks.trusts_known();
+        if attempt.number <= 1 {
+            state.seen.clear();
+        }
+        let (trusts_known, snapshot) = match attempt.snapshot {
+            None => (false, None),
+            // If that is too early, the closure runs again.
+            Some(Snapshot::Fresh) => {
+                let may_trust = !attempt.is_alone && state.protocol.trusts_known_clocks();
+                (may_trust && state.clocks.trusts_known(), None)
+            }
+            Some(Snapshot::At(past)) if past.epoch != state.epoch => return Err(Limit::SnapshotOver.into()),
+            Some(Snapshot::At(past)) => {
+                // Who has opened the snapshot has raised all clocks to its time.
+                state.clocks.have_reached(state.nodes, past.time);
+                (true, Some(past.time))
+            }
+        };
         let id = state.next_id()?;
         state.sets.begin(id);
         let began = if state.observer.is_some() { lane.now() } else { 0 };
@@ -190,7 +214,7 @@ impl<'s> Tx<'s> {
             time: 0,
             is_early: false,
             trusts_known,
-            snapshot: None,
+            snapshot,
             silent: false,
         })
     }
@@ -279,7 +303,7 @@ impl<'s> Tx<'s> {
     /// is fetched again, and the transaction aborts if it has changed meanwhile.
     #[inline]
     pub fn want_part(&mut self, table: TableId, key: &Key, purpose: (Intent, Part)) -> Result<Slot, Stop> {
-        if purpose.0 != Intent::Read && self.attempt.reads_snapshot {
+        if purpose.0 != Intent::Read && self.attempt.only_reads {
             return Err(Misuse::ReadOnly.into());
         }
         self.state.sets.want(table, key, purpose, self.state.spec.execute)
@@ -328,6 +352,40 @@ impl<'s> Tx<'s> {
         })
     }
 
+    /// Returns a time that no later commit has: from now on, records can be read as they are at
+    /// that time ([`Snapshot::At`]). It is not earlier than any commit of this session, nor than
+    /// anything that the session's transactions have read.
+    ///
+    /// The transaction must read a fresh snapshot, and have fetched nothing. It takes one round
+    /// trip, and more if the nodes' clocks differ.
+    #[inline(never)]
+    pub fn open_snapshot(&mut self) -> Outlined<impl Future<Output = Result<PastTime, Stop>>> {
+        outline(async move {
+            if self.attempt.snapshot != Some(Snapshot::Fresh) || !self.state.sets.items.is_empty() {
+                return Err(Misuse::NoSnapshots.into());
+            }
+            let nodes = self.state.nodes;
+            let mut time = 0;
+            for _ in 0..SNAPSHOT_READS {
+                let from = time.max(self.state.clocks.from);
+                let mut round = self.lane.round();
+                nodes.iter().for_each(|node| self.state.clocks.claim(&mut round, node, from, false));
+                let done = self.lane.execute(round).await?;
+                self.state.clocks.claimed(&done);
+                drop(done);
+                if time == 0 {
+                    time = self.state.clocks.latest_known(nodes).max(from);
+                }
+                self.state.clocks.drop_below(time);
+                let is_reached = self.state.clocks.claims() == usize::from(nodes.count());
+                if is_reached || mutant!(PastUnraised) {
+                    return Ok(PastTime { time, epoch: self.state.epoch });
+                }
+            }
+            Err(Abort::Later.into())
+        })
+    }
+
     /// Brings every record that was named and has not been fetched yet.
     ///
     /// The caller may drop the future at any time, and the transaction goes on. The next fetch, or
@@ -335,7 +393,7 @@ impl<'s> Tx<'s> {
     #[inline(never)]
     pub fn fetch(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
         outline(async move {
-            let follows = self.state.turns.are_taken() && !self.attempt.reads_snapshot;
+            let follows = self.state.turns.are_taken() && self.attempt.snapshot.is_none();
             if follows && self.follow_others().await? {
                 return Ok(());
             }
@@ -505,7 +563,7 @@ impl<'s> Tx<'s> {
     }
 
     pub(crate) async fn try_commit(&mut self) -> Result<(), Stop> {
-        if self.attempt.reads_snapshot && self.state.sets.written > 0 {
+        if self.attempt.only_reads && self.state.sets.written > 0 {
             return Err(Misuse::ReadOnly.into());
         }
         if self.member_of.is_some() {
@@ -1088,7 +1146,7 @@ impl Tx<'_> {
             cost: self.lane.cost().since(&self.cost_before),
             phases: if self.state.sample_phases { self.phases } else { Phases::default() },
             stood: self.state.stood.0,
-            reads_snapshot: self.attempt.reads_snapshot,
+            snapshot: self.attempt.snapshot,
             stood_at: self.state.stood.1,
             sets: &self.state.sets,
         }

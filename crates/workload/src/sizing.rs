@@ -1,7 +1,8 @@
 //! The sizes of memory nodes: how much memory a workload's tables need.
 
+use remora::WorkerOptions;
 use remora::floors::index::Sizes;
-use remora::floors::node::{IndexKind, client_bytes};
+use remora::floors::node::{IndexKind, Room};
 use remora::floors::record::layout_with_time;
 use remora::protocol::ReadScheme;
 use remora::{Key, OrderedOptions, Record};
@@ -65,6 +66,7 @@ pub(crate) fn node_bytes_of(tables: &[TableSize], setting: &Setting, kinds: &[In
         kinds.iter().map(|kind| Sizes::for_rows(*kind, rows, table.slot_bytes).shard_bytes).max().unwrap_or(0)
     });
     let tables = shards.fold(0, u64::saturating_add).saturating_mul(setting.replicas.into());
-    let rings = setting.workers.saturating_mul(client_bytes(setting.coroutines) + 4096);
+    let room = Room { lanes: setting.coroutines as usize, archive: WorkerOptions::default().archive };
+    let rings = setting.workers.saturating_mul(room.bytes() + 4096);
     FIXED.saturating_add(tables).saturating_add(rings)
 }

@@ -1,27 +1,29 @@
 //! The weaker level of snapshots: what is asked of transactions that read one, and of no other.
 //!
 //! Snapshots and all other transactions together are serializable. A snapshot also has everything
-//! that had ended before it started, of the keys that it reads. But real time does not order it
-//! with writers of other keys. So histories with snapshots are judged three times:
+//! that had ended before it started, of the keys that it reads, unless it is of a past time. But
+//! real time does not order it with writers of other keys. So histories with snapshots are judged
+//! three times:
 //!
 //! 1. without the snapshots: strictly;
 //! 2. with them: by what was read and written alone, without real time;
-//! 3. each read of a snapshot: no later write of the key had ended before the snapshot started.
+//! 3. each read of a snapshot that is not of a past time: no later write of the key had ended
+//!    before the snapshot started.
 
 use super::graph::{Edge, EdgeKind, Graph, Timing};
 use super::search::{self, Knot};
 use super::versions::{Chains, Evidence, VersionRead};
 use super::{end_of, start_of};
-use crate::history::{History, ReadState};
+use crate::history::{History, Level, ReadState};
 
 /// Returns whether a transaction read a snapshot.
 fn is_snapshot(history: &History, node: u32) -> bool {
-    history.transactions.get(node as usize).is_some_and(|row| row.snapshot)
+    history.transactions.get(node as usize).is_some_and(|row| row.level != Level::Strict)
 }
 
 /// Returns whether a history has snapshots.
 pub(super) fn has_snapshots(history: &History) -> bool {
-    history.transactions.iter().any(|row| row.snapshot)
+    history.transactions.iter().any(|row| row.level != Level::Strict)
 }
 
 /// Returns the knots of a history that has snapshots, and the number of further ones.
@@ -65,7 +67,7 @@ pub(super) fn stale_reads(
     let mut stale = Vec::new();
     for (node, row) in history.transactions.iter().enumerate() {
         let node = node as u32;
-        if !row.snapshot || !includes(node) {
+        if row.level != Level::Snapshot || !includes(node) {
             continue;
         }
         let scanned = row.scans.of(&history.scans).iter().flat_map(|scan| scan.entries.of(&history.scan_entries));

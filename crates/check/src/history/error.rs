@@ -71,8 +71,8 @@ pub enum LineError {
     /// The status is none of the three that exist.
     #[error("unknown status {0:?}: expected \"committed\", \"aborted\" or \"unknown\"")]
     UnknownStatus(String),
-    /// The level is none of the two that exist.
-    #[error("unknown level {0:?}: expected \"strict\" or \"snapshot\"")]
+    /// The level is none of those that exist.
+    #[error("unknown level {0:?}: expected \"strict\", \"snapshot\" or \"past\"")]
     UnknownLevel(String),
     /// A transaction that read a snapshot has writes.
     #[error("a transaction that read a snapshot has writes")]

@@ -9,7 +9,8 @@ use super::error::{HistoryError, LineError, Unended};
 use super::json::Scanner;
 use super::marks::Mark;
 use super::{
-    History, NO_END, Place, ReadRow, ReadState, RollbackRow, ScanRow, Span, Status, TransactionRow, WriteKind, WriteRow,
+    History, Level, NO_END, Place, ReadRow, ReadState, RollbackRow, ScanRow, Span, Status, TransactionRow, WriteKind,
+    WriteRow,
 };
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -209,11 +210,12 @@ impl HistoryReader {
                     other => return Err(LineError::UnknownStatus(abbreviate(other))),
                 });
             }
-            Field::Level => match scanner.string("a level")? {
-                "strict" => {}
-                "snapshot" => fields.snapshot = true,
-                other => return Err(LineError::UnknownLevel(abbreviate(other))),
-            },
+            Field::Level => {
+                let name = scanner.string("a level")?;
+                let known =
+                    [Level::Strict, Level::Snapshot, Level::Past].into_iter().find(|level| level.name() == name);
+                fields.level = known.ok_or_else(|| LineError::UnknownLevel(abbreviate(name)))?;
+            }
             Field::Reads => fields.reads = self.parse_reads(scanner)?,
             Field::Writes => fields.writes = self.parse_writes(scanner, fields)?,
             Field::Scans => fields.scans = self.parse_scans(scanner)?,
@@ -397,7 +399,7 @@ impl HistoryReader {
         if status != Status::Aborted && fields.write_without_version {
             return Err(LineError::WriteWithoutVersion);
         }
-        if fields.snapshot && fields.writes.len() > 0 {
+        if fields.level != Level::Strict && fields.writes.len() > 0 {
             return Err(LineError::SnapshotWithWrites);
         }
         Ok(TransactionRow {
@@ -410,7 +412,7 @@ impl HistoryReader {
             scans: fields.scans,
             place,
             status,
-            snapshot: fields.snapshot,
+            level: fields.level,
         })
     }
 
@@ -447,7 +449,7 @@ struct Fields {
     start_ns: u64,
     end_ns: Option<u64>,
     status: Option<Status>,
-    snapshot: bool,
+    level: Level,
     reads: Span,
     writes: Span,
     scans: Span,

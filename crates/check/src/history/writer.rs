@@ -4,7 +4,7 @@
 //! steady state. The buffer has only whole lines: a [`Line`] removes what it wrote unless it is
 //! ended.
 
-use super::WriteKind;
+use super::{Level, WriteKind};
 
 /// The outcome of a transaction, and when its client knew it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +34,8 @@ pub struct LineHeader {
     pub start_ns: u64,
     /// The outcome of the transaction.
     pub outcome: Outcome,
-    /// Whether the transaction read a snapshot, for which less than strict serializability is
-    /// asked.
-    pub snapshot: bool,
+    /// What is asked of the transaction's order.
+    pub level: Level,
 }
 
 /// A buffer of whole lines of a history, which the caller writes to a file from time to time.
@@ -66,8 +65,10 @@ impl LineBuffer {
         room.put_integer(header.id);
         room.put(b",\"worker\":");
         room.put_integer(header.worker);
-        if header.snapshot {
-            room.put(b",\"level\":\"snapshot\"");
+        if header.level != Level::Strict {
+            room.put(b",\"level\":\"");
+            room.put(header.level.name().as_bytes());
+            room.put(b"\"");
         }
         room.put(b",\"start_ns\":");
         room.put_integer(header.start_ns);

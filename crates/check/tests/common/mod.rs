@@ -2,8 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use remora_check::{
-    AnomalyClass, History, HistoryError, HistoryReader, LineBuffer, LineHeader, Observed, Outcome, ReadOptions, Report,
-    Status, WriteKind, check,
+    AnomalyClass, History, HistoryError, HistoryReader, Level, LineBuffer, LineHeader, Observed, Outcome, ReadOptions,
+    Report, Status, WriteKind, check,
 };
 
 pub type Key = (String, Vec<u8>);
@@ -24,7 +24,7 @@ pub struct TransactionModel {
     /// The end. It has no meaning for unknown transactions.
     pub end_ns: u64,
     pub status: Status,
-    pub snapshot: bool,
+    pub level: Level,
     pub reads: Vec<(Key, Observed)>,
     pub writes: Vec<(Key, Option<u64>, WriteKind)>,
     pub scans: Vec<ScanModel>,
@@ -43,16 +43,21 @@ pub fn committed(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
         start_ns,
         end_ns,
         status: Status::Committed,
-        snapshot: false,
+        level: Level::Strict,
         reads: Vec::new(),
         writes: Vec::new(),
         scans: Vec::new(),
     }
 }
 
+/// Makes a committed transaction that read at a past time.
+pub fn past(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
+    TransactionModel { level: Level::Past, ..committed(id, start_ns, end_ns) }
+}
+
 /// Makes a committed transaction that read a snapshot.
 pub fn snapshot(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
-    TransactionModel { snapshot: true, ..committed(id, start_ns, end_ns) }
+    TransactionModel { level: Level::Snapshot, ..committed(id, start_ns, end_ns) }
 }
 
 pub fn aborted(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
@@ -116,8 +121,8 @@ impl TransactionModel {
             Status::Aborted => Outcome::Aborted { end_ns: self.end_ns },
             Status::Unknown => Outcome::Unknown,
         };
-        let TransactionModel { id, worker, start_ns, snapshot, .. } = *self;
-        let mut line = buffer.begin(LineHeader { id, worker, start_ns, outcome, snapshot });
+        let TransactionModel { id, worker, start_ns, level, .. } = *self;
+        let mut line = buffer.begin(LineHeader { id, worker, start_ns, outcome, level });
         for ((table, key), observed) in &self.reads {
             match observed {
                 Observed::Present(version) => line.read(table, key, *version),
@@ -172,7 +177,7 @@ impl HistoryModel {
             start_ns: transaction.start_ns(),
             end_ns: transaction.end_ns().unwrap_or(0),
             status: transaction.status(),
-            snapshot: transaction.is_snapshot(),
+            level: transaction.level(),
             reads: transaction.reads().map(|read| (name(read.table, read.key), read.observed)).collect(),
             writes: transaction
                 .writes()

@@ -87,6 +87,40 @@ fn is_whole(scene: &Scene<'_>) -> Result<(), Broken> {
     check((read[0] == 0) == (read[1] == 0), || format!("the snapshot has half of a transaction: {read:x?}"))
 }
 
+/// Client 0 adds to two records, and client 1 opens a snapshot and then reads them in it, a
+/// transaction for each. It must have both changes, or none.
+fn past(apart: &Apart, rows: [Row; 2], runs_max: u64, raised: &'static [usize]) -> Outcome {
+    apart.stage.explore(
+        &Explored { runs_max, ..Explored::default() },
+        async |client, actor| {
+            apart.begin(client, actor, raised).await;
+            actor.look_up(&rows).await;
+        },
+        async |client, actor| {
+            if client == 0 {
+                return add(actor, &rows).await;
+            }
+            let past = actor.open_snapshot().await?;
+            let first = actor.read_at(past, rows[0]).await?;
+            let second = actor.read_at(past, rows[1]).await?;
+            Some(vec![first[0], second[0]])
+        },
+        is_whole,
+    )
+}
+
+/// An open snapshot beside a writer.
+pub(super) fn past_whole(protocol: Protocol, runs_max: u64) -> Outcome {
+    let apart = Apart::new(protocol, 2, 1);
+    past(&apart, apart.rows, runs_max, &[])
+}
+
+/// An open snapshot beside a writer of two records at node 1, where the clock of node 0 is ahead.
+pub(super) fn past_whole_ahead(protocol: Protocol, runs_max: u64) -> Outcome {
+    let apart = Apart::new(protocol, 2, 1);
+    past(&apart, [apart.rows[1], apart.others[1]], runs_max, &[0])
+}
+
 /// A snapshot beside a writer.
 pub(super) fn snapshot_whole(protocol: Protocol, runs_max: u64) -> Outcome {
     whole(protocol, runs_max, &[])

@@ -22,20 +22,22 @@ use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Loader, Sizes, Table, TakeRow, bulk_load, fstore};
 use remora::floors::node::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
 use remora::floors::node::{
-    Discipline, Fingerprint, Grows, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, ShardId,
+    Discipline, Fingerprint, Grows, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, Room, ShardId,
     TableId, TableSpec, clients, identity, metadata, node,
 };
 use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout_with_time};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, Inspection, Intent, Limit, Observer, Outcome, RpcHandler, Session, SessionConfig, SharedLocks, Slot, Stop,
-    TransactOptions, TransactionEvent, Turns, Tx, Validation, VersionCache, inspect,
+    Applier, Inspection, Intent, Limit, Observer, Outcome, PastTime, RpcHandler, Session, SessionConfig, SharedLocks,
+    Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx, Validation, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 use zerocopy::IntoBytes;
 
 /// The bytes of a memory node: its metadata, the rings of a few clients, and a few rows.
 const NODE_BYTES: usize = 768 << 10;
+/// The bytes of a client's archive, if its protocol has snapshots: several images of a small record.
+const ARCHIVE_BYTES: u64 = 1024;
 
 /// The result of a client at the end: what its transaction returned, if it has committed.
 pub(super) type Said = Option<Vec<u64>>;
@@ -105,31 +107,33 @@ impl Stage {
     /// coroutines.
     pub(super) fn with_coroutines(coroutines: usize, nodes: u16, protocols: &[Protocol]) -> Stage {
         let fabric = Seeded::new(&vec![vec![NODE_BYTES]; nodes.into()], 1).expect("so little a node");
-        Stage::on(fabric, coroutines, protocols)
+        Stage::on(fabric, coroutines, ARCHIVE_BYTES, protocols)
     }
 
     /// Makes one memory node whose NIC's atomics do not exclude the CPU, and one client for each of
     /// the protocols.
     pub(super) fn with_split_atomics(protocols: &[Protocol]) -> Stage {
         let fabric = Seeded::new(&[vec![NODE_BYTES]], 1).expect("so little");
-        Stage::on(fabric.with_split_atomics(), 1, protocols)
+        Stage::on(fabric.with_split_atomics(), 1, 0, protocols)
     }
 
-    fn on(fabric: Seeded, coroutines: usize, protocols: &[Protocol]) -> Stage {
+    fn on(fabric: Seeded, coroutines: usize, archive: u64, protocols: &[Protocol]) -> Stage {
         let nodes = fabric.nodes();
         for at in (0..nodes).map(NodeId) {
             let region = fabric.region(at, node::REGION).expect("a node's memory");
             node::format(&region, node::Place::default()).expect("memory that is large enough");
         }
-        let connect = async |lane: &Lane, lanes| Registration::connect(lane, NodeSet::first(nodes), lanes).await;
+        let connect = async |lane: &Lane, room: Room| Registration::connect(lane, NodeSet::first(nodes), room).await;
         let admin = async |lane: &Lane| {
             identity::found(lane, nodes).await?;
-            connect(lane, 0).await
+            connect(lane, Room::without_archive(0)).await
         };
         let admin = block_on(&fabric, ClientId(0), admin).expect("a connection").expect("a registration");
         let client = |(number, protocol): (usize, &Protocol)| {
             let lanes = if number == 0 { coroutines } else { 1 };
-            let client = block_on(&fabric, ClientId(0), async |lane: &Lane| connect(lane, lanes).await);
+            let archive = if protocol.has_snapshots() { archive } else { 0 };
+            let room = Room { lanes, archive };
+            let client = block_on(&fabric, ClientId(0), async |lane: &Lane| connect(lane, room).await);
             (client.expect("a connection").expect("a registration"), *protocol)
         };
         let clients = protocols.iter().enumerate().map(client).collect();
@@ -432,13 +436,14 @@ impl Stage {
         let coroutines = if number == 0 { self.coroutines } else { 1 };
         let worker = if coroutines > 1 { Worker::new() } else { worker.clone() };
         let endpoint = worker.connect(&self.fabric, ClientId(registration.incarnation)).expect("a connection");
-        let sequence = Rc::new(Cell::new(1));
+        let (sequence, archive_place) = (Rc::new(Cell::new(1)), Rc::default());
         let vcache = Some(vcache.clone());
         let shared = SharedLocks::new(registration, 1);
         let config = SessionConfig {
             protocol: *protocol,
             epoch: 1,
             sequence: sequence.clone(),
+            archive_place: Rc::clone(&archive_place),
             vcache,
             shared,
             turns: Turns::default(),
@@ -662,10 +667,27 @@ impl Actor {
         said
     }
 
+    /// Opens a snapshot. Returns its time, if that has worked.
+    pub(super) async fn open_snapshot(&mut self) -> Option<PastTime> {
+        let options = TransactOptions { attempts: 2, snapshot: Some(Snapshot::Fresh), ..TransactOptions::default() };
+        let opened = self.session.transact(options, async |tx| tx.open_snapshot().await.map(Ok::<_, ()>));
+        opened.await.ok()?.ok()
+    }
+
+    /// Reads a row at a past time. Returns its first word, and 0 if it was absent.
+    pub(super) async fn read_at(&mut self, past: PastTime, row: Row) -> Said {
+        let options = TransactOptions { attempts: 2, snapshot: Some(Snapshot::At(past)), ..TransactOptions::default() };
+        self.read(options, &[row]).await
+    }
+
     /// Reads rows in a snapshot, with at most `attempts` attempts. Returns the first word of each,
     /// and 0 for an absent row.
     pub(super) async fn snapshot(&mut self, attempts: u32, rows: &[Row]) -> Said {
-        let options = TransactOptions { attempts, reads_snapshot: true, ..TransactOptions::default() };
+        let options = TransactOptions { attempts, snapshot: Some(Snapshot::Fresh), ..TransactOptions::default() };
+        self.read(options, rows).await
+    }
+
+    async fn read(&mut self, options: TransactOptions, rows: &[Row]) -> Said {
         let read = self.session.transact(options, async |tx| {
             let slots = rows.iter().map(|row| want(tx, *row)).collect::<Result<Vec<_>, _>>()?;
             tx.fetch().await?;

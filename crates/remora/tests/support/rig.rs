@@ -156,7 +156,15 @@ impl<F: Host> Rig<F> {
                 lane,
                 &client,
                 0,
-                SessionConfig { protocol, epoch: 1, sequence, vcache, shared, turns: Turns::default() },
+                SessionConfig {
+                    protocol,
+                    epoch: 1,
+                    sequence,
+                    archive_place: Rc::default(),
+                    vcache,
+                    shared,
+                    turns: Turns::default(),
+                },
             )
         };
         (0..count).map(session).collect()

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use remora_fabric::Address;
 use remora_index::{BucketRef, Location, Table};
 use remora_node::{Pointer, TableId};
-use remora_record::{FetchedRecord, INCARNATION_MASK, Life, LockWord, Version};
+use remora_record::{FetchedRecord, Former, INCARNATION_MASK, Life, LockWord, Version};
 
 use super::Ford;
 use super::early::is_pending;
+use super::former::go_back;
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::HOPS_MAX;
@@ -60,7 +61,7 @@ pub(super) fn chain_of<'a>(
 pub(super) fn bucket_arrived(
     tx: &mut Tx<'_>,
     index: usize,
-    bucket: BucketRef,
+    (bucket, from): (BucketRef, usize),
     words: &[u64],
     ford: Ford,
 ) -> Result<Outcome, Stop> {
@@ -75,7 +76,7 @@ pub(super) fn bucket_arrived(
     if item.intent == Intent::Insert && bucket == item.home {
         return chain_locked(tx, index, bucket, words, ford);
     }
-    search_bucket(tx, index, bucket, words, next, ford)
+    search_bucket(tx, index, (bucket, from), words, next, ford)
 }
 
 /// Keeps the header of a chain's main bucket, which has arrived with its lock: an insert changes
@@ -87,7 +88,7 @@ fn chain_locked(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64],
     let next = fstore.next(words, sets.table(item.table).structural()).unwrap_or(0);
     let header = Pointer::new(sets.table(item.table).shard_id(bucket.shard), fstore.buckets.at(bucket.bucket));
     let header = sets.items.iter().position(|other| other.structural && other.location.pointer == header);
-    let Some(header) = header else { return search_bucket(tx, index, bucket, words, next, ford) };
+    let Some(header) = header else { return search_bucket(tx, index, (bucket, 0), words, next, ford) };
     let Sets { tables, items, arena, .. } = sets;
     let structural = registered(tables, item.table).structural();
     let Some(words_of_header) = words.get(..structural.record_bytes() / 8) else { return Err(Abort::Changed.into()) };
@@ -100,18 +101,22 @@ fn chain_locked(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64],
         header.keep(arena, &record);
         header.keep_before(arena, &record);
     }
-    search_bucket(tx, index, bucket, words, next, ford)
+    search_bucket(tx, index, (bucket, 0), words, next, ford)
 }
 
+/// Looks for the key in a bucket. A reader of a past time may have looked already at the record
+/// that the key has now. Then `past` is above 0, and it looks at the slots from there on as they
+/// were (`former.rs`): at slot `past - 1` next.
 fn search_bucket(
     tx: &mut Tx<'_>,
     index: usize,
-    bucket: BucketRef,
+    (bucket, past): (BucketRef, usize),
     words: &[u64],
     next: u64,
     ford: Ford,
 ) -> Result<Outcome, Stop> {
-    let (released, in_snapshot) = (tx.state.released.holder, tx.attempt.reads_snapshot);
+    let (released, in_snapshot) = (tx.state.released.holder, tx.attempt.snapshot.is_some());
+    let snapshot = tx.snapshot.filter(|_| tx.attempt.reads_past());
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
     let table = registered(tables, item.table);
@@ -128,6 +133,8 @@ fn search_bucket(
     let mut insert = pending(chain_lock).then(|| (fstore.buckets.at(bucket.bucket), chain_lock));
     // If the key is absent, no commit that has changed its chain is later.
     let mut latest = 0;
+    // The first slot that has changed since the snapshot.
+    let mut changed = None;
     for (slot, fetched) in fstore.slots(words, table.shape()).enumerate() {
         let record = match check(fetched) {
             Ok(record) => record,
@@ -137,7 +144,11 @@ fn search_bucket(
                 continue;
             }
         };
-        if record.is_present() && record.has_key(item.key_words(arena)) {
+        let is_later = snapshot.is_some_and(|snapshot| record.time() > snapshot);
+        if is_later && slot + 1 >= past {
+            changed = changed.or(Some((slot, record.former())));
+        }
+        if record.is_present() && record.has_key(item.key_words(arena)) && (past == 0 || !is_later) {
             found = Some((slot as u64, record));
             break;
         }
@@ -161,6 +172,22 @@ fn search_bucket(
             let (pointer, table) = (Pointer::new(table.shard_id(bucket.shard), offset), item.table);
             tx.met_early(table, pointer, lock);
             return Ok(Outcome::Unstable(Abort::Locked(lock)));
+        }
+        (Some((slot, record)), _) if snapshot.is_some_and(|snapshot| record.time() > snapshot) => {
+            arena.truncate(entry);
+            let offset = fstore.slot_at(bucket.bucket, slot);
+            item.location.pointer = Pointer::new(table.shard_id(bucket.shard), offset);
+            item.address = table.primary(item.location.pointer);
+            let (former, source) = (record.former(), LocationSource::Probed(bucket, 0));
+            return go_back(tx, index, former, source);
+        }
+        (None, None) if changed.is_some() => {
+            arena.truncate(entry);
+            let (slot, former) = changed.unwrap_or((0, Former::UNKNOWN));
+            let pointer = Pointer::new(table.shard_id(bucket.shard), fstore.slot_at(bucket.bucket, slot as u64));
+            item.location.pointer = pointer;
+            item.address = table.primary(pointer);
+            return go_back(tx, index, former, LocationSource::Probed(bucket, slot + 1));
         }
         (Some((slot, record)), _) => {
             arena.truncate(entry);

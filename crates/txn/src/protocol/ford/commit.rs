@@ -8,6 +8,7 @@ use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
 use remora_record::{LockWord, Version};
 
 use super::Ford;
+use super::former::{name_formers, write_formers};
 use crate::error::{Limit, Stop};
 use crate::limits::LOG_NODES_MAX;
 use crate::log::{self, UndoKind, UndoRecord};
@@ -36,13 +37,15 @@ pub(super) fn touch_chains(tx: &mut Tx<'_>) {
 
 /// The undo entry of a transaction: which nodes get it, and how long it is.
 pub(super) struct UndoEntry {
-    participants: u64,
+    pub(super) participants: u64,
     backups: u64,
     pub(super) words: usize,
     /// In timed tables: the smallest time that the commit may have.
     pub(super) bound: Option<u64>,
     /// Whether the bound is the time of the commit.
     pub(super) is_early: bool,
+    /// The place in the client's archives of what the commit overwrites, and its length, in words.
+    pub(super) formers: Option<(u64, usize)>,
 }
 
 pub(super) fn prepare_entry(tx: &mut Tx<'_>, ford: Ford) -> Result<UndoEntry, Stop> {
@@ -64,7 +67,7 @@ pub(super) fn prepare_entry(tx: &mut Tx<'_>, ford: Ford) -> Result<UndoEntry, St
         return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
     }
     tx.undo_words = words;
-    Ok(UndoEntry { participants, backups, words, bound, is_early: false })
+    Ok(UndoEntry { participants, backups, words, bound, is_early: false, formers: None })
 }
 
 /// Returns whether this transaction has kept, for every written slot, what the slot held under its
@@ -114,8 +117,11 @@ pub(super) fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
 
 /// Installs the write set on every replica, invisible. At each node, the undo entry comes first
 /// (invariants 3 and 4).
-pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: Ford) -> Result<(), Stop> {
+pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &mut UndoEntry, ford: Ford) -> Result<(), Stop> {
     debug_assert!(tx.unsent.is_empty());
+    if ford.timed {
+        name_formers(tx, entry);
+    }
     debug_assert!(tx.state.sets.write_set_is_locked(), "ford 1: a written record is locked by its writer");
     debug_assert!(
         !tx.heir || mutant!(HeirWritesEarly),
@@ -187,6 +193,7 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
 fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
     let lane = tx.lane;
     let mut round = lane.round();
+    write_formers(tx, &mut round, entry);
     if !mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }

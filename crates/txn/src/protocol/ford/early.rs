@@ -31,7 +31,7 @@ use crate::tx::Tx;
 
 /// Decides, before a transaction takes its first lock, whether its time is fixed early.
 pub(super) fn decide(tx: &mut Tx<'_>, ford: Ford) {
-    let is_open = ford.timed && !tx.is_early && !tx.locking && !tx.attempt.reads_snapshot && !tx.is_id_told();
+    let is_open = ford.timed && !tx.is_early && !tx.locking && tx.attempt.snapshot.is_none() && !tx.is_id_told();
     // A reader of a snapshot must not see a record as it was before its lock was taken, and the
     // lock word as it is afterwards.
     if !is_open || !tx.lane.capabilities().atomic_line || mutant!(GuardByValidation) {

@@ -9,10 +9,11 @@ use remora_record::{FetchedRecord, LockWord, StableRecord, Swap, Version};
 use super::Ford;
 use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
 use super::early::{self, is_pending};
+use super::former::{ask_former, former_arrived, go_back, goes_back};
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
 use crate::limits::LOOKUP_ATTEMPTS;
-use crate::sets::{Fetch, Intent, Item, Lock, Part, Sets, head, registered, shape};
+use crate::sets::{Fetch, Intent, Item, LocationSource, Lock, Part, Sets, head, registered, shape};
 use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
 
@@ -53,7 +54,8 @@ pub(super) fn arrived(tx: &mut Tx<'_>, done: &Completed<'_>, ford: Ford) -> Resu
         }
         let words = done.words(tx.state.sets.items[index].read);
         let seen = match tx.state.sets.items[index].fetch {
-            Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, words, ford)?,
+            Fetch::Probe(bucket, from) => bucket_arrived(tx, index, (bucket, from), words, ford)?,
+            Fetch::Former(from) => former_arrived(tx, index, words, from)?,
             _ => record_arrived(tx, index, words)?,
         };
         if let Outcome::Unstable(why) = seen {
@@ -73,6 +75,7 @@ pub(super) fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
         let asked = match item.fetch {
             Fetch::Probe(bucket, _) => ask_bucket(tx, round, index, bucket, ford),
             Fetch::Record(_) | Fetch::Place(_) => ask_record(tx, round, index, ford),
+            Fetch::Former(_) => ask_former(tx, round, index),
             Fetch::Here | Fetch::Absent | Fetch::Ask | Fetch::Grow(_) | Fetch::Shared => false,
         };
         tx.state.sets.items[index].asked = asked;
@@ -86,7 +89,7 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
     let item = tx.state.sets.items[index];
     let table = registered(&tx.state.sets.tables, item.table);
     let (bytes, at) = (table.bucket_bytes(), table.bucket_address(bucket));
-    let in_snapshot = tx.attempt.reads_snapshot;
+    let in_snapshot = tx.attempt.snapshot.is_some();
     let inserts = item.intent == Intent::Insert;
     let atomics = if inserts { early::locked_replicas(tx, table.shard_replicas(bucket.shard)) } else { 1 };
     if !round.has_room(1 + atomics, bytes + 8 * atomics) {
@@ -123,7 +126,7 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
     let item = sets.items[index];
     let bytes = sets.read_bytes(&item);
     let vacant = matches!(item.fetch, Fetch::Place(_));
-    let in_snapshot = tx.attempt.reads_snapshot;
+    let in_snapshot = tx.attempt.snapshot.is_some();
     let is_written = |item: &Item| item.intent != Intent::Read;
     let may_guard = ford.timed && !tx.is_early && !in_snapshot && !mutant!(GuardByValidation);
     let guards = may_guard && sets.items.iter().any(is_written);
@@ -235,7 +238,8 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
 /// Takes a record that has arrived. Keeps it if it is whole, visible, and the record of the item's
 /// key.
 fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcome, Stop> {
-    let (released, in_snapshot) = (tx.state.released.holder, tx.attempt.reads_snapshot);
+    let (released, in_snapshot) = (tx.state.released.holder, tx.attempt.snapshot.is_some());
+    let past = goes_back(tx, tx.state.sets.items[index].location.pointer);
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
     let head = head(tables, item);
@@ -247,6 +251,10 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
         let (lock, table, pointer) = (record.lock(), item.table, item.location.pointer);
         tx.met_early(table, pointer, lock);
         return Ok(Outcome::Unstable(Abort::Locked(lock)));
+    }
+    if past.is_some_and(|past| record.time() > past) {
+        let former = record.former();
+        return go_back(tx, index, former, LocationSource::Cached);
     }
     if let Fetch::Place(_) = item.fetch {
         let chain = chain_of(tables, arena, item).flat_map(|link| link.slots.iter().step_by(link::SLOT_WORDS));
@@ -280,7 +288,7 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
 /// Looks up a key in the index, because the record at the location that the cache gave is another
 /// key's, or deleted. If the transaction has locked that record, it releases the lock at once.
 #[cold]
-fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
+pub(super) fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
     let item = tx.state.sets.items[index];
     if item.lock == Lock::Held {
         let mut round = tx.lane.round();

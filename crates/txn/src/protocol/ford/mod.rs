@@ -121,6 +121,7 @@ mod chain;
 mod commit;
 mod early;
 mod execute;
+mod former;
 mod release;
 mod snapshot;
 mod validate;
@@ -281,7 +282,7 @@ impl Steps for Ford {
 
     async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
         tx.skip_what_is_here();
-        if tx.attempt.reads_snapshot {
+        if tx.attempt.snapshot.is_some() {
             return snapshot::execute(tx, self).await;
         }
         execute(tx, self).await
@@ -337,7 +338,7 @@ impl Steps for Ford {
         tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();
-        write_replicas(tx, &entry, self).await?;
+        write_replicas(tx, &mut entry, self).await?;
         if mutant!(ValidateAfterCommit) {
             validate(tx, true).await?;
         }

@@ -3,8 +3,10 @@
 
 use super::Ford;
 use super::execute::{arrived, ask};
+use super::former::find_archives;
 use crate::error::{Abort, Stop};
 use crate::limits::{READ_PAUSE_NS, SNAPSHOT_READS};
+use crate::state::State;
 use crate::tx::Tx;
 
 /// Brings every record that was named and has not been fetched yet, in the state of the snapshot.
@@ -12,7 +14,9 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     // The answers of a fetch that was dropped never come.
     tx.state.clocks.forget_unheard();
     let (mut reads, mut raises) = (0, 0);
+    tx.state.archives.begin_fetch();
     while tx.state.sets.fetched < tx.state.sets.items.len() {
+        find_archives(tx).await?;
         let mut round = tx.lane.round();
         ask(tx, &mut round, ford);
         let done = tx.lane.execute(round).await?;
@@ -32,6 +36,10 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
             // Records are taken under these claims, so none of them may be dropped any more.
             tx.snapshot = tx.state.clocks.snapshot();
         }
+        if tx.attempt.number > 1 && !tx.state.seen.is_empty() {
+            // Records that an earlier attempt has read are taken as they were now (`former.rs`).
+            tx.snapshot = tx.snapshot.or(tx.state.clocks.snapshot());
+        }
         let unstable = arrived(tx, &done, ford)?;
         drop(done);
         tx.skip_what_is_here();
@@ -50,6 +58,9 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
 /// Chooses the time of the snapshot, if it is not known yet, and sees that no record which was
 /// fetched is later. It looks at all of them, because a closure may go on after an error.
 fn settle(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    if tx.attempt.reads_past() {
+        return Ok(());
+    }
     tx.snapshot = tx.snapshot.or(tx.state.clocks.snapshot());
     let Some(snapshot) = tx.snapshot else { return Ok(()) };
     let items = tx.state.sets.items.iter().enumerate();
@@ -59,7 +70,10 @@ fn settle(tx: &mut Tx<'_>) -> Result<(), Stop> {
     if latest <= snapshot || mutant!(TakeLater) {
         return Ok(());
     }
-    tx.state.clocks.fell_behind(latest, tx.trusts_known);
+    let State { sets, seen, clocks, .. } = &mut *tx.state;
+    let read = sets.items.iter().filter(|item| item.existed && !item.structural);
+    seen.extend(read.map(|item| item.location.pointer));
+    clocks.fell_behind(latest, tx.trusts_known);
     tx.state.sets.note(at, Abort::Later.into());
     Err(Abort::Later.into())
 }

@@ -22,9 +22,11 @@ use crate::vcache;
 /// Validates a transaction that writes nothing. A single record needs no second look if it is known
 /// to have been current when it was read. Several records must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
-    if tx.attempt.reads_snapshot {
+    if tx.attempt.snapshot.is_some() {
         // What it has read belongs together already.
-        tx.state.clocks.kept_up(tx.trusts_known);
+        if !tx.attempt.reads_past() {
+            tx.state.clocks.kept_up(tx.trusts_known);
+        }
         return Ok(());
     }
     let accept_locked = mutant!(ValidateReadOnlyVersionOnly);
@@ -35,6 +37,8 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<()
         validate(tx, false).await?;
         tx.validated();
     }
+    let latest = tx.state.sets.items.iter().map(|item| item.time).max();
+    tx.state.clocks.has_read(latest.unwrap_or(0));
     Ok(())
 }
 

@@ -1,0 +1,160 @@
+//! Transactions that only read: how fresh what they see has to be ([`Freshness`]), and snapshots of
+//! a past time that stay open ([`Snapshot`]).
+
+use std::time::Duration;
+
+use remora_fabric::Nanos;
+use remora_txn::{Limit, PastTime};
+
+use crate::error::Error;
+use crate::transaction::Transaction;
+use crate::worker::{Session, TransactionOptions};
+
+/// How fresh what a transaction reads has to be, if it only reads ([`Session::read`]). Whichever it
+/// is, all transactions together are serializable.
+///
+/// | | what is read | round trips | runs again |
+/// | --- | --- | --- | --- |
+/// | `Strict` | what [`Session::transact`] reads | 2, or 1 for one record | if a record has changed meanwhile |
+/// | `Fresh` | everything that was acknowledged before, of the records that are read | 1 | if a record that is named later has changed meanwhile |
+/// | `Stale` | all records as they were at one time | 1, and no atomics | no |
+///
+/// With `Fresh` and `Stale`, two transactions that share no record may seem to have run in another
+/// order than in real time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Freshness {
+    /// The transaction is ordered by real time with all others. It runs under every protocol.
+    Strict,
+    /// The transaction reads a snapshot as [`Session::snapshot`] does.
+    #[default]
+    Fresh,
+    /// The transaction reads a snapshot that this session has opened at most this long ago. The
+    /// snapshot has everything that the session itself has committed or read before.
+    ///
+    /// It has all commits that had been acknowledged when it was opened, and whose release had
+    /// arrived. The release follows the acknowledgement by about a round trip. It can be missing
+    /// for longer only if its client has died.
+    Stale(Duration),
+}
+
+/// A snapshot that stays open: the state of all records at a past time. Any session of any client
+/// can read it ([`Session::snapshot_at`]), as often as it likes, without atomics, and in pieces.
+///
+/// A snapshot holds nothing back. What records were before, their writers keep for a while
+/// ([`WorkerOptions::archive`](crate::WorkerOptions::archive)). To read a record that has changed
+/// takes a round trip more for each change since. If what it was is not kept any more, the read
+/// fails with [`Limit::SnapshotTooOld`]. If the cluster gets another configuration, because a memory
+/// node is lost, joins or leaves, it fails with [`Limit::SnapshotOver`]. Then open another one.
+///
+/// ```
+/// # use remora::{Cluster, ClusterOptions, OrderedOptions, protocol::Protocol};
+/// # use std::ops::Bound;
+/// # let cluster = Cluster::embedded_with(ClusterOptions::default().protocol(Protocol::REMORA)).open()?;
+/// # let options = OrderedOptions::for_rows(1000);
+/// # let stock = cluster.load_ordered::<u64, u64>("stock", options, (0..1000).map(|item| (item, 2)))?;
+/// # let mut worker = cluster.worker(Default::default())?;
+/// worker.block_on(async |session| {
+///     // All rows as they are now, in pieces, whatever writers do meanwhile.
+///     let snapshot = session.open_snapshot().await?;
+///     let (mut sum, mut from) = (0, Bound::Unbounded);
+///     loop {
+///         let range = (from, Bound::Unbounded);
+///         let rows = session.snapshot_at(snapshot, async |tx| stock.scan(tx, range, 100).await).await?;
+///         let Some((last, _)) = rows.last() else { break };
+///         from = Bound::Excluded(*last);
+///         sum += rows.iter().map(|(_, amount)| amount).sum::<u64>();
+///     }
+///     assert_eq!(sum, 2000);
+///     Ok::<_, remora::Error>(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    past: PastTime,
+}
+
+impl Snapshot {
+    pub(crate) fn past(self) -> PastTime {
+        self.past
+    }
+}
+
+/// The snapshot that a session has opened last, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastOpened {
+    snapshot: Snapshot,
+    opened: Nanos,
+}
+
+/// How often a stale read opens another snapshot, because the last one is over or too old.
+const OPENED_AGAIN: u32 = 3;
+
+impl Session {
+    /// Runs a closure as a transaction that only reads, as fresh as is asked for. Returns what the
+    /// closure has returned.
+    ///
+    /// Fails as [`Session::snapshot`] does. [`Freshness::Strict`] does not need a protocol with
+    /// snapshots.
+    pub async fn read<T>(
+        &mut self,
+        freshness: Freshness,
+        mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let age = match freshness {
+            Freshness::Strict => return self.transact_with(TransactionOptions::default().only_reads(true), body).await,
+            Freshness::Fresh => return self.snapshot(body).await,
+            Freshness::Stale(age) => age,
+        };
+        let mut again = 0;
+        loop {
+            let snapshot = self.opened_within(age).await?;
+            match self.snapshot_at(snapshot, &mut body).await {
+                Err(Error::Limit(reason))
+                    if matches!(reason.cause, Limit::SnapshotTooOld | Limit::SnapshotOver) && again < OPENED_AGAIN =>
+                {
+                    again += 1;
+                    self.last_opened = None;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Opens a snapshot of all records as they are now. It has everything that this session has
+    /// committed, and everything that its transactions have read. [`Freshness::Stale`] says what it
+    /// has of other clients.
+    ///
+    /// Takes one round trip, and more if the clocks of the memory nodes differ. Fails as
+    /// [`Session::snapshot`] does.
+    pub async fn open_snapshot(&mut self) -> Result<Snapshot, Error> {
+        let past = self.snapshot(async |tx| tx.open_snapshot().await).await?;
+        let snapshot = Snapshot { past };
+        self.last_opened = Some(LastOpened { snapshot, opened: self.now() });
+        Ok(snapshot)
+    }
+
+    /// Runs a closure as a transaction that only reads, in an open snapshot. Returns what the
+    /// closure has returned. Each call is a transaction of its own: it has room for as many records
+    /// as any other one.
+    ///
+    /// Fails as [`Session::snapshot`] does, and as [`Snapshot`] says.
+    pub async fn snapshot_at<T>(
+        &mut self,
+        snapshot: Snapshot,
+        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.transact_with(TransactionOptions::default().at(snapshot), body).await
+    }
+
+    /// Returns a snapshot that this session has opened at most this long ago, and that has all that
+    /// the session has seen. Opens one if there is none.
+    async fn opened_within(&mut self, age: Duration) -> Result<Snapshot, Error> {
+        let now = self.now();
+        let is_new = |last: &LastOpened| u128::from(now.saturating_sub(last.opened)) <= age.as_nanos();
+        match self.last_opened.filter(is_new).filter(|last| self.has_seen_nothing_later(last.snapshot)) {
+            Some(last) => Ok(last.snapshot),
+            None => self.open_snapshot().await,
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! Open snapshots: reads of what records were at a past time.
+
+mod support;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::time::Duration;
+
+use remora::floors::txn::mutant::{self, Mutant};
+use remora::protocol::Protocol;
+use remora::{
+    Cluster, Error, Freshness, Intent, Limit, Misuse, Ordered, OrderedOptions, Session, Snapshot, Table, TableOptions,
+    Worker, WorkerOptions,
+};
+
+use support::{Words, others_run, table, worker};
+
+type Row = Words<1>;
+
+/// Returns a cluster with a table of 64 rows, all 100, a worker that reads and one that writes.
+fn read_and_written(replicas: u8, archive: u64) -> (Cluster, Table<u64, Row>, [Worker; 2]) {
+    let cluster = support::embedded(Protocol::REMORA, replicas);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([100u64]));
+    let options = WorkerOptions::default().archive(archive);
+    let workers = [(); 2].map(|()| cluster.worker(options).unwrap());
+    (cluster, rows, workers)
+}
+
+fn open(worker: &mut Worker) -> Snapshot {
+    worker.block_on(async |session| session.open_snapshot().await).unwrap()
+}
+
+fn read(worker: &mut Worker, snapshot: Snapshot, rows: &Table<u64, Row>, key: u64) -> Result<Option<u64>, Error> {
+    worker.block_on(async |session| {
+        session.snapshot_at(snapshot, async |tx| Ok(rows.get(tx, key).await?.map(|row| row.0[0]))).await
+    })
+}
+
+fn write(worker: &mut Worker, rows: &Table<u64, Row>, key: u64, value: u64) {
+    worker
+        .block_on(async |session| session.transact(async |tx| rows.update(tx, key, Words([value])).await).await)
+        .unwrap();
+    assert!(worker.drain().unwrap());
+}
+
+/// Runs a test with a mutant.
+fn with<T>(mutant: Mutant, test: impl FnOnce() -> T) -> T {
+    mutant::set(Some(mutant));
+    let outcome = test();
+    mutant::set(None);
+    outcome
+}
+
+fn is_limit<T: std::fmt::Debug>(outcome: Result<T, Error>, limit: Limit) {
+    assert!(matches!(&outcome, Err(Error::Limit(reason)) if reason.cause == limit), "{outcome:?}");
+}
+
+/// A record that has not changed takes one round trip, and no atomics. One that has changed takes
+/// one more for each change since, and the first one of each writer also has to be found.
+#[test]
+fn an_open_snapshot_has_what_records_were() {
+    for replicas in [1, 3] {
+        let (_cluster, rows, [mut reader, mut writer]) = read_and_written(replicas, 4096);
+        let first = open(&mut reader);
+        read(&mut reader, first, &rows, 1).unwrap();
+        let snapshots: Vec<Snapshot> = (0..4)
+            .map(|change| {
+                let opened = open(&mut reader);
+                write(&mut writer, &rows, 1, change);
+                opened
+            })
+            .collect();
+        let expected = [100, 0, 1, 2];
+        for (number, snapshot) in snapshots.into_iter().enumerate() {
+            let (value, cost) = reader.block_on(async |session| {
+                let before = session.lane().cost();
+                let value =
+                    session.snapshot_at(snapshot, async |tx| Ok(rows.get(tx, 1).await?.map(|row| row.0[0]))).await;
+                (value.unwrap(), session.lane().cost().since(&before))
+            });
+            assert_eq!(value, Some(expected[number]), "{replicas} {number}");
+            let back = 4 - number as u64;
+            let found = u64::from(number == 0);
+            assert_eq!((cost.round_trips, cost.reads), (1 + back + found, 1 + back + found), "{replicas} {number}");
+            assert_eq!((cost.writes, cost.atomics, cost.rpcs), (0, 0, 0));
+        }
+        let last = open(&mut reader);
+        let (value, cost) = reader.block_on(async |session| {
+            let before = session.lane().cost();
+            let value = session.snapshot_at(last, async |tx| Ok(rows.get(tx, 1).await?.map(|row| row.0[0]))).await;
+            (value.unwrap(), session.lane().cost().since(&before))
+        });
+        assert_eq!((value, cost.round_trips, cost.reads, cost.atomics), (Some(3), 1, 1, 0));
+    }
+}
+
+/// A commit writes what it overwrites to the archive at each node, and no more than that.
+#[test]
+fn a_commit_writes_its_archive_once_at_each_node() {
+    for replicas in [1, 3] {
+        let costs = [0, 4096].map(|archive| {
+            let (_cluster, rows, [_, mut writer]) = read_and_written(replicas, archive);
+            let write = |turn| {
+                let update = async |session: &mut Session| {
+                    let before = session.lane().cost();
+                    let all = async |tx: &mut remora::Transaction<'_, '_>| {
+                        let rows = [1, 2].map(|row| tx.want_for(&rows, row, Intent::Update));
+                        tx.fetch().await?;
+                        rows.iter().try_for_each(|row| row.get_mut(tx).map(|row| row.0[0] = turn))
+                    };
+                    session.transact(all).await.unwrap();
+                    session.lane().cost().since(&before)
+                };
+                let cost = writer.block_on(update);
+                assert!(writer.drain().unwrap());
+                cost
+            };
+            (0..3).map(write).last().unwrap()
+        });
+        let [without, with] = costs;
+        // Both rows may be at one node.
+        let nodes = with.writes - without.writes;
+        assert!((u64::from(replicas)..=2 * u64::from(replicas)).contains(&nodes), "{with:?} {without:?}");
+        assert_eq!((with.round_trips, with.reads, with.atomics), (without.round_trips, without.reads, without.atomics));
+    }
+}
+
+/// What the archive does not have any more cannot be read.
+#[test]
+fn a_snapshot_gets_too_old() {
+    for (archive, kept) in [(0, 0), (64, 1), (256, 5)] {
+        let (_cluster, rows, [mut reader, mut writer]) = read_and_written(1, archive);
+        let snapshot = open(&mut reader);
+        for change in 0..kept {
+            write(&mut writer, &rows, 1, change);
+            assert_eq!(read(&mut reader, snapshot, &rows, 1).unwrap(), Some(100), "{archive} {change}");
+        }
+        write(&mut writer, &rows, 1, kept);
+        is_limit(read(&mut reader, snapshot, &rows, 1), Limit::SnapshotTooOld);
+        assert_eq!(read(&mut reader, snapshot, &rows, 2).unwrap(), Some(100), "another row has not changed");
+        let next = open(&mut reader);
+        assert_eq!(read(&mut reader, next, &rows, 1).unwrap(), Some(kept));
+    }
+}
+
+/// The slot of a writer that has left may be another client's by now, with another archive.
+#[test]
+fn an_archive_may_have_a_new_owner() {
+    let (cluster, rows, [mut reader, writer]) = read_and_written(1, 4096);
+    drop(writer);
+    for (archive, value) in [(4096, 1), (64, 2), (2048, 3)] {
+        let mut writer = cluster.worker(WorkerOptions::default().archive(archive).coroutines(2)).unwrap();
+        let snapshot = open(&mut reader);
+        write(&mut writer, &rows, 1, value);
+        assert_eq!(read(&mut reader, snapshot, &rows, 1).unwrap(), Some(if value == 1 { 100 } else { value - 1 }));
+        drop(writer);
+        // What a client that has left has kept is there until another one has its slot.
+        assert_eq!(read(&mut reader, snapshot, &rows, 1).unwrap(), Some(if value == 1 { 100 } else { value - 1 }));
+    }
+}
+
+/// Keys that share a chain: what is in which slot changes with every insert.
+fn crowded() -> (Cluster, Table<u64, Row>, [Worker; 2]) {
+    let cluster = support::embedded(Protocol::REMORA, 1);
+    let rows = cluster.create_table::<u64, Row>("rows", TableOptions::for_rows(1)).unwrap();
+    let workers = [(); 2].map(|()| cluster.worker(WorkerOptions::default()).unwrap());
+    (cluster, rows, workers)
+}
+
+/// Replaces the rows of a table by these.
+fn replace(writer: &mut Worker, rows: &Table<u64, Row>, before: &BTreeMap<u64, u64>, after: &BTreeMap<u64, u64>) {
+    for key in before.keys().filter(|key| !after.contains_key(key)) {
+        writer.block_on(async |session| session.transact(async |tx| rows.remove(tx, *key).await).await).unwrap();
+    }
+    for (key, value) in after {
+        writer
+            .block_on(async |session| {
+                session
+                    .transact(async |tx| match before.contains_key(key) {
+                        true => rows.update(tx, *key, Words([*value])).await,
+                        false => rows.insert(tx, *key, Words([*value])).await,
+                    })
+                    .await
+            })
+            .unwrap();
+    }
+    assert!(writer.drain().unwrap());
+}
+
+/// Keys come and go, and come back in other slots. An open snapshot has those that were there.
+fn come_and_go(turns: u64) -> Result<(), String> {
+    let (_cluster, rows, [mut reader, mut writer]) = crowded();
+    let mut now = BTreeMap::new();
+    let mut open_ones = VecDeque::new();
+    let mut random = 7u64;
+    for turn in 0..turns {
+        let mut next = BTreeMap::new();
+        for key in 0..6 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if random >> 33 & 1 == 1 {
+                next.insert(key, turn * 10 + key);
+            }
+        }
+        replace(&mut writer, &rows, &now, &next);
+        now = next;
+        open_ones.push_back((open(&mut reader), now.clone()));
+        if open_ones.len() > 5 {
+            open_ones.pop_front();
+        }
+        for (snapshot, then) in &open_ones {
+            for key in 0..6 {
+                let found = read(&mut reader, *snapshot, &rows, key).map_err(|error| error.to_string())?;
+                if found != then.get(&key).copied() {
+                    return Err(format!("turn {turn}: {found:?} instead of {:?}", then.get(&key)));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_open_snapshot_has_the_keys_that_were_there() {
+    come_and_go(40).unwrap();
+    let wrong = with(Mutant::PastOwnSlot, || come_and_go(40));
+    assert!(wrong.is_err(), "a key that has moved to another slot is not found");
+    let wrong = with(Mutant::PastTakesCurrent, || come_and_go(5));
+    assert!(wrong.is_err());
+}
+
+/// An image that was overwritten by another row's is not taken for the row's.
+#[test]
+fn an_archive_is_not_trusted() {
+    let other = || -> Result<Option<u64>, Error> {
+        let cluster = support::embedded(Protocol::REMORA, 1);
+        let [one, two] = ["one", "two"].map(|name| table(&cluster, name, TableOptions::for_rows(8), Words([100u64])));
+        let options = WorkerOptions::default().archive(64);
+        let [mut reader, mut writer] = [(); 2].map(|()| cluster.worker(options).unwrap());
+        write(&mut writer, &two, 1, 7);
+        let snapshot = open(&mut reader);
+        write(&mut writer, &one, 1, 8);
+        write(&mut writer, &two, 1, 9);
+        read(&mut reader, snapshot, &one, 1)
+    };
+    is_limit(other(), Limit::SnapshotTooOld);
+    assert_eq!(with(Mutant::TrustArchive, other).unwrap(), Some(7));
+}
+
+async fn sum_of(session: &mut Session, snapshot: Snapshot, rows: &Ordered<u64, u64>) -> Result<(u64, u64), Error> {
+    let (mut count, mut sum, mut from) = (0, 0, Bound::Unbounded);
+    loop {
+        let piece = async |tx: &mut remora::Transaction<'_, '_>| rows.scan(tx, (from, Bound::Unbounded), 7).await;
+        let found = session.snapshot_at(snapshot, piece).await?;
+        let Some((last, _)) = found.last() else { return Ok((count, sum)) };
+        from = Bound::Excluded(*last);
+        count += found.len() as u64;
+        sum += found.iter().map(|(_, value)| value).sum::<u64>();
+    }
+}
+
+/// A scan in pieces has all rows of one time, while others insert, delete and change rows, and split
+/// and empty leaves.
+#[test]
+fn a_scan_in_pieces_is_of_one_time() {
+    let (mut scans, mut too_old) = (0, 0);
+    for seed in support::seeds(0..if support::is_long() { 300 } else { 30 }) {
+        let (cluster, _) = support::seeded(Protocol::REMORA, 1 + (seed % 3) as u8, seed);
+        let options = OrderedOptions::for_rows(2_000);
+        let rows = cluster.load_ordered::<u64, u64>("rows", options, (0..200).map(|key| (10 * key, 100))).unwrap();
+        let mut worker = worker(&cluster, 4, seed);
+        let counts = worker.run(async |number, session| {
+            let mut counts = [0; 2];
+            for turn in 0..if number == 0 { 4 } else { 60 } {
+                if number == 0 {
+                    let snapshot = session.open_snapshot().await.unwrap();
+                    match sum_of(session, snapshot, &rows).await {
+                        Ok((_, sum)) => {
+                            assert_eq!(sum, 20_000, "seed {seed}");
+                            counts[0] += 1;
+                        }
+                        Err(Error::Limit(reason)) if reason.cause == Limit::SnapshotTooOld => counts[1] += 1,
+                        Err(error) => panic!("seed {seed}: {error}"),
+                    }
+                    continue;
+                }
+                // The value of one row moves to another one, which is new, or was there.
+                let random = session.lane().random();
+                let (from, to) = (random % 200 * 10, random >> 20 & 2047);
+                let moved = session.transact(async |tx| {
+                    let Some(value) = rows.get(tx, from).await? else { return Ok(()) };
+                    if from == to {
+                        return Ok(());
+                    }
+                    if turn % 2 == 0 {
+                        rows.remove(tx, from).await?;
+                    } else {
+                        rows.update(tx, from, 0).await?;
+                    }
+                    match rows.get(tx, to).await? {
+                        Some(there) => rows.update(tx, to, there + value).await,
+                        None => rows.insert(tx, to, value).await,
+                    }
+                });
+                let _ = moved.await;
+            }
+            counts
+        });
+        scans += counts.iter().map(|count| count[0]).sum::<u64>();
+        too_old += counts.iter().map(|count| count[1]).sum::<u64>();
+    }
+    assert!(scans > 20 * too_old && scans > 50, "{scans} {too_old}");
+}
+
+/// A stale read sees what its own session has done, opens a snapshot only when the last one is too
+/// old, and needs no atomics otherwise.
+#[test]
+fn a_stale_read_sees_its_own_session() {
+    let (_cluster, rows, [mut one, mut other]) = read_and_written(3, 4096);
+    let stale = Freshness::Stale(Duration::from_secs(3600));
+    let get = async |session: &mut Session| {
+        let before = session.lane().cost();
+        let value = session.read(stale, async |tx| Ok(rows.get(tx, 1).await?.map(|row| row.0[0]))).await.unwrap();
+        (value, session.lane().cost().since(&before))
+    };
+    assert_eq!(one.block_on(get).0, Some(100));
+    write(&mut other, &rows, 1, 1);
+    let (value, cost) = one.block_on(get);
+    assert_eq!((value, cost.atomics), (Some(100), 0), "the snapshot is kept");
+    write(&mut one, &rows, 2, 2);
+    assert_eq!(one.block_on(get).0, Some(1), "a snapshot that has the session's own commit");
+    // What a session has read in a transaction, its snapshots have.
+    write(&mut other, &rows, 1, 3);
+    let read = one.block_on(async |session| session.transact(async |tx| rows.get(tx, 1).await).await).unwrap();
+    assert_eq!(read.map(|row| row.0[0]), Some(3));
+    assert_eq!(one.block_on(get).0, Some(3));
+    write(&mut other, &rows, 1, 4);
+    let now = async |session: &mut Session| {
+        session
+            .read(Freshness::Stale(Duration::ZERO), async |tx| Ok(rows.get(tx, 1).await?.map(|row| row.0[0])))
+            .await
+            .unwrap()
+    };
+    assert_eq!(one.block_on(now), Some(4));
+}
+
+/// Every level only reads. A strict read needs no protocol with snapshots.
+#[test]
+fn a_read_only_reads() {
+    for freshness in [Freshness::Strict, Freshness::Fresh, Freshness::Stale(Duration::ZERO)] {
+        let (_cluster, rows, [mut reader, _]) = read_and_written(1, 4096);
+        reader.block_on(async |session| {
+            let value = session.read(freshness, async |tx| rows.get(tx, 1).await).await.unwrap();
+            assert_eq!(value, Some(Words([100])));
+            let changed = session.read(freshness, async |tx| rows.update(tx, 1, Words([8])).await).await;
+            assert!(matches!(changed, Err(Error::Misuse(Misuse::ReadOnly))), "{changed:?}");
+            let changed = session.read(freshness, async |tx| rows.insert(tx, 1000, Words([8])).await).await;
+            assert!(matches!(changed, Err(Error::Misuse(Misuse::ReadOnly))), "{changed:?}");
+        });
+    }
+    let cluster = support::embedded(Protocol::DRTM_R, 1);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([7u64]));
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    worker.block_on(async |session| {
+        let value = session.read(Freshness::Strict, async |tx| rows.get(tx, 1).await).await.unwrap();
+        assert_eq!(value, Some(Words([7])));
+        let none = session.open_snapshot().await;
+        assert!(matches!(none, Err(Error::Misuse(Misuse::NoSnapshots))), "{none:?}");
+    });
+}
+
+/// Transfers between rows, and a reader that reads one row after the other, a transaction for each,
+/// of one past time. Clients die beside it, and others recover them.
+#[test]
+fn a_past_time_has_each_transaction_as_a_whole() {
+    const ROWS: u64 = 6;
+    let mut read = 0;
+    for seed in support::seeds(0..if support::is_long() { 1_000 } else { 60 }) {
+        let (cluster, _) = support::seeded(Protocol::REMORA, 1 + (seed % 3) as u8, seed);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
+        let mut worker = worker(&cluster, 5, seed);
+        // A snapshot that one session has opened and another one reads.
+        let shared = RefCell::new(None);
+        let counts = worker.run(async |number, session| {
+            let mut count = 0;
+            for turn in 0..12 {
+                let random = session.lane().random();
+                if number < 2 {
+                    let known = *shared.borrow();
+                    let snapshot = match known {
+                        Some(snapshot) if turn % 3 > 0 => snapshot,
+                        _ => session.open_snapshot().await.unwrap(),
+                    };
+                    *shared.borrow_mut() = Some(snapshot);
+                    let mut sum = 0;
+                    for row in 0..ROWS {
+                        let row = session.snapshot_at(snapshot, async |tx| rows.get(tx, row).await).await.unwrap();
+                        sum += row.unwrap().0[0];
+                    }
+                    assert_eq!(sum, 100 * ROWS, "seed {seed}");
+                    count += 1;
+                    continue;
+                }
+                let (from, to) = (random % ROWS, (random + 1 + random % 3) % ROWS);
+                let reads_all = random >> 16 & 1 == 1;
+                let moved = session.transact(async |tx| {
+                    for row in (0..ROWS).filter(|row| reads_all && ![from, to].contains(row)) {
+                        tx.want(&rows, row);
+                    }
+                    let two = [from, to].map(|row| tx.want_for(&rows, row, Intent::Update));
+                    tx.fetch().await?;
+                    two[0].get_mut(tx)?.0[0] -= 1;
+                    two[1].get_mut(tx)?.0[0] += 1;
+                    Ok(())
+                });
+                let _ = moved.await;
+            }
+            count
+        });
+        assert!(worker.drain().unwrap());
+        let found = cluster.inspect(&rows, |_| ()).unwrap();
+        assert_eq!((found.locked, found.differing_lines), (0, 0), "seed {seed}: a lock is left, or a replica differs");
+        read += counts.iter().sum::<u64>();
+    }
+    assert!(read > 500, "{read}");
+}
+
+/// Makes a table at each of two nodes, with the keys 0 and 1.
+fn apart(cluster: &Cluster) -> [Table<u64, Row>; 2] {
+    [0, 1].map(|node| {
+        let options = TableOptions::for_rows(2).shards(1).replicas(1).grows(false).first_node(node);
+        table(cluster, &format!("at {node}"), options, Words([100u64]))
+    })
+}
+
+/// The clock of one node is far ahead. A fresh snapshot, which is taken again because a record at
+/// the other node has changed, then also reads a record of that node. It must have what was
+/// acknowledged before it began.
+fn fresh_beside_a_clock_that_is_ahead() -> u64 {
+    let cluster = support::embedded(Protocol::REMORA, 1);
+    let [here, there] = apart(&cluster);
+    let [mut reader, mut writer] = [(); 2].map(|()| cluster.worker(WorkerOptions::default()).unwrap());
+    for change in 0..1_000 {
+        write(&mut writer, &here, 0, change);
+    }
+    let mut attempts = 0;
+    let value = reader.block_on(async |session| {
+        session
+            .snapshot(async |tx| {
+                attempts += 1;
+                assert_eq!(there.get(tx, 0).await?, Some(Words([100])));
+                if attempts == 1 {
+                    write(&mut writer, &there, 1, 7);
+                }
+                assert_eq!(there.get(tx, 1).await?, Some(Words([7])));
+                Ok(here.get(tx, 0).await?.map_or(0, |row| row.0[0]))
+            })
+            .await
+    });
+    assert!(attempts >= 2, "the record that has changed meanwhile is later than the snapshot");
+    value.unwrap()
+}
+
+#[test]
+fn a_fresh_snapshot_goes_back_only_where_it_has_been() {
+    assert_eq!(fresh_beside_a_clock_that_is_ahead(), 999);
+    assert!(with(Mutant::FormerOfUnseen, fresh_beside_a_clock_that_is_ahead) < 999);
+}
+
+/// A closure that names records one after the other, all of which change all the time, ends: an
+/// attempt reads what earlier ones have read as it was.
+#[test]
+fn a_snapshot_of_hot_records_ends() {
+    for seed in support::seeds(0..10) {
+        let (cluster, _) = support::seeded(Protocol::REMORA, 1, seed);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([100u64]));
+        let mut worker = worker(&cluster, 4, seed);
+        let done = Cell::new(false);
+        let attempts = worker.run(async |number, session| {
+            let mut attempts = Vec::new();
+            while number > 0 && !done.get() {
+                let (from, to) = (session.lane().random() % 8, session.lane().random() % 8);
+                let moved = session.transact(async |tx| {
+                    if from != to {
+                        let [mut one, mut two] = rows.get_many_mut(tx, [from, to]).await?;
+                        one.0[0] -= 1;
+                        two.0[0] += 1;
+                    }
+                    Ok(())
+                });
+                let _ = moved.await;
+            }
+            for _ in 0..if number == 0 { 20 } else { 0 } {
+                let mut count = 0;
+                let sum = session.snapshot(async |tx| {
+                    count += 1;
+                    let mut sum = 0;
+                    for row in 0..8 {
+                        sum += rows.get(tx, row).await?.map_or(0, |row| row.0[0]);
+                        others_run().await;
+                    }
+                    Ok(sum)
+                });
+                assert_eq!(sum.await.unwrap(), 800, "seed {seed}");
+                attempts.push(count);
+            }
+            done.set(done.get() || number == 0);
+            attempts
+        });
+        let most = attempts.into_iter().flatten().max().unwrap();
+        assert!(most <= 10, "seed {seed}: {most} attempts");
+    }
+}
