@@ -5,7 +5,7 @@
 mod common;
 
 use common::{
-    HistoryModel, aborted, committed, expect_classes, expect_clean, expect_one, history, key, snapshot, unknown,
+    HistoryModel, aborted, committed, expect_classes, expect_clean, expect_one, history, key, past, snapshot, unknown,
 };
 use remora_check::AnomalyClass::*;
 use remora_check::{Observed, WriteKind};
@@ -725,4 +725,21 @@ fn snapshots_are_fresh() {
     expect_one(StaleRead, with(snapshot(4, 45, 90).read("x", 4)));
     // The loader's version counts, and so does a later version than the next.
     expect_one(StaleRead, with(snapshot(4, 45, 90).read("x", 2)));
+}
+
+/// A read at a past time may miss what had ended. It still has each transaction as a whole, and goes
+/// with all others.
+#[test]
+fn past_reads_are_serializable() {
+    let writers = || {
+        vec![
+            committed(1, 10, 20).read("x", 2).update("x", 4).read("y", 2).update("y", 4),
+            committed(2, 30, 40).read("x", 4).update("x", 6),
+        ]
+    };
+    let with = |reader| writers().into_iter().chain([reader]).collect::<Vec<_>>();
+    expect_clean(with(past(3, 45, 90).read("x", 2).read("y", 2)));
+    expect_clean(with(past(3, 45, 90).read("x", 4).read("y", 4)));
+    expect_one(ReadSkew, with(past(3, 45, 90).read("x", 2).read("y", 4)));
+    expect_one(StaleRead, with(snapshot(3, 45, 90).read("x", 2).read("y", 2)));
 }

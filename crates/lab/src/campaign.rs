@@ -36,6 +36,7 @@ mod cancel;
 mod case;
 mod faults;
 mod nodes;
+mod past;
 mod play;
 mod ranges;
 mod recording;

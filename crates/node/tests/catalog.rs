@@ -243,8 +243,8 @@ fn what_another_program_wrote_is_refused_untouched() {
         bytes[at] = value;
         Metadata::decode(NODE, &bytes)
     };
-    assert_eq!(with(8, 13), Err(MemoryError::Format { node: NODE, found: 13, known: FORMAT }));
-    assert_eq!(with(8, 15), Err(MemoryError::Format { node: NODE, found: 15, known: FORMAT }));
+    assert_eq!(with(8, 14), Err(MemoryError::Format { node: NODE, found: 14, known: FORMAT }));
+    assert_eq!(with(8, 16), Err(MemoryError::Format { node: NODE, found: 16, known: FORMAT }));
     assert_eq!(with(16, 4), Err(MemoryError::Features { node: NODE, unknown: 4 }));
     assert_eq!(with(0, b'X'), Ok(None));
 }

@@ -14,9 +14,16 @@ use remora::{
     Worker, WorkerOptions,
 };
 
-use support::{Words, others_run, table, worker};
+use support::{Words, others_run, table};
 
 type Row = Words<1>;
+
+/// A worker that plays `clients` clients, one coroutine each, which keep much of what they
+/// overwrite.
+fn worker(cluster: &Cluster, clients: usize, seed: u64) -> Worker {
+    let options = WorkerOptions::default().coroutines(clients).clients(clients).archive(256 << 10);
+    cluster.worker(options.seed(seed).yield_after_rounds(true)).unwrap()
+}
 
 /// Returns a cluster with a table of 64 rows, all 100, a worker that reads and one that writes.
 fn read_and_written(replicas: u8, archive: u64) -> (Cluster, Table<u64, Row>, [Worker; 2]) {

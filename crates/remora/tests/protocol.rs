@@ -186,22 +186,25 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
         let backups = if replicas == 1 { 0 } else { 3 };
         // Who shows what: WRITEs, which free the logs too; or atomics at the backups.
         let (shown, shown_by_swap) = if ford.lean { (2, copies - 2) } else { (copies + logs, 0) };
-        // The word of the time; and the smallest time, in the entry.
-        let time = if ford.timed { 8 } else { 0 };
-        let (record, image, entry) = (RECORD + time, IMAGE + time, entry + time + 2 * time);
-        // Meta and time are written before the version. Each node's clock gets a draw.
-        let (settled, draws) = if ford.timed { (copies, logs) } else { (0, 0) };
+        // The words of the time, and of the place of the former image; and the smallest time, in the
+        // entry.
+        let (words, time) = if ford.timed { (16, 8) } else { (0, 0) };
+        let (record, image, entry) = (RECORD + words, IMAGE + words, entry + time + 2 * words);
+        // Meta and time are written before the version. Each node's clock gets a draw, and its
+        // archive the former images.
+        let (settled, draws, kept) = if ford.timed { (copies, logs, logs) } else { (0, 0, 0) };
         let swaps = 2 + 2 + shown_by_swap;
         // One call with the epoch and two pairs of record and version; back come bits.
         let calls = u64::from(ford.validation == Validation::Global);
         return Cost {
             round_trips,
             reads: 2 + again,
-            writes: logs + copies + settled + shown,
+            writes: logs + kept + copies + settled + shown,
             atomics: swaps + draws,
             flushes: if ford.selective_flush { backups } else { copies },
             rpcs: calls,
             bytes_out: logs * entry
+                + kept * 2 * image
                 + copies * image
                 + settled * 16
                 + shown * 8
@@ -868,8 +871,8 @@ fn keys_and_values_of_odd_sizes(protocol: Protocol) {
 
 fn with_sizes<K: Key, const N: usize>(cluster: &Cluster, key: fn(u64) -> K) {
     const ROWS: u64 = 20;
-    // A time takes 8 bytes of the line.
-    let room = if cluster.protocol().has_snapshots() { 32 } else { 40 };
+    // A time and the place of the former image take 16 bytes of the line.
+    let room = if cluster.protocol().has_snapshots() { 24 } else { 40 };
     let schemes = [None, Some(ReadScheme::SingleLine), Some(ReadScheme::Checksum), Some(ReadScheme::LineVersions)];
     for read_scheme in schemes.into_iter().filter(|scheme| has(cluster, *scheme)) {
         let name = &format!("{} {N} {read_scheme:?}", K::BYTES);
@@ -921,7 +924,7 @@ fn threads<T: Send>(cluster: &Cluster, body: impl Fn(u64, &mut remora::Worker) -
 fn records_of_threads_are_never_torn(protocol: Protocol) {
     let cluster = embedded(protocol, 2);
     if protocol.has_snapshots() {
-        never_torn::<3>(&cluster, ReadScheme::SingleLine);
+        never_torn::<2>(&cluster, ReadScheme::SingleLine);
     } else {
         never_torn::<4>(&cluster, ReadScheme::SingleLine);
     }

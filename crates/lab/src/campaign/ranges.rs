@@ -23,6 +23,7 @@ use remora::{Cluster, Design, Error, OpenError, Ordered, OrderedOptions, Session
 use remora_workload::Prng;
 
 use super::cancel::perhaps_twice;
+use super::past::Past;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A key of 64 bytes, so that few fit into a node.
@@ -66,6 +67,9 @@ pub(crate) struct Ranges {
     wrong: Cell<u64>,
     /// Whether operations are dropped from time to time, and repeated.
     cancels: bool,
+    /// Whether transactions can read snapshots.
+    snapshots: bool,
+    past: Past,
 }
 
 /// An operation on a key, or on a range.
@@ -137,7 +141,8 @@ impl Ranges {
         };
         let handles = [Handle { short, long, swapped: of_swaps }, other, by_call, forgetful];
         let (next, wrong, swaps) = (Cell::new(1), Cell::new(0), RefCell::default());
-        Ok(Ranges { handles, keys, next, swaps, wrong, cancels })
+        let (snapshots, past) = (cluster.protocol().has_snapshots(), Past::default());
+        Ok(Ranges { handles, keys, next, swaps, wrong, cancels, snapshots, past })
     }
 
     /// Counts the transactions that have committed and have seen an impossible state.
@@ -165,7 +170,39 @@ impl Ranges {
         // For some time the number of keys grows, and then it shrinks.
         let grows = (session.lane().now() / 300_000).is_multiple_of(2);
         let plan: Vec<Action> = (0..=random.below(4)).map(|_| Action::draw(self.keys, grows, random)).collect();
-        self.execute(session, handle, &plan).await
+        let only_reads = plan.iter().all(|action| matches!(action, Action::Get(_) | Action::Scan { .. }));
+        match if only_reads && self.snapshots { random.below(3) } else { 0 } {
+            0 => self.execute(session, handle, &plan).await,
+            1 => self.look(session, handle, &plan).await,
+            _ => {
+                // A transaction for each: what the two tables have must agree at each time.
+                for action in &plan {
+                    let mut agrees = true;
+                    let look = async |tx: &mut Transaction<'_, '_>| {
+                        agrees = act(handle, tx, *action, 0, false).await?;
+                        Ok(())
+                    };
+                    let options = TransactionOptions::default().attempts(super::case::ATTEMPTS);
+                    self.past.read(session, random, options, look).await?;
+                    self.wrong.set(self.wrong.get() + u64::from(!agrees));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads in a fresh snapshot.
+    async fn look(&self, session: &mut Session, handle: &Handle, plan: &[Action]) -> Result<(), Error> {
+        let options = TransactionOptions::default().attempts(super::case::ATTEMPTS).snapshot(true);
+        let run = session.transact_with(options, async |tx| {
+            let mut agrees = true;
+            for action in plan {
+                agrees &= act(handle, tx, *action, 0, self.cancels).await?;
+            }
+            Ok(agrees)
+        });
+        self.wrong.set(self.wrong.get() + u64::from(!run.await?));
+        Ok(())
     }
 
     /// Reads everything, through handles that remember much and handles that remember little.

@@ -16,6 +16,7 @@ use remora::{Cluster, Error, OpenError, Session, Table, TableOptions, Transactio
 use remora_workload::Prng;
 
 use super::cancel::perhaps_twice;
+use super::past::Past;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const LARGE: usize = 200;
@@ -46,6 +47,7 @@ pub(crate) struct Registers {
     cancels: bool,
     /// Whether transactions can read snapshots.
     snapshots: bool,
+    past: Past,
     recent: RefCell<VecDeque<At>>,
 }
 
@@ -90,6 +92,7 @@ impl Registers {
             torn: Cell::new(0),
             cancels,
             snapshots: cluster.protocol().has_snapshots(),
+            past: Past::default(),
             recent: RefCell::default(),
         })
     }
@@ -179,8 +182,14 @@ impl Registers {
     /// in between.
     async fn look(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let records = if random.below(2) == 0 { 1 } else { 2 + random.below(7) };
-        if self.snapshots && random.below(2) == 0 {
-            return self.look_at_snapshot(session, random, records).await;
+        match if self.snapshots { random.below(3) } else { 0 } {
+            0 => {}
+            1 => return self.look_at_snapshot(session, random, records).await,
+            _ => {
+                let (mut other, records) = (Prng::new(random.next_u64()), records);
+                let body = async |tx: &mut Transaction<'_, '_>| self.read_recent(tx, &mut other, records).await;
+                return self.past.read(session, random, options(), body).await;
+            }
         }
         session.transact_with(options(), async |tx| self.read_recent(tx, random, records).await).await
     }

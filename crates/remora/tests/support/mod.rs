@@ -145,7 +145,14 @@ fn files(bytes: usize) -> ShmFiles {
 /// A worker that plays `clients` clients, one coroutine each.
 pub fn worker(cluster: &Cluster, clients: usize, seed: u64) -> Worker {
     cluster
-        .worker(WorkerOptions::default().coroutines(clients).clients(clients).seed(seed).yield_after_rounds(true))
+        .worker(
+            WorkerOptions::default()
+                .coroutines(clients)
+                .clients(clients)
+                .archive(16 << 10)
+                .seed(seed)
+                .yield_after_rounds(true),
+        )
         .unwrap()
 }
 
