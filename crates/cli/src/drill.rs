@@ -25,6 +25,7 @@ use remora_workload::{Prng, Setting};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::options::has_snapshots;
 use crate::output::{self, OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
 use crate::signals::stop_on_signals;
@@ -96,6 +97,11 @@ pub(crate) struct DrillOptions {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ford_without: Vec<String>,
+    /// Read balances in snapshots: half of them fresh, and half at most 10 ms old. The protocol must
+    /// have them, as remora has.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    snapshots: bool,
     /// Number of customers. 4 % of them are in 90 % of the transactions.
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(Customers::ACCOUNTS_MIN..=10_000_000))]
@@ -196,6 +202,9 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
             what += &format!(" --ford-without {}", options.ford_without.join(","));
         }
         return Err(Failure::new(what, "promises nothing that could be checked"));
+    }
+    if options.snapshots {
+        has_snapshots(value::protocol_without(&options.protocol, &options.ford_without))?;
     }
     if options.kill == Victims::Nodes && options.fabric == "shm" {
         return Err(Failure::new("--kill nodes", "needs --fabric tcp or verbs: memory in files outlives its process"));

@@ -238,6 +238,11 @@ impl RunArgs {
         value::protocol_without(&self.protocol, &self.ford_without)
     }
 
+    /// Returns an error if `--snapshots` is asked for, and the protocol has none.
+    pub(crate) fn has_snapshots(&self, wanted: bool) -> Result<(), Failure> {
+        if wanted { has_snapshots(self.protocol()) } else { Ok(()) }
+    }
+
     /// Returns the cluster with the leases that the options ask for.
     pub(crate) fn leased(&self, cluster: Cluster) -> Result<Cluster, Failure> {
         let Some(lease) = self.lease_ms else { return Ok(cluster) };
@@ -403,4 +408,14 @@ impl SimArgs {
     pub(crate) fn machines(&self) -> u64 {
         self.compute_nodes.unwrap_or(1)
     }
+}
+
+/// Returns an error, about `--snapshots`, if a protocol has none.
+pub(crate) fn has_snapshots(protocol: Protocol) -> Result<(), Failure> {
+    if protocol.has_snapshots() {
+        return Ok(());
+    }
+    let with: Vec<&str> = Protocol::ALL.into_iter().filter(|one| one.has_snapshots()).map(Protocol::name).collect();
+    let why = format!("--protocol {protocol} has no snapshots: use --protocol {}", with.join(" or "));
+    Err(Failure::new("--snapshots", why))
 }

@@ -37,10 +37,15 @@ pub(crate) struct SmallBankOptions {
     /// for all.
     #[arg(long)]
     ledger: bool,
+    /// Read snapshots in Balance: half of them fresh, and half at most 10 ms old. The protocol must
+    /// have them, as remora has.
+    #[arg(long)]
+    snapshots: bool,
 }
 
 pub(crate) fn smallbank(options: &SmallBankOptions) -> Result<Verdict, Failure> {
     let run = options.run.settled()?;
+    run.has_snapshots(options.snapshots)?;
     let accounts = options.accounts.unwrap_or(run.threads() * Customers::ACCOUNTS_PER_THREAD);
     let needed = if options.ledger { SmallBank::node_bytes_with_ledger } else { SmallBank::node_bytes };
     let needed = needed(accounts, &run.setting());
@@ -63,12 +68,14 @@ pub(crate) fn smallbank(options: &SmallBankOptions) -> Result<Verdict, Failure> 
         return Err(Failure::new("--ledger", why));
     }
     let (fraction, probability) = hot((found.hot_fraction(), found.hot_probability()));
-    let opened = opened.map(|bank| bank.with_customers(Customers::new(found.accounts(), fraction, probability)));
+    let customers = Customers::new(found.accounts(), fraction, probability);
+    let opened = opened.map(|bank| bank.with_customers(customers).with_snapshots(options.snapshots));
     let config = SmallBankOptions {
         accounts: Some(found.accounts()),
         hot_fraction: Some(fraction),
         hot_probability: Some(probability),
         ledger,
+        snapshots: options.snapshots,
         run: bench.run.clone(),
     };
     bench.run(&opened, &config)

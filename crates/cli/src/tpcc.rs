@@ -58,6 +58,7 @@ enum Mix {
 
 pub(crate) fn tpcc(options: &TpccOptions) -> Result<Verdict, Failure> {
     let (mut bench, size) = prepare(options, Mix::Standard)?;
+    bench.run.has_snapshots(options.snapshots)?;
     let mut opened = bench.open(|cluster| size.load(cluster))?;
     let only = options.only.as_deref().and_then(Kind::named);
     opened.workload =

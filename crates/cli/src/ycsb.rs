@@ -101,6 +101,7 @@ fn value_size(text: &str) -> Result<u64, String> {
 
 pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
     let run = options.run.settled()?;
+    run.has_snapshots(options.snapshots)?;
     let mix = options.mix()?;
     let records = options.records.unwrap_or(Ycsb::RECORDS);
     let value_bytes = options.value_size.map_or(VALUE_BYTES[2], |bytes| bytes as usize);

@@ -39,10 +39,14 @@ fn drill_at(rate: u64, name: &str, options: &str) -> Value {
 }
 
 fn two_are_killed(fabric: &str, protocol: &str) {
+    two_are_killed_with(fabric, protocol, "");
+}
+
+fn two_are_killed_with(fabric: &str, protocol: &str, more: &str) {
     let name = format!("drill-{fabric}-{protocol}");
     let [csv, svg] = ["csv", "svg"].map(|kind| scratch(&format!("{name}.{kind}")));
     let options = format!(
-        "--fabric {fabric} --protocol {protocol} --every 1.5 --seconds 3 --csv {} --svg {}",
+        "--fabric {fabric} --protocol {protocol} {more} --every 1.5 --seconds 3 --csv {} --svg {}",
         csv.display(),
         svg.display()
     );
@@ -91,13 +95,23 @@ fn two_are_killed_shm_ford() {
     two_are_killed("shm", "ford");
 }
 
+/// Clients read snapshots, half of them of a past time, while others die.
+#[test]
+fn two_are_killed_tcp_remora() {
+    two_are_killed_with("tcp", "remora", "--snapshots");
+}
+
 /// Two memory nodes are killed, the first of which has primaries. Each comes back empty, and gets
 /// copies.
 fn nodes_are_killed(protocol: &str) {
+    nodes_are_killed_with(protocol, "");
+}
+
+fn nodes_are_killed_with(protocol: &str, more: &str) {
     let name = format!("drill-nodes-{protocol}");
     let csv = scratch(&format!("{name}.csv"));
     let options = format!(
-        "--protocol {protocol} --kill nodes --memory-nodes 4 --spares 1 --every 5 --seconds 10 --lease-ms 500 --csv {}",
+        "--protocol {protocol} {more} --kill nodes --memory-nodes 4 --spares 1 --every 5 --seconds 10 --lease-ms 500 --csv {}",
         csv.display()
     );
     // The rate is one that a busy machine can do, so transactions that are missing are missing
@@ -121,6 +135,13 @@ fn nodes_are_killed_drtm_r() {
 #[ignore = "long: a part of .ci/long"]
 fn nodes_are_killed_ford() {
     nodes_are_killed("ford");
+}
+
+/// A snapshot that was opened before a node was lost is over, and another one is opened.
+#[test]
+#[ignore = "long: a part of .ci/long"]
+fn nodes_are_killed_remora() {
+    nodes_are_killed_with("remora", "--snapshots");
 }
 
 /// Many clients die while they connect, or while they recover another one, and none of their slots
@@ -176,6 +197,7 @@ fn drills_that_make_no_sense_are_refused() {
         ("--protocol ford --ford-without corrections", &["--ford-without corrections"]),
         ("--csv /nonexistent/drill.csv", &["--csv /nonexistent/drill.csv"]),
         ("--every 0", &["--every"]),
+        ("--protocol ford --snapshots", &["--snapshots", "remora"]),
     ] {
         let ended = remora("drill-refused", &words(&format!("drill {options}")));
         assert_eq!(ended.code, Some(2), "{options}: {}", ended.errors);

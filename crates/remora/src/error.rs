@@ -272,6 +272,9 @@ pub enum Misuse {
     /// The closure of a snapshot changes a record.
     #[error("a record is changed in a snapshot, which only reads: use a transaction")]
     ReadOnly,
+    /// A snapshot of another cluster is read.
+    #[error("a snapshot is read in another cluster than the one that it was opened in")]
+    SnapshotOfOtherCluster,
     /// The cluster's protocol has no snapshots.
     #[error("the cluster's protocol has no snapshots: use a transaction, or make the cluster with protocol `remora`")]
     NoSnapshots,

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use remora_fabric::Nanos;
-use remora_txn::{Limit, PastTime};
+use remora_txn::{Limit, PastTime, Stop};
 
-use crate::error::Error;
+use crate::error::{Error, Misuse};
+use crate::table::ClusterNumber;
 use crate::transaction::Transaction;
 use crate::worker::{Session, TransactionOptions};
 
@@ -47,9 +48,9 @@ pub enum Freshness {
 /// node is lost, joins or leaves, it fails with [`Limit::SnapshotOver`]. Then open another one.
 ///
 /// ```
-/// # use remora::{Cluster, ClusterOptions, OrderedOptions, protocol::Protocol};
+/// # use remora::{Cluster, OrderedOptions, protocol::Protocol};
 /// # use std::ops::Bound;
-/// # let cluster = Cluster::embedded_with(ClusterOptions::default().protocol(Protocol::REMORA)).open()?;
+/// # let cluster = Cluster::embedded().protocol(Protocol::REMORA).open()?;
 /// # let options = OrderedOptions::for_rows(1000);
 /// # let stock = cluster.load_ordered::<u64, u64>("stock", options, (0..1000).map(|item| (item, 2)))?;
 /// # let mut worker = cluster.worker(Default::default())?;
@@ -72,11 +73,24 @@ pub enum Freshness {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Snapshot {
     past: PastTime,
+    cluster: ClusterNumber,
+    /// The generation of the catalog that the session followed when it opened the snapshot.
+    generation: u64,
 }
 
 impl Snapshot {
     pub(crate) fn past(self) -> PastTime {
         self.past
+    }
+
+    /// Returns why a session cannot read the snapshot. `forgotten` is the generation of the catalog
+    /// by which the session has last forgotten a table, or replaced one by the table that it has
+    /// grown into. What was in these tables before is gone.
+    pub(crate) fn refused(self, cluster: ClusterNumber, forgotten: u64) -> Option<Error> {
+        if self.cluster != cluster {
+            return Some(Misuse::SnapshotOfOtherCluster.into());
+        }
+        (forgotten > self.generation).then(|| Stop::from(Limit::SnapshotOver).into())
     }
 }
 
@@ -99,17 +113,28 @@ impl Session {
     pub async fn read<T>(
         &mut self,
         freshness: Freshness,
+        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.read_with(freshness, TransactionOptions::default(), body).await
+    }
+
+    /// Runs a closure as [`Session::read`] does, with options for how often and for how long it is
+    /// tried.
+    pub async fn read_with<T>(
+        &mut self,
+        freshness: Freshness,
+        options: TransactionOptions,
         mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let age = match freshness {
-            Freshness::Strict => return self.transact_with(TransactionOptions::default().only_reads(true), body).await,
-            Freshness::Fresh => return self.snapshot(body).await,
+            Freshness::Strict => return self.transact_with(options.only_reads(true), body).await,
+            Freshness::Fresh => return self.transact_with(options.snapshot(true), body).await,
             Freshness::Stale(age) => age,
         };
         let mut again = 0;
         loop {
             let snapshot = self.opened_within(age).await?;
-            match self.snapshot_at(snapshot, &mut body).await {
+            match self.transact_with(options.at(snapshot), &mut body).await {
                 Err(Error::Limit(reason))
                     if matches!(reason.cause, Limit::SnapshotTooOld | Limit::SnapshotOver) && again < OPENED_AGAIN =>
                 {
@@ -128,8 +153,9 @@ impl Session {
     /// Takes one round trip, and more if the clocks of the memory nodes differ. Fails as
     /// [`Session::snapshot`] does.
     pub async fn open_snapshot(&mut self) -> Result<Snapshot, Error> {
+        let (generation, cluster) = (self.followed(), self.cluster_number());
         let past = self.snapshot(async |tx| tx.open_snapshot().await).await?;
-        let snapshot = Snapshot { past };
+        let snapshot = Snapshot { past, cluster, generation };
         self.last_opened = Some(LastOpened { snapshot, opened: self.now() });
         Ok(snapshot)
     }

@@ -284,6 +284,16 @@ impl<'t, 's> Transaction<'t, 's> {
         }
     }
 
+    /// Raises all clocks, because a table has grown.
+    pub(crate) async fn outdate_snapshots(&mut self) -> Result<(), Error> {
+        Ok(pin!(self.tx.outdate_snapshots()).await?)
+    }
+
+    /// Returns whether the transaction reads records as they were at a past time.
+    pub(crate) fn reads_past(&self) -> bool {
+        self.tx.reads_past()
+    }
+
     /// Returns a time at which all records can be read from now on.
     pub(crate) async fn open_snapshot(&mut self) -> Result<PastTime, Error> {
         Ok(pin!(self.tx.open_snapshot()).await?)

@@ -35,6 +35,11 @@ impl Usage {
         self.generation.get() < generation
     }
 
+    /// Returns the generation of the catalog by which the session has last forgotten a table.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
     /// Notes that the session has forgotten the tables that were dropped by this generation.
     pub(crate) fn catch_up(&self, generation: u64) {
         self.generation.set(self.generation.get().max(generation));

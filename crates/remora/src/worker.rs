@@ -22,7 +22,7 @@ use crate::cluster::{Cluster, Growing, LEASE};
 use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
 use crate::snapshot::{LastOpened, Snapshot};
-use crate::table::Table;
+use crate::table::{ClusterNumber, Table};
 use crate::transaction::{Begun, Transaction};
 use crate::usage::{InUse, Usage};
 use remora_fabric::setters;
@@ -584,6 +584,10 @@ impl Session {
                     let is_behind = usage.is_behind(cluster.forgotten()) || !life.is_awake();
                     let caught_up =
                         if is_behind { pin!(catch_up(&mut tx, cluster, usage, life)).await } else { Ok(()) };
+                    let generation = usage.generation();
+                    if let Some(error) = options.at.and_then(|at| at.refused(cluster.number(), generation)) {
+                        return Err(error);
+                    }
                     let decision = match caught_up {
                         Ok(()) => {
                             let mut refused = None;
@@ -640,6 +644,15 @@ impl Session {
     /// Returns the time of the session's clock, in nanoseconds.
     pub(crate) fn now(&self) -> Nanos {
         self.inner.lane().now()
+    }
+
+    /// Returns the generation of the catalog that the session's process follows.
+    pub(crate) fn followed(&self) -> u64 {
+        self.client.cluster().followed()
+    }
+
+    pub(crate) fn cluster_number(&self) -> ClusterNumber {
+        self.client.cluster().number()
     }
 
     /// Returns whether a snapshot has everything that the session has committed, or has read.

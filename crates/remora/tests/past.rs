@@ -518,3 +518,104 @@ fn a_snapshot_of_hot_records_ends() {
         assert!(most <= 10, "seed {seed}: {most} attempts");
     }
 }
+
+/// What was in a table before it grew is gone.
+#[test]
+fn a_snapshot_is_over_when_a_table_has_grown() {
+    let cluster = Cluster::embedded().nodes(3).replicas(2).node_bytes(64 << 20).protocol(Protocol::REMORA);
+    let cluster = cluster.open().unwrap();
+    let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([100u64]));
+    let [mut reader, mut writer] = [(); 2].map(|()| cluster.worker(WorkerOptions::default()).unwrap());
+    let snapshot = open(&mut reader);
+    write(&mut writer, &rows, 1, 7);
+    let removed = writer.block_on(async |session| session.transact(async |tx| rows.remove(tx, 2).await).await);
+    assert_eq!(removed.unwrap(), Some(Words([100])));
+    assert!(writer.drain().unwrap());
+    assert_eq!(read(&mut reader, snapshot, &rows, 2).unwrap(), Some(100));
+    cluster.grow_table("rows", 1_000).unwrap();
+    for key in [1, 2, 3] {
+        is_limit(read(&mut reader, snapshot, &rows, key), Limit::SnapshotOver);
+    }
+    let next = open(&mut reader);
+    write(&mut writer, &rows, 1, 8);
+    let found = [1, 2, 3].map(|key| read(&mut reader, next, &rows, key).unwrap());
+    assert_eq!(found, [Some(7), None, Some(100)]);
+}
+
+#[test]
+fn a_snapshot_is_of_one_cluster() {
+    let (_one, _, [mut reader, _]) = read_and_written(1, 4096);
+    let (_other, rows, [mut stranger, _]) = read_and_written(1, 4096);
+    let snapshot = open(&mut reader);
+    let refused = read(&mut stranger, snapshot, &rows, 1);
+    assert!(matches!(refused, Err(Error::Misuse(Misuse::SnapshotOfOtherCluster))), "{refused:?}");
+}
+
+/// A session's stale reads have what its snapshots had.
+#[test]
+fn a_stale_read_sees_what_a_snapshot_has_seen() {
+    let (_cluster, rows, [mut one, mut other]) = read_and_written(1, 4096);
+    let get = |worker: &mut Worker, freshness| {
+        let get = async |session: &mut Session| session.read(freshness, async |tx| rows.get(tx, 1).await).await;
+        worker.block_on(get).unwrap().map(|row| row.0[0])
+    };
+    let stale = Freshness::Stale(Duration::from_secs(3600));
+    assert_eq!(get(&mut one, stale), Some(100));
+    write(&mut other, &rows, 1, 1);
+    assert_eq!([Freshness::Fresh, stale].map(|freshness| get(&mut one, freshness)), [Some(1); 2]);
+    write(&mut other, &rows, 1, 2);
+    let newer = open(&mut other);
+    assert_eq!(read(&mut one, newer, &rows, 1).unwrap(), Some(2));
+    assert_eq!(get(&mut one, stale), Some(2));
+}
+
+/// The time of a record is far above all clocks. A session that has read it opens no snapshot that
+/// misses it, and neither does another one once the release of the last change has arrived.
+#[test]
+fn a_snapshot_is_above_times_that_are_above_the_clocks() {
+    let cluster = support::embedded(Protocol::REMORA, 1);
+    let [here, there] = apart(&cluster);
+    let [mut reader, mut other, mut writer] = [(); 3].map(|()| cluster.worker(WorkerOptions::default()).unwrap());
+    for change in 0..1_000 {
+        write(&mut writer, &here, 0, change);
+    }
+    let both = async |session: &mut Session| {
+        let both = session.transact(async |tx| {
+            here.update(tx, 0, Words([1])).await?;
+            there.update(tx, 0, Words([1])).await
+        });
+        both.await
+    };
+    writer.block_on(both).unwrap();
+    for change in 0..500 {
+        write(&mut writer, &there, 0, change);
+    }
+    let seen = reader.block_on(async |session| session.transact(async |tx| there.get(tx, 0).await).await).unwrap();
+    assert_eq!(seen, Some(Words([499])));
+    for worker in [&mut reader, &mut other] {
+        let snapshot = open(worker);
+        assert_eq!(read(worker, snapshot, &there, 0).unwrap(), Some(499));
+    }
+}
+
+/// A session whose changes commit together with those of others sees them in its stale reads.
+#[test]
+fn a_stale_read_sees_what_was_committed_together() {
+    let (cluster, rows, _) = read_and_written(1, 256 << 10);
+    let mut worker = cluster.worker(WorkerOptions::default().coroutines(8)).unwrap();
+    worker.run(async |_, session| {
+        for _ in 0..200 {
+            let added = session
+                .transact(async |tx| {
+                    let mut row = rows.get_mut(tx, 1).await?;
+                    row.0[0] += 1;
+                    Ok(row.0[0])
+                })
+                .await
+                .unwrap();
+            let stale = Freshness::Stale(Duration::from_secs(3600));
+            let seen = session.read(stale, async |tx| rows.get(tx, 1).await).await.unwrap().unwrap().0[0];
+            assert!(seen >= added, "{seen} {added}");
+        }
+    });
+}

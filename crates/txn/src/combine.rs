@@ -125,6 +125,8 @@ pub(crate) struct Batch {
     pub(crate) known: Vec<(TableId, u64)>,
     /// Keys and values.
     pub(crate) words: Vec<u64>,
+    /// In timed tables: the time of the leader's commit, or 0 if it is not known.
+    pub(crate) time: u64,
     /// What has become of the leader's commit, once it is known.
     outcome: Option<LeaderOutcome>,
     /// Members that wait for the outcome.

@@ -69,7 +69,8 @@
 //!    undo entry, and stays.
 //! 8. **No claim outlives its epoch.** An epoch ends all clients, and everything of the old one has
 //!    landed or is decided before the next one begins. So the clock of a new replica, or of a
-//!    primary that was a backup, may be behind the claims and raises of an earlier epoch.
+//!    primary that was a backup, may be behind the claims and raises of an earlier epoch. Who opens
+//!    a snapshot raises all clocks above the times of earlier epochs ([`EPOCH_BITS`]).
 //! 9. **A writer whose time is early has locks at every replica of what it writes**, from before
 //!    its last draw there until the record is visible there. The lock word says that its holder's
 //!    time is early ([`TransactionId::fixes_time_early`]). Readers of snapshots wait at such a
@@ -131,6 +132,8 @@ pub(crate) struct Clocks {
     /// The largest time of all commits of this session, and of all that its transactions have read
     /// and validated.
     own: u64,
+    /// Whether this session has committed something whose time it does not know.
+    misses_own: bool,
     /// How many times in a row a snapshot was earlier than a record that it read.
     behind: u32,
     /// Whether the next claims must not be below `from`.
@@ -144,6 +147,39 @@ pub(crate) struct Clocks {
 
 /// The largest number of snapshots that ask for clocks before one is tried with what is known.
 const ASKS_MAX: u32 = 64;
+
+/// How far the time of a commit may be above the clocks of the nodes that it writes, when its
+/// release has arrived. If it is further, the release raises the clock there, unless the clock runs
+/// on meanwhile. A snapshot is opened at a time that is above all clocks by as much.
+pub(crate) const LAG_MAX: u64 = 64;
+
+/// How far all clocks are raised when a table has grown. So snapshots that are opened later are
+/// later than all that has happened in the smaller table, which is gone.
+const GROWN: u64 = 1 << 32;
+
+/// Snapshots that are opened in epoch `e` have times from `e << EPOCH_BITS` on. So they are later
+/// than all commits of earlier epochs, as long as no epoch has more commits than fit.
+const EPOCH_BITS: u32 = 46;
+
+/// Why all clocks are raised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Raise {
+    /// A snapshot is opened. If clocks that are far behind run on all the time, it gets a time that
+    /// all of them have reached already.
+    Opened,
+    /// A table has grown.
+    Grown,
+}
+
+impl Raise {
+    /// Returns how far above all clocks the time is to which they are raised.
+    pub(crate) fn ahead(self) -> u64 {
+        match self {
+            Raise::Opened => LAG_MAX,
+            Raise::Grown => GROWN,
+        }
+    }
+}
 
 /// A lock at a backup that a round has asked for.
 #[derive(Clone, Copy, Debug)]
@@ -307,8 +343,35 @@ impl Clocks {
     }
 
     /// Returns the largest value that any of these nodes' clocks is known to have had.
-    pub(crate) fn latest_known(&mut self, nodes: NodeSet) -> u64 {
+    fn latest_known(&mut self, nodes: NodeSet) -> u64 {
         nodes.iter().map(|node| *self.known(node)).max().unwrap_or(0)
+    }
+
+    /// Returns the time that is above what all clocks are known to have had, and not below anything
+    /// that the session has seen, nor any commit of an earlier epoch.
+    pub(crate) fn time_above(&mut self, nodes: NodeSet, epoch: u64, why: Raise) -> u64 {
+        self.latest_known(nodes).saturating_add(why.ahead()).max(self.least(epoch))
+    }
+
+    /// Returns the time that all clocks are known to have reached, if it is not below anything that
+    /// the session has seen, nor any commit of an earlier epoch.
+    pub(crate) fn time_reached(&mut self, nodes: NodeSet, epoch: u64) -> Option<u64> {
+        let reached = nodes.iter().map(|node| *self.known(node)).min().unwrap_or(0);
+        Some(reached).filter(|reached| *reached >= self.least(epoch))
+    }
+
+    fn least(&self, epoch: u64) -> u64 {
+        self.own.max(epoch << EPOCH_BITS)
+    }
+
+    /// Returns whether a clock is known to have run beyond a time.
+    pub(crate) fn have_passed(&mut self, nodes: NodeSet, time: u64) -> bool {
+        self.latest_known(nodes) > time
+    }
+
+    /// Notes that this session has committed something whose time it does not know.
+    pub(crate) fn misses_own(&mut self) {
+        self.misses_own = true;
     }
 
     /// Notes that the clocks of these nodes have reached a time.
@@ -325,10 +388,10 @@ impl Clocks {
         self.own = self.own.max(time);
     }
 
-    /// Returns the largest time of all commits of this session, and of all that its transactions
-    /// have read and validated.
-    pub(crate) fn own(&self) -> u64 {
-        self.own
+    /// Returns whether the session has committed nothing later than this time, and has read nothing
+    /// later.
+    pub(crate) fn has_seen_nothing_later(&self, time: u64) -> bool {
+        time >= self.own && !self.misses_own
     }
 
     /// Returns the time from which on claims are to be, once a snapshot was too early.
@@ -377,7 +440,7 @@ impl Clocks {
             return;
         }
         self.behind = (self.behind + 1).min(20);
-        self.from = latest + (1 << self.behind);
+        self.from = self.from.max(latest + (1 << self.behind));
     }
 
     /// The smallest claim, if there is any.
@@ -388,6 +451,11 @@ impl Clocks {
 }
 
 impl Draw {
+    /// Returns the value of the clock behind the draw.
+    pub(crate) fn value(&self) -> u64 {
+        self.at
+    }
+
     /// How much the node's clock is behind a commit's time at most.
     pub(crate) fn lacks(&self, time: u64) -> u64 {
         time.saturating_sub(self.at)

@@ -301,7 +301,8 @@ impl Session {
     /// this session, nor than anything that its transactions have read.
     #[must_use]
     pub fn has_seen_nothing_later(&self, past: PastTime) -> bool {
-        past.epoch == self.state.epoch && past.time >= self.state.clocks.own()
+        let is_known = past.epoch == self.state.epoch && !self.is_in_doubt();
+        is_known && self.state.clocks.has_seen_nothing_later(past.time)
     }
 
     /// Returns how often and for how long [`Session::transact`] has tried the last transaction that

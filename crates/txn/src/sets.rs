@@ -1262,6 +1262,16 @@ impl Sets {
         }
     }
 
+    /// Returns the number of the item to which the transaction moves a record, if it does.
+    pub(crate) fn moved_to(&self, at: usize) -> Option<usize> {
+        self.items[at].moved_to.checked_sub(1).map(|to| to as usize)
+    }
+
+    /// Returns whether the transaction moves another item's record to this one.
+    pub(crate) fn has_moved_here(&self, at: usize) -> bool {
+        self.twins > 0 && self.items.iter().any(|item| item.moved_to == at as u32 + 1)
+    }
+
     /// Says in an item's image where the image lies that it replaces.
     pub(crate) fn set_former(&mut self, at: usize, former: Former) {
         let Sets { tables, items, images, .. } = self;

@@ -154,8 +154,10 @@ pub(crate) struct State {
     pub(crate) clocks: Clocks,
     /// The archives of this client, and those of others that the session has found.
     pub(crate) archives: Archives,
-    /// Records that earlier attempts of the transaction have read, if it reads a fresh snapshot.
+    /// Records that earlier attempts of the transaction have read, if it reads a fresh snapshot, in
+    /// ascending order, and the largest time that they have found.
     pub(crate) seen: Vec<Pointer>,
+    pub(crate) seen_time: u64,
     /// The locks at backups that a round has asked for, of a transaction that fixes its time early.
     pub(crate) backup_locks: Vec<BackupLock>,
     /// Records at which the next attempt waits for its turn.
@@ -225,6 +227,7 @@ impl State {
             clocks: Clocks::default(),
             archives: Archives::new(client, config.archive_place),
             seen: Vec::new(),
+            seen_time: 0,
             backup_locks: Vec::new(),
             contested: Vec::with_capacity(MEMBER_RECORDS_MAX),
             reads_first: None,

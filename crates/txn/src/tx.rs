@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 use crate::combine::{Batch, LeaderOutcome, SharedBatch};
 use crate::error::{Abort, Limit, Misuse, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
-use crate::landing::{PastTime, Snapshot};
+use crate::landing::{PastTime, Raise, Snapshot};
 use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS, SNAPSHOT_READS};
 use crate::protocol::spec::Primitive;
 use crate::recovery::{self, Verdict, free_in, undo_in};
@@ -152,6 +152,10 @@ pub(crate) struct Waiting {
     since: Option<Nanos>,
 }
 
+/// How often clocks that run on are raised again before a snapshot is opened at a time that they
+/// have reached.
+const RAISED_AGAIN: u32 = 4;
+
 impl<'s> Tx<'s> {
     pub(crate) fn begin(lane: &'s Lane, state: &'s mut State, mut attempt: Attempt) -> Result<Tx<'s>, Stop> {
         if attempt.snapshot.is_some() {
@@ -162,6 +166,7 @@ impl<'s> Tx<'s> {
         }
         if attempt.number <= 1 {
             state.seen.clear();
+            state.seen_time = 0;
         }
         let (trusts_known, snapshot) = match attempt.snapshot {
             None => (false, None),
@@ -170,7 +175,9 @@ impl<'s> Tx<'s> {
                 let may_trust = !attempt.is_alone && state.protocol.trusts_known_clocks();
                 (may_trust && state.clocks.trusts_known(), None)
             }
-            Some(Snapshot::At(past)) if past.epoch != state.epoch => return Err(Limit::SnapshotOver.into()),
+            Some(Snapshot::At(past)) if past.epoch < state.epoch => return Err(Limit::SnapshotOver.into()),
+            // The session has not heard of that epoch yet.
+            Some(Snapshot::At(past)) if past.epoch > state.epoch => return Err(Stop::Fenced),
             Some(Snapshot::At(past)) => {
                 // Who has opened the snapshot has raised all clocks to its time.
                 state.clocks.have_reached(state.nodes, past.time);
@@ -352,38 +359,57 @@ impl<'s> Tx<'s> {
         })
     }
 
-    /// Returns a time that no later commit has: from now on, records can be read as they are at
-    /// that time ([`Snapshot::At`]). It is not earlier than any commit of this session, nor than
-    /// anything that the session's transactions have read.
+    /// Returns a time at which all records can be read from now on ([`Snapshot::At`]): no commit
+    /// that lands later has a time that is not above it. It is not earlier than any commit of this
+    /// session, nor than anything that the session's transactions have read.
     ///
     /// The transaction must read a fresh snapshot, and have fetched nothing. It takes one round
-    /// trip, and more if the nodes' clocks differ.
+    /// trip if the clocks are as this session knows them, and otherwise two or more.
     #[inline(never)]
     pub fn open_snapshot(&mut self) -> Outlined<impl Future<Output = Result<PastTime, Stop>>> {
         outline(async move {
-            if self.attempt.snapshot != Some(Snapshot::Fresh) || !self.state.sets.items.is_empty() {
-                return Err(Misuse::NoSnapshots.into());
-            }
-            let nodes = self.state.nodes;
-            let mut time = 0;
-            for _ in 0..SNAPSHOT_READS {
-                let from = time.max(self.state.clocks.from);
-                let mut round = self.lane.round();
-                nodes.iter().for_each(|node| self.state.clocks.claim(&mut round, node, from, false));
-                let done = self.lane.execute(round).await?;
-                self.state.clocks.claimed(&done);
-                drop(done);
-                if time == 0 {
-                    time = self.state.clocks.latest_known(nodes).max(from);
-                }
-                self.state.clocks.drop_below(time);
-                let is_reached = self.state.clocks.claims() == usize::from(nodes.count());
-                if is_reached || mutant!(PastUnraised) {
-                    return Ok(PastTime { time, epoch: self.state.epoch });
-                }
-            }
-            Err(Abort::Later.into())
+            let time = self.raise_clocks(Raise::Opened).await?;
+            Ok(PastTime { time, epoch: self.state.epoch })
         })
+    }
+
+    /// Raises all clocks far above what they have had, because a table has grown.
+    ///
+    /// The transaction must read a fresh snapshot, and have fetched nothing.
+    #[inline(never)]
+    pub fn outdate_snapshots(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
+        outline(async move { self.raise_clocks(Raise::Grown).await.map(drop) })
+    }
+
+    /// Raises the clocks of all nodes to one time, and returns it.
+    async fn raise_clocks(&mut self, why: Raise) -> Result<u64, Stop> {
+        if self.attempt.snapshot != Some(Snapshot::Fresh) || !self.state.sets.items.is_empty() {
+            return Err(Misuse::NoSnapshots.into());
+        }
+        let (nodes, epoch) = (self.state.nodes, self.state.epoch);
+        let mut time = self.state.clocks.time_above(nodes, epoch, why);
+        for turn in 0..SNAPSHOT_READS {
+            let mut round = self.lane.round();
+            nodes.iter().for_each(|node| self.state.clocks.claim(&mut round, node, time, false));
+            let done = self.lane.execute(round).await?;
+            self.state.clocks.claimed(&done);
+            drop(done);
+            if turn == 0 && self.state.clocks.have_passed(nodes, time - why.ahead().min(time)) {
+                time = self.state.clocks.time_above(nodes, epoch, why).max(time);
+            }
+            self.state.clocks.drop_below(time);
+            let is_reached = self.state.clocks.claims() == usize::from(nodes.count());
+            if is_reached || mutant!(PastUnraised) {
+                return Ok(time);
+            }
+            if why == Raise::Opened
+                && turn >= RAISED_AGAIN
+                && let Some(reached) = self.state.clocks.time_reached(nodes, epoch)
+            {
+                return Ok(reached);
+            }
+        }
+        Err(Abort::Later.into())
     }
 
     /// Brings every record that was named and has not been fetched yet.
@@ -444,6 +470,12 @@ impl<'s> Tx<'s> {
             batch.with(|batch| self.state.sets.take_shared(batch));
         }
         Ok(true)
+    }
+
+    /// Returns whether the transaction reads records as they were at a past time.
+    #[must_use]
+    pub fn reads_past(&self) -> bool {
+        self.attempt.reads_past()
     }
 
     /// Returns the table and key that a slot of this attempt was made for.
@@ -577,6 +609,7 @@ impl<'s> Tx<'s> {
         }
         let result = self.commit_as_leader().await;
         if let Some(batch) = self.leads.take() {
+            batch.with(|batch| batch.time = self.time);
             let culprit = result.err().and_then(|stop| self.state.sets.noted(stop));
             batch.finish(LeaderOutcome::Known(result, culprit));
         }
@@ -707,6 +740,12 @@ impl<'s> Tx<'s> {
             }
             LeaderOutcome::Left => self.find_out(self.decided_by()).await,
         };
+        if result.is_ok() {
+            match batch.with(|batch| batch.time) {
+                0 => self.state.clocks.misses_own(),
+                time => self.state.clocks.has_read(time),
+            }
+        }
         self.has_joined = false;
         result
     }

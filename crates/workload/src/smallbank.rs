@@ -18,8 +18,11 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::pin::pin;
+use std::time::Duration;
 
-use remora::{Cluster, Error, Intent, OpenError, Session, Slot, Table, TableOptions, Transaction, TransactionOptions};
+use remora::{
+    Cluster, Error, Freshness, Intent, OpenError, Session, Slot, Table, TableOptions, Transaction, TransactionOptions,
+};
 use remora_fabric::{LaneId, Outlined, outline};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -33,6 +36,8 @@ const CHECKING: &str = "checking";
 const LEDGER: &str = "ledger";
 const MONEY: &str = "money is conserved";
 
+/// How old the snapshots may be in which Balance reads, if they are not fresh.
+pub const STALE: Duration = Duration::from_millis(10);
 /// The first balance of every account, in cents.
 pub const BALANCE_AT_FIRST: i64 = 1_000_000;
 const DEPOSIT: i64 = 130;
@@ -200,6 +205,8 @@ pub struct SmallBank {
     ledger: Option<Table<u64, LedgerEntry>>,
     customers: Customers,
     attempts: u32,
+    /// Whether Balance reads snapshots.
+    snapshots: bool,
 }
 
 impl SmallBank {
@@ -211,7 +218,8 @@ impl SmallBank {
             Ok::<_, OpenError>(table)
         };
         let (savings, checking) = (open(SAVINGS)?, open(CHECKING)?);
-        Ok(SmallBank { savings, checking, ledger: None, customers, attempts: TransactionOptions::default().attempts })
+        let attempts = TransactionOptions::default().attempts;
+        Ok(SmallBank { savings, checking, ledger: None, customers, attempts, snapshots: false })
     }
 
     /// Adds a ledger: a table to which every transaction adds by how much it changes the sum of all
@@ -245,6 +253,13 @@ impl SmallBank {
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> SmallBank {
         SmallBank { attempts, ..self }
+    }
+
+    /// Returns this workload with snapshots, or without, for Balance. Half of them are fresh. The
+    /// others read a snapshot that the session has opened at most [`STALE`] ago.
+    #[must_use]
+    pub fn with_snapshots(self, snapshots: bool) -> SmallBank {
+        SmallBank { snapshots, ..self }
     }
 
     /// Returns the bytes that each memory node needs for `accounts` accounts.
@@ -341,6 +356,10 @@ impl SmallBank {
             let other = if kind.has_two_customers() { self.customers.draw_other(random, one) } else { one };
             let options = TransactionOptions::default().label(kind as u16).attempts(self.attempts);
             let lane = session.lane().id();
+            if self.snapshots && kind == Kind::Balance {
+                let freshness = if random.chance(0.5) { Freshness::Fresh } else { Freshness::Stale(STALE) };
+                return session.read_with(freshness, options, async |tx| self.balance(tx, one).await).await;
+            }
             let transaction = session.transact_with(options, async |tx| match kind {
                 Kind::Amalgamate => self.amalgamate(tx, one, other).await,
                 Kind::Balance => self.balance(tx, one).await,
@@ -378,7 +397,8 @@ impl Workload for SmallBank {
         let customers = Customers { accounts, hot, hot_probability: f64::from_bits(hot_probability) };
         let (savings, checking) = (cluster.open_table(SAVINGS)?, cluster.open_table(CHECKING)?);
         let ledger = if has_ledger == 0 { None } else { Some(cluster.open_table(LEDGER)?) };
-        Ok(SmallBank { savings, checking, ledger, customers, attempts: TransactionOptions::default().attempts })
+        let attempts = TransactionOptions::default().attempts;
+        Ok(SmallBank { savings, checking, ledger, customers, attempts, snapshots: false })
     }
 
     fn parameters(&self) -> Parameters {

@@ -266,6 +266,9 @@ impl Processes {
         if !options.ford_without.is_empty() {
             add("--ford-without", options.ford_without.join(","));
         }
+        if options.snapshots {
+            bank.push("--snapshots".into());
+        }
         bank
     }
 

@@ -81,12 +81,14 @@ impl Tree {
             tx.fetch().await?;
             let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else {
                 // It has gone, or has never been there.
-                directory.forget(key, id);
+                if !tx.reads_past() {
+                    directory.forget(key, id);
+                }
                 hint = directory.find(key).filter(|_| is_known);
                 continue;
             };
             let is_it = node.contains(key) || mutant!(LeafByHint);
-            if !is_it || !is_known {
+            if (!is_it || !is_known) && !tx.reads_past() {
                 learn_leaf(directory, id, &node);
             }
             if is_it {
@@ -138,6 +140,8 @@ impl Tree {
             path.push(Step { id, level, slot });
             match level {
                 0 => return Ok(path),
+                // Where keys were at a past time helps nobody else.
+                1 if tx.reads_past() => {}
                 1 => {
                     learn_children(directory, &node);
                     let (low, high) = (node.low(), node.high());

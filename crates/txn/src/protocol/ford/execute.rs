@@ -14,6 +14,7 @@ use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
 use crate::limits::LOOKUP_ATTEMPTS;
 use crate::sets::{Fetch, Intent, Item, LocationSource, Lock, Part, Sets, head, registered, shape};
+use crate::state::State;
 use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
 
@@ -239,8 +240,9 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
 /// key.
 fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcome, Stop> {
     let (released, in_snapshot) = (tx.state.released.holder, tx.attempt.snapshot.is_some());
-    let past = goes_back(tx, tx.state.sets.items[index].location.pointer);
-    let Sets { tables, items, arena, .. } = &mut tx.state.sets;
+    let (reads, snapshot) = (tx.attempt.snapshot, tx.snapshot);
+    let State { sets, seen, seen_time, .. } = &mut *tx.state;
+    let Sets { tables, items, arena, .. } = sets;
     let item = &mut items[index];
     let head = head(tables, item);
     let record = match check(FetchedRecord::new(words, head.as_ref().unwrap_or(shape(tables, item)))) {
@@ -252,7 +254,8 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
         tx.met_early(table, pointer, lock);
         return Ok(Outcome::Unstable(Abort::Locked(lock)));
     }
-    if past.is_some_and(|past| record.time() > past) {
+    let pointer = item.location.pointer;
+    if goes_back((reads, snapshot), (seen, *seen_time), pointer, record.time()) {
         let former = record.former();
         return go_back(tx, index, former, LocationSource::Cached);
     }
@@ -297,7 +300,10 @@ pub(super) fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, St
         }
         tx.post_release(round);
     }
-    tx.state.sets.table(item.table).forget(item.home, item.hash, item.location);
+    // A reader of a past time may have found that the key has come since.
+    if !tx.attempt.reads_past() {
+        tx.state.sets.table(item.table).forget(item.home, item.hash, item.location);
+    }
     let item = &mut tx.state.sets.items[index];
     item.lock = Lock::No;
     item.location = Location::default();

@@ -52,7 +52,7 @@ pub(super) fn name_formers(tx: &mut Tx<'_>, entry: &mut UndoEntry) {
     let mut next = place.unwrap_or(0);
     for at in 0..sets.items.len() {
         let item = &sets.items[at];
-        if !item.is_written() || !sets.shape(item).is_timed() {
+        if !item.is_written() || !sets.shape(item).is_timed() || sets.has_moved_here(at) {
             continue;
         }
         let former = match kept(sets, at) {
@@ -65,6 +65,10 @@ pub(super) fn name_formers(tx: &mut Tx<'_>, entry: &mut UndoEntry) {
             }
         };
         sets.set_former(at, former);
+        // A row that moves to a larger table was in the smaller one before.
+        if let Some(moved) = sets.moved_to(at) {
+            sets.set_former(moved, former);
+        }
     }
     entry.formers = place.filter(|_| words > 0).map(|place| (place, words));
 }
@@ -96,18 +100,27 @@ pub(super) fn write_formers(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntr
     }
 }
 
-/// Returns the time at which a transaction reads a record, if it goes back to what the record was
-/// then.
+/// Returns whether a transaction goes back to what a record was, because a commit with this time
+/// has changed it.
 ///
-/// A fresh snapshot goes back only in records that an earlier attempt has read. Its time is above
-/// what that attempt has found. So it misses nothing that was acknowledged before it began.
-pub(super) fn goes_back(tx: &Tx<'_>, record: Pointer) -> Option<u64> {
-    let is_seen = || tx.state.seen.contains(&record) || mutant!(FormerOfUnseen);
-    tx.snapshot.filter(|_| match tx.attempt.snapshot {
-        Some(Snapshot::At(_)) => tx.attempt.reads_past(),
-        Some(Snapshot::Fresh) => tx.attempt.number > 1 && is_seen(),
+/// A fresh snapshot goes back only in records that an earlier attempt has read, and only if its time
+/// is not below anything that this attempt has found. So it misses nothing that was acknowledged
+/// before it began.
+pub(super) fn goes_back(
+    (reads, snapshot): (Option<Snapshot>, Option<u64>),
+    (seen, seen_time): (&[Pointer], u64),
+    record: Pointer,
+    time: u64,
+) -> bool {
+    let Some(snapshot) = snapshot.filter(|snapshot| time > *snapshot) else { return false };
+    match reads {
+        Some(Snapshot::At(_)) => !mutant!(PastTakesCurrent),
+        Some(Snapshot::Fresh) => {
+            let is_seen = seen.binary_search(&record).is_ok();
+            is_seen && snapshot >= seen_time || mutant!(FormerOfUnseen) && !seen.is_empty()
+        }
         None => false,
-    })
+    }
 }
 
 /// Returns why a state of a record cannot be read. A fresh snapshot is taken again.

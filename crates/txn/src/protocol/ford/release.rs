@@ -11,7 +11,7 @@ use remora_record::{RecordShape, Swap, Version};
 
 use super::Ford;
 use super::commit::undo_at;
-use crate::landing::{CommitTime, Draw, Drawn};
+use crate::landing::{CommitTime, Draw, Drawn, LAG_MAX};
 use crate::protocol::{Acknowledged, nodes};
 use crate::sets::{Change, Lock};
 use crate::state::Needed;
@@ -208,6 +208,13 @@ impl<'s> Release<'s> {
         }
         // The clocks have reached the time before the entry is freed (`landing.rs`, 4 and 7).
         let draws = &tx.state.clocks.draws;
+        if let (CommitTime::Known(time), true) = (&time, ford.timed && !tx.is_early) {
+            for draw in draws.iter().filter(|draw| !draw.guards && draw.lacks(*time) > LAG_MAX) {
+                if shown.has_room(1, 16) {
+                    let _ = shown.compare_swap(clock_at(draw.node), draw.value(), *time);
+                }
+            }
+        }
         let is_behind = |draw: &Draw| draw.guards && time.get().is_none_or(|time| draw.lacks(time) > 0);
         let behind = if ford.timed { draws.iter().filter(|draw| is_behind(draw)).count() } else { 0 };
         let raises = behind > 0 && !mutant!(GuardUnraised);

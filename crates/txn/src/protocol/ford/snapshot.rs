@@ -30,7 +30,7 @@ pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
                 tx.state.clocks.drop_below(least);
                 continue;
             }
-            if tx.snapshot.is_some() {
+            if tx.snapshot.is_some() || !tx.state.seen.is_empty() {
                 return Err(Abort::Later.into());
             }
             // Records are taken under these claims, so none of them may be dropped any more.
@@ -70,9 +70,12 @@ fn settle(tx: &mut Tx<'_>) -> Result<(), Stop> {
     if latest <= snapshot || mutant!(TakeLater) {
         return Ok(());
     }
-    let State { sets, seen, clocks, .. } = &mut *tx.state;
+    let State { sets, seen, seen_time, clocks, .. } = &mut *tx.state;
     let read = sets.items.iter().filter(|item| item.existed && !item.structural);
     seen.extend(read.map(|item| item.location.pointer));
+    seen.sort_unstable();
+    seen.dedup();
+    *seen_time = latest.max(*seen_time);
     clocks.fell_behind(latest, tx.trusts_known);
     tx.state.sets.note(at, Abort::Later.into());
     Err(Abort::Later.into())

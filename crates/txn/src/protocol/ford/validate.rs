@@ -27,6 +27,7 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<()
         if !tx.attempt.reads_past() {
             tx.state.clocks.kept_up(tx.trusts_known);
         }
+        note_times(tx);
         return Ok(());
     }
     let accept_locked = mutant!(ValidateReadOnlyVersionOnly);
@@ -37,9 +38,14 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<()
         validate(tx, false).await?;
         tx.validated();
     }
+    note_times(tx);
+    Ok(())
+}
+
+/// Notes what the session has seen, so that it opens no snapshot that is earlier.
+fn note_times(tx: &mut Tx<'_>) {
     let latest = tx.state.sets.items.iter().map(|item| item.time).max();
     tx.state.clocks.has_read(latest.unwrap_or(0));
-    Ok(())
 }
 
 /// Publishes in the version cache what this transaction is about to install, and *then* asks the
