@@ -33,6 +33,7 @@ mod smallbank;
 mod status;
 mod tatp;
 mod tpcc;
+mod tpce;
 mod ycsb;
 
 use std::ffi::OsString;
@@ -96,6 +97,9 @@ enum Workload {
     Tpcc(tpcc::TpccOptions),
     /// TPC-C's new orders alone, each with lines that another warehouse supplies.
     TpccNo(tpcc::TpccOptions),
+    /// A part of TPC-E: customers ask what their accounts hold and are worth, while prices change
+    /// and shares are traded.
+    Tpce(tpce::TpceOptions),
     /// YCSB: reads, updates, inserts and read-modify-writes of single records, most of them of a
     /// few hot ones.
     Ycsb(ycsb::YcsbOptions),
@@ -118,6 +122,7 @@ fn main() -> ExitCode {
         Command::Bench { workload: Workload::Tatp(options) } => tatp::tatp(&options),
         Command::Bench { workload: Workload::Tpcc(options) } => tpcc::tpcc(&options),
         Command::Bench { workload: Workload::TpccNo(options) } => tpcc::tpcc_no(&options),
+        Command::Bench { workload: Workload::Tpce(options) } => tpce::tpce(&options),
         Command::Bench { workload: Workload::Ycsb(options) } => ycsb::ycsb(&options),
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
         Command::Memnode(options) => memnode::memnode(&options),

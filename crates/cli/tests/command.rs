@@ -158,6 +158,50 @@ fn tpcc_reports_for_protocols_of_every_kind() {
 }
 
 #[test]
+fn tpce_reports_for_every_protocol() {
+    for protocol in Protocol::ALL {
+        let snapshots = if protocol.has_snapshots() { "--snapshots" } else { "" };
+        let protocol = protocol.name();
+        let line = "bench tpce --threads 2 --coroutines 4 --customers 50 --transactions 3000 --report -";
+        let output = remora(&[&words(line)[..], &["--protocol", protocol], &words(snapshots)].concat());
+        assert_eq!(output.status.code(), Some(0), "{protocol}: {}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["workload"], &report["protocol"]), (&Value::from("tpce"), &Value::from(protocol)));
+        let config = &report["config"];
+        assert_eq!((&config["customers"], &config["securities"]), (&Value::from(50), &Value::from(34)));
+        assert!(config["trades"].as_u64().unwrap() >= 600);
+        assert_eq!(
+            (&report["table_full"], &config["snapshots"]),
+            (&Value::from(false), &(!snapshots.is_empty()).into())
+        );
+        let types = report["by_type"].as_object().unwrap();
+        assert_eq!(types.keys().collect::<Vec<_>>(), ["customer_position", "market_feed", "trade"]);
+        let sum = |key: &str| types.values().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(sum("committed") + sum("user"), 3_000, "{protocol}");
+        let expected = if protocol == "unsynchronized" { Value::Null } else { Value::Bool(true) };
+        let invariants = report["invariants"].as_array().unwrap();
+        assert_eq!(invariants.len(), 10);
+        assert!(invariants.iter().all(|one| one["holds"] == expected), "{protocol}: {invariants:?}");
+    }
+}
+
+#[test]
+fn a_recorded_run_of_tpce_is_found_serializable() {
+    let history = scratch("tpce.jsonl");
+    let history = history.to_str().unwrap();
+    let line = "bench tpce --threads 2 --yield-after-rounds --customers 3 --securities 30 --transactions 5000";
+    let output = remora(&[&words(line)[..], &["--history", history]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for part in ["customer_position", "market_feed", "✓ a balance is its trades'", "✓ readers have seen one state"]
+    {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    let output = remora(&["check", history]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+#[test]
 fn ycsb_reports_for_every_mix_and_protocol() {
     for (mix, protocol) in ["a", "b", "c", "d", "e", "f"].into_iter().cycle().zip(Protocol::ALL.map(Protocol::name)) {
         let line =
@@ -342,6 +386,12 @@ fn bad_options_are_refused_by_name() {
         ("bench tpcc --districts 3", "--districts"),
         ("bench tpcc --only newest_order", "--only"),
         ("bench tpcc-no --warehouses 2 --only payment", "--only payment"),
+        ("bench tpce --customers 0", "--customers"),
+        ("bench tpce --customers 400000000", "--customers 400000000"),
+        ("bench tpce --customers 5 --securities 0", "--securities"),
+        ("bench tpce --customers 5 --trades 200000000000", "--trades 200000000000"),
+        ("bench tpce --customers 50 --transactions 10 --node-size 1MiB", "--node-size"),
+        ("bench tpce --only trade_order", "customer_position, market_feed, trade"),
         ("bench ycsb --mix e --table hash", "scans"),
         ("bench ycsb --mix a --table hash --design coarse", "--design"),
         ("bench ycsb --mix a --table hash --insert-order ordered", "--insert-order ordered"),

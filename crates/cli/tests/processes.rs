@@ -160,6 +160,23 @@ fn tatp_and_the_bound_without_transactions_are_shared_too() {
 }
 
 #[test]
+fn tpce_is_shared_too() {
+    let (_nodes, connect) = listen("tpce", 2);
+    let tpce = words("bench tpce --threads 1 --coroutines 4 --protocol remora --transactions 500 --report - --connect");
+    // The first client loads the tables, with room for the second one, too.
+    for (name, options) in [("tpce-first", "--customers 40 --trades 1000"), ("tpce-second", "--snapshots")] {
+        let ran = report(&remora(name, &[&tpce[..], &[&connect], &words(options)[..]].concat()));
+        assert_eq!(holds(&ran), [Some(true); 10], "{ran:#}");
+        assert_eq!((&ran["config"]["customers"], &ran["config"]["trades"]), (&40.into(), &1_000.into()));
+        assert_eq!(ran["config"]["securities"], 27);
+    }
+    for (option, names) in [("--customers 41", "40"), ("--securities 9", "27"), ("--trades 9", "1000")] {
+        let refused = remora("tpce-other", &[&tpce[..], &[&connect], &words(option)[..]].concat());
+        assert_refused(&refused, &[option, names]);
+    }
+}
+
+#[test]
 fn tpcc_is_shared_too() {
     let nodes = ["tpcc-a", "tpcc-b"].map(|name| Node::start(name, "--listen 127.0.0.1:0 --size 192MiB"));
     let connect = nodes.each_ref().map(Node::address).join(",");

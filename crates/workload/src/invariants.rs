@@ -1,5 +1,7 @@
 //! Invariants that every workload reports, and their wording.
 
+use std::fmt::Display;
+
 use remora::admin::Inspection;
 use remora::protocol::Protocol;
 
@@ -53,4 +55,34 @@ fn log(settled: bool) -> Invariant {
         "a memory node has not applied all that was logged"
     };
     Invariant { name: LOG, holds: Some(settled), detail: detail.to_owned() }
+}
+
+/// A broken condition: how often it is broken, and the first place.
+#[derive(Default)]
+pub(crate) struct Broken {
+    places: u64,
+    first: Option<String>,
+}
+
+impl Broken {
+    pub(crate) fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        self.places += u64::from(!holds);
+        if !holds && self.first.is_none() {
+            self.first = Some(what());
+        }
+    }
+
+    pub(crate) fn equal<T: PartialEq + Display>(&mut self, found: T, wanted: T, whose: impl Display) {
+        let holds = found == wanted;
+        self.check(holds, || format!("{whose}: {found}, not {wanted}"));
+    }
+
+    pub(crate) fn invariant(self, name: &'static str, of: &str) -> Invariant {
+        let holds = Some(self.places == 0);
+        let detail = match self.first {
+            None => format!("holds for all {of}"),
+            Some(first) => format!("does not hold in {} places of {of}; {first}", self.places),
+        };
+        Invariant { name, holds, detail }
+    }
 }

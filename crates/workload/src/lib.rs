@@ -4,9 +4,9 @@
 //! 2. The [`driver`] runs a workload on threads and coroutines, and measures it.
 //! 3. A [`Report`] has the results.
 //!
-//! The workloads are [`smallbank`], [`tatp`], [`tpcc`] and [`ycsb`]. [`micro`] runs bare rounds,
-//! which shows the cost of the fabric itself. When several processes run one workload, they share a
-//! [`guestbook::GuestBook`].
+//! The workloads are [`smallbank`], [`tatp`], [`tpcc`], [`tpce`] and [`ycsb`]. [`micro`] runs bare
+//! rounds, which shows the cost of the fabric itself. When several processes run one workload, they
+//! share a [`guestbook::GuestBook`].
 //!
 //! No function here prints, or knows of the command line. That is the task of the `remora` binary.
 #![forbid(unsafe_code)]
@@ -26,13 +26,14 @@ pub mod smallbank;
 mod statistics;
 pub mod tatp;
 pub mod tpcc;
+pub mod tpce;
 pub mod ycsb;
 
 use std::future::Future;
 use std::ops::{Bound, RangeInclusive};
 
 use guestbook::{GuestError, Ledger, Parameters};
-use remora::{Cluster, Error, Key, OpenError, Ordered, Record, Session, Transaction, TransactionOptions};
+use remora::{Cluster, Error, Key, OpenError, Ordered, Record, Session, Table, Transaction, TransactionOptions};
 pub use remora_fabric::Prng;
 
 pub use machine::Machine;
@@ -116,6 +117,30 @@ pub(crate) async fn glance(
     match session.transact_with(once, body).await {
         Err(Error::Aborted(_)) => Ok(()),
         read => read,
+    }
+}
+
+/// Reads records of a hash table to cache their locations, a few at a time.
+pub(crate) async fn touch<K: Key + Clone, V: Record>(
+    session: &mut Session,
+    table: &Table<K, V>,
+    mut keys: impl Iterator<Item = K>,
+) -> Result<(), Error> {
+    const BATCH: usize = 64;
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        batch.clear();
+        batch.extend(keys.by_ref().take(BATCH));
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let read = glance(session, async |tx| {
+            for key in &batch {
+                tx.want(table, *key);
+            }
+            tx.fetch().await
+        });
+        read.await?;
     }
 }
 

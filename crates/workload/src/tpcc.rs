@@ -52,7 +52,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Key, OpenError, Record, Session, Table, TransactionOptions};
+use remora::{Cluster, Error, OpenError, Session, TransactionOptions};
 use remora_fabric::{Outlined, outline};
 
 pub use draw::{DeliveryInput, NewOrderInput, OrderStatusInput, PaymentInput, StockLevelInput, Wanted, Who};
@@ -61,7 +61,7 @@ pub use transactions::{Ordered, Paid, Status};
 use crate::guestbook::{LEDGER_WORDS, Ledger, PARAMETERS, Parameters};
 use crate::report::Invariant;
 use crate::sizing::{self, Setting};
-use crate::{After, Prng, Workload, draw_from, glance, glance_range};
+use crate::{After, Prng, Workload, draw_from, glance_range, touch};
 use population::Population;
 use schema::{Capacity, Tables};
 
@@ -406,30 +406,6 @@ impl Tpcc {
         glance_range(session, &tables.new_order, (w_id, d_id, oldest)..=(w_id, d_id, u32::MAX), PAGE).await?;
         let lines = (w_id, d_id, oldest, 0)..=(w_id, d_id, u32::MAX, u8::MAX);
         glance_range(session, &tables.order_line, lines, PAGE).await
-    }
-}
-
-/// Reads records to cache their locations.
-async fn touch<K: Key + Clone, V: Record>(
-    session: &mut Session,
-    table: &Table<K, V>,
-    mut keys: impl Iterator<Item = K>,
-) -> Result<(), Error> {
-    const BATCH: usize = 64;
-    let mut batch = Vec::with_capacity(BATCH);
-    loop {
-        batch.clear();
-        batch.extend(keys.by_ref().take(BATCH));
-        if batch.is_empty() {
-            return Ok(());
-        }
-        let read = glance(session, async |tx| {
-            for key in &batch {
-                tx.want(table, *key);
-            }
-            tx.fetch().await
-        });
-        read.await?;
     }
 }
 

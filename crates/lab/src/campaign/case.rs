@@ -15,6 +15,8 @@ pub enum Load {
     Tatp,
     /// TPC-C on two small warehouses, with all kinds of transactions equally frequent.
     Tpcc,
+    /// A part of TPC-E on few customers, with all kinds of transactions equally frequent.
+    Tpce,
     /// YCSB, with two operations in a transaction, and all kinds of operations equally frequent.
     Ycsb,
     /// Reads, writes, inserts and deletes of few records, of one line and of several.
@@ -25,7 +27,8 @@ pub enum Load {
 
 impl Load {
     /// All workloads.
-    pub const ALL: [Load; 6] = [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers, Load::Ranges];
+    pub const ALL: [Load; 7] =
+        [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers, Load::Ranges, Load::Tpce];
 
     /// Returns the name of the workload on the command line.
     #[must_use]
@@ -34,6 +37,7 @@ impl Load {
             Load::SmallBank => "smallbank",
             Load::Tatp => "tatp",
             Load::Tpcc => "tpcc",
+            Load::Tpce => "tpce",
             Load::Ycsb => "ycsb",
             Load::Registers => "registers",
             Load::Ranges => "ranges",

@@ -5,6 +5,7 @@ use remora::{Cluster, Error, Session};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{self, Subscribers, Tatp};
 use remora_workload::tpcc::{self, Room, Scale, Tpcc};
+use remora_workload::tpce::{self, Tpce};
 use remora_workload::ycsb::{self, Mix, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
 
@@ -13,7 +14,7 @@ use super::nodes::NODES;
 use super::ranges::Ranges;
 use super::registers::Registers;
 
-/// Bytes of a memory node, except for TPC-C.
+/// Bytes of a memory node, except for TPC-C and TPC-E.
 const NODE_BYTES: usize = 12 << 20;
 
 /// The tables of a workload.
@@ -21,6 +22,7 @@ pub(super) enum Tables {
     SmallBank(SmallBank),
     Tatp(Tatp),
     Tpcc(Box<Tpcc>),
+    Tpce(Box<Tpce>),
     Ycsb(Ycsb),
     Registers(Registers),
     Ranges(Box<Ranges>),
@@ -32,6 +34,7 @@ pub(super) struct Ledgers {
     bank: <SmallBank as Workload>::Ledger,
     tatp: <Tatp as Workload>::Ledger,
     tpcc: <Tpcc as Workload>::Ledger,
+    tpce: <Tpce as Workload>::Ledger,
     ycsb: <Ycsb as Workload>::Ledger,
 }
 
@@ -48,6 +51,11 @@ impl Tables {
                 let (scale, room) = supplier(case);
                 Tpcc::load(cluster, scale, room, case.seed, |_| ())
                     .map(|tpcc| Tables::Tpcc(Box::new(tpcc.with_attempts(ATTEMPTS))))
+            }
+            Load::Tpce => {
+                let (scale, room) = market(case);
+                Tpce::load(cluster, scale, room, case.seed)
+                    .map(|tpce| Tables::Tpce(Box::new(tpce.with_attempts(ATTEMPTS))))
             }
             Load::Ycsb => {
                 let size = Size { records: case.keys, inserts: 8 * case.transactions, value_bytes: 128, ordered: None };
@@ -67,6 +75,7 @@ impl Tables {
             Tables::SmallBank(bank) => bank.warm(session, 0, 1).await,
             Tables::Tatp(tatp) => tatp.warm(session, 0, 1).await,
             Tables::Tpcc(tpcc) => tpcc.warm(session, 0, 1).await,
+            Tables::Tpce(tpce) => tpce.warm(session, 0, 1).await,
             Tables::Ycsb(ycsb) => ycsb.warm(session, 0, 1).await,
             Tables::Registers(registers) => registers.read_all(session).await,
             Tables::Ranges(ranges) => ranges.read_all(session).await,
@@ -88,6 +97,10 @@ impl Tables {
             Tables::Tpcc(tpcc) => {
                 let (kind, _) = tpcc::Kind::MIX[random.below(tpcc::Kind::MIX.len() as u64) as usize];
                 tpcc.run(session, kind, random, &mut ledgers.tpcc).await
+            }
+            Tables::Tpce(tpce) => {
+                let (kind, _) = tpce::Kind::MIX[random.below(tpce::Kind::MIX.len() as u64) as usize];
+                tpce.run(session, kind, random, &mut ledgers.tpce).await
             }
             Tables::Ycsb(ycsb) => {
                 let kinds = ycsb::Kind::OF_ONE_RECORD;
@@ -120,6 +133,10 @@ impl Tables {
                 let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.tpcc).collect();
                 tpcc.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
             }
+            Tables::Tpce(tpce) => {
+                let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.tpce).collect();
+                tpce.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
+            }
             Tables::Ycsb(ycsb) => {
                 let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.ycsb).collect();
                 ycsb.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
@@ -149,15 +166,29 @@ fn supplier(case: &Case) -> (Scale, Room) {
     (Scale::small(2, 2, customers, case.keys.max(20) as u32), Room::for_orders(8 * case.transactions))
 }
 
+/// Returns the size of TPC-E's tables: few customers, and room for more trades than a run makes.
+fn market(case: &Case) -> (tpce::Scale, tpce::Room) {
+    let customers = (case.keys / 10).clamp(1, 1_000) as u32;
+    let scale = tpce::Scale { customers, securities: (case.keys / 2).clamp(1, 685) as u32 };
+    (scale, tpce::Room { trades: 8 * case.transactions })
+}
+
 pub(super) fn node_bytes(case: &Case, replicas: u8) -> usize {
     // Where nodes fail, other nodes get their shards.
     let times = if case.loses_nodes() { 2 } else { 1 };
-    if case.load != Load::Tpcc {
-        return times * NODE_BYTES;
-    }
     // Spare clients count as well, and so does the janitor.
     let (workers, coroutines) = (2 * case.clients as u64 + 1, case.coroutines as u64);
     let setting = Setting { memory_nodes: NODES, replicas, workers, coroutines };
-    let (scale, room) = supplier(case);
-    times * Tpcc::node_bytes(&scale, room, &setting, case.protocol) as usize
+    let of_a_node = match case.load {
+        Load::Tpcc => {
+            let (scale, room) = supplier(case);
+            Tpcc::node_bytes(&scale, room, &setting, case.protocol) as usize
+        }
+        Load::Tpce => {
+            let (scale, room) = market(case);
+            Tpce::node_bytes(&scale, room, &setting, case.protocol) as usize
+        }
+        _ => NODE_BYTES,
+    };
+    times * of_a_node
 }

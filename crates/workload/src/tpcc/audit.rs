@@ -5,18 +5,17 @@
 //! The eleventh condition is written for a database in which nothing has been delivered since
 //! loading. Here the orders that customers have had delivered are counted in.
 
-use std::fmt::Display;
-
 use remora::admin::Inspection;
 use remora::{Cluster, Error, Key, Ordered, Record, Table};
 
+use crate::After;
+use crate::invariants::{self, Broken};
 use crate::report::Invariant;
 use crate::tpcc::rows::{
     ByCustomerKey, ByNameKey, Customer, District, History, Order, OrderKey, OrderLine, OrderLineKey, Takings,
     Warehouse, last_name,
 };
 use crate::tpcc::{Done, Scale, Tpcc};
-use crate::{After, invariants};
 
 const CONDITIONS: usize = 12;
 const PATHS: usize = CONDITIONS;
@@ -298,36 +297,6 @@ impl Tally {
                 }
             }
         }
-    }
-}
-
-/// A broken condition: how often it is broken, and the first place.
-#[derive(Default)]
-struct Broken {
-    places: u64,
-    first: Option<String>,
-}
-
-impl Broken {
-    fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
-        self.places += u64::from(!holds);
-        if !holds && self.first.is_none() {
-            self.first = Some(what());
-        }
-    }
-
-    fn equal<T: PartialEq + Display>(&mut self, found: T, wanted: T, whose: impl Display) {
-        let holds = found == wanted;
-        self.check(holds, || format!("{whose}: {found}, not {wanted}"));
-    }
-
-    fn invariant(self, name: &'static str, of: &str) -> Invariant {
-        let holds = Some(self.places == 0);
-        let detail = match self.first {
-            None => format!("holds for all {of}"),
-            Some(first) => format!("does not hold in {} places of {of}; {first}", self.places),
-        };
-        Invariant { name, holds, detail }
     }
 }
 

@@ -60,8 +60,9 @@ pub(crate) struct ReplayOptions {
 /// The options of a run, except its seed.
 #[derive(Clone, Debug, Args)]
 struct CaseArgs {
-    /// The workload: smallbank, tatp, tpcc, ycsb, registers, which mixes reads, writes, inserts and
-    /// deletes of few records, or ranges, which does so in ordered tables and scans them.
+    /// The workload: smallbank, tatp, tpcc, tpce, ycsb, registers, which mixes reads, writes,
+    /// inserts and deletes of few records, or ranges, which does so in ordered tables and scans
+    /// them.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
     #[command(flatten)]
