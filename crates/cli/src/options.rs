@@ -207,6 +207,14 @@ impl RunArgs {
         Ok(RunArgs { threads, seconds, memory_nodes, replicas, sim, ..self.clone() })
     }
 
+    /// Returns the options with defaults, for a run that has one more thread. The default number of
+    /// workers leaves a core to it.
+    pub(crate) fn with_a_core_left(&self) -> Result<RunArgs, Failure> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(CLIENTS_MAX) as u64;
+        let usual = if self.is_simulated() { None } else { Some(cores.saturating_sub(1).max(1)) };
+        RunArgs { threads: self.threads.or(usual), ..self.clone() }.settled()
+    }
+
     /// Returns the files that these options name, which the command reads.
     pub(crate) fn inputs(&self) -> Inputs {
         let (key_file, tls_ca) = (self.key_file.as_deref(), self.tls_ca.as_deref());

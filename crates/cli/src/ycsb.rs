@@ -8,6 +8,8 @@ use remora_workload::ycsb::{
 };
 use serde::Serialize;
 
+mod analytic;
+
 use crate::bench::Bench;
 use crate::connected::agrees;
 use crate::options::RunArgs;
@@ -20,6 +22,7 @@ use crate::{Failure, Verdict, value};
   remora bench ycsb --mix b --read-share 0.9 --theta 0.8 --value-size 128 --protocol ford
   remora bench ycsb --mix f --operations 4 --threads 2 --report -
   remora bench ycsb --mix e --value-size 128
+  remora bench ycsb --analytic --protocol remora
   remora bench ycsb --mix d --records 1000 --transactions 100000 --history run.jsonl && remora check run.jsonl
 
 Records that are inserted stay, so the table has room for those that a run of its length inserts; one that inserts more ends
@@ -78,6 +81,18 @@ pub(crate) struct YcsbOptions {
     /// Read snapshots in transactions that only read. The protocol must have them, as remora has.
     #[arg(long)]
     snapshots: bool,
+    /// Beside reads and transfers between records of an ordered table, sum up all its records in
+    /// one transaction, again and again, on a worker of its own. The sum never changes, which every
+    /// scan checks. A scan is a snapshot, if the protocol has snapshots.
+    #[arg(long, conflicts_with_all = ["ycsb_workload", "operations", "value_size", "table", "design", "insert_order",
+                                      "inserts", "one_kind", "snapshots"])]
+    analytic: bool,
+    /// When the scans run: always; never, for the same transactions without them; or turns, which
+    /// are the second and the last quarter of the time [default: turns; always with
+    /// --transactions].
+    #[arg(long, value_name = "WHEN", value_parser = ["always", "never", "turns"], requires = "analytic")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scanner: Option<String>,
 }
 
 fn mix(text: &str) -> Result<String, String> {
@@ -100,6 +115,9 @@ fn value_size(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
+    if options.analytic {
+        return analytic::analytic(options);
+    }
     let run = options.run.settled()?;
     run.has_snapshots(options.snapshots)?;
     let mix = options.mix()?;
@@ -204,8 +222,15 @@ impl YcsbOptions {
             let why = "workload c only reads: take a or b for updates";
             return Err(Failure::new(format!("--read-share {share}"), why));
         }
+        let distribution = self.distribution(standard.distribution)?;
+        let read_share = self.read_share.unwrap_or(standard.read_share);
+        Ok(Mix { read_share, distribution, operations: self.operations as usize, ..standard })
+    }
+
+    /// Returns how records are chosen, if `usual` is what the workload does by itself.
+    fn distribution(&self, usual: Distribution) -> Result<Distribution, Failure> {
         let theta = self.theta.unwrap_or(Mix::THETA);
-        let distribution = match (self.distribution.as_deref(), standard.distribution) {
+        let distribution = match (self.distribution.as_deref(), usual) {
             (Some("uniform"), _) => Distribution::Uniform,
             (Some("latest"), _) | (None, Distribution::Latest(_)) => Distribution::Latest(theta),
             _ => Distribution::Zipf(theta),
@@ -213,8 +238,7 @@ impl YcsbOptions {
         if let (Distribution::Uniform, Some(theta)) = (distribution, self.theta) {
             return Err(Failure::new(format!("--theta {theta}"), "all records are alike with --distribution uniform"));
         }
-        let read_share = self.read_share.unwrap_or(standard.read_share);
-        Ok(Mix { read_share, distribution, operations: self.operations as usize, ..standard })
+        Ok(distribution)
     }
 }
 

@@ -237,6 +237,50 @@ fn ycsb_reports_for_every_mix_and_protocol() {
     }
 }
 
+/// The scans beside the transactions are in a part of the report of their own.
+#[test]
+fn analytic_scans_are_reported_apart() {
+    let line = "bench ycsb --analytic --threads 1 --coroutines 4 --records 2000 --rate 400 --report -";
+    for (protocol, fabric, options, scanner) in [
+        ("remora", "shm", "--seconds 0.8", "turns"),
+        ("drtm-r", "shm", "--transactions 300 --keys-first 32", "always"),
+        ("remora", "shm", "--transactions 300 --scanner never", "never"),
+        ("unsynchronized", "shm", "--seconds 0.4 --scanner always", "always"),
+        ("remora", "sim", "--measure-ms 4 --read-share 0.99 --distribution uniform", "turns"),
+    ] {
+        let line = if fabric == "sim" { line.replace(" --rate 400", " --fabric sim") } else { line.to_owned() };
+        let output = remora(&[&words(&line)[..], &["--protocol", protocol], &words(options)].concat());
+        assert_eq!(output.status.code(), Some(0), "{options}: {}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["workload"], &report["fabric"]), (&"ycsb-analytic".into(), &fabric.into()));
+        let config = &report["config"];
+        assert_eq!((&config["scanner"], &config["records"]), (&scanner.into(), &2_000.into()), "{config}");
+        assert_eq!(report["by_type"].as_object().unwrap().keys().collect::<Vec<_>>(), ["read", "transfer"]);
+        let expected = if protocol == "unsynchronized" { Value::Null } else { Value::Bool(true) };
+        let invariants = report["invariants"].as_array().unwrap();
+        assert_eq!(invariants.len(), 7);
+        assert!(invariants.iter().all(|one| one["holds"] == expected), "{options}: {invariants:?}");
+        let scans = &report["scans"];
+        assert_eq!(scans.is_null(), scanner == "never");
+        if scans.is_null() {
+            continue;
+        }
+        assert!(scans["completed"].as_u64().unwrap() > 0, "{options}: {scans}");
+        assert_eq!((&scans["rows"], &scans["furthest"]), (&2_000.into(), &1.0.into()), "{options}: {scans}");
+        assert!(scans["rows_per_second"].as_f64().unwrap() > 0.0 && scans["attempts"].is_u64(), "{scans}");
+        assert!(protocol == "unsynchronized" || scans["consistent"] == true, "{options}: {scans}");
+        assert_eq!(scans["tps_without"].is_f64(), scanner == "turns", "{options}: {scans}");
+        assert!(scans["tps_with"].is_f64());
+    }
+    // People get lines of their own.
+    let line = "bench ycsb --analytic --protocol remora --threads 1 --records 1000 --rate 100 --seconds 0.4";
+    let output = remora(&words(line));
+    let table = text(&output.stdout);
+    for part in ["scans ", "of 1,000 rows", "attempts", "beside scans", "without them", "✓ every scan has seen one"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+}
+
 #[test]
 fn a_recorded_run_of_ycsb_is_found_serializable() {
     let history = scratch("ycsb.jsonl");
@@ -397,6 +441,13 @@ fn bad_options_are_refused_by_name() {
         ("bench ycsb --mix a --table hash --insert-order ordered", "--insert-order ordered"),
         ("bench ycsb --mix g", "a, b, c, d, e, f"),
         ("bench ycsb --mix c --read-share 0.5", "--read-share"),
+        ("bench ycsb --analytic --mix b", "--ycsb-workload"),
+        ("bench ycsb --analytic --value-size 32", "--value-size"),
+        ("bench ycsb --analytic --records 1", "--records 1"),
+        ("bench ycsb --analytic --distribution latest", "--distribution latest"),
+        ("bench ycsb --analytic --transactions 10 --scanner turns", "--scanner turns"),
+        ("bench ycsb --analytic --scanner sometimes", "--scanner"),
+        ("bench ycsb --scanner never", "--analytic"),
         ("bench ycsb --theta 1", "--theta"),
         ("bench ycsb --distribution uniform --theta 0.5", "--theta"),
         ("bench ycsb --value-size 64", "32, 128 and 1000"),

@@ -176,6 +176,30 @@ fn tpce_is_shared_too() {
     }
 }
 
+/// Each process has a scanner of its own, and the sums of all of them are checked.
+#[test]
+fn analytic_scans_are_shared_too() {
+    let (_nodes, connect) = listen("analytic", 2);
+    let analytic =
+        words("bench ycsb --analytic --threads 1 --protocol remora --transactions 300 --rate 300 --report -");
+    let run = |name, options: &str| {
+        report(&remora(name, &[&analytic[..], &["--connect", &connect], &words(options)[..]].concat()))
+    };
+    let loaded = run("analytic-first", "--records 500 --scanner never");
+    assert_eq!((holds(&loaded), loaded["scans"].is_null()), (vec![Some(true); 7], true), "{loaded:#}");
+    let both = std::thread::scope(|scope| {
+        let others = scope.spawn(|| run("analytic-second", ""));
+        let ours = run("analytic-third", "");
+        [ours, others.join().expect("it has a report")]
+    });
+    for ran in &both {
+        assert!(ran["scans"]["attempts"].as_u64().is_some_and(|attempts| attempts > 0), "{ran:#}");
+        assert_eq!((&ran["config"]["records"], &ran["config"]["scanner"]), (&500.into(), &"always".into()));
+    }
+    let checked = run("analytic-fourth", "");
+    assert_eq!(holds(&checked), vec![Some(true); 7], "{checked:#}");
+}
+
 #[test]
 fn tpcc_is_shared_too() {
     let nodes = ["tpcc-a", "tpcc-b"].map(|name| Node::start(name, "--listen 127.0.0.1:0 --size 192MiB"));

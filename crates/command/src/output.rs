@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use remora::observe::WAITS;
-use remora_workload::{LatencyUs, Report};
+use remora_workload::{LatencyUs, Report, ScanReport};
 use serde::Serialize;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -286,6 +286,9 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
             simulated.load_seconds + simulated.prepare_seconds
         )?;
     }
+    if let Some(scans) = &report.scans {
+        write_scans(text, scans)?;
+    }
     let each = &report.per_transaction;
     writeln!(
         text,
@@ -330,6 +333,56 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
     }
     text.push('\n');
     report.invariants.iter().try_for_each(|one| write_invariant(text, one.name, one.holds, &one.detail))
+}
+
+/// Adds the lines of a table about the scans beside the transactions.
+fn write_scans(text: &mut String, scans: &ScanReport) -> std::fmt::Result {
+    let of = |number: f64| grouped(number as u64);
+    let (rows, attempts) = (grouped(scans.rows), grouped(scans.attempts));
+    let consistent = match scans.consistent {
+        Some(true) => "all of one state",
+        Some(false) => "NOT all of one state",
+        None => "none was complete",
+    };
+    writeln!(
+        text,
+        "scans          {} of {rows} rows, {consistent}; {} given up, {} cut off by the end of their time",
+        grouped(scans.completed),
+        scans.given_up,
+        scans.cut_off
+    )?;
+    let causes: Vec<String> =
+        scans.restarted.iter().map(|(cause, count)| format!("{cause} {}", grouped(*count))).collect();
+    let causes = if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
+    writeln!(
+        text,
+        "               {} rows/s of complete scans, {} of all; {attempts} attempts, {:.2} for each scan{causes}",
+        of(scans.rows_per_second),
+        of(scans.rows_read_per_second),
+        scans.attempts_per_scan
+    )?;
+    if scans.completed == 0 {
+        writeln!(text, "               the furthest attempt read {:.1} % of the rows", 100.0 * scans.furthest)?;
+    } else {
+        let LatencyUs { mean, max, .. } = scans.latency_us;
+        writeln!(
+            text,
+            "               a complete scan took {:.1} ms on average, {:.1} at most",
+            mean / 1e3,
+            max / 1e3
+        )?;
+    }
+    if let Some(why) = &scans.stopped {
+        writeln!(text, "               no more scans were run: {why}")?;
+    }
+    match (scans.tps_with, scans.tps_without) {
+        (Some(with), Some(without)) if without > 0.0 => {
+            let (ratio, with, without) = (with / without, of(with), of(without));
+            writeln!(text, "beside scans   {with} transactions/s; without them {without}, a ratio of {ratio:.3}")
+        }
+        (Some(with), _) => writeln!(text, "beside scans   {} transactions/s", of(with)),
+        _ => Ok(()),
+    }
 }
 
 /// Adds a line of a table: whether an invariant holds, and what was found.

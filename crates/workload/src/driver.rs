@@ -26,6 +26,7 @@ use crate::machine::Machine;
 use crate::report::{
     CpuSeconds, HotRecordReport, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport, ratio,
 };
+use crate::scans::{Pace, ScanWatch, Scanned, Scanner, Scans};
 use crate::statistics::{Statistics, TypeStatistics};
 use crate::{After, Prng, RunError, Workload};
 
@@ -94,6 +95,8 @@ pub struct Measured {
     /// The longest time in which no transaction of this process ended. A millisecond or less is
     /// reported as one millisecond.
     pub longest_gap: Duration,
+    /// What the scanner has done, if there was one.
+    pub scanned: Option<Scanned>,
     /// The CPU time that was used.
     pub cpu: CpuSeconds,
     /// The invariants, checked after all transactions had ended.
@@ -132,10 +135,15 @@ pub fn run_then<W: Workload>(
     mut look: impl FnMut(Progress) -> ControlFlow<()>,
     conclude: impl FnOnce(After<'_, W::Ledger>) -> Result<Vec<Invariant>, RunError>,
 ) -> Result<Measured, RunError> {
+    let scanner = workload.scanner();
+    // The scanner is one more thread that everybody waits for.
+    let clients = options.threads + usize::from(scanner.is_there());
+    let mut turns = Turns::new(scanner, options.length);
     let shared = Shared {
         stop: AtomicBool::new(false),
         failed: AtomicBool::new(false),
-        ready: Barrier::new(options.threads + 1),
+        scanning: AtomicBool::new(turns.is_on(Duration::ZERO)),
+        ready: Barrier::new(clients + 1),
         ended: (0..options.threads).map(|_| Ended::default()).collect(),
     };
     thread::scope(|scope| {
@@ -150,17 +158,22 @@ pub fn run_then<W: Workload>(
                     // Threads that wait at the barrier are released. They find that there is
                     // nothing to do.
                     shared.stop.store(true, Ordering::Relaxed);
-                    (index..options.threads).for_each(|_| drop(scope.spawn(|| shared.ready.wait())));
+                    (index..clients).for_each(|_| drop(scope.spawn(|| shared.ready.wait())));
                     shared.ready.wait();
                     return Err(RunError::Thread(error));
                 }
             }
         }
+        let scans = scanner.is_there().then(|| {
+            let shared = &shared;
+            scope.spawn(move || scan(cluster, workload, options, observers, shared))
+        });
         shared.ready.wait();
         let (began, appliers_began) = (Instant::now(), cluster.memory_node_cpu_ns());
         loop {
             let elapsed = began.elapsed();
             let ended = shared.ended.iter().map(|one| one.0.load(Ordering::Relaxed)).sum();
+            turns.look(elapsed, ended, &shared.scanning);
             let looked = look(Progress { elapsed, ended });
             let left = match options.length {
                 Length::Time(length) => length.saturating_sub(elapsed),
@@ -184,6 +197,16 @@ pub fn run_then<W: Workload>(
         if let Some(error) = failure {
             return Err(error);
         }
+        let scanned = match scans.map(|scans| scans.join()) {
+            None => None,
+            Some(Ok(Ok((scans, ledger, settled)))) => {
+                sum.ledgers.push(ledger);
+                sum.settled &= settled;
+                Some(Scanned { scans, with: turns.with, without: turns.without })
+            }
+            Some(Ok(Err(error))) => return Err(error),
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        };
         let elapsed = sum.ended.map_or(Duration::ZERO, |ended| ended.saturating_duration_since(began));
         let appliers = cluster.memory_node_cpu_ns().saturating_sub(appliers_began) as f64 / 1e9;
         let after = After { ledgers: &sum.ledgers, settled: sum.settled, unknown: sum.statistics.unknown };
@@ -194,7 +217,18 @@ pub fn run_then<W: Workload>(
         let cpu = CpuSeconds { workers: sum.cpu_seconds, appliers };
         let longest_gap = Duration::from_nanos(sum.pauses.map_or(0, |pauses| pauses.longest()));
         let Ran { statistics, given_up, fenced, table_full, .. } = sum;
-        Ok(Measured { statistics, given_up, fenced, table_full, elapsed, longest_gap, cpu, invariants, failure })
+        Ok(Measured {
+            statistics,
+            given_up,
+            fenced,
+            table_full,
+            elapsed,
+            longest_gap,
+            scanned,
+            cpu,
+            invariants,
+            failure,
+        })
     })
 }
 
@@ -232,8 +266,99 @@ struct Shared {
     /// Whether transactions under way are also given up. A memory node is lost then, and they may
     /// wait for what it held.
     failed: AtomicBool,
+    /// Whether the scanner is to run now, if there is one.
+    scanning: AtomicBool,
     ready: Barrier,
     ended: Vec<Ended>,
+}
+
+/// Tells the scanner when to run, and counts the transactions with it and without it.
+struct Turns {
+    scanner: Scanner,
+    /// The length of the run, if it is a time.
+    length: Option<Duration>,
+    /// When the scanner's state changed last, and how many transactions had ended then.
+    since: (Duration, u64),
+    with: Pace,
+    without: Pace,
+}
+
+impl Turns {
+    fn new(scanner: Scanner, length: Length) -> Turns {
+        let length = match length {
+            Length::Time(length) => Some(length),
+            Length::Transactions(_) => None,
+        };
+        let (since, with, without) = ((Duration::ZERO, 0), Pace::default(), Pace::default());
+        Turns { scanner, length, since, with, without }
+    }
+
+    /// Takes note of how many transactions have ended by now.
+    fn look(&mut self, elapsed: Duration, ended: u64, scanning: &AtomicBool) {
+        let (time, count) = self.since;
+        let pace = if scanning.load(Ordering::Relaxed) { &mut self.with } else { &mut self.without };
+        pace.add(ended.saturating_sub(count), elapsed.saturating_sub(time));
+        self.since = (elapsed, ended);
+        scanning.store(self.is_on(elapsed), Ordering::Relaxed);
+    }
+
+    fn is_on(&self, elapsed: Duration) -> bool {
+        self.scanner.is_on(elapsed, self.length)
+    }
+}
+
+/// The time between two looks of a scanner whether it is to run.
+const REST_NS: Nanos = 200_000;
+
+/// Runs the scanner. Returns what it has done, its ledger, and whether everything that it logged
+/// has been applied.
+fn scan<W: Workload>(
+    cluster: &Cluster,
+    workload: &W,
+    options: &RunOptions,
+    observers: Observers<'_>,
+    shared: &Shared,
+) -> Result<(Scans, W::Ledger, bool), RunError> {
+    let seed = Prng::derive(options.seed, 1 << 32 | options.threads as u64).next_u64();
+    // A scan is long, and the coroutine that renews the lease must run meanwhile.
+    let prepared = cluster.worker(WorkerOptions::default().coroutines(1).seed(seed).yield_after_rounds(true));
+    if prepared.is_err() {
+        shared.stop.store(true, Ordering::Relaxed);
+    }
+    shared.ready.wait();
+    let mut worker = prepared?;
+    let mut scans = Scans::new(workload.scanned_rows());
+    let mut ledger = W::Ledger::default();
+    let is_over = || shared.stop.load(Ordering::Relaxed) || shared.failed.load(Ordering::Relaxed);
+    let goes_on = || shared.scanning.load(Ordering::Relaxed) && !is_over();
+    let statistics = Rc::new(RefCell::new(Statistics::new(1)));
+    let also = if is_over() { None } else { observers() };
+    let mut watch = Some(Box::new(ScanWatch(statistics.clone(), also)) as Box<dyn Observer>);
+    let ran = worker.block_on(async |session| {
+        session.observe(watch.take());
+        while !is_over() && scans.stopped.is_none() {
+            let began = session.lane().now();
+            if goes_on() {
+                let scanned = workload.scan(session, &mut scans, &mut ledger, &goes_on).await;
+                scans.ended(scanned)?;
+                scans.busy += session.lane().now() - began;
+                session.lane().yield_now().await;
+            } else {
+                session.lane().sleep(REST_NS).await;
+            }
+        }
+        drop(session.observe(None));
+        Ok::<(), Error>(())
+    });
+    if ran.is_err() {
+        shared.failed.store(true, Ordering::Relaxed);
+        shared.stop.store(true, Ordering::Relaxed);
+    }
+    ran?;
+    // A scanner has logged nothing, so one that was taken for dead leaves nothing behind.
+    let settled = matches!(worker.drain(), Ok(true) | Err(Error::Fenced));
+    scans.statistics = statistics.borrow().clone();
+    Ok((scans, ledger, settled))
 }
 
 /// The number of a thread's transactions that have ended, for [`Progress`]. It has cache lines of
@@ -242,7 +367,7 @@ struct Shared {
 #[repr(align(128))]
 struct Ended(AtomicU64);
 
-/// A thread publishes its counter once in this number of transactions.
+/// A thread publishes its counter once in this number of transactions, unless they come slowly.
 const PUBLISH: u64 = 64;
 
 /// The results of one thread, or of all threads.
@@ -472,7 +597,7 @@ impl<W: Workload> Thread<'_, W> {
                 }
                 *ended += 1;
                 ended_count.set(ended_count.get() + 1);
-                if ended_count.get().is_multiple_of(PUBLISH) {
+                if ended_count.get().is_multiple_of(PUBLISH) || self.pace > 0 {
                     self.published.0.store(ended_count.get(), Ordering::Relaxed);
                 }
                 if self.pace > 0 {
@@ -571,6 +696,7 @@ impl Measured {
             table_full: false,
             elapsed: none,
             longest_gap: none,
+            scanned: None,
             cpu,
             invariants,
             failure: None,
@@ -618,6 +744,7 @@ impl Measured {
                 commit: LatencyUs::of(&phases.commit),
             },
             waiting_share: ratio(phases.waited as f64, phases.all as f64),
+            scans: self.scanned.as_ref().map(Scanned::report),
             cpu_seconds: self.cpu,
             per_cpu_second_tps: ratio(committed as f64, self.cpu.workers + self.cpu.appliers),
             invariants: self.invariants.clone(),

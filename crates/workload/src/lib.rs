@@ -20,6 +20,7 @@ mod machine;
 pub mod micro;
 mod report;
 mod rows;
+pub mod scans;
 pub mod simulated;
 mod sizing;
 pub mod smallbank;
@@ -37,7 +38,10 @@ use remora::{Cluster, Error, Key, OpenError, Ordered, Record, Session, Table, Tr
 pub use remora_fabric::Prng;
 
 pub use machine::Machine;
-pub use report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, SimulatedIn, TypeReport};
+pub use report::{
+    CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, ScanReport, SimulatedIn, TypeReport,
+};
+pub use scans::{Scanned, Scanner, Scans};
 pub use sizing::Setting;
 pub use statistics::{Statistics, TypeStatistics};
 
@@ -74,6 +78,31 @@ pub trait Workload: Sync + Sized {
         random: &mut Prng,
         ledger: &mut Self::Ledger,
     ) -> impl Future<Output = Result<(), Error>>;
+
+    /// Returns when [`Workload::scan`] runs beside the transactions: never, unless the workload has
+    /// scans.
+    fn scanner(&self) -> Scanner {
+        Scanner::Never
+    }
+
+    /// Returns the number of rows that a complete scan reads.
+    fn scanned_rows(&self) -> u64 {
+        0
+    }
+
+    /// Scans a table once, beside the transactions of the mix and on a worker of its own. Updates
+    /// what has been read, and the ledger. Returns whether the result is of one state of the table.
+    /// When `goes_on` returns false, the scan ends with an error of the workload's own.
+    fn scan(
+        &self,
+        session: &mut Session,
+        scans: &mut Scans,
+        ledger: &mut Self::Ledger,
+        goes_on: &dyn Fn() -> bool,
+    ) -> impl Future<Output = Result<bool, Error>> {
+        _ = (session, scans, ledger, goes_on);
+        async { Ok(true) }
+    }
 
     /// Checks the invariants after all clients have ended. `after` has the ledgers, and says
     /// whether everything that was logged has been applied.

@@ -60,6 +60,10 @@ pub struct Report {
     /// The share of the time of these attempts in which they waited for records that other
     /// transactions had locked or were installing.
     pub waiting_share: f64,
+    /// The scans that ran beside the transactions, if there was a scanner. No other figure of the
+    /// report counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scans: Option<ScanReport>,
     /// The CPU time that was used.
     pub cpu_seconds: CpuSeconds,
     /// Committed transactions per second of CPU time, of workers and memory nodes together.
@@ -242,6 +246,45 @@ pub struct PhasesUs {
     pub log: LatencyUs,
     /// The commit phase: until the install is posted.
     pub commit: LatencyUs,
+}
+
+/// What a report says of scans beside the transactions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScanReport {
+    /// The number of rows of the table, all of which a scan reads.
+    pub rows: u64,
+    /// Scans that have read all rows, and committed.
+    pub completed: u64,
+    /// Scans that were given up, because every attempt had to restart.
+    pub given_up: u64,
+    /// Scans that were under way when their time was over.
+    pub cut_off: u64,
+    /// The attempts of all these scans.
+    pub attempts: u64,
+    /// The attempts for each of these scans.
+    pub attempts_per_scan: f64,
+    /// Attempts that had to restart, by cause.
+    pub restarted: BTreeMap<&'static str, u64>,
+    /// The largest share of the rows that an attempt has read.
+    pub furthest: f64,
+    /// Rows of complete scans for each second in which the scanner ran.
+    pub rows_per_second: f64,
+    /// Rows for each second in which the scanner ran, including those of attempts that restarted.
+    pub rows_read_per_second: f64,
+    /// How long complete scans took, restarts included, in microseconds.
+    pub latency_us: LatencyUs,
+    /// Whether the result of every complete scan was of one state of the table. `None` if no scan
+    /// was complete.
+    pub consistent: Option<bool>,
+    /// The reason why the scanner ended before the run, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
+    /// Transactions that ended per second while the scanner ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tps_with: Option<f64>,
+    /// Transactions that ended per second while it did not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tps_without: Option<f64>,
 }
 
 /// The CPU time that was used, in seconds.

@@ -14,6 +14,7 @@ use crate::driver::Measured;
 use crate::gaps::Pauses;
 use crate::machine::peak_bytes;
 use crate::report::{CpuSeconds, SimulatedIn, ratio};
+use crate::scans::{Pace, ScanWatch, Scanned, Scans};
 use crate::statistics::Statistics;
 use crate::{After, Prng, RunError, Workload};
 
@@ -74,6 +75,11 @@ struct Watched {
     pauses: Pauses,
     from: Nanos,
     until: Nanos,
+    /// How many transactions have ended within the measured time while the scanner did not run, and
+    /// while it ran.
+    counts: [u64; 2],
+    /// Whether the scanner runs at a moment.
+    is_on: Box<dyn Fn(Nanos) -> bool>,
     /// The number of transactions that have ended, including those outside of the measured time.
     ended: u64,
 }
@@ -87,6 +93,7 @@ impl Observer for Watch {
             watched.statistics.transaction(event);
             if matches!(event.outcome, Outcome::Committed | Outcome::UserAbort) {
                 watched.pauses.ended(event.ended);
+                watched.counts[usize::from((watched.is_on)(event.ended))] += 1;
             }
         }
         watched.ended += 1;
@@ -120,6 +127,14 @@ pub fn simulate<W: Workload>(
     let preparing = Instant::now();
     sim.instant(true);
     let mut workers = connect(cluster, sim, options)?;
+    let scanner = workload.scanner();
+    if scanner.is_there() {
+        // It is one more worker, of the first machine.
+        sim.place(0);
+        let seed = Prng::derive(options.seed, 1 << 32 | workers.len() as u64).next_u64();
+        workers.push(cluster.worker(WorkerOptions::default().coroutines(1).seed(seed))?);
+    }
+    let scanning = if scanner.is_there() { workers.len() - 1 } else { usize::MAX };
     if let Some(worker) = workers.first_mut() {
         // The machines of one process share a location cache. So it is as if each machine had found
         // all records before.
@@ -129,17 +144,39 @@ pub fn simulate<W: Workload>(
     let from = sim.now() + options.warmup;
     let until = from + options.measure;
     let statistics = Statistics::new(W::TYPES.len());
-    let watched = Watched { statistics, pauses: Pauses::new(from), from, until, ended: 0 };
+    let length = Duration::from_nanos(options.measure);
+    let is_on = move |now: Nanos| {
+        let elapsed = Duration::from_nanos(now.saturating_sub(from));
+        (from..until).contains(&now) && scanner.is_on(elapsed, Some(length))
+    };
+    let watched = Watched {
+        statistics,
+        pauses: Pauses::new(from),
+        from,
+        until,
+        ended: 0,
+        counts: [0; 2],
+        is_on: Box::new(is_on),
+    };
     let watched = Rc::new(RefCell::new(watched));
-    for session in workers.iter_mut().flat_map(|worker| worker.sessions()) {
-        session.observe(Some(Box::new(Watch(watched.clone(), observers()))));
+    let scanned = Rc::new(RefCell::new(Statistics::new(1)));
+    for (index, worker) in workers.iter_mut().enumerate() {
+        for session in worker.sessions() {
+            let observer: Box<dyn Observer> = if index == scanning {
+                Box::new(ScanWatch(scanned.clone(), observers()))
+            } else {
+                Box::new(Watch(watched.clone(), observers()))
+            };
+            session.observe(Some(observer));
+        }
     }
+    let scans = RefCell::new(Scans::new(workload.scanned_rows()));
     let prepared_in = preparing.elapsed();
     let before = sim.statistics();
     let simulating = Instant::now();
     let bodies: Vec<_> = (0..workers.len())
         .map(|worker| {
-            let (first, watched) = ((worker * options.coroutines) as u64, &watched);
+            let (first, watched, scans) = ((worker * options.coroutines) as u64, &watched, &scans);
             async move |coroutine: usize, session: &mut remora::Session| {
                 let mut random = Prng::derive(options.seed, first + coroutine as u64);
                 let mut ledger = W::Ledger::default();
@@ -152,6 +189,21 @@ pub fn simulate<W: Workload>(
                     }
                     if now >= watched.borrow().until {
                         break;
+                    }
+                    if worker == scanning {
+                        let goes_on = || is_on(sim.now()) && sim.now() < watched.borrow().until;
+                        if !goes_on() || scans.borrow().stopped.is_some() {
+                            session.lane().sleep(REST_NS).await;
+                            continue;
+                        }
+                        let mut so_far = scans.replace(Scans::new(0));
+                        let scanned = workload.scan(session, &mut so_far, &mut ledger, &goes_on).await;
+                        let ended = so_far.ended(scanned);
+                        so_far.busy += session.lane().now() - now;
+                        scans.replace(so_far);
+                        ended?;
+                        session.lane().yield_now().await;
+                        continue;
                     }
                     session.lane().endpoint().charge(options.transaction);
                     match workload.transact(session, &mut random, &mut ledger).await {
@@ -185,7 +237,7 @@ pub fn simulate<W: Workload>(
     let given_up = results.iter().map(|(_, given_up)| given_up).sum();
     let ledgers: Vec<_> = results.into_iter().map(|(ledger, _)| ledger).collect();
     let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
-    let Watched { statistics, pauses, until, .. } = watched.into_inner();
+    let Watched { statistics, pauses, until, counts, .. } = watched.into_inner();
     let unknown = statistics.unknown;
     let invariants = workload.invariants(cluster, After { ledgers: &ledgers, settled, unknown })?;
     let measured = until.saturating_sub(from);
@@ -198,6 +250,13 @@ pub fn simulate<W: Workload>(
         table_full: false,
         elapsed: Duration::from_nanos(measured),
         longest_gap: Duration::from_nanos(pauses.longest()),
+        scanned: scanner.is_there().then(|| {
+            let mut scans = scans.into_inner();
+            scans.statistics = scanned.borrow().clone();
+            let [without, with] = scanner.times(Duration::from_nanos(measured), length);
+            let pace = |ended, time| Pace { ended, time };
+            Scanned { scans, with: pace(counts[1], with), without: pace(counts[0], without) }
+        }),
         cpu,
         invariants,
         failure: None,
@@ -205,6 +264,9 @@ pub fn simulate<W: Workload>(
     let statistics = sim.statistics().since(&before);
     Ok(Simulated { measured, ended, prepared_in, simulated_in, statistics })
 }
+
+/// Virtual time between two looks of a scanner whether it is to run.
+const REST_NS: Nanos = 5_000;
 
 /// Virtual time within which transactions under way at the end must finish.
 const GRACE: Nanos = 1_000_000_000;

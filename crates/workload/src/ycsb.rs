@@ -30,6 +30,7 @@
 //! value as a whole. An update fetches the record nevertheless, because it needs the lock and the
 //! version. So it costs what a read-modify-write costs, and can count itself in the value.
 
+pub mod analytic;
 mod audit;
 mod draw;
 mod order;
