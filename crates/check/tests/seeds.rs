@@ -1,5 +1,6 @@
-//! Campaigns of SmallBank and TATP on the seeded backend, with few hot records and several clients,
-//! from tens of seeds. Every history must be strictly serializable, and every invariant must hold.
+//! Campaigns of SmallBank, TATP and the part of TPC-E on the seeded backend, with few hot records
+//! and several clients, from tens of seeds. Every history must be strictly serializable, and every
+//! invariant must hold.
 //!
 //! `REMORA_SEEDS=5000 cargo test --release -p remora-check --test seeds` runs more;
 //! `REMORA_SEED=17` replays one.
@@ -15,7 +16,9 @@ use remora::{Cluster, Error, Session, WorkerOptions};
 use remora_check::{Counts, HistoryFile, HistoryReader, ReadOptions, check};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{Kind, Subscribers, Tatp};
-use remora_workload::{After, Prng, Workload};
+use remora_workload::tpce::{self, Room, Scale, Tpce};
+use remora_workload::ycsb::analytic::{Analytic, AnalyticSize};
+use remora_workload::{After, Prng, Scans, Workload};
 
 const ACCOUNTS: u64 = 50;
 const SUBSCRIBERS: u32 = 2;
@@ -61,13 +64,69 @@ fn run_tatp(protocol: Protocol, seed: u64) -> Result<Counts, String> {
     })
 }
 
-/// Runs a workload once. Returns its counts, or what is wrong with it.
+/// The part of TPC-E, for two customers.
+fn market(cluster: &Cluster, seed: u64) -> Tpce {
+    Tpce::load(cluster, Scale { customers: 2, securities: 25 }, Room { trades: 400 }, seed).unwrap()
+}
+
+/// Runs a transaction of the part of TPC-E. All kinds are equally frequent.
+async fn transact_in_market(
+    tpce: &Tpce,
+    session: &mut Session,
+    random: &mut Prng,
+    ledger: &mut tpce::Done,
+) -> Result<(), Error> {
+    let (kind, _) = tpce::Kind::MIX[random.below(tpce::Kind::MIX.len() as u64) as usize];
+    tpce.run(session, kind, random, ledger).await
+}
+
+/// Runs a seed of the part of TPC-E.
+fn run_tpce(protocol: Protocol, seed: u64) -> Result<Counts, String> {
+    run(protocol, seed, |cluster| market(cluster, seed), transact_in_market)
+}
+
+/// Runs a seed of the part of TPC-E whose readers read snapshots. Their histories are serializable,
+/// and need not be strictly so. Returns what is wrong with the invariants.
+fn run_readers(seed: u64) -> Result<(), String> {
+    let load = |cluster: &Cluster| market(cluster, seed).with_snapshots(true);
+    observe(Protocol::REMORA, seed, load, transact_in_market).map(drop)
+}
+
+/// Runs a seed of transfers, with a scan of the whole table in place of one in eight. Returns what
+/// is wrong with the invariants.
+fn run_scans(seed: u64) -> Result<(), String> {
+    let size = AnalyticSize { records: 200, keys_first: None };
+    let load = |cluster: &Cluster| Analytic::load(cluster, size).unwrap();
+    let transact = async |analytic: &Analytic, session: &mut Session, random: &mut Prng, ledger: &mut _| {
+        if random.below(8) > 0 {
+            return analytic.transact(session, random, ledger).await;
+        }
+        analytic.scan(session, &mut Scans::new(size.records), ledger, &|| true).await.map(drop)
+    };
+    observe(Protocol::REMORA, seed, load, transact).map(drop)
+}
+
+/// Runs a workload once, and checks its history. Returns its counts, or what is wrong with it.
 fn run<W: Workload>(
     protocol: Protocol,
     seed: u64,
     load: impl FnOnce(&Cluster) -> W,
     transact: impl AsyncFn(&W, &mut Session, &mut Prng, &mut W::Ledger) -> Result<(), Error>,
 ) -> Result<Counts, String> {
+    let lines = observe(protocol, seed, load, transact)?;
+    let mut reader = HistoryReader::new(ReadOptions::default());
+    reader.read("seeded", lines.0.lock().unwrap().as_slice()).map_err(|error| error.to_string())?;
+    let report = check(&reader.finish().history);
+    if report.is_clean() { Ok(report.counts) } else { Err(report.to_string()) }
+}
+
+/// Runs a workload once, and checks its invariants. Returns its history, or what is wrong.
+fn observe<W: Workload>(
+    protocol: Protocol,
+    seed: u64,
+    load: impl FnOnce(&Cluster) -> W,
+    transact: impl AsyncFn(&W, &mut Session, &mut Prng, &mut W::Ledger) -> Result<(), Error>,
+) -> Result<Shared, String> {
     // The coroutines of a worker share one connection, or have one each, or something in between.
     let (coroutines, clients) = [(4, 4), (6, 3), (4, 1), (8, 8)][seed as usize % 4];
     let replicas = [3, 1, 2][seed as usize % 3];
@@ -101,10 +160,7 @@ fn run<W: Workload>(
     if let Some(broken) = invariants.iter().find(|invariant| invariant.holds != Some(true)) {
         return Err(format!("{}: {}", broken.name, broken.detail));
     }
-    let mut reader = HistoryReader::new(ReadOptions::default());
-    reader.read("seeded", lines.0.lock().unwrap().as_slice()).map_err(|error| error.to_string())?;
-    let report = check(&reader.finish().history);
-    if report.is_clean() { Ok(report.counts) } else { Err(report.to_string()) }
+    Ok(lines)
 }
 
 /// Runs all seeds, which must be clean and must have conflicts.
@@ -136,6 +192,34 @@ fn seeded_histories_are_strictly_serializable() {
 fn seeded_histories_with_inserts_and_deletes_are_strictly_serializable() {
     for protocol in Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()) {
         campaign(protocol.name(), seeds(30), |seed| run_tatp(protocol, seed));
+    }
+}
+
+/// The transactions include ranges, and records that all of them read and some change.
+#[test]
+fn seeded_histories_with_ranges_are_strictly_serializable() {
+    for protocol in Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()) {
+        campaign(protocol.name(), seeds(10), |seed| run_tpce(protocol, seed));
+    }
+}
+
+/// Readers of snapshots check by themselves that they have seen one state. So a snapshot that is
+/// none shows without a history.
+#[test]
+fn readers_find_snapshots_that_are_none() {
+    type Run = fn(u64) -> Result<(), String>;
+    for (name, run) in [("tpce", run_readers as Run), ("scans", run_scans)] {
+        for seed in seeds(20) {
+            assert_eq!(run(seed), Ok(()), "{name}, seed {seed}");
+        }
+        let found = (0..200).find(|seed| {
+            mutant::set(Some(Mutant::TakeLater));
+            let outcome = run(*seed);
+            mutant::set(None);
+            outcome.is_err_and(|what| what.contains("seen one state"))
+        });
+        println!("{name}: found by seed {found:?}");
+        assert!(found.is_some(), "{name}: the error survives 200 seeds");
     }
 }
 

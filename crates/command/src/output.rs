@@ -372,6 +372,9 @@ fn write_scans(text: &mut String, scans: &ScanReport) -> std::fmt::Result {
             max / 1e3
         )?;
     }
+    if scans.cpu_seconds > 0.0 {
+        writeln!(text, "               {:.2} s of CPU for scans", scans.cpu_seconds)?;
+    }
     if let Some(why) = &scans.stopped {
         writeln!(text, "               no more scans were run: {why}")?;
     }

@@ -136,7 +136,7 @@ pub fn run_then<W: Workload>(
     conclude: impl FnOnce(After<'_, W::Ledger>) -> Result<Vec<Invariant>, RunError>,
 ) -> Result<Measured, RunError> {
     let scanner = workload.scanner();
-    // The scanner is one more thread that everybody waits for.
+    // The scanner is one more thread, which must also be ready before the run begins.
     let clients = options.threads + usize::from(scanner.is_there());
     let mut turns = Turns::new(scanner, options.length);
     let shared = Shared {
@@ -334,6 +334,7 @@ fn scan<W: Workload>(
     let statistics = Rc::new(RefCell::new(Statistics::new(1)));
     let also = if is_over() { None } else { observers() };
     let mut watch = Some(Box::new(ScanWatch(statistics.clone(), also)) as Box<dyn Observer>);
+    let cpu_began = thread_cpu_ns();
     let ran = worker.block_on(async |session| {
         session.observe(watch.take());
         while !is_over() && scans.stopped.is_none() {
@@ -358,6 +359,7 @@ fn scan<W: Workload>(
     // A scanner has logged nothing, so one that was taken for dead leaves nothing behind.
     let settled = matches!(worker.drain(), Ok(true) | Err(Error::Fenced));
     scans.statistics = statistics.borrow().clone();
+    scans.cpu_ns = thread_cpu_ns() - cpu_began;
     Ok((scans, ledger, settled))
 }
 

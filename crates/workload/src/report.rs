@@ -273,6 +273,8 @@ pub struct ScanReport {
     pub rows_read_per_second: f64,
     /// How long complete scans took, restarts included, in microseconds.
     pub latency_us: LatencyUs,
+    /// The CPU time of the scanner, in seconds; 0 in a simulation.
+    pub cpu_seconds: f64,
     /// Whether the result of every complete scan was of one state of the table. `None` if no scan
     /// was complete.
     pub consistent: Option<bool>,

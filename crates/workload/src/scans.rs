@@ -74,12 +74,17 @@ pub struct Scans {
     pub furthest: u64,
     /// The time in which the scanner ran, in nanoseconds.
     pub busy: Nanos,
+    /// The CPU time of the scanner's thread, in nanoseconds; 0 in a simulation.
+    pub cpu_ns: u64,
     /// The reason why the scanner has ended before the run, if it has.
     pub stopped: Option<String>,
 }
 
 impl Scans {
-    pub(crate) fn new(rows: u64) -> Scans {
+    /// Makes the counters of a scanner that has done nothing yet. `rows` is the number of rows of
+    /// the table.
+    #[must_use]
+    pub fn new(rows: u64) -> Scans {
         Scans {
             rows,
             statistics: Statistics::new(1),
@@ -88,6 +93,7 @@ impl Scans {
             rows_read: 0,
             furthest: 0,
             busy: 0,
+            cpu_ns: 0,
             stopped: None,
         }
     }
@@ -165,7 +171,7 @@ impl Scanned {
         let Scanned { scans, with, without } = self;
         let Some(one) = scans.statistics.types.first() else { unreachable!("scans are one type") };
         let (completed, cut_off) = (one.committed, one.by_user);
-        let begun = completed + scans.given_up + cut_off;
+        let begun = completed + scans.given_up + cut_off + u64::from(scans.stopped.is_some());
         let attempts = completed + one.aborted;
         let seconds = scans.busy as f64 / 1e9;
         let causes = scans.statistics.aborted.iter().copied();
@@ -181,6 +187,7 @@ impl Scanned {
             rows_per_second: ratio((completed * scans.rows) as f64, seconds),
             rows_read_per_second: ratio(scans.rows_read as f64, seconds),
             latency_us: LatencyUs::of(&one.latency),
+            cpu_seconds: scans.cpu_ns as f64 / 1e9,
             consistent: (completed > 0).then_some(scans.torn == 0),
             stopped: scans.stopped.clone(),
             tps_with: with.rate(),

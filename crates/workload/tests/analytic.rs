@@ -90,6 +90,7 @@ fn a_scan_that_is_overtaken_ends_with_the_run() {
         assert!(scans.completed + scans.given_up + scans.cut_off > 0, "{protocol:?}: {scans:?}");
         assert!(scans.attempts > 0 && scans.furthest > 0.0 && scans.rows_read_per_second > 0.0, "{scans:?}");
         assert!(scans.tps_without.is_none() && scans.tps_with.is_some(), "{scans:?}");
+        assert!(scans.cpu_seconds > 0.0, "{protocol:?}: {scans:?}");
         assert!(report.seconds < 5.0 && report.committed > 100, "{protocol:?}: {report:?}");
     }
 }
