@@ -39,13 +39,14 @@ struct Rates {
 
 fn run(protocol: Protocol, replicas: u8, recorded: bool, seconds: f64, threads: usize) -> Rates {
     let accounts = Customers::ACCOUNTS_PER_THREAD * threads as u64;
-    let setting = Setting { memory_nodes: 3, replicas, workers: threads as u64, coroutines: 8 };
+    let setting = Setting { memory_nodes: 3, replicas, workers: threads as u64, coroutines: 8, archive: None };
     let node_bytes = SmallBank::node_bytes(accounts, &setting) as usize;
     let options = Cluster::embedded().replicas(replicas).protocol(protocol).node_bytes(node_bytes);
     let cluster = options.open().expect("memory for three nodes");
     let bank = SmallBank::load(&cluster, Customers::standard(accounts)).expect("room for the accounts");
     let length = Length::Time(Duration::from_secs_f64(seconds));
-    let options = RunOptions { threads, coroutines: 8, length, seed: 1, yield_after_rounds: false, rate: None };
+    let options =
+        RunOptions { threads, coroutines: 8, length, seed: 1, yield_after_rounds: false, rate: None, archive: None };
     let path = std::env::temp_dir().join(format!("remora-compare-{}.jsonl", std::process::id()));
     let history = recorded.then(|| HistoryFile::new(File::create(&path).expect("a file for the history")));
     let observer = || history.as_ref().map(|file| Box::new(file.recorder()) as Box<dyn Observer>);

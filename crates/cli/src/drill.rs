@@ -277,6 +277,7 @@ fn node_bytes(options: &DrillOptions) -> u64 {
         replicas: options.replicas,
         workers: 8 * u64::from(options.clients) + 64,
         coroutines: options.coroutines,
+        archive: None,
     };
     // Another node takes the shards of a lost one.
     let times = if options.kill == Victims::Nodes { 2 } else { 1 };

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use remora::Cluster;
 use remora::connect::{Nodes, Place};
 use remora::floors::fabric;
-use remora::floors::node::limits::{CLIENTS_MAX, REPLICAS_MAX};
+use remora::floors::node::limits::{ARCHIVE_BYTES_MAX, CLIENTS_MAX, REPLICAS_MAX};
 use remora::protocol::Protocol;
 use remora_command::inputs::Inputs;
 use remora_fabric::sim::Profile;
@@ -102,6 +102,11 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = LOAD, value_name = "C", default_value_t = 8,
           value_parser = clap::value_parser!(u64).range(1..fabric::limits::LANES_MAX as u64))]
     pub(crate) coroutines: u64,
+    /// Bytes that each worker takes at each memory node to keep what it overwrites, so that open
+    /// snapshots can read it, such as 8MiB. Only protocols with snapshots do so [default: 256 KiB].
+    #[arg(long, help_heading = LOAD, value_name = "SIZE", value_parser = archive)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) archive: Option<u64>,
     /// Let other coroutines run after every round, even if it completes at once.
     #[arg(long, help_heading = LOAD)]
     pub(crate) yield_after_rounds: bool,
@@ -278,6 +283,7 @@ impl RunArgs {
             replicas: self.replicas(),
             workers: self.threads(),
             coroutines: self.coroutines,
+            archive: self.archive,
         }
     }
 
@@ -416,6 +422,15 @@ impl SimArgs {
     pub(crate) fn machines(&self) -> u64 {
         self.compute_nodes.unwrap_or(1)
     }
+}
+
+/// Returns the bytes of an archive, if a client can have one of that size.
+fn archive(text: &str) -> Result<u64, String> {
+    let bytes = value::bytes(text)?;
+    if bytes > ARCHIVE_BYTES_MAX {
+        return Err(format!("an archive has at most {}", value::show_bytes(ARCHIVE_BYTES_MAX)));
+    }
+    Ok(bytes)
 }
 
 /// Returns an error, about `--snapshots`, if a protocol has none.

@@ -25,6 +25,7 @@ impl Bench {
             seed: run.seed,
             yield_after_rounds: run.yield_after_rounds,
             rate: run.rate.map(|rate| rate as f64),
+            archive: run.archive,
         };
         let ran = match &opened.sim {
             Some(sim) => {

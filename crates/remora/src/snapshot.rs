@@ -18,7 +18,7 @@ use crate::worker::{Session, TransactionOptions};
 /// | --- | --- | --- | --- |
 /// | `Strict` | what [`Session::transact`] reads | 2, or 1 for one record | if a record has changed meanwhile |
 /// | `Fresh` | everything that was acknowledged before, of the records that are read | 1 | if a record that is named later has changed meanwhile |
-/// | `Stale` | all records as they were at one time | 1, and no atomics | no |
+/// | `Stale` | all records as they were at one time | 1, and no atomics; one more for each change since | only if a record stays locked, or is lost from its archive |
 ///
 /// With `Fresh` and `Stale`, two transactions that share no record may seem to have run in another
 /// order than in real time.
@@ -32,9 +32,10 @@ pub enum Freshness {
     /// The transaction reads a snapshot that this session has opened at most this long ago. The
     /// snapshot has everything that the session itself has committed or read before.
     ///
-    /// It has all commits that had been acknowledged when it was opened, and whose release had
-    /// arrived. The release follows the acknowledgement by about a round trip. It can be missing
-    /// for longer only if its client has died.
+    /// Of other sessions, it has the commits whose release had arrived when it was opened. The
+    /// release follows the acknowledgement by about a round trip. The snapshot may miss a commit
+    /// whose client died in between, and one whose time was far above the clocks of the nodes that
+    /// it wrote, if its release could not raise them because they ran on.
     Stale(Duration),
 }
 
@@ -44,8 +45,10 @@ pub enum Freshness {
 /// A snapshot holds nothing back. What records were before, their writers keep for a while
 /// ([`WorkerOptions::archive`](crate::WorkerOptions::archive)). To read a record that has changed
 /// takes a round trip more for each change since. If what it was is not kept any more, the read
-/// fails with [`Limit::SnapshotTooOld`]. If the cluster gets another configuration, because a memory
-/// node is lost, joins or leaves, it fails with [`Limit::SnapshotOver`]. Then open another one.
+/// fails with [`Limit::SnapshotTooOld`]. A commit that overwrites more than 16 KiB keeps nothing. If
+/// the cluster gets another configuration, because a memory node is lost, joins or leaves, or if a
+/// table has grown or was dropped, the read fails with [`Limit::SnapshotOver`]. Then open another
+/// snapshot.
 ///
 /// ```
 /// # use remora::{Cluster, OrderedOptions, protocol::Protocol};

@@ -64,12 +64,13 @@ pub enum Limit {
     /// A record has changed since the time of the snapshot, and what it was then is not kept any
     /// more.
     #[error(
-        "what a record was at the time of the snapshot is not kept any more: open a new snapshot, or give workers \
-         larger archives"
+        "what a record was at the time of the snapshot is not kept any more, or was not kept because its commit was \
+         large: open a new snapshot, or give workers larger archives"
     )]
     SnapshotTooOld,
-    /// The snapshot was opened in an earlier epoch of the configuration.
-    #[error("the cluster has another configuration since the snapshot was opened: open a new one")]
+    /// The snapshot was opened in an earlier epoch of the configuration, or before a table had grown
+    /// or was dropped.
+    #[error("the cluster has other nodes or tables since the snapshot was opened: open a new one")]
     SnapshotOver,
     /// The transaction names more records than [`SET_MAX`].
     #[error("it names more than {SET_MAX} records, which is the most that one transaction can: split it")]

@@ -56,6 +56,8 @@ pub struct RunOptions {
     /// The largest number of transactions per second, of all threads together. Transactions that
     /// were missed are not caught up.
     pub rate: Option<f64>,
+    /// The bytes of each worker's archive ([`WorkerOptions::archive`]), if they are not the default.
+    pub archive: Option<u64>,
 }
 
 impl RunOptions {
@@ -358,7 +360,7 @@ fn scan<W: Workload>(
     ran?;
     // A scanner has logged nothing, so one that was taken for dead leaves nothing behind.
     let settled = matches!(worker.drain(), Ok(true) | Err(Error::Fenced));
-    scans.statistics = statistics.borrow().clone();
+    scans.statistics.add(&statistics.borrow());
     scans.cpu_ns = thread_cpu_ns() - cpu_began;
     Ok((scans, ledger, settled))
 }
@@ -436,11 +438,15 @@ fn client<W: Workload>(
     shared: &Shared,
 ) -> Result<Ran<W::Ledger>, RunError> {
     let prepare = || -> Result<Worker, RunError> {
-        let &RunOptions { coroutines, yield_after_rounds, .. } = options;
+        let &RunOptions { coroutines, yield_after_rounds, archive, .. } = options;
         // Lanes draw their pauses from streams of their own.
         let seed = Prng::derive(options.seed, 1 << 32 | index as u64).next_u64();
         let mut worker = cluster.worker(
-            WorkerOptions::default().coroutines(coroutines).seed(seed).yield_after_rounds(yield_after_rounds),
+            WorkerOptions::default()
+                .coroutines(coroutines)
+                .archive(archive.unwrap_or(WorkerOptions::default().archive))
+                .seed(seed)
+                .yield_after_rounds(yield_after_rounds),
         )?;
         let (part, parts) = (index as u64, options.threads as u64);
         worker.block_on(async |session| workload.warm(session, part, parts).await)?;

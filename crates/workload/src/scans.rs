@@ -98,6 +98,24 @@ impl Scans {
         }
     }
 
+    /// Counts a complete scan that was several transactions, at one time, and how long it took.
+    pub fn completed(&mut self, took: Nanos) {
+        if let Some(one) = self.statistics.types.first_mut() {
+            one.committed += 1;
+            one.latency.saturating_record(took);
+        }
+    }
+
+    /// Counts an attempt at a scan of several transactions that has ended before it was complete.
+    /// `cause` is the name that the report has.
+    pub fn restarted(&mut self, cause: &'static str) {
+        if let Some(one) = self.statistics.types.first_mut() {
+            one.aborted += 1;
+            one.by_user += u64::from(cause == USER);
+        }
+        *self.statistics.cause(cause) += 1;
+    }
+
     /// Counts how a scan has ended. Returns an error that ends the run.
     pub(crate) fn ended(&mut self, scanned: Result<bool, Error>) -> Result<(), Error> {
         match scanned {

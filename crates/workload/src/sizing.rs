@@ -18,6 +18,8 @@ pub struct Setting {
     pub workers: u64,
     /// The number of transactions that each worker has in flight.
     pub coroutines: u64,
+    /// The bytes of each worker's archive ([`WorkerOptions::archive`]), if they are not the default.
+    pub archive: Option<u64>,
 }
 
 /// The size of a table for which room is needed.
@@ -66,7 +68,10 @@ pub(crate) fn node_bytes_of(tables: &[TableSize], setting: &Setting, kinds: &[In
         kinds.iter().map(|kind| Sizes::for_rows(*kind, rows, table.slot_bytes).shard_bytes).max().unwrap_or(0)
     });
     let tables = shards.fold(0, u64::saturating_add).saturating_mul(setting.replicas.into());
-    let room = Room { lanes: setting.coroutines as usize, archive: WorkerOptions::default().archive };
+    let room = Room {
+        lanes: setting.coroutines as usize,
+        archive: setting.archive.unwrap_or(WorkerOptions::default().archive),
+    };
     let rings = setting.workers.saturating_mul(room.bytes() + 4096);
     FIXED.saturating_add(tables).saturating_add(rings)
 }

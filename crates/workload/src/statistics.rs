@@ -122,7 +122,7 @@ impl Statistics {
         all
     }
 
-    fn cause(&mut self, cause: &'static str) -> &mut u64 {
+    pub(crate) fn cause(&mut self, cause: &'static str) -> &mut u64 {
         let index = self.aborted.iter().position(|(known, _)| *known == cause).unwrap_or_else(|| {
             self.aborted.push((cause, 0));
             self.aborted.len() - 1

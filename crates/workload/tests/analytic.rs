@@ -33,7 +33,7 @@ fn size(records: u64) -> AnalyticSize {
 }
 
 fn options(protocol: Protocol, size: AnalyticSize, workers: u64) -> ClusterOptions {
-    let setting = Setting { memory_nodes: 3, replicas: 2, workers, coroutines: 4 };
+    let setting = Setting { memory_nodes: 3, replicas: 2, workers, coroutines: 4, archive: None };
     let node_bytes = Analytic::node_bytes(size, &setting) as usize;
     Cluster::embedded().nodes(3).replicas(2).node_bytes(node_bytes).protocol(protocol)
 }

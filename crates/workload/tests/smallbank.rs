@@ -39,6 +39,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             seed: 7,
             yield_after_rounds: true,
             rate: None,
+            archive: None,
         };
         let mut looks = 0;
         let measured = driver::run(&cluster, &bank, &run, &|| None, |_| looks += 1).unwrap();
@@ -58,7 +59,8 @@ fn a_run_that_cannot_be_checked_is_told() {
     let cluster = options(1).open().unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(1_000)).unwrap();
     let length = Length::Transactions(500);
-    let run = RunOptions { threads: 1, coroutines: 2, length, seed: 1, yield_after_rounds: false, rate: None };
+    let run =
+        RunOptions { threads: 1, coroutines: 2, length, seed: 1, yield_after_rounds: false, rate: None, archive: None };
     let lost = || RunError::Thread(std::io::Error::other("it is lost"));
     let go_on = |_| ControlFlow::Continue(());
     let measured = driver::run_then(&cluster, &bank, &run, &|| None, go_on, |_| Err(lost())).unwrap();
@@ -74,7 +76,8 @@ fn a_timed_run_ends_in_time() {
     let cluster = options(3).open().unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(1_000)).unwrap();
     let length = Length::Time(std::time::Duration::from_millis(300));
-    let run = RunOptions { threads: 2, coroutines: 2, length, seed: 1, yield_after_rounds: false, rate: None };
+    let run =
+        RunOptions { threads: 2, coroutines: 2, length, seed: 1, yield_after_rounds: false, rate: None, archive: None };
     let measured = driver::run(&cluster, &bank, &run, &|| None, |_| ()).unwrap();
     assert_sound(&measured.invariants, &NAMES);
     assert!(measured.elapsed.as_secs_f64() < 3.0, "{:?}", measured.elapsed);

@@ -38,7 +38,15 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             let cluster = options(protocol, replicas).open().unwrap();
             let tatp = Tatp::load(&cluster, Subscribers::new(subscribers), 1).unwrap();
             let length = Length::Transactions(20_001);
-            let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
+            let run = RunOptions {
+                threads: 3,
+                coroutines: 4,
+                length,
+                seed: 7,
+                yield_after_rounds: true,
+                rate: None,
+                archive: None,
+            };
             let measured = driver::run(&cluster, &tatp, &run, &|| None, |_| ()).unwrap();
             assert_sound(&measured.invariants, &NAMES);
             let statistics = &measured.statistics;
@@ -147,7 +155,7 @@ fn without_transactions_nothing_is_claimed() {
 #[test]
 fn nodes_are_sized_for_the_population() {
     for (subscribers, memory_nodes, replicas) in [(1, 1, 1), (7, 3, 3), (5_000, 4, 2)] {
-        let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2 };
+        let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2, archive: None };
         let node_bytes = Tatp::node_bytes(subscribers, &setting) as usize;
         let options = Cluster::embedded().nodes(memory_nodes).replicas(replicas).node_bytes(node_bytes);
         let cluster = options.open().unwrap();

@@ -44,7 +44,7 @@ fn scale() -> Scale {
 }
 
 fn setting(replicas: u8) -> Setting {
-    Setting { memory_nodes: 3, replicas, workers: 16, coroutines: 8 }
+    Setting { memory_nodes: 3, replicas, workers: 16, coroutines: 8, archive: None }
 }
 
 fn options(protocol: Protocol, replicas: u8, room: Room) -> ClusterOptions {
@@ -78,7 +78,15 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             // The runs with backups split totals from the rows that New-Orders read.
             let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap().with_split_totals(replicas > 1);
             let length = Length::Transactions(TRANSACTIONS);
-            let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
+            let run = RunOptions {
+                threads: 3,
+                coroutines: 4,
+                length,
+                seed: 7,
+                yield_after_rounds: true,
+                rate: None,
+                archive: None,
+            };
             let measured = driver::run(&cluster, &tpcc, &run, &|| None, |_| ()).unwrap();
             assert_sound(&measured.invariants, &NAMES);
             let statistics = &measured.statistics;
@@ -141,7 +149,15 @@ fn a_full_table_ends_a_run_and_nothing_else() {
         let cluster = options(protocol, 3, room).open().unwrap();
         let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap();
         let length = Length::Transactions(1_000_000);
-        let run = RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: false, rate: None };
+        let run = RunOptions {
+            threads: 2,
+            coroutines: 4,
+            length,
+            seed: 7,
+            yield_after_rounds: false,
+            rate: None,
+            archive: None,
+        };
         let measured = driver::run(&cluster, &tpcc, &run, &|| None, |_| ()).unwrap();
         assert!(measured.table_full, "{protocol:?}");
         assert_sound(&measured.invariants, &NAMES);
@@ -219,7 +235,7 @@ fn nodes_are_sized_for_the_population() {
         for (memory_nodes, replicas, scale) in
             [(1, 1, Scale::small(1, 1, 1, 1)), (4, 2, Scale::small(1, 10, 300, 5_000))]
         {
-            let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2 };
+            let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2, archive: None };
             let room = Room::for_transactions(400);
             let node_bytes = Tpcc::node_bytes(&scale, room, &setting, protocol) as usize;
             let sized = options(protocol, replicas, room).nodes(memory_nodes).node_bytes(node_bytes);

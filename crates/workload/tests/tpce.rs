@@ -36,7 +36,7 @@ const NAMES: [&str; 10] = [
 const SCALE: Scale = Scale { customers: 12, securities: 60 };
 
 fn options(protocol: Protocol, replicas: u8, room: Room) -> ClusterOptions {
-    let setting = Setting { memory_nodes: 3, replicas, workers: 16, coroutines: 8 };
+    let setting = Setting { memory_nodes: 3, replicas, workers: 16, coroutines: 8, archive: None };
     let node_bytes = Tpce::node_bytes(&SCALE, room, &setting, protocol) as usize;
     Cluster::embedded().nodes(3).replicas(replicas).node_bytes(node_bytes).protocol(protocol)
 }
@@ -52,7 +52,15 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             // Protocols that have snapshots read them in the runs with backups.
             let tpce = tpce.with_snapshots(replicas > 1 && protocol.has_snapshots());
             let length = Length::Transactions(TRANSACTIONS);
-            let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
+            let run = RunOptions {
+                threads: 3,
+                coroutines: 4,
+                length,
+                seed: 7,
+                yield_after_rounds: true,
+                rate: None,
+                archive: None,
+            };
             let measured = driver::run(&cluster, &tpce, &run, &|| None, |_| ()).unwrap();
             assert_sound(&measured.invariants, &NAMES);
             assert_eq!(measured.statistics.committed() + measured.given_up, TRANSACTIONS, "{protocol:?}");
@@ -97,7 +105,8 @@ fn a_full_table_ends_a_run_and_nothing_else() {
     let cluster = options(Protocol::DRTM_R, 3, room).open().unwrap();
     let tpce = Tpce::load(&cluster, SCALE, room, 1).unwrap();
     let length = Length::Transactions(1_000_000);
-    let run = RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: false, rate: None };
+    let run =
+        RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: false, rate: None, archive: None };
     let measured = driver::run(&cluster, &tpce, &run, &|| None, |_| ()).unwrap();
     assert!(measured.table_full);
     assert_sound(&measured.invariants, &NAMES);
@@ -164,7 +173,7 @@ fn nodes_are_sized_for_the_population() {
             (3, 3, Scale::of_customers(40)),
             (4, 2, Scale::of_customers(1_000)),
         ] {
-            let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2 };
+            let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2, archive: None };
             let room = Room::for_transactions(4_000);
             let node_bytes = Tpce::node_bytes(&scale, room, &setting, protocol) as usize;
             let sized = options(protocol, replicas, room).nodes(memory_nodes).node_bytes(node_bytes);

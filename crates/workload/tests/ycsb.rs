@@ -88,7 +88,15 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             let cluster = options(protocol, replicas).open().unwrap();
             let ycsb = loaded(&cluster, size, mix(name, operations));
             let length = Length::Transactions(TRANSACTIONS);
-            let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
+            let run = RunOptions {
+                threads: 3,
+                coroutines: 4,
+                length,
+                seed: 7,
+                yield_after_rounds: true,
+                rate: None,
+                archive: None,
+            };
             let measured = driver::run(&cluster, &ycsb, &run, &|| None, |_| ()).unwrap();
             assert_sound(&measured.invariants, &NAMES);
             let committed = measured.statistics.committed();
@@ -307,7 +315,15 @@ fn a_full_table_ends_a_run_and_nothing_else() {
         let cluster = options(protocol, 3).open().unwrap();
         let ycsb = loaded(&cluster, size(100, 200), mix("d", 1));
         let length = Length::Transactions(1_000_000);
-        let run = RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: false, rate: None };
+        let run = RunOptions {
+            threads: 2,
+            coroutines: 4,
+            length,
+            seed: 7,
+            yield_after_rounds: false,
+            rate: None,
+            archive: None,
+        };
         let measured = driver::run(&cluster, &ycsb, &run, &|| None, |_| ()).unwrap();
         assert!(measured.table_full, "{protocol:?}");
         assert_sound(&measured.invariants, &NAMES);
@@ -344,7 +360,7 @@ fn nodes_are_sized_for_the_records() {
             }
             for ordered in [None].into_iter().chain(trees) {
                 let (setting, size) = (
-                    Setting { memory_nodes, replicas, workers: 1, coroutines: 2 },
+                    Setting { memory_nodes, replicas, workers: 1, coroutines: 2, archive: None },
                     Size { records, inserts: 1_000, value_bytes, ordered },
                 );
                 let node_bytes = Ycsb::node_bytes(&size, &setting) as usize;

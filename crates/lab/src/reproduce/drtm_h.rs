@@ -279,7 +279,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let workers = u64::from(nodes) * scale.threads as u64;
     let customers = Customers::standard(scale.accounts * workers);
     let replicas = nodes.min(COPIES.into()) as u8;
-    let setting = Setting { memory_nodes: nodes, replicas, workers, coroutines: coroutines as u64 };
+    let setting = Setting { memory_nodes: nodes, replicas, workers, coroutines: coroutines as u64, archive: None };
     let orders = tpcc::Scale::small(workers as u16, 10, CUSTOMERS, ITEMS);
     let room = Room::for_orders(ORDERS_MAX);
     let node_bytes = match kind {

@@ -261,6 +261,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
         replicas: COPIES,
         workers: threads as u64,
         coroutines: coroutines as u64,
+        archive: None,
     };
     let room = Room::for_orders(ORDERS_MAX);
     let node_bytes = match kind {

@@ -358,7 +358,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let Clients { machines, threads, coroutines } = point.clients;
     let workers = (machines * threads) as u64;
     let longer = if point.mix == ranges(scale)[2] { scale.longer } else { 1 };
-    let setting = Setting { memory_nodes: SERVERS, replicas: 1, workers, coroutines: coroutines as u64 };
+    let setting = Setting { memory_nodes: SERVERS, replicas: 1, workers, coroutines: coroutines as u64, archive: None };
     // A server must have room for the whole tree.
     let ordered = Some(OrderedSize { design: Design::Coarse(0), order: InsertOrder::Ordered, keys_first: None });
     let size = Size { records: scale.keys, inserts: 2 * ROOM, value_bytes: 32, ordered };

@@ -322,7 +322,8 @@ fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceErro
     let ordered = Some(OrderedSize { design, order: InsertOrder::Hashed, keys_first });
     let size = ycsb::Size { records: scale.keys, inserts: ROOM, value_bytes: 32, ordered };
     let workers = (scale.of_tables * scale.threads) as u64;
-    let setting = Setting { memory_nodes: point.servers, replicas: 1, workers, coroutines: COROUTINES as u64 };
+    let setting =
+        Setting { memory_nodes: point.servers, replicas: 1, workers, coroutines: COROUTINES as u64, archive: None };
     let bench = Bench {
         sim: SimOptions { deployment: Deployment::Disaggregated, ..as_the_texts(profile, scale.seed) },
         memory_nodes: point.servers,

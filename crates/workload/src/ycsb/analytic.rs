@@ -9,12 +9,12 @@
 //!
 //! Records are chosen by YCSB's distributions. An update of YCSB is a transfer here, so that the
 //! sum of all records stays what it was. So a scan whose sum is another one has seen a state that
-//! never was. A scan is a snapshot, if the protocol has snapshots, and otherwise a transaction that
-//! validates what it has read.
+//! never was.
 //!
 //! A scan asks for a few thousand records at a time, goes on behind the last one, and keeps only
-//! the sum. The transaction itself keeps every leaf that it has read. One transaction reads at most
-//! [`SET_MAX`] leaves, which bounds the table: see [`Analytic::rows_max`].
+//! the sum. If the protocol has snapshots, the scan opens one, and each page is a transaction that
+//! reads it. Otherwise the scan is one transaction, which validates what it has read. It keeps every
+//! leaf, and reads at most [`SET_MAX`] of them, which bounds the table: see [`Analytic::rows_max`].
 
 use std::cell::Cell;
 use std::error::Error as StdError;
@@ -26,7 +26,9 @@ use std::time::Duration;
 
 use remora::floors::txn::limits::SET_MAX;
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Intent, OpenError, Ordered, OrderedOptions, Session, Transaction, TransactionOptions};
+use remora::{
+    Abort, Cluster, Error, Intent, Limit, OpenError, Ordered, OrderedOptions, Session, Transaction, TransactionOptions,
+};
 use remora_fabric::{Outlined, outline};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -34,6 +36,7 @@ use crate::guestbook::{LEDGER_WORDS, Ledger, PARAMETERS, Parameters};
 use crate::report::Invariant;
 use crate::scans::{Scanner, Scans};
 use crate::sizing::{self, Setting, TableSize};
+use crate::statistics::USER;
 use crate::ycsb::draw::{Distribution, Draw, Keys};
 use crate::{After, Prng, Workload, glance_range, invariants};
 
@@ -130,8 +133,11 @@ pub struct Analytic {
 }
 
 impl Analytic {
-    /// Default number of records. A scan of them is below the limit of one transaction.
-    pub const RECORDS: u64 = 100_000;
+    /// Default number of records, if the protocol has snapshots.
+    pub const RECORDS: u64 = 1_000_000;
+    /// Default number of records, if it has none. A scan of them is below the limit of one
+    /// transaction.
+    pub const RECORDS_AT_ONCE: u64 = 100_000;
     /// Default share of the transactions that read.
     pub const READ_SHARE: f64 = 0.5;
     /// The smallest number of records. A transfer needs two.
@@ -219,6 +225,66 @@ impl Analytic {
         Ok(())
     }
 
+    /// Scans the table in an open snapshot, a page in each transaction. Returns the number of
+    /// records, and their sum. Fails with [`CutOff`] if the scan is not to go on.
+    async fn scan_snapshot(
+        &self,
+        session: &mut Session,
+        scans: &mut Scans,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(u64, i64), Error> {
+        // Pages are not counted as scans.
+        let options = TransactionOptions::default().label(1).patience(SCAN_PATIENCE);
+        let snapshot = session.open_snapshot().await?;
+        let (mut from, mut rows, mut sum) = (Bound::Unbounded, 0, 0_i64);
+        loop {
+            if !goes_on() {
+                return Err(Error::user(CutOff));
+            }
+            let range = (from, Bound::Unbounded);
+            let read = async |tx: &mut Transaction<'_, '_>| self.table.scan(tx, range, PAGE).await;
+            let page = session.transact_with(options.at(snapshot), read).await?;
+            sum = page.iter().fold(sum, |sum, (_, entry)| sum.wrapping_add(entry.balance));
+            rows += page.len() as u64;
+            scans.rows_read += page.len() as u64;
+            scans.furthest = rows.max(scans.furthest);
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => from = Bound::Excluded(*last),
+                _ => return Ok((rows, sum)),
+            }
+        }
+    }
+
+    /// Scans as [`Analytic::scan_snapshot`] does. If the snapshot is over or too old, opens another
+    /// one, and begins again.
+    async fn scan_snapshots(
+        &self,
+        session: &mut Session,
+        scans: &mut Scans,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(u64, i64), Error> {
+        let began = session.lane().now();
+        for _ in 0..SCAN_ATTEMPTS {
+            match self.scan_snapshot(session, scans, goes_on).await {
+                Ok(found) => {
+                    scans.completed(session.lane().now() - began);
+                    return Ok(found);
+                }
+                Err(error) => match error.limit() {
+                    Some(Limit::SnapshotTooOld) => scans.restarted("snapshot_too_old"),
+                    Some(Limit::SnapshotOver) => scans.restarted("snapshot_over"),
+                    _ => {
+                        if matches!(error, Error::User(_)) {
+                            scans.restarted(USER);
+                        }
+                        return Err(error);
+                    }
+                },
+            }
+        }
+        Err(Abort::Later.into())
+    }
+
     #[inline(never)]
     fn run(
         &self,
@@ -298,9 +364,16 @@ impl Workload for Analytic {
         ledger: &mut Moved,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<bool, Error> {
+        if self.protocol.has_snapshots() {
+            let found = pin!(self.scan_snapshots(session, scans, goes_on)).await?;
+            let is_whole = found == (self.size.records, self.total());
+            ledger.scans += 1;
+            ledger.torn += u64::from(!is_whole);
+            return Ok(is_whole);
+        }
         let options = TransactionOptions::default().attempts(SCAN_ATTEMPTS).patience(SCAN_PATIENCE);
         let (read, furthest) = (Cell::new(0), Cell::new(scans.furthest));
-        let transaction = session.transact_with(options.snapshot(self.protocol.has_snapshots()), async |tx| {
+        let transaction = session.transact_with(options, async |tx| {
             let (mut from, mut rows, mut sum) = (Bound::Unbounded, 0, 0_i64);
             loop {
                 if !goes_on() {

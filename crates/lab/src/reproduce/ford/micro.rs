@@ -192,7 +192,8 @@ fn write(scale: &Scale, seed: u64, reads: usize) -> Result<f64, ReproduceError> 
 fn bench(scale: &Scale, seed: u64, protocol: Protocol, load: (usize, usize)) -> Result<Bench, ReproduceError> {
     let (threads, coroutines) = load;
     let workers = threads as u64;
-    let setting = Setting { memory_nodes: MEMORY_NODES, replicas: COPIES, workers, coroutines: coroutines as u64 };
+    let setting =
+        Setting { memory_nodes: MEMORY_NODES, replicas: COPIES, workers, coroutines: coroutines as u64, archive: None };
     Ok(Bench {
         sim: hardware(PROFILE, seed)?,
         memory_nodes: MEMORY_NODES,
