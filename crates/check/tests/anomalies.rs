@@ -741,5 +741,14 @@ fn past_reads_are_serializable() {
     expect_clean(with(past(3, 45, 90).read("x", 2).read("y", 2)));
     expect_clean(with(past(3, 45, 90).read("x", 4).read("y", 4)));
     expect_one(ReadSkew, with(past(3, 45, 90).read("x", 2).read("y", 4)));
-    expect_one(StaleRead, with(snapshot(3, 45, 90).read("x", 2).read("y", 2)));
+    expect_one(StaleRead, with(snapshot(3, 45, 90).read("x", 4)));
+}
+
+/// A read at a past time that found a key absent may have been before it was inserted.
+#[test]
+fn past_reads_may_be_before_an_insert() {
+    let with = |reader| vec![committed(1, 10, 20).insert("x", 4), committed(2, 30, 40).delete("x", 6), reader];
+    expect_clean(with(past(3, 25, 28).absent("x")));
+    expect_clean(with(past(3, 45, 48).absent("x")));
+    expect_one(ImpossibleAbsence, with(snapshot(3, 25, 28).absent("x")));
 }

@@ -40,7 +40,7 @@ fn options(protocol: Protocol, size: AnalyticSize, workers: u64) -> ClusterOptio
 
 /// Runs two workers, and the scanner.
 fn run(cluster: &Cluster, analytic: &Analytic, length: Length, rate: Option<f64>) -> (Measured, Report) {
-    let run = RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate };
+    let run = RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate, archive: None };
     let measured = driver::run(cluster, analytic, &run, &|| None, |_| ()).unwrap();
     let report = measured.report::<Analytic>(cluster, "shm", serde_json::Value::Null);
     (measured, report)

@@ -14,7 +14,7 @@
 use super::graph::{Edge, EdgeKind};
 use super::versions::{Chains, Inclusion, Version};
 use super::{Loaded, NONE, end_of, start_of};
-use crate::history::{History, NO_END, ReadState, ScanRow, TransactionRow};
+use crate::history::{History, Level, NO_END, ReadState, ScanRow, TransactionRow};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -201,7 +201,9 @@ impl<'c> Positions<'c> {
     fn window(&self, reader: u32, row: &TransactionRow) -> Option<(usize, usize)> {
         // The position is after every version whose writer ended before the reader started, and
         // before every version whose writer started after the reader ended.
-        let mut low = self.earliest_end.partition_point(|end_ns| *end_ns < row.start_ns);
+        // A read at a past time may be before any version.
+        let earliest = if row.level == Level::Past { 0 } else { row.start_ns };
+        let mut low = self.earliest_end.partition_point(|end_ns| *end_ns < earliest);
         let mut high = self.latest_start.partition_point(|start_ns| *start_ns <= row.end_ns);
         if !row.writes.of(&self.history.writes).is_empty()
             && let Some(own) = self.own_version(reader, row)
@@ -355,9 +357,9 @@ impl<'h> Sweep<'h> {
                     reads.push(AbsentRead { key, reader: query.reader, by_scan: true });
                 }
             };
-            if end_ns == NO_END {
-                // The scan of an unknown transaction may have been at any time after its start.
-                // Such scans are few.
+            if end_ns == NO_END || query.row.level == Level::Past {
+                // The scan of an unknown transaction may have been at any time after its start, and
+                // one at a past time at any time before its end. Such scans are few.
                 (query.first..query.end).for_each(&mut look);
                 continue;
             }
