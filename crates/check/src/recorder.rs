@@ -158,15 +158,15 @@ impl Recorder {
             Ended::UserAbort | Ended::Aborted(_) | Ended::Failed(_) => Outcome::Aborted { end_ns },
         };
         let wrote = !matches!(outcome, Outcome::Aborted { .. });
-        // Each attempt has an id and its own beginning. The beginning of the whole transaction
-        // would say less.
-        let start_ns = event.attempt_began;
         let (id, worker) = (event.id.to_bits(), event.id.owner().into());
         let level = match event.snapshot {
             None => Level::Strict,
             Some(Snapshot::Fresh) => Level::Snapshot,
             Some(Snapshot::At(_)) => Level::Past,
         };
+        // Each attempt has an id and its own beginning. The beginning of the whole transaction
+        // would say less. But a snapshot that is taken again may be as old as the transaction.
+        let start_ns = if level == Level::Snapshot { event.began } else { event.attempt_began };
         let header = LineHeader { id, worker, start_ns, outcome, level };
         let mut line = self.lines.begin(header);
         for access in event.accesses() {

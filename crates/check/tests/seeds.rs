@@ -208,12 +208,13 @@ fn seeded_histories_with_ranges_are_strictly_serializable() {
 #[test]
 fn readers_find_snapshots_that_are_none() {
     type Run = fn(u64) -> Result<(), String>;
-    for (name, run) in [("tpce", run_readers as Run), ("scans", run_scans)] {
+    let all = [("tpce", run_readers as Run, Mutant::TakeLater), ("scans", run_scans, Mutant::PastTakesCurrent)];
+    for (name, run, error) in all {
         for seed in seeds(20) {
             assert_eq!(run(seed), Ok(()), "{name}, seed {seed}");
         }
         let found = (0..200).find(|seed| {
-            mutant::set(Some(Mutant::TakeLater));
+            mutant::set(Some(error));
             let outcome = run(*seed);
             mutant::set(None);
             outcome.is_err_and(|what| what.contains("seen one state"))

@@ -9,12 +9,13 @@ use remora::admin::Standing;
 use remora::{Cluster, TransactionId, Verdict, Worker, WorkerOptions};
 use remora_fabric::sim::Sim;
 
+use super::case::ARCHIVE;
 use super::tables::Tables;
 
 /// Connects a client when no other client runs any more. It recovers all clients that are gone, so
 /// that nothing of them is left.
 pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &BTreeSet<u32>) -> Result<Worker, String> {
-    let options = WorkerOptions::default().coroutines(1);
+    let options = WorkerOptions::default().coroutines(1).archive(ARCHIVE);
     let mut janitor = cluster.with_lease(None).worker(options).map_err(|error| error.to_string())?;
     // A client's slot is given back when its rings have been applied.
     for _ in 0..2 {

@@ -75,6 +75,9 @@ pub(super) const GROW: &str = "grow";
 /// elsewhere.
 pub(super) const ATTEMPTS: u32 = 8;
 
+/// The bytes of a worker's archive. The memory nodes are small.
+pub(super) const ARCHIVE: u64 = 32 << 10;
+
 /// One run of a campaign, with everything that it depends on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {

@@ -13,7 +13,7 @@ use remora_fabric::sim::{Deployment, Profile, Sim, SimOptions};
 use remora_fabric::{Assumed, Nanos};
 use remora_workload::Prng;
 
-use super::case::{Case, GROW, Load};
+use super::case::{ARCHIVE, Case, GROW, Load};
 use super::faults::plan;
 use super::nodes::{CONTROLLERS, NODES, Nodes};
 use super::play::Client;
@@ -126,7 +126,7 @@ fn clients(
             }
             other => other,
         };
-        let options = WorkerOptions::default().coroutines(case.coroutines).seed(random.next_u64());
+        let options = WorkerOptions::default().coroutines(case.coroutines).archive(ARCHIVE).seed(random.next_u64());
         let worker = cluster.with_protocol(protocol).worker(options);
         let mut worker = worker.map_err(|error| error.to_string())?;
         worker.sessions().iter_mut().enumerate().for_each(|(lane, session)| recording.watch(lane, session));

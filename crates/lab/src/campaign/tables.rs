@@ -9,7 +9,7 @@ use remora_workload::tpce::{self, Tpce};
 use remora_workload::ycsb::{self, Mix, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
 
-use super::case::{ATTEMPTS, CANCEL, Case, Load};
+use super::case::{ARCHIVE, ATTEMPTS, CANCEL, Case, Load};
 use super::nodes::NODES;
 use super::ranges::Ranges;
 use super::registers::Registers;
@@ -178,7 +178,7 @@ pub(super) fn node_bytes(case: &Case, replicas: u8) -> usize {
     let times = if case.loses_nodes() { 2 } else { 1 };
     // Spare clients count as well, and so does the janitor.
     let (workers, coroutines) = (2 * case.clients as u64 + 1, case.coroutines as u64);
-    let setting = Setting { memory_nodes: NODES, replicas, workers, coroutines, archive: None };
+    let setting = Setting { memory_nodes: NODES, replicas, workers, coroutines, archive: Some(ARCHIVE) };
     let of_a_node = match case.load {
         Load::Tpcc => {
             let (scale, room) = supplier(case);
