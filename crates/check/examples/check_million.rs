@@ -110,7 +110,7 @@ impl Maker {
         let outcome = if committed { Outcome::Committed { end_ns } } else { Outcome::Aborted { end_ns } };
         let id = self.next_id;
         self.next_id += 1;
-        LineHeader { id, worker: id % WORKERS, start_ns, outcome, snapshot: false }
+        LineHeader { id, worker: id % WORKERS, start_ns, outcome, snapshot: false, stale: false }
     }
 
     fn transaction(&mut self, number: u64) -> std::io::Result<()> {

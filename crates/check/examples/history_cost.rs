@@ -22,7 +22,8 @@ fn main() {
             let outcome = Outcome::Committed { end_ns: start_ns + 9_000 };
             let (from, to) = (number.wrapping_mul(0x9e37_79b9) % 100_000, number % 99_991);
             let version = number / 50_000;
-            let mut line = buffer.begin(LineHeader { id: number, worker: 3, start_ns, outcome, snapshot: false });
+            let mut line =
+                buffer.begin(LineHeader { id: number, worker: 3, start_ns, outcome, snapshot: false, stale: false });
             line.read("checking", &from.to_be_bytes(), version);
             line.read("checking", &to.to_be_bytes(), version);
             line.write("checking", &from.to_be_bytes(), version + 2, WriteKind::Update);

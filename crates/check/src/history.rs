@@ -96,6 +96,8 @@ pub(crate) struct TransactionRow {
     pub(crate) status: Status,
     /// Whether the transaction read a snapshot, for which less is asked.
     pub(crate) snapshot: bool,
+    /// Whether that snapshot need not have what had ended before it started.
+    pub(crate) stale: bool,
 }
 
 /// The place of a line: which of the files, and the line's number there.
@@ -259,6 +261,12 @@ impl<'h> Transaction<'h> {
     #[must_use]
     pub fn is_snapshot(&self) -> bool {
         self.row.snapshot
+    }
+
+    /// Whether the transaction read a snapshot that need not have what had ended before it started.
+    #[must_use]
+    pub fn may_be_stale(&self) -> bool {
+        self.row.stale
     }
 
     /// Returns the transaction's point reads.

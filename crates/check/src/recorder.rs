@@ -162,7 +162,8 @@ impl Recorder {
         // would say less.
         let start_ns = event.attempt_began;
         let (id, worker) = (event.id.to_bits(), event.id.owner().into());
-        let header = LineHeader { id, worker, start_ns, outcome, snapshot: event.reads_snapshot };
+        let (snapshot, stale) = (event.reads_snapshot, event.may_be_stale);
+        let header = LineHeader { id, worker, start_ns, outcome, snapshot, stale };
         let mut line = self.lines.begin(header);
         for access in event.accesses() {
             let table = access.table.name();

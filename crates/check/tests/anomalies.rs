@@ -5,7 +5,7 @@
 mod common;
 
 use common::{
-    HistoryModel, aborted, committed, expect_classes, expect_clean, expect_one, history, key, snapshot, unknown,
+    HistoryModel, aborted, committed, expect_classes, expect_clean, expect_one, history, key, snapshot, stale, unknown,
 };
 use remora_check::AnomalyClass::*;
 use remora_check::{Observed, WriteKind};
@@ -723,6 +723,7 @@ fn snapshots_are_fresh() {
     expect_clean(with(snapshot(4, 45, 90).read("x", 6).read("y", 2)));
     expect_clean(with(snapshot(4, 35, 90).read("x", 4)));
     expect_one(StaleRead, with(snapshot(4, 45, 90).read("x", 4)));
+    expect_clean(with(stale(4, 45, 90).read("x", 4)));
     // The loader's version counts, and so does a later version than the next.
     expect_one(StaleRead, with(snapshot(4, 45, 90).read("x", 2)));
 }

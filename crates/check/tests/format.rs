@@ -44,6 +44,7 @@ fn reads_the_example() {
     let expected = TransactionModel {
         worker: 3,
         snapshot: false,
+        stale: false,
         reads: vec![(("accounts".to_owned(), vec![0, 0, 0, 0, 0, 0, 4, 0xd2]), Observed::Present(7))],
         writes: vec![(("accounts".to_owned(), vec![0, 0, 0, 0, 0, 0, 4, 0xd2]), Some(8), WriteKind::Update)],
         ..committed(17, 1000, 9000)
@@ -74,7 +75,8 @@ fn reads_everything_there_is() {
 fn writes_what_the_description_shows() {
     let mut buffer = LineBuffer::new();
     let outcome = Outcome::Committed { end_ns: 9000 };
-    let mut line = buffer.begin(LineHeader { id: 17, worker: 3, start_ns: 1000, outcome, snapshot: false });
+    let mut line =
+        buffer.begin(LineHeader { id: 17, worker: 3, start_ns: 1000, outcome, snapshot: false, stale: false });
     line.write("accounts", &1234_u64.to_be_bytes(), 8, WriteKind::Update);
     line.read("accounts", &1234_u64.to_be_bytes(), 7);
     line.end();
@@ -88,8 +90,14 @@ fn a_line_that_is_not_ended_is_taken_back() {
     let mut buffer = LineBuffer::new();
     committed(1, 10, 20).read("x", 2).record(&mut buffer);
     let before = buffer.bytes().to_vec();
-    let mut line =
-        buffer.begin(LineHeader { id: 2, worker: 0, start_ns: 1, outcome: Outcome::Unknown, snapshot: false });
+    let mut line = buffer.begin(LineHeader {
+        id: 2,
+        worker: 0,
+        start_ns: 1,
+        outcome: Outcome::Unknown,
+        snapshot: false,
+        stale: false,
+    });
     line.read("t", b"x", 2);
     line.write("t", b"x", 2, WriteKind::Delete);
     drop(line);

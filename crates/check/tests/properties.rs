@@ -361,6 +361,7 @@ fn tiny_history(with_absences: bool) -> impl Strategy<Value = HistoryModel> {
             end_ns: if status == Status::Unknown { 0 } else { start_ns + length_ns },
             status,
             snapshot: false,
+            stale: false,
             reads: reads.into_iter().map(|(name, observed)| (key(NAMES[name]), observed)).collect(),
             writes: writes.into_iter().map(|(name, (version, kind))| (key(NAMES[name]), Some(version), kind)).collect(),
             scans,

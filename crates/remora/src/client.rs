@@ -22,7 +22,7 @@ use remora_membership::ConfigurationError;
 use remora_node::hot::HotList;
 use remora_node::{MemoryError, Registration, identity};
 use remora_record::TransactionId;
-use remora_txn::{SessionConfig, SharedLocks, Turns};
+use remora_txn::{ClientTime, SessionConfig, SharedLocks, Turns};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
 use crate::conflicts::ClientConflicts;
@@ -312,7 +312,11 @@ impl Arrived {
             Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, own))
         });
         let turns = Turns::default();
-        let config = SessionConfig { protocol, epoch, sequence, vcache, shared, turns };
+        let time = ClientTime::default();
+        if protocol.discipline().is_stamped() {
+            time.learn(&admin, nodes).await.map_err(MemoryError::from)?;
+        }
+        let config = SessionConfig { protocol, epoch, sequence, vcache, shared, turns, time };
         Ok(Life { registration, endpoint, admin, keeper, config })
     }
 }

@@ -82,6 +82,8 @@ pub struct TransactionEvent<'a> {
     pub stood: Nanos,
     /// Whether the attempt read a snapshot.
     pub reads_snapshot: bool,
+    /// Whether the protocol's snapshots may miss commits that were reported before they began.
+    pub may_be_stale: bool,
     pub(crate) stood_at: Option<Name>,
     pub(crate) sets: &'a Sets,
 }

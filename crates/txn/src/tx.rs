@@ -17,6 +17,7 @@ use crate::combine::{Batch, LeaderOutcome, SharedBatch};
 use crate::error::{Abort, Limit, Misuse, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS};
+use crate::oracle::Question;
 use crate::protocol::spec::Primitive;
 use crate::recovery::{self, Verdict, free_in, undo_in};
 use crate::rpc::Code;
@@ -870,9 +871,22 @@ impl<'s> Tx<'s> {
         Ok(())
     }
 
+    /// Returns the round that tells the oracle that this transaction's commit is over, if the
+    /// oracle may count it as outstanding (`oracle.rs`).
+    pub(crate) fn over_at_oracle(&mut self) -> Option<Round<'s>> {
+        let id = self.state.owed.take()?;
+        let mut round = self.lane.round();
+        let request = [Code::Oracle.word(Question::Done as usize), self.state.epoch, id.to_bits()];
+        round.call(self.state.cache_host(), &request, None, 0);
+        Some(round)
+    }
+
     /// Releases all locks in the background.
     pub(crate) fn release(&mut self) {
         let lane = self.lane;
+        if let Some(round) = self.over_at_oracle() {
+            lane.post(round);
+        }
         if !self.heir || mutant!(HeirFreesEarly) {
             return self.release_rounds(|round| lane.post(round));
         }
@@ -1089,6 +1103,7 @@ impl Tx<'_> {
             phases: if self.state.sample_phases { self.phases } else { Phases::default() },
             stood: self.state.stood.0,
             reads_snapshot: self.attempt.reads_snapshot,
+            may_be_stale: self.state.spec.stale_snapshots,
             stood_at: self.state.stood.1,
             sets: &self.state.sets,
         }

@@ -201,7 +201,9 @@ impl<'c> Positions<'c> {
     fn window(&self, reader: u32, row: &TransactionRow) -> Option<(usize, usize)> {
         // The position is after every version whose writer ended before the reader started, and
         // before every version whose writer started after the reader ended.
-        let mut low = self.earliest_end.partition_point(|end_ns| *end_ns < row.start_ns);
+        // A snapshot that may be stale may be before any version.
+        let earliest = if row.stale { 0 } else { row.start_ns };
+        let mut low = self.earliest_end.partition_point(|end_ns| *end_ns < earliest);
         let mut high = self.latest_start.partition_point(|start_ns| *start_ns <= row.end_ns);
         if !row.writes.of(&self.history.writes).is_empty()
             && let Some(own) = self.own_version(reader, row)
@@ -355,9 +357,9 @@ impl<'h> Sweep<'h> {
                     reads.push(AbsentRead { key, reader: query.reader, by_scan: true });
                 }
             };
-            if end_ns == NO_END {
-                // The scan of an unknown transaction may have been at any time after its start.
-                // Such scans are few.
+            if end_ns == NO_END || query.row.stale {
+                // The scan of an unknown transaction may have been at any time after its start, and
+                // that of a stale snapshot at any time before its end. Such scans are few.
                 (query.first..query.end).for_each(&mut look);
                 continue;
             }

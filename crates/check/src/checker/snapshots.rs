@@ -7,6 +7,9 @@
 //! 1. without the snapshots: strictly;
 //! 2. with them: by what was read and written alone, without real time;
 //! 3. each read of a snapshot: no later write of the key had ended before the snapshot started.
+//!
+//! A history may say of a snapshot that it is `serializable`, and no more. Then it is not judged
+//! the third time.
 
 use super::graph::{Edge, EdgeKind, Graph, Timing};
 use super::search::{self, Knot};
@@ -65,7 +68,7 @@ pub(super) fn stale_reads(
     let mut stale = Vec::new();
     for (node, row) in history.transactions.iter().enumerate() {
         let node = node as u32;
-        if !row.snapshot || !includes(node) {
+        if !row.snapshot || row.stale || !includes(node) {
             continue;
         }
         let scanned = row.scans.of(&history.scans).iter().flat_map(|scan| scan.entries.of(&history.scan_entries));

@@ -212,6 +212,7 @@ impl HistoryReader {
             Field::Level => match scanner.string("a level")? {
                 "strict" => {}
                 "snapshot" => fields.snapshot = true,
+                "serializable" => (fields.snapshot, fields.stale) = (true, true),
                 other => return Err(LineError::UnknownLevel(abbreviate(other))),
             },
             Field::Reads => fields.reads = self.parse_reads(scanner)?,
@@ -411,6 +412,7 @@ impl HistoryReader {
             place,
             status,
             snapshot: fields.snapshot,
+            stale: fields.stale,
         })
     }
 
@@ -448,6 +450,7 @@ struct Fields {
     end_ns: Option<u64>,
     status: Option<Status>,
     snapshot: bool,
+    stale: bool,
     reads: Span,
     writes: Span,
     scans: Span,

@@ -37,6 +37,8 @@ pub struct LineHeader {
     /// Whether the transaction read a snapshot, for which less than strict serializability is
     /// asked.
     pub snapshot: bool,
+    /// Whether that snapshot need not have what had ended before it started.
+    pub stale: bool,
 }
 
 /// A buffer of whole lines of a history, which the caller writes to a file from time to time.
@@ -67,7 +69,7 @@ impl LineBuffer {
         room.put(b",\"worker\":");
         room.put_integer(header.worker);
         if header.snapshot {
-            room.put(b",\"level\":\"snapshot\"");
+            room.put(if header.stale { b",\"level\":\"serializable\"" } else { b",\"level\":\"snapshot\"" });
         }
         room.put(b",\"start_ns\":");
         room.put_integer(header.start_ns);

@@ -25,6 +25,7 @@ pub struct TransactionModel {
     pub end_ns: u64,
     pub status: Status,
     pub snapshot: bool,
+    pub stale: bool,
     pub reads: Vec<(Key, Observed)>,
     pub writes: Vec<(Key, Option<u64>, WriteKind)>,
     pub scans: Vec<ScanModel>,
@@ -44,6 +45,7 @@ pub fn committed(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
         end_ns,
         status: Status::Committed,
         snapshot: false,
+        stale: false,
         reads: Vec::new(),
         writes: Vec::new(),
         scans: Vec::new(),
@@ -53,6 +55,11 @@ pub fn committed(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
 /// Makes a committed transaction that read a snapshot.
 pub fn snapshot(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
     TransactionModel { snapshot: true, ..committed(id, start_ns, end_ns) }
+}
+
+/// Makes a committed transaction that read a snapshot which may be stale.
+pub fn stale(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
+    TransactionModel { stale: true, ..snapshot(id, start_ns, end_ns) }
 }
 
 pub fn aborted(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
@@ -116,8 +123,8 @@ impl TransactionModel {
             Status::Aborted => Outcome::Aborted { end_ns: self.end_ns },
             Status::Unknown => Outcome::Unknown,
         };
-        let TransactionModel { id, worker, start_ns, snapshot, .. } = *self;
-        let mut line = buffer.begin(LineHeader { id, worker, start_ns, outcome, snapshot });
+        let TransactionModel { id, worker, start_ns, snapshot, stale, .. } = *self;
+        let mut line = buffer.begin(LineHeader { id, worker, start_ns, outcome, snapshot, stale });
         for ((table, key), observed) in &self.reads {
             match observed {
                 Observed::Present(version) => line.read(table, key, *version),
@@ -173,6 +180,7 @@ impl HistoryModel {
             end_ns: transaction.end_ns().unwrap_or(0),
             status: transaction.status(),
             snapshot: transaction.is_snapshot(),
+            stale: transaction.may_be_stale(),
             reads: transaction.reads().map(|read| (name(read.table, read.key), read.observed)).collect(),
             writes: transaction
                 .writes()

@@ -14,7 +14,7 @@ use remora::floors::node::{
 };
 use remora::floors::record::{Key, layout};
 use remora::floors::txn::{
-    Applier, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache, inspect,
+    Applier, ClientTime, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 
@@ -156,7 +156,15 @@ impl<F: Host> Rig<F> {
                 lane,
                 &client,
                 0,
-                SessionConfig { protocol, epoch: 1, sequence, vcache, shared, turns: Turns::default() },
+                SessionConfig {
+                    protocol,
+                    epoch: 1,
+                    sequence,
+                    vcache,
+                    shared,
+                    turns: Turns::default(),
+                    time: ClientTime::default(),
+                },
             )
         };
         (0..count).map(session).collect()
