@@ -94,8 +94,8 @@ pub enum Level {
     /// `snapshot`: the transaction only reads, and sees everything that had ended before it
     /// started, of the keys that it reads.
     Snapshot,
-    /// `past`: the transaction only reads. What it sees may be of any time.
-    Past,
+    /// `serializable`: the transaction only reads. What it sees may be of any time.
+    Serializable,
 }
 
 impl Level {
@@ -105,7 +105,7 @@ impl Level {
         match self {
             Level::Strict => "strict",
             Level::Snapshot => "snapshot",
-            Level::Past => "past",
+            Level::Serializable => "serializable",
         }
     }
 }

@@ -161,8 +161,8 @@ impl Recorder {
         let (id, worker) = (event.id.to_bits(), event.id.owner().into());
         let level = match event.snapshot {
             None => Level::Strict,
-            Some(Snapshot::Fresh) => Level::Snapshot,
-            Some(Snapshot::At(_)) => Level::Past,
+            Some(Snapshot::Fresh) if !event.may_be_stale => Level::Snapshot,
+            Some(_) => Level::Serializable,
         };
         // Each attempt has an id and its own beginning. The beginning of the whole transaction
         // would say less. But a snapshot that is taken again may be as old as the transaction.

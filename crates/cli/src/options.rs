@@ -65,7 +65,7 @@ pub(crate) struct RunArgs {
         value_name = "NAME",
         default_value = Protocol::default().name(),
         value_parser = value::protocol,
-        help = value::protocol_help() + "; or unsynchronized, the bound without transactions"
+        help = value::protocol_help() + "; or rc, read committed, or unsynchronized, without transactions, as bounds"
     )]
     #[serde(skip)]
     protocol: String,

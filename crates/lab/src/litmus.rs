@@ -11,6 +11,7 @@ mod programs;
 mod recovery;
 mod snapshots;
 mod stage;
+mod stamps;
 mod together;
 
 use std::time::{Duration, Instant};
@@ -1115,6 +1116,48 @@ pub const ALL: &[Litmus] = &[
         mutant: Mutant::EarlyUnraised,
         protocol: snapshots::EARLY,
         program: snapshots::snapshot_guard_ahead,
+    },
+    Litmus {
+        name: "dst-whole",
+        source: "DST, thesis 5.2.2: a snapshot looks at the lock before it claims",
+        mutant: Mutant::LookBeforeClaim,
+        protocol: Protocol::DST,
+        program: stamps::whole,
+    },
+    Litmus {
+        name: "dst-whole-behind-claim",
+        source: "DST, thesis 5.3: the ts of what is written is taken in execution, and not under the lock",
+        mutant: Mutant::StampBeforeLock,
+        protocol: Protocol::DST,
+        program: stamps::whole,
+    },
+    Litmus {
+        name: "dst-whole-beside-claim",
+        source: "DST, thesis figure 5-9: another snapshot's claim is taken for the order of a writer",
+        mutant: Mutant::SkipWait,
+        protocol: Protocol::DST,
+        program: stamps::whole_beside_a_claim,
+    },
+    Litmus {
+        name: "dst-whole-twice",
+        source: "DST, thesis figure 5-7: a commit lowers the ts of a record below a claim",
+        mutant: Mutant::CommitLowersStamp,
+        protocol: Protocol::DST,
+        program: stamps::whole_twice,
+    },
+    Litmus {
+        name: "dst-stamp",
+        source: "DST, thesis 5.3.2: what is only read is validated, and its ts is raised later",
+        mutant: Mutant::StampApart,
+        protocol: Protocol::DST,
+        program: stamps::stamped,
+    },
+    Litmus {
+        name: "gts-whole",
+        source: "GTS, thesis figure 5-2: a time counts as stable before its commit is installed",
+        mutant: Mutant::StableIsLatest,
+        protocol: Protocol::GTS,
+        program: stamps::whole,
     },
 ];
 

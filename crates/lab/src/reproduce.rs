@@ -6,6 +6,7 @@
 //! differs from the published one is shown and explained.
 
 pub mod drtm_h;
+pub mod dst;
 pub mod ford;
 pub mod kv;
 pub mod latches;

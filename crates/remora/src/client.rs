@@ -22,7 +22,7 @@ use remora_membership::ConfigurationError;
 use remora_node::hot::HotList;
 use remora_node::{MemoryError, Registration, Room, identity};
 use remora_record::TransactionId;
-use remora_txn::{SessionConfig, SharedLocks, Turns};
+use remora_txn::{ClientTime, SessionConfig, SharedLocks, Turns};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
 use crate::conflicts::ClientConflicts;
@@ -312,8 +312,12 @@ impl Arrived {
             Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, own))
         });
         let turns = Turns::default();
+        let time = ClientTime::default();
+        if protocol.discipline().is_stamped() {
+            time.learn(&admin, nodes).await.map_err(MemoryError::from)?;
+        }
         let archive_place = Rc::default();
-        let config = SessionConfig { protocol, epoch, sequence, archive_place, vcache, shared, turns };
+        let config = SessionConfig { protocol, epoch, sequence, archive_place, vcache, shared, turns, time };
         Ok(Life { registration, endpoint, admin, keeper, config })
     }
 }

@@ -275,6 +275,9 @@ pub enum Misuse {
     /// A snapshot of another cluster is read.
     #[error("a snapshot is read in another cluster than the one that it was opened in")]
     SnapshotOfOtherCluster,
+    /// The cluster's protocol has no snapshots that stay open.
+    #[error("the cluster's protocol has no snapshots that stay open: make the cluster with protocol `remora`")]
+    NoOpenSnapshots,
     /// The cluster's protocol has no snapshots.
     #[error("the cluster's protocol has no snapshots: use a transaction, or make the cluster with protocol `remora`")]
     NoSnapshots,
@@ -452,6 +455,7 @@ impl Error {
             Stop::Misuse(remora_txn::Misuse::Twice) => Error::Misuse(Misuse::Twice),
             Stop::Misuse(remora_txn::Misuse::ReadOnly) => Error::Misuse(Misuse::ReadOnly),
             Stop::Misuse(remora_txn::Misuse::NoSnapshots) => Error::Misuse(Misuse::NoSnapshots),
+            Stop::Misuse(remora_txn::Misuse::NoOpenSnapshots) => Error::Misuse(Misuse::NoOpenSnapshots),
             Stop::Absent => Error::NotFound(record),
             Stop::Exists => Error::Exists(record),
         }
@@ -477,6 +481,7 @@ impl Misuse {
             Misuse::Twice => remora_txn::Misuse::Twice,
             Misuse::ReadOnly => remora_txn::Misuse::ReadOnly,
             Misuse::NoSnapshots => remora_txn::Misuse::NoSnapshots,
+            Misuse::NoOpenSnapshots => remora_txn::Misuse::NoOpenSnapshots,
             _ => remora_txn::Misuse::OtherRun,
         }
     }

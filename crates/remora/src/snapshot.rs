@@ -149,6 +149,13 @@ impl Session {
         }
     }
 
+    /// Returns whether this session can open snapshots: whether the cluster's protocol has snapshots
+    /// that stay open.
+    #[must_use]
+    pub fn has_open_snapshots(&self) -> bool {
+        self.protocol().has_open_snapshots()
+    }
+
     /// Opens a snapshot of all records as they are now. It has everything that this session has
     /// committed, and everything that its transactions have read. [`Freshness::Stale`] says what it
     /// has of other clients.

@@ -14,7 +14,7 @@ use remora_node::{MemoryError, Room, Stage, TableId};
 use remora_record::TransactionId;
 use remora_txn::recovery::Verdict;
 use remora_txn::{
-    Abort, Decision, Limit, Observer, Settled, Snapshot as Past, Stop, TransactOptions, Trial, Tried, Tx,
+    Abort, Decision, Limit, Observer, Protocol, Settled, Snapshot as Past, Stop, TransactOptions, Trial, Tried, Tx,
 };
 
 use crate::client::{Client, Life};
@@ -205,7 +205,7 @@ impl Worker {
             }));
             worker.lane(endpoint, 0).expect("lanes were counted")
         };
-        let archive = if cluster.protocol().has_snapshots() { options.archive } else { 0 };
+        let archive = if cluster.protocol().has_open_snapshots() { options.archive } else { 0 };
         let room = Room { lanes: coroutines, archive };
         let client = Client::connect(cluster, &self.worker, room, options.yield_after_rounds, &mut admin)?;
         let (life, client) = (client.life(), Rc::new(client));
@@ -630,6 +630,10 @@ impl Session {
     ///
     /// If a record that the closure names later has changed since, the closure runs again.
     ///
+    /// This is what protocol `remora` promises. A snapshot of `dst` or `gts` may miss changes that
+    /// were acknowledged just before it began, and reads primaries (`docs/protocols/dst.md`).
+    /// Under `rc` it is no snapshot.
+    ///
     /// Fails as [`Session::transact`] does. Fails with [`Error::Misuse`] if the closure changes
     /// anything, or if the cluster's protocol has no snapshots ([`Protocol::has_snapshots`]).
     ///
@@ -649,6 +653,10 @@ impl Session {
     /// Returns the generation of the catalog that the session's process follows.
     pub(crate) fn followed(&self) -> u64 {
         self.client.cluster().followed()
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.client.cluster().protocol()
     }
 
     pub(crate) fn cluster_number(&self) -> ClusterNumber {

@@ -22,7 +22,9 @@ fn none_in_a_committed_transaction() {
     const GROWN: u64 = 4;
     const ROWS: u64 = 64;
     const TRANSACTIONS: u64 = 2_000;
-    for (protocol, replicas) in Protocol::ALL.into_iter().flat_map(|protocol| [(protocol, 1), (protocol, 3)]) {
+    // Where commits have times, the memory nodes' CPUs keep older versions, on the same thread.
+    let protocols = Protocol::ALL.into_iter().filter(|protocol| !protocol.discipline().is_stamped());
+    for (protocol, replicas) in protocols.flat_map(|protocol| [(protocol, 1), (protocol, 3)]) {
         let cluster = embedded(protocol, replicas);
         let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words::<3>::all(1));
         let options = WorkerOptions::default().coroutines(4).yield_after_rounds(true);

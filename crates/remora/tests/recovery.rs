@@ -125,7 +125,8 @@ fn victim(
 
 /// Scheduler's steps of a transaction: calls are one, and verbs many.
 fn steps_of_death(protocol: Protocol) -> impl Iterator<Item = u64> + Clone {
-    (0..120).map(move |step| if protocol == Protocol::FASST { step / 4 } else { step })
+    let by_calls = protocol == Protocol::FASST || matches!(protocol, Protocol::Dst(_));
+    (0..120).map(move |step| if by_calls { step / 4 } else { step })
 }
 
 fn verdict(worker: &mut Worker, id: TransactionId) -> Verdict {

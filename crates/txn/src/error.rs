@@ -178,6 +178,9 @@ pub enum Misuse {
     /// The program changes a record in a snapshot.
     #[error("a record is changed in a snapshot, which only reads: use a transaction")]
     ReadOnly,
+    /// The program opens a snapshot, and the protocol's snapshots do not stay open.
+    #[error("the cluster's protocol has no snapshots that stay open: make the cluster with protocol `remora`")]
+    NoOpenSnapshots,
     /// The program asks for a snapshot, and the protocol has none.
     #[error("the cluster's protocol has no snapshots: use a transaction, or make the cluster with protocol `remora`")]
     NoSnapshots,

@@ -83,6 +83,8 @@ pub struct TransactionEvent<'a> {
     pub stood: Nanos,
     /// The snapshot that the attempt read, if it read one.
     pub snapshot: Option<Snapshot>,
+    /// Whether the protocol's snapshots may miss commits that were reported before they began.
+    pub may_be_stale: bool,
     pub(crate) stood_at: Option<Name>,
     pub(crate) sets: &'a Sets,
 }

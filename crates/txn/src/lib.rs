@@ -6,7 +6,8 @@
 //! allocates nothing in steady state. [`Session::transact`] runs a closure as a transaction, and
 //! tries it again while it aborts. The closure works on a [`Tx`].
 //!
-//! Every protocol here guarantees the following, except [`Protocol::UNSYNCHRONIZED`]:
+//! Every protocol here guarantees the following, except [`Protocol::UNSYNCHRONIZED`] and
+//! [`Protocol::RC`]:
 //!
 //! - **Strict serializability.**
 //! - A transaction is atomic across a crash of its client.
@@ -69,14 +70,17 @@ pub mod limits;
 pub mod log;
 #[cfg(feature = "mutants")]
 pub mod mutant;
+mod oracle;
 mod protocol;
 pub mod recovery;
 mod rpc;
 mod session;
 mod sets;
 mod shared;
+mod stamps;
 mod state;
 mod swap;
+mod time;
 mod tree;
 mod turns;
 mod tx;
@@ -92,13 +96,14 @@ pub use event::{ConflictCounter, Observer, Outcome, Phases, TransactionEvent};
 pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
 pub use landing::{PastTime, Snapshot};
 pub use protocol::{
-    FirstRead, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
+    Dst, FirstRead, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
 };
 pub use rpc::{RpcHandler, request_name};
 pub use session::{Session, Settled, TransactOptions, Trial};
 pub use sets::{Intent, Part, Slot};
 pub use shared::SharedLocks;
 pub use state::{Lease, SessionConfig, Tried};
+pub use time::ClientTime;
 pub use tree::{Located, Question, Taken};
 pub use turns::Turns;
 pub use tx::{Decision, FetchedCell, Tx};

@@ -260,11 +260,27 @@ pub enum Mutant {
     SweepPrimaries,
     /// Early times: a snapshot looks for the lock of an insert at its chain only.
     PassEarlySlots,
+    /// DST: a snapshot does not wait for the holder of a lock if the record's ts is above its time.
+    /// That may be the claim of another snapshot. As in the text. Notes on DST, trap 3.1.
+    SkipWait,
+    /// DST: a commit sets the ts of a record to its time, though a snapshot has claimed a later one
+    /// and waits, without a claim of its own when it looks again. As in the text. Trap 3.2.
+    CommitLowersStamp,
+    /// DST: a transaction validates what it only read, and raises the ts of these records later. As
+    /// in the text. Trap 3.3.
+    StampApart,
+    /// DST: the time of a commit follows from what execution has read, and not from the ts of a
+    /// record that is locked. Trap 3.4.
+    StampBeforeLock,
+    /// DST: a snapshot looks at the lock of a record before it claims the record. Trap 3.5.
+    LookBeforeClaim,
+    /// GTS: the oracle counts a time as stable when it has given it.
+    StableIsLatest,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 97] = [
+    pub const ALL: [Mutant; 103] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -362,6 +378,12 @@ impl Mutant {
         Mutant::ReadBehindEarlyLock,
         Mutant::SweepPrimaries,
         Mutant::PassEarlySlots,
+        Mutant::SkipWait,
+        Mutant::CommitLowersStamp,
+        Mutant::StampApart,
+        Mutant::StampBeforeLock,
+        Mutant::LookBeforeClaim,
+        Mutant::StableIsLatest,
     ];
 }
 

@@ -25,6 +25,7 @@ use crate::protocol::{Check, Protocol};
 use crate::recovery::Departed;
 use crate::sets::Sets;
 use crate::shared::SharedLocks;
+use crate::time::ClientTime;
 use crate::turns::{Stood, Turns};
 use crate::vcache::VersionCache;
 use crate::words::Name;
@@ -48,6 +49,8 @@ pub struct SessionConfig {
     pub shared: SharedLocks,
     /// The turns of the client's sessions at hot records.
     pub turns: Turns,
+    /// The largest time of a transaction that the client knows of, for all of its sessions.
+    pub time: ClientTime,
 }
 
 /// What the sessions of a client know of its lease.
@@ -150,6 +153,10 @@ pub(crate) struct State {
     pub(crate) shared: SharedLocks,
     /// The turns of the client's sessions at hot records.
     pub(crate) turns: Turns,
+    /// The largest time of a transaction that the client knows of.
+    pub(crate) time: ClientTime,
+    /// The commit of this session that the oracle counts as outstanding, if there may be one.
+    pub(crate) owed: Option<TransactionId>,
     /// What the session knows of landing clocks.
     pub(crate) clocks: Clocks,
     /// The archives of this client, and those of others that the session has found.
@@ -224,6 +231,8 @@ impl State {
             vcache: config.vcache,
             shared: config.shared,
             turns: config.turns,
+            time: config.time,
+            owed: None,
             clocks: Clocks::default(),
             archives: Archives::new(client, config.archive_place),
             seen: Vec::new(),

@@ -81,9 +81,13 @@ impl Tx<'_> {
             }
             let node = inner.shard_replicas(start.inner)[0].node;
             let leaf_shard = start.leaves.filter(|shard| leaves.shard_replicas(*shard)[0].node == node);
+            let is_stamped = leaves.entry().spec.discipline.is_stamped();
+            // In a snapshot the leaf is read as it was at the time of the snapshot.
+            let leaf_shard = leaf_shard.filter(|_| !(is_stamped && self.attempt.snapshot.is_some()));
             let is_there = leaf_shard.is_some();
-            // A transaction that locks what it reads has to read the leaf under its lock.
-            let wants_answer = is_there && part == Part::Answer && !self.state.spec.locks_reads;
+            // A transaction that locks what it reads has to read the leaf under its lock. And an
+            // answer does not have the time of the leaf.
+            let wants_answer = is_there && part == Part::Answer && !self.state.spec.locks_reads && !is_stamped;
             let mut request = vec![
                 Code::Descend.word(key.len() | if parent { PARENT } else { 0 } | if wants_answer { ANSWER } else { 0 }),
                 start_word(inner.shard_id(start.inner), start.root),
@@ -181,7 +185,9 @@ impl Tx<'_> {
         let sets = &self.state.sets;
         let (inner, leaves) = (sets.table(inner), sets.table(leaves));
         let by_call = Primitive::from(leaves.entry().spec.discipline) == Primitive::Call;
-        if !by_call || leaves.growth().is_some() || inner.growth().is_some() {
+        // A replica cannot make the log entry by itself, without the time of the commit.
+        let is_stamped = leaves.entry().spec.discipline.is_stamped();
+        if !by_call || is_stamped || leaves.growth().is_some() || inner.growth().is_some() {
             return None;
         }
         let shard = match leaf.and_then(node_key) {

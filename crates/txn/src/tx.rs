@@ -18,6 +18,7 @@ use crate::error::{Abort, Limit, Misuse, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::landing::{PastTime, Raise, Snapshot};
 use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS, SNAPSHOT_READS};
+use crate::oracle::Question;
 use crate::protocol::spec::Primitive;
 use crate::recovery::{self, Verdict, free_in, undo_in};
 use crate::rpc::Code;
@@ -175,6 +176,7 @@ impl<'s> Tx<'s> {
                 let may_trust = !attempt.is_alone && state.protocol.trusts_known_clocks();
                 (may_trust && state.clocks.trusts_known(), None)
             }
+            Some(Snapshot::At(_)) if !state.protocol.has_open_snapshots() => return Err(Misuse::NoOpenSnapshots.into()),
             Some(Snapshot::At(past)) if past.epoch < state.epoch => return Err(Limit::SnapshotOver.into()),
             // The session has not heard of that epoch yet.
             Some(Snapshot::At(past)) if past.epoch > state.epoch => return Err(Stop::Fenced),
@@ -383,8 +385,9 @@ impl<'s> Tx<'s> {
 
     /// Raises the clocks of all nodes to one time, and returns it.
     async fn raise_clocks(&mut self, why: Raise) -> Result<u64, Stop> {
-        if self.attempt.snapshot != Some(Snapshot::Fresh) || !self.state.sets.items.is_empty() {
-            return Err(Misuse::NoSnapshots.into());
+        let is_new = self.attempt.snapshot == Some(Snapshot::Fresh) && self.state.sets.items.is_empty();
+        if !is_new || !self.state.protocol.has_open_snapshots() {
+            return Err(Misuse::NoOpenSnapshots.into());
         }
         let (nodes, epoch) = (self.state.nodes, self.state.epoch);
         let mut time = self.state.clocks.time_above(nodes, epoch, why);
@@ -967,9 +970,22 @@ impl<'s> Tx<'s> {
         Ok(())
     }
 
+    /// Returns the round that tells the oracle that this transaction's commit is over, if the
+    /// oracle may count it as outstanding (`oracle.rs`).
+    pub(crate) fn over_at_oracle(&mut self) -> Option<Round<'s>> {
+        let id = self.state.owed.take()?;
+        let mut round = self.lane.round();
+        let request = [Code::Oracle.word(Question::Done as usize), self.state.epoch, id.to_bits()];
+        round.call(self.state.cache_host(), &request, None, 0);
+        Some(round)
+    }
+
     /// Releases all locks in the background.
     pub(crate) fn release(&mut self) {
         let lane = self.lane;
+        if let Some(round) = self.over_at_oracle() {
+            lane.post(round);
+        }
         if !self.heir || mutant!(HeirFreesEarly) {
             return self.release_rounds(|round| lane.post(round));
         }
@@ -1186,6 +1202,7 @@ impl Tx<'_> {
             phases: if self.state.sample_phases { self.phases } else { Phases::default() },
             stood: self.state.stood.0,
             snapshot: self.attempt.snapshot,
+            may_be_stale: self.state.spec.stale_snapshots,
             stood_at: self.state.stood.1,
             sets: &self.state.sets,
         }

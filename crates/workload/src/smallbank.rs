@@ -357,7 +357,11 @@ impl SmallBank {
             let options = TransactionOptions::default().label(kind as u16).attempts(self.attempts);
             let lane = session.lane().id();
             if self.snapshots && kind == Kind::Balance {
-                let freshness = if random.chance(0.5) { Freshness::Fresh } else { Freshness::Stale(STALE) };
+                let freshness = if !session.has_open_snapshots() || random.chance(0.5) {
+                    Freshness::Fresh
+                } else {
+                    Freshness::Stale(STALE)
+                };
                 return session.read_with(freshness, options, async |tx| self.balance(tx, one).await).await;
             }
             let transaction = session.transact_with(options, async |tx| match kind {

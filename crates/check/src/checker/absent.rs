@@ -202,7 +202,7 @@ impl<'c> Positions<'c> {
         // The position is after every version whose writer ended before the reader started, and
         // before every version whose writer started after the reader ended.
         // A read at a past time may be before any version.
-        let earliest = if row.level == Level::Past { 0 } else { row.start_ns };
+        let earliest = if row.level == Level::Serializable { 0 } else { row.start_ns };
         let mut low = self.earliest_end.partition_point(|end_ns| *end_ns < earliest);
         let mut high = self.latest_start.partition_point(|start_ns| *start_ns <= row.end_ns);
         if !row.writes.of(&self.history.writes).is_empty()
@@ -357,7 +357,7 @@ impl<'h> Sweep<'h> {
                     reads.push(AbsentRead { key, reader: query.reader, by_scan: true });
                 }
             };
-            if end_ns == NO_END || query.row.level == Level::Past {
+            if end_ns == NO_END || query.row.level == Level::Serializable {
                 // The scan of an unknown transaction may have been at any time after its start, and
                 // one at a past time at any time before its end. Such scans are few.
                 (query.first..query.end).for_each(&mut look);

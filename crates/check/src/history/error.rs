@@ -72,7 +72,7 @@ pub enum LineError {
     #[error("unknown status {0:?}: expected \"committed\", \"aborted\" or \"unknown\"")]
     UnknownStatus(String),
     /// The level is none of those that exist.
-    #[error("unknown level {0:?}: expected \"strict\", \"snapshot\" or \"past\"")]
+    #[error("unknown level {0:?}: expected \"strict\", \"snapshot\" or \"serializable\"")]
     UnknownLevel(String),
     /// A transaction that read a snapshot has writes.
     #[error("a transaction that read a snapshot has writes")]

@@ -212,8 +212,9 @@ impl HistoryReader {
             }
             Field::Level => {
                 let name = scanner.string("a level")?;
-                let known =
-                    [Level::Strict, Level::Snapshot, Level::Past].into_iter().find(|level| level.name() == name);
+                let known = [Level::Strict, Level::Snapshot, Level::Serializable]
+                    .into_iter()
+                    .find(|level| level.name() == name);
                 fields.level = known.ok_or_else(|| LineError::UnknownLevel(abbreviate(name)))?;
             }
             Field::Reads => fields.reads = self.parse_reads(scanner)?,

@@ -52,7 +52,7 @@ pub fn committed(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
 
 /// Makes a committed transaction that read at a past time.
 pub fn past(id: u64, start_ns: u64, end_ns: u64) -> TransactionModel {
-    TransactionModel { level: Level::Past, ..committed(id, start_ns, end_ns) }
+    TransactionModel { level: Level::Serializable, ..committed(id, start_ns, end_ns) }
 }
 
 /// Makes a committed transaction that read a snapshot.

@@ -21,7 +21,7 @@ pub(super) fn analytic(options: &YcsbOptions) -> Result<Verdict, Failure> {
         None if run.transactions().is_some() => (Scanner::Always, "always"),
         _ => (Scanner::Turns, "turns"),
     };
-    let has_snapshots = run.protocol().has_snapshots();
+    let has_snapshots = run.protocol().has_open_snapshots();
     let default = if has_snapshots { Analytic::RECORDS } else { Analytic::RECORDS_AT_ONCE };
     let records = options.records.unwrap_or(default);
     if records < Analytic::RECORDS_MIN {

@@ -20,6 +20,9 @@ impl Past {
         options: TransactionOptions,
         body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        if !session.has_open_snapshots() {
+            return session.transact_with(options.snapshot(true), body).await;
+        }
         let snapshot = match self.0.get().filter(|_| random.below(4) > 0) {
             Some(snapshot) => snapshot,
             None => session.open_snapshot().await?,

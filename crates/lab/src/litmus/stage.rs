@@ -28,8 +28,8 @@ use remora::floors::node::{
 use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout_with_time};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, Inspection, Intent, Limit, Observer, Outcome, PastTime, RpcHandler, Session, SessionConfig, SharedLocks,
-    Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx, Validation, VersionCache, inspect,
+    Applier, ClientTime, Inspection, Intent, Limit, Observer, Outcome, PastTime, RpcHandler, Session, SessionConfig,
+    SharedLocks, Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx, Validation, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 use zerocopy::IntoBytes;
@@ -131,7 +131,7 @@ impl Stage {
         let admin = block_on(&fabric, ClientId(0), admin).expect("a connection").expect("a registration");
         let client = |(number, protocol): (usize, &Protocol)| {
             let lanes = if number == 0 { coroutines } else { 1 };
-            let archive = if protocol.has_snapshots() { archive } else { 0 };
+            let archive = if protocol.has_open_snapshots() { archive } else { 0 };
             let room = Room { lanes, archive };
             let client = block_on(&fabric, ClientId(0), async |lane: &Lane| connect(lane, room).await);
             (client.expect("a connection").expect("a registration"), *protocol)
@@ -208,7 +208,7 @@ impl Stage {
         values: &[u64],
     ) -> impl Fn(u64) -> Row + use<> {
         let name = format!("table {}", self.names.len());
-        let timed = self.clients[0].1.discipline().is_timed();
+        let timed = self.clients[0].1.discipline().has_times();
         let layout = layout_with_time(timed, 8, 8 * words, scheme).expect("small values");
         let index = self.clients[0].1.index();
         let sizes = if index == IndexKind::ClusterHash {
@@ -447,6 +447,7 @@ impl Stage {
             vcache,
             shared,
             turns: Turns::default(),
+            time: ClientTime::default(),
         };
         // A client that has the CPU take locks has a catalog of its own, which says that the table
         // is of that discipline.
@@ -696,6 +697,22 @@ impl Actor {
                 value => value,
             };
             slots.into_iter().map(value).collect::<Result<Vec<_>, _>>().map(Ok::<_, ()>)
+        });
+        answered(read.await).1
+    }
+
+    /// Reads rows in a snapshot, each when the one before it has come; otherwise as
+    /// [`Actor::snapshot`].
+    pub(super) async fn snapshot_of_each(&mut self, attempts: u32, rows: &[Row]) -> Said {
+        let options = TransactOptions { attempts, snapshot: Some(Snapshot::Fresh), ..TransactOptions::default() };
+        let read = self.session.transact(options, async |tx| {
+            let mut values = Vec::new();
+            for row in rows {
+                let slot = want(tx, *row)?;
+                tx.fetch().await?;
+                values.push(get(tx, slot)?);
+            }
+            Ok(Ok::<_, ()>(values))
         });
         answered(read.await).1
     }

@@ -120,8 +120,12 @@ pub struct Discipline {
     ///   the table's readers validate. With 3 it is the cache of one process, which alone has the
     ///   table; with 4 it is the cache of the cluster.
     pub replication: u8,
-    /// The format of log entries: 2 = the whole write set with new values and index patches; 3 =
-    /// the whole write set with old values.
+    /// The format of log entries:
+    ///
+    /// - 2: the whole write set with new values and index patches;
+    /// - 3: the whole write set with old values;
+    /// - 4 and 5: as 2, and each new value has the time of its commit. With 4, transactions derive
+    ///   their times from the records; with 5, the cluster's oracle gives the times.
     pub log: u8,
 }
 
@@ -132,6 +136,13 @@ impl Discipline {
     /// Optimistic concurrency control in which the CPU of the primary's node takes the locks.
     /// Presets: `farm`, `fasst`, and `drtm-h` where it must.
     pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
+    /// Optimistic concurrency control as with [`Discipline::OCC_CALLS`], where each value has the
+    /// time of its commit, and the primary's CPU remembers up to which times records were read.
+    /// Presets: `dst`, `rc`. A client that heeds no times must not write.
+    pub const OCC_STAMPED: Discipline = Discipline { log: 4, ..Discipline::OCC_CALLS };
+    /// Optimistic concurrency control as with [`Discipline::OCC_CALLS`], where each value has the
+    /// time of its commit, which the cluster's oracle has given. Preset: `gts`.
+    pub const OCC_ORDERED: Discipline = Discipline { log: 5, ..Discipline::OCC_CALLS };
     /// Exclusive and shared locks, which one-sided atomics take, with redo rings. Preset:
     /// `no-wait-2pl`.
     pub const TWO_PHASE: Discipline = Discipline { lock: 2, ..Discipline::OCC_ONE_SIDED };
@@ -155,10 +166,30 @@ impl Discipline {
         self == Discipline::IN_PLACE || self.is_timed() || self.has_version_cache()
     }
 
-    /// Whether records have the times of their commits.
+    /// Whether clients install on every replica in place, and draw the times of their commits from
+    /// landing clocks.
     #[must_use]
     pub fn is_timed(self) -> bool {
         self == Discipline::IN_PLACE_TIMED
+    }
+
+    /// Whether the primary's CPU installs, and keeps older versions of the records, each with the
+    /// time of its commit.
+    #[must_use]
+    pub fn is_stamped(self) -> bool {
+        matches!(self, Discipline::OCC_STAMPED | Discipline::OCC_ORDERED)
+    }
+
+    /// Whether records have the times of their commits.
+    #[must_use]
+    pub fn has_times(self) -> bool {
+        self.is_timed() || self.is_stamped()
+    }
+
+    /// Whether the CPU of the primary's node changes the lock words, and nothing else does.
+    #[must_use]
+    pub fn locks_by_cpu(self) -> bool {
+        self.atomics == Discipline::OCC_CALLS.atomics
     }
 
     /// Whether tables of this discipline have a version cache.

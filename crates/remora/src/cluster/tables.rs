@@ -109,7 +109,7 @@ impl Cluster {
     ) -> Result<Arc<remora_index::Table>, OpenError> {
         let Schema { ref text, fingerprint, key_bytes, value_bytes } = schema;
         let atomic_line = self.capabilities().atomic_line;
-        let timed = self.protocol.discipline().is_timed();
+        let timed = self.protocol.discipline().has_times();
         let lay_out = |scheme| layout_with_time(timed, key_bytes, value_bytes, scheme);
         let single_line = lay_out(ReadScheme::SingleLine);
         let layout = match options.read_scheme {

@@ -14,7 +14,7 @@ use remora::floors::node::{
 };
 use remora::floors::record::{Key, layout};
 use remora::floors::txn::{
-    Applier, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache, inspect,
+    Applier, ClientTime, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 
@@ -164,6 +164,7 @@ impl<F: Host> Rig<F> {
                     vcache,
                     shared,
                     turns: Turns::default(),
+                    time: ClientTime::default(),
                 },
             )
         };

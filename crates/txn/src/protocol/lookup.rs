@@ -207,8 +207,11 @@ impl Tx<'_> {
     /// Takes the answer of the primary's CPU that says where the key is, or that the key is absent.
     fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Examined, Stop> {
         let sets = &mut self.state.sets;
-        let item = &sets.items[index];
+        let item = sets.items[index];
         let (&[1, bucket_slot, entry], record) = split_reply(reply, READ_REPLY_WORDS) else {
+            if let &[0, gone] = reply {
+                sets.items[index].time = gone; // from then on the key has been absent
+            }
             return self.absent_by_call(index);
         };
         let Some(location) = registered(&sets.tables, item.table).located(item.home, entry) else {
@@ -366,6 +369,6 @@ pub(super) fn ask_host(sets: &mut Sets, index: usize, round: &mut Round<'_>) {
 }
 
 /// Splits a reply into its first `head` words and the rest. Both are empty if the reply is shorter.
-fn split_reply(reply: &[u64], head: usize) -> (&[u64], &[u64]) {
+pub(super) fn split_reply(reply: &[u64], head: usize) -> (&[u64], &[u64]) {
     reply.split_at_checked(head).unwrap_or((&[], &[]))
 }

@@ -15,6 +15,7 @@ use std::fmt;
 use remora_fabric::{CallHandle, Execute, NodeId, ReadHandle};
 use remora_node::{Discipline, IndexKind};
 
+pub use dst::Dst;
 pub use ford::Ford;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
@@ -136,6 +137,10 @@ protocols! {
     /// FORD: one-sided transactions that update every replica in place and commit in two round
     /// trips: `ford` and its variants.
     ford: Ford(Ford) [FORD, FORD_LEAN, FORD_LOCAL, FORD_GLOBAL, REMORA],
+    /// Optimistic concurrency control with older versions of the records, and a time for each
+    /// commit: `dst` and `gts`. `rc` reads and writes committed versions, but its transactions are
+    /// **not serializable**.
+    dst: Dst(Dst) [DST, GTS] without_transactions [RC],
     /// Two-phase locking with shared and exclusive locks, which aborts where it would have to wait.
     no_wait: NoWait(NoWait) [NO_WAIT],
     /// Bare rounds, which are **no transactions**. They are the bound that the protocols are
@@ -203,6 +208,14 @@ impl Protocol {
     /// Returns whether transactions of this protocol can read snapshots.
     #[must_use]
     pub fn has_snapshots(self) -> bool {
+        self.discipline().has_times()
+    }
+
+    /// Returns whether snapshots of this protocol can stay open ([`Snapshot::At`]).
+    ///
+    /// [`Snapshot::At`]: crate::Snapshot::At
+    #[must_use]
+    pub fn has_open_snapshots(self) -> bool {
         self.discipline().is_timed()
     }
 

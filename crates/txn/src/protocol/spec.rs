@@ -24,6 +24,8 @@ pub struct ProtocolSpec {
     pub needs_atomic_writes: bool,
     /// Whether the protocol's transactions are strictly serializable.
     pub is_serializable: bool,
+    /// Whether the protocol's snapshots may miss commits that were reported before they began.
+    pub stale_snapshots: bool,
     /// Whether the protocol accepts records as they come, even torn or locked.
     pub reads_unchecked: bool,
     /// Whether a transaction of the protocol reads records only under its own locks.
@@ -44,6 +46,7 @@ impl ProtocolSpec {
             validation: Validation::Remote,
             needs_atomic_writes: false,
             is_serializable: true,
+            stale_snapshots: false,
             reads_unchecked: false,
             locks_reads: false,
         }
@@ -78,7 +81,7 @@ impl From<Discipline> for Primitive {
     /// Returns the side that locks and unlocks the records of a table with this discipline. All
     /// clients must agree on it, because no CPU may change a word that NICs change by CAS.
     fn from(discipline: Discipline) -> Primitive {
-        if discipline.atomics == Discipline::OCC_CALLS.atomics { Primitive::Call } else { Primitive::OneSided }
+        if discipline.locks_by_cpu() { Primitive::Call } else { Primitive::OneSided }
     }
 }
 

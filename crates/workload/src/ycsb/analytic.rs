@@ -364,7 +364,7 @@ impl Workload for Analytic {
         ledger: &mut Moved,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<bool, Error> {
-        if self.protocol.has_snapshots() {
+        if self.protocol.has_open_snapshots() {
             let found = pin!(self.scan_snapshots(session, scans, goes_on)).await?;
             let is_whole = found == (self.size.records, self.total());
             ledger.scans += 1;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use remora_lab::reproduce::{
-    ReproduceError, Reproduction, Row, Run, drtm_h, ford, kv, latches, multi_object, trees, xstore,
+    ReproduceError, Reproduction, Row, Run, drtm_h, dst, ford, kv, latches, multi_object, trees, xstore,
 };
 
 use remora_command::output::{self, OutputFile, ReportTo, complain};
@@ -50,6 +50,9 @@ enum Text {
     /// DrTM (TOCS 2017), section 6.4: its hash table, with a location cache and without one,
     /// compared with the tables of Pilaf and FaRM.
     DrtmKv,
+    /// Wei thesis, chapter 5: times of commits that transactions derive, or that an oracle gives,
+    /// on TPC-C.
+    Dst,
     /// FORD (TOS 2023), section 6: comparison with one-sided baselines, and the gain of its
     /// mechanisms.
     Ford,
@@ -71,6 +74,7 @@ impl Text {
         match self {
             Text::DrtmH => "drtm-h",
             Text::DrtmKv => "drtm-kv",
+            Text::Dst => "dst",
             Text::Ford => "ford",
             Text::Latches => "latches",
             Text::MultiObject => "multi-object",
@@ -105,7 +109,13 @@ fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Resu
     let ReproduceOptions { text, quick, nodes, seed, .. } = *options;
     let done = match (text, nodes) {
         (
-            Text::DrtmKv | Text::Ford | Text::Latches | Text::MultiObject | Text::TreeDesigns | Text::Xstore,
+            Text::DrtmKv
+            | Text::Dst
+            | Text::Ford
+            | Text::Latches
+            | Text::MultiObject
+            | Text::TreeDesigns
+            | Text::Xstore,
             Some(nodes),
         ) => {
             return Err(Failure::new(format!("--nodes {nodes}"), "machines can be chosen for drtm-h only"));
@@ -125,6 +135,9 @@ fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Resu
         (Text::MultiObject, None) => {
             let scale = if quick { multi_object::Scale::quick(seed) } else { multi_object::Scale::full(seed) };
             multi_object::reproduce(&scale, look)
+        }
+        (Text::Dst, None) => {
+            dst::reproduce(&if quick { dst::Scale::quick(seed) } else { dst::Scale::full(seed) }, look)
         }
         (Text::Ford, None) => {
             ford::reproduce(&if quick { ford::Scale::quick(seed) } else { ford::Scale::full(seed) }, look)

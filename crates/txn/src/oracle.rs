@@ -1,0 +1,138 @@
+//! The oracle of `gts`: one memory node's CPU, which gives the times of all commits of the cluster,
+//! and knows up to which time all of them are installed. This is the memory node's end; the
+//! client's end is `protocol/dst/oracle.rs`.
+//!
+//! ```text
+//! request, words                    reply, words       effect
+//! NEXT     bound, transaction       time               a time above the bound and all before;
+//!                                                      its commit is outstanding from now on
+//! DONE     transaction                                 the commit is installed, or has aborted
+//! STABLE   bound                    time, client       all commits up to this time are installed;
+//!                                                      the client of the first that is not, or 0
+//! FORGET   client                                      a recovered client has nothing outstanding
+//! ```
+//!
+//! A client that dies leaves its commits outstanding. Recovery finishes them, and the next client
+//! that asks for the stable time, and knows that the dead one is recovered, has the oracle forget
+//! it.
+//!
+//! A request of a later epoch ends all commits of the former ones: they are decided by then.
+//! What is outstanding is only in the memory of the node's process. A process that starts on a
+//! memory which was part of a cluster does not know what is outstanding. So it refuses all requests
+//! of clients of that epoch, and of former ones. A bound that a client of a later epoch brings is
+//! at least as large as all times of former epochs (`protocol/dst/mod.rs`).
+
+use std::collections::BTreeMap;
+
+use remora_record::TransactionId;
+
+/// What a client asks of the oracle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Question {
+    Next = 0,
+    Done = 1,
+    Stable = 2,
+    Forget = 3,
+}
+
+impl Question {
+    const ALL: [Question; 4] = [Question::Next, Question::Done, Question::Stable, Question::Forget];
+}
+
+/// The state of the oracle.
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    /// The epoch up to which another process had this memory, if there was one.
+    lost_in: Option<u64>,
+    /// The latest epoch of a client that has asked.
+    epoch: u64,
+    /// The largest time that was given, or that a client has brought.
+    latest: u64,
+    /// The commits that are not known to be installed, by their times.
+    outstanding: BTreeMap<u64, u64>,
+}
+
+impl Oracle {
+    pub(crate) fn new(lost_in: Option<u64>) -> Oracle {
+        Oracle { lost_in, ..Oracle::default() }
+    }
+
+    /// Answers a request. Returns `None` if it makes no sense, or if the oracle must not answer it.
+    pub(crate) fn answer(&mut self, question: usize, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
+        let question = Question::ALL.into_iter().find(|known| *known as usize == question)?;
+        let (&epoch, arguments) = arguments.split_first()?;
+        if self.lost_in.is_some_and(|lost_in| epoch <= lost_in) || epoch < self.epoch {
+            return None;
+        }
+        if epoch > self.epoch {
+            // An epoch begins when all commits of the former ones are decided, and installed.
+            self.epoch = epoch;
+            self.outstanding.clear();
+        }
+        match (question, arguments) {
+            (Question::Next, &[bound, transaction]) => {
+                self.latest = self.latest.max(bound) + 1;
+                self.outstanding.insert(self.latest, transaction);
+                reply.push(self.latest);
+            }
+            (Question::Done, &[transaction]) => self.outstanding.retain(|_, one| *one != transaction),
+            (Question::Stable, &[bound]) => {
+                self.latest = self.latest.max(bound);
+                let first = self.outstanding.first_key_value().filter(|_| !mutant!(StableIsLatest));
+                let client = first.and_then(|(_, id)| TransactionId::from_bits(*id)).map_or(0, |id| id.owner());
+                reply.extend([first.map_or(self.latest, |(time, _)| time - 1), client.into()]);
+            }
+            (Question::Forget, &[client]) => {
+                let is_of = |id: &u64| TransactionId::from_bits(*id).is_some_and(|id| u64::from(id.owner()) == client);
+                self.outstanding.retain(|_, id| !is_of(id));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(oracle: &mut Oracle, question: Question, arguments: &[u64]) -> Vec<u64> {
+        let mut reply = Vec::new();
+        oracle.answer(question as usize, &[&[1], arguments].concat(), &mut reply);
+        reply
+    }
+
+    fn id(client: u32, sequence: u64) -> u64 {
+        TransactionId::new(client, sequence).expect("an id").to_bits()
+    }
+
+    #[test]
+    fn stable_is_before_the_first_commit_that_is_not_installed() {
+        let mut oracle = Oracle::default();
+        assert_eq!(ask(&mut oracle, Question::Next, &[0, id(1, 1)]), [1]);
+        assert_eq!(ask(&mut oracle, Question::Next, &[7, id(2, 1)]), [8]);
+        ask(&mut oracle, Question::Done, &[id(2, 1)]);
+        assert_eq!(ask(&mut oracle, Question::Stable, &[0]), [0, 1]);
+        ask(&mut oracle, Question::Done, &[id(1, 1)]);
+        assert_eq!(ask(&mut oracle, Question::Stable, &[0]), [8, 0]);
+    }
+
+    #[test]
+    fn a_recovered_client_holds_nothing_back() {
+        let mut oracle = Oracle::default();
+        ask(&mut oracle, Question::Next, &[0, id(1, 1)]);
+        ask(&mut oracle, Question::Next, &[0, id(2, 1)]);
+        ask(&mut oracle, Question::Forget, &[1]);
+        assert_eq!(ask(&mut oracle, Question::Stable, &[0]), [1, 2]);
+    }
+
+    #[test]
+    fn a_process_that_is_started_anew_gives_no_times_in_the_old_epoch() {
+        let mut oracle = Oracle::new(Some(1));
+        assert_eq!(ask(&mut oracle, Question::Next, &[0, id(1, 1)]), []);
+        let mut reply = Vec::new();
+        oracle.answer(Question::Next as usize, &[2, 9, id(1, 1)], &mut reply);
+        assert_eq!(reply, [10]);
+    }
+}

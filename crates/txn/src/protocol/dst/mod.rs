@@ -1,0 +1,272 @@
+//! Optimistic concurrency control with a time for each commit and with older versions of the
+//! records, so that a transaction that only reads neither validates nor aborts: DST (Wei's thesis,
+//! chapter 5), and what it is compared with there.
+//!
+//! ```text
+//! writes           coordinator                       to                        round trips
+//! execute          call READ                      -> primaries of all records  1
+//! lock             call LOCK -> ts                -> write set's primaries     1
+//! time             see the presets                                             0 or 1
+//! validate         call STAMP, time               -> primaries of what is      1, if there are any
+//!                                                    only read
+//! log              call LOG; images with the time -> all participants' rings   1
+//!                  ---- committed: every ring has acknowledged the entry ----
+//! commit           call COMMIT                    -> write set's primaries     in the background
+//!
+//! reads a snapshot
+//! execute          call CLAIM, time               -> primaries of all records  1
+//! ```
+//!
+//! Locks, log and installation are those of preset `fasst` of [`occ`](super::occ), in all their
+//! parts by calls. `stamps.rs` has what the primary's CPU remembers.
+//!
+//! # The presets
+//!
+//! One module a preset has how times are made. There is no other difference.
+//!
+//! | preset | module       | time of a commit               | of a snapshot           | a snapshot |
+//! | ------ | ------------ | ------------------------------ | ----------------------- | ---------- |
+//! | `dst`  | `derived`    | above the client's time, and   | the client's time       | claims, and waits for one holder of a lock |
+//! | `gts`  | `oracle`     | the oracle's next one: 1 round trip more | up to which all commits are installed: 1 round trip | neither |
+//! | `rc`   | `unordered`  | as `dst`                       | none: the newest version | neither    |
+//!
+//! The *client's time* is the largest one of: its clock, the commits of its sessions, the times of
+//! the versions that they have read, and, when the client begins, the clock words of all memory
+//! nodes.
+//!
+//! `rc` is read committed: it does not validate what is only read, and its snapshots are none. Its
+//! transactions are **not serializable**. It shows what times cost at most.
+//!
+//! # Why this is a snapshot
+//!
+//! `dst`: transactions are serializable in the order of their times. Say B overwrites what A has
+//! read or written. If A wrote it, B locks the record after A has installed it there, and the
+//! lock's reply is at least A's time. If A only read it, A has raised the record's ts in the step
+//! in which the CPU saw the record unlocked and unchanged. B locks it later, and the reply is at
+//! least A's time. If B reads what A wrote, the version's time is A's. In each case the time of B
+//! is above A's.
+//!
+//! If A is a snapshot, it raises ts before it looks at the lock. A transaction that locks the
+//! record behind that has a later time, and the snapshot takes an older version. A holder whose
+//! lock is older may get a time that is not above the snapshot's, so the reader waits for it.
+//!
+//! `gts`: a transaction asks the oracle under all its locks, and before it validates. So the order
+//! of the oracle's answers is that of dependent commits. All commits up to the snapshot's time are
+//! installed, and no later one gets such a time.
+//!
+//! # Where this differs from the text
+//!
+//! - `lock_ts`: a reader waits unless the lock was taken after the record's ts had reached the
+//!   reader's time. The text's reader does not wait if the record's ts is above its time. But that
+//!   may be the claim of a third transaction, and the holder's time may be smaller.
+//! - No store lowers a ts. In the text a commit stores its time, which may be smaller than a claim.
+//! - OCC: validation looks at the record and raises its ts in one step. In the text these are two.
+//! - The memory node's CPU does not wait for a lock. It replies so, and the client asks again.
+//! - Times of an epoch are above those of former ones, for what lost claims had protected.
+//!
+//! # Invariants
+//!
+//! 1. **ts is read under the lock**, and never before.
+//! 2. **The time of a commit is above the ts of all that it writes, and above the times of all
+//!    versions that it has read.** An absent key has the time of its last delete.
+//! 3. **A record that is only read is stamped in the step that validates it**, after all locks of
+//!    the write set are held. If its newest version, or its delete, is not before the commit's
+//!    time, validation fails.
+//! 4. **A claim comes before the look at the lock**, in one step of the primary's CPU.
+//! 5. **No ts falls**, but when an epoch ends.
+//! 6. **The first time of a client is not below the clock word of any memory node of its epoch.**
+//!    So no transaction of an epoch has a time below one that a surviving node has heard of in a
+//!    former epoch. What other nodes had heard of has left no older version.
+//! 7. `gts`: **a commit is outstanding at the oracle until its installation is acknowledged**, or
+//!    until it is known to abort. If its outcome is unknown, until its client is recovered.
+//!
+//! The client asserts rule 2 for the times that it has met, and the order of rule 3. Litmus tests
+//! check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule 4 `dst-whole` and
+//! `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`. Campaigns in which
+//! clients and nodes die check rule 6.
+
+mod derived;
+mod lock;
+mod oracle;
+mod snapshot;
+mod time;
+mod unordered;
+mod validate;
+
+use remora_fabric::{Execute, Round, probes};
+use remora_node::Discipline;
+
+use lock::lock;
+use validate::validate;
+
+use crate::error::Stop;
+use crate::protocol::redo::{install_rounds, prepare_log, write_log};
+use crate::protocol::spec::{FirstRead, Primitive, ProtocolSpec};
+use crate::protocol::{Protocol, Steps, occ};
+use crate::rpc::{CLAIMS, WAITS};
+use crate::tx::Tx;
+
+impl Protocol {
+    /// Decentralized scalar timestamps (`dst`): transactions derive their times from the records.
+    pub const DST: Protocol = Protocol::Dst(Dst::Derived);
+    /// Global timestamps (`gts`): an oracle gives all times.
+    pub const GTS: Protocol = Protocol::Dst(Dst::Oracle);
+    /// Read committed (`rc`): **not serializable**. It is the bound that `dst` is measured against.
+    pub const RC: Protocol = Protocol::Dst(Dst::Unordered);
+}
+
+/// How the times of commits and snapshots are made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Dst {
+    /// From the records, by the transactions themselves.
+    Derived,
+    /// By an oracle, the CPU of one memory node.
+    Oracle,
+    /// As `Derived`, but nothing that is only read is ordered by times.
+    Unordered,
+}
+
+impl Dst {
+    /// Returns the time of the snapshot that a transaction is about to read.
+    async fn snapshot_time(self, tx: &mut Tx<'_>) -> Result<u64, Stop> {
+        match self {
+            Dst::Derived => derived::snapshot_time(tx).await,
+            Dst::Oracle => oracle::snapshot_time(tx).await,
+            Dst::Unordered => unordered::snapshot_time(),
+        }
+    }
+
+    /// Returns what a CLAIM is to do.
+    fn claims(self) -> usize {
+        match self {
+            Dst::Derived => CLAIMS | WAITS,
+            Dst::Oracle | Dst::Unordered => 0,
+        }
+    }
+
+    /// Returns the time of the commit of a transaction that has all its locks. It is above `bound`.
+    async fn commit_time(self, tx: &mut Tx<'_>, bound: u64) -> Result<u64, Stop> {
+        match self {
+            Dst::Derived | Dst::Unordered => derived::commit_time(tx, bound).await,
+            Dst::Oracle => oracle::commit_time(tx, bound).await,
+        }
+    }
+
+    /// Returns the time with which what is only read is validated, of a transaction with this time.
+    /// With 0, validation stamps nothing. Returns `None` if nothing is validated.
+    fn stamp(self, time: u64) -> Option<u64> {
+        match self {
+            Dst::Derived => Some(time),
+            Dst::Oracle => Some(0),
+            Dst::Unordered => None,
+        }
+    }
+
+    /// Posts the rounds that install a commit.
+    fn install(self, tx: &mut Tx<'_>) {
+        let lane = tx.lane;
+        if self == Dst::Oracle {
+            lane.post_all(self.installation(tx));
+        } else {
+            install_rounds(tx, |round| lane.post(round));
+        }
+    }
+
+    /// Returns the rounds that install a commit, to be posted one after the other has completed.
+    fn installation<'s>(self, tx: &mut Tx<'s>) -> Vec<Round<'s>> {
+        let mut rounds = Vec::new();
+        install_rounds(tx, |round| rounds.push(round));
+        if self == Dst::Oracle {
+            rounds.extend(tx.over_at_oracle());
+        }
+        rounds
+    }
+}
+
+impl Steps for Dst {
+    fn spec(self) -> ProtocolSpec {
+        let (name, discipline) = match self {
+            Dst::Derived => ("dst", Discipline::OCC_STAMPED),
+            Dst::Oracle => ("gts", Discipline::OCC_ORDERED),
+            Dst::Unordered => ("rc", Discipline::OCC_STAMPED),
+        };
+        let spec = ProtocolSpec::new(name, discipline);
+        let is_serializable = self != Dst::Unordered;
+        ProtocolSpec { execute: FirstRead::Call, is_serializable, stale_snapshots: true, ..spec }
+    }
+
+    async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        tx.skip_what_is_here();
+        if tx.attempt.snapshot.is_some() {
+            return snapshot::execute(tx, self).await;
+        }
+        let first = tx.state.sets.fetched;
+        occ::execute(tx).await?;
+        let fetched = &tx.state.sets.items[first.min(tx.state.sets.items.len())..];
+        tx.state.time.raise(fetched.iter().map(|item| item.time).max().unwrap_or(0));
+        Ok(())
+    }
+
+    async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        if tx.attempt.snapshot.is_some() {
+            return Ok(());
+        }
+        if tx.state.sets.written == 0 {
+            return self.validate(tx).await;
+        }
+        let entry = prepare_log(tx).await?;
+        if mutant!(ValidateWithLocks) {
+            validate(tx, true, 0).await?;
+        }
+        lock(tx).await?;
+        let bound = tx.state.sets.time_bound() - 1;
+        let time = self.commit_time(tx, bound).await?;
+        debug_assert!(
+            tx.state.sets.items.iter().all(|item| item.time < time),
+            "dst 2: the time of a commit is above all times that it has met"
+        );
+        tx.time = time;
+        tx.state.sets.settle(time);
+        if let Some(stamp) = self.stamp(time).filter(|_| !mutant!(ValidateWithLocks)) {
+            validate(tx, true, stamp).await?;
+        }
+        tx.validated();
+        tx.lane.probe(probes::VALIDATED);
+        tx.committing();
+        let logged = write_log(tx, entry, Primitive::Call, false).await;
+        if let Err(Stop::Unknown(_)) = logged {
+            // The commit stays outstanding until this client is recovered (invariant 7).
+            tx.state.owed = None;
+        }
+        logged?;
+        tx.logged();
+        tx.state.time.raise(time);
+        self.install(tx);
+        tx.installed();
+        Ok(())
+    }
+
+    async fn validate(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        // A single record was current when it was read.
+        if tx.attempt.snapshot.is_some() || tx.state.sets.items.len() <= 1 {
+            return Ok(());
+        }
+        let time = match self {
+            Dst::Derived => derived::commit_time(tx, tx.state.sets.time_bound() - 1).await?,
+            Dst::Oracle | Dst::Unordered => 0,
+        };
+        if let Some(stamp) = self.stamp(time) {
+            validate(tx, false, stamp).await?;
+        }
+        tx.validated();
+        Ok(())
+    }
+
+    fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
+        let mut rounds = std::mem::take(&mut tx.unsent);
+        // The program does not hear of the commit, but the client's later snapshots are to have it.
+        tx.state.time.raise(tx.time);
+        rounds.extend(self.installation(tx));
+        log.then_post_all(rounds);
+    }
+}
