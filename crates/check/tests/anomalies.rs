@@ -727,8 +727,8 @@ fn snapshots_are_fresh() {
     expect_one(StaleRead, with(snapshot(4, 45, 90).read("x", 2)));
 }
 
-/// A read at a past time may miss what had ended. It still has each transaction as a whole, and goes
-/// with all others.
+/// A read at a past time may miss what had ended. It still has each transaction as a whole, and
+/// goes with all others.
 #[test]
 fn past_reads_are_serializable() {
     let writers = || {

@@ -97,8 +97,8 @@ pub(crate) struct DrillOptions {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ford_without: Vec<String>,
-    /// Read balances in snapshots: half of them fresh, and half at most 10 ms old. The protocol must
-    /// have them, as remora has.
+    /// Read balances in snapshots: half of them fresh, and half at most 10 ms old. The protocol
+    /// must have them, as remora has.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     snapshots: bool,

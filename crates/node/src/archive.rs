@@ -2,7 +2,8 @@
 //!
 //! A client of a cluster with landing clocks has one archive at every memory node. It writes the
 //! archive by one-sided WRITEs, round and round, at the same places everywhere. A record names the
-//! place of its former image (`remora_record::Former`). So a reader of an older state follows these words, from image to image, to the one that it needs.
+//! place of its former image (`remora_record::Former`). So a reader of an older state follows these
+//! words, from image to image, to the one that it needs.
 //!
 //! ```text
 //! archive     whole words, one image after the other, each as it lay in its slot from the
@@ -16,7 +17,6 @@
 
 use remora_fabric::{Address, NodeId, ReadHandle, Round, WORD_BYTES};
 
-use crate::client::slot_at;
 use crate::node;
 
 /// The place of the words that describe an archive, in the slot of its client, in words.
@@ -41,7 +41,7 @@ impl Archive {
     /// Adds to a round the READ of what says where the archive of a client slot lies.
     #[must_use]
     pub fn find(round: &mut Round<'_>, node: NodeId, slot: u64) -> ReadHandle {
-        round.read(slot_at(node, slot).plus((AT_WORD * WORD_BYTES) as u64), WORDS * WORD_BYTES)
+        round.read(node::client_slot_at(node, slot).plus((AT_WORD * WORD_BYTES) as u64), WORDS * WORD_BYTES)
     }
 
     /// Returns the archive at a node, from what the READ of [`Archive::find`] has brought. Returns

@@ -192,7 +192,7 @@ pub async fn next_incarnation(lane: &Lane, leader: NodeId) -> Result<u32, Memory
 async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) -> Result<u64, MemoryError> {
     loop {
         let mut round = lane.round();
-        let read = round.read(slot_at(leader, 0), SLOTS_BYTES);
+        let read = round.read(node::client_slot_at(leader, 0), SLOTS_BYTES);
         let done = lane.execute(round).await?;
         let slots = done.words(read).chunks_exact(SLOT_WORDS);
         let free = slots.enumerate().filter(|(_, slot)| slot[0] == 0);
@@ -205,7 +205,7 @@ async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) ->
         };
         drop(done);
         let mut round = lane.round();
-        let swap = round.compare_swap(slot_at(leader, index as u64), 0, incarnation | CHANGING);
+        let swap = round.compare_swap(node::client_slot_at(leader, index as u64), 0, incarnation | CHANGING);
         if lane.execute(round).await?.swapped(swap) {
             return Ok(index as u64);
         }
@@ -215,7 +215,7 @@ async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) ->
 /// Makes room for a slot's rings at a node, and empties the rings.
 async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, room: Room) -> Result<u64, MemoryError> {
     let mut round = lane.round();
-    let read = round.read(slot_at(node, slot), CLIENT_SLOT_BYTES as usize);
+    let read = round.read(node::client_slot_at(node, slot), CLIENT_SLOT_BYTES as usize);
     let done = lane.execute(round).await?;
     let [mut rings, mut extent] = [done.words(read)[2], done.words(read)[3]];
     drop(done);
@@ -226,7 +226,7 @@ async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, room: Room) -> Resu
         // This is written at once. If this client dies before its rings are ready, the next client
         // in its slot has the space.
         let mut round = lane.round();
-        round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent, 0, 0]);
+        round.write_words(node::client_slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent, 0, 0]);
         lane.execute(round).await?;
     }
     for index in 0..room.lanes as u64 {
@@ -237,14 +237,14 @@ async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, room: Room) -> Resu
     let archive = if room.lanes == 0 { [0, 0] } else { [rings + room.archive_from(), room.archive_bytes()] };
     let mut round = lane.round();
     let words = [room.lanes as u64, rings, extent, archive[0], archive[1]];
-    round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &words);
+    round.write_words(node::client_slot_at(node, slot).plus(WORD_BYTES as u64), &words);
     lane.execute(round).await?;
     Ok(rings)
 }
 
 async fn change_slot(lane: &Lane, node: NodeId, slot: u64, expected: u64, new: u64) -> Result<(), MemoryError> {
     let mut round = lane.round();
-    let swap = round.compare_swap(slot_at(node, slot), expected, new);
+    let swap = round.compare_swap(node::client_slot_at(node, slot), expected, new);
     round.fetch_add(node::at(node, AT_CHANGES), 1);
     let done = lane.execute(round).await?;
     if !done.swapped(swap) {
@@ -275,7 +275,7 @@ impl Remains {
     /// transaction then.
     pub async fn find(lane: &Lane, nodes: NodeSet, incarnation: u32) -> Result<Option<Remains>, MemoryError> {
         let mut round = lane.round();
-        let read = round.read(slot_at(nodes.leader(), 0), SLOTS_BYTES);
+        let read = round.read(node::client_slot_at(nodes.leader(), 0), SLOTS_BYTES);
         let done = lane.execute(round).await?;
         let mut slots = done.words(read).chunks_exact(SLOT_WORDS);
         let Some(slot) = slots.position(|slot| slot[0] & !CHANGING == u64::from(incarnation)) else { return Ok(None) };
@@ -283,7 +283,7 @@ impl Remains {
         let mut rings = BTreeMap::new();
         for node in nodes.iter() {
             let mut round = lane.round();
-            let read = round.read(slot_at(node, slot as u64), CLIENT_SLOT_BYTES as usize);
+            let read = round.read(node::client_slot_at(node, slot as u64), CLIENT_SLOT_BYTES as usize);
             let done = lane.execute(round).await?;
             let client = ClientSlot::of(|word| done.words(read)[word]);
             let client = client.filter(|client| client.incarnation == incarnation);
@@ -307,7 +307,7 @@ impl Remains {
         for node in self.rings.keys().rev().copied() {
             let mut round = lane.round();
             for word in [u64::from(self.incarnation), u64::from(self.incarnation) | CHANGING] {
-                round.compare_swap(slot_at(node, self.slot), word, 0);
+                round.compare_swap(node::client_slot_at(node, self.slot), word, 0);
             }
             round.fetch_add(node::at(node, AT_CHANGES), 1);
             lane.execute(round).await?;
@@ -319,7 +319,7 @@ impl Remains {
 /// Returns the bytes that each slot has for rings at a node, whether a client has the slot or not.
 pub(crate) async fn ring_bytes(lane: &Lane, node: NodeId) -> Result<Vec<u64>, MemoryError> {
     let mut round = lane.round();
-    let read = round.read(slot_at(node, 0), SLOTS_BYTES);
+    let read = round.read(node::client_slot_at(node, 0), SLOTS_BYTES);
     let done = lane.execute(round).await?;
     Ok(done.words(read).chunks_exact(SLOT_WORDS).map(|slot| slot[3]).collect())
 }
@@ -334,12 +334,12 @@ pub(crate) async fn ring_space(
     node: NodeId,
 ) -> Result<Option<Vec<(u64, u64)>>, MemoryError> {
     let mut round = lane.round();
-    let read = round.read(slot_at(leader, 0), SLOTS_BYTES);
+    let read = round.read(node::client_slot_at(leader, 0), SLOTS_BYTES);
     if lane.execute(round).await?.words(read).iter().step_by(SLOT_WORDS).any(|word| word & CHANGING != 0) {
         return Ok(None);
     }
     let mut round = lane.round();
-    let read = round.read(slot_at(node, 0), SLOTS_BYTES);
+    let read = round.read(node::client_slot_at(node, 0), SLOTS_BYTES);
     let done = lane.execute(round).await?;
     let slots = done.words(read).chunks_exact(SLOT_WORDS).filter(|slot| slot[3] > 0);
     Ok(Some(slots.map(|slot| (slot[2], slot[2].saturating_add(node::extent(slot[3])))).collect()))
@@ -355,7 +355,7 @@ pub(crate) async fn first_registered(lane: &Lane, leader: NodeId) -> Result<u32,
 /// back one. A client has its slot for as long as it has rings at any node.
 pub async fn registered(lane: &Lane, leader: NodeId) -> Result<Vec<u32>, MemoryError> {
     let mut round = lane.round();
-    let read = round.read(slot_at(leader, 0), SLOTS_BYTES);
+    let read = round.read(node::client_slot_at(leader, 0), SLOTS_BYTES);
     let done = lane.execute(round).await?;
     let words = done.words(read).iter().step_by(SLOT_WORDS).map(|word| word & !CHANGING);
     Ok(words.filter(|word| *word != 0).map(|word| word as u32).collect())
@@ -374,7 +374,7 @@ pub(crate) async fn last_incarnation(lane: &Lane, leader: NodeId) -> Result<u32,
 pub(crate) async fn hot_list_places(lane: &Lane, node: NodeId) -> Result<Vec<(u32, u64)>, MemoryError> {
     let bytes = node::superblock(lane, node).await?.bytes;
     let mut round = lane.round();
-    let read = round.read(slot_at(node, 0), SLOTS_BYTES);
+    let read = round.read(node::client_slot_at(node, 0), SLOTS_BYTES);
     let done = lane.execute(round).await?;
     let place = |slot: &[u64]| {
         let client = ClientSlot::of(|word| slot[word]).filter(|client| client.lanes > 0)?;
@@ -386,10 +386,6 @@ pub(crate) async fn hot_list_places(lane: &Lane, node: NodeId) -> Result<Vec<(u3
     Ok(done.words(read).chunks_exact(SLOT_WORDS).filter_map(place).collect())
 }
 
-pub(crate) fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
-    node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
-}
-
 /// Makes the slots of these nodes agree with the slots of `leader`, which may be a new leader. Also
 /// raises the leader's incarnation counter above every incarnation that was given. No client may
 /// have access meanwhile. If a client died while it connected or left, it had no transaction, and
@@ -397,7 +393,7 @@ pub(crate) fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
 pub async fn follow_leader(lane: &Lane, nodes: NodeSet, leader: NodeId, incarnations: u32) -> Result<(), MemoryError> {
     let holders = async |node| {
         let mut round = lane.round();
-        let read = round.read(slot_at(node, 0), SLOTS_BYTES);
+        let read = round.read(node::client_slot_at(node, 0), SLOTS_BYTES);
         let done = lane.execute(round).await?;
         Ok::<Vec<u64>, MemoryError>(done.words(read).iter().step_by(SLOT_WORDS).copied().collect())
     };
@@ -473,7 +469,7 @@ pub fn clients(region: &[AtomicU64]) -> impl Iterator<Item = ClientSlot> + '_ {
 /// Reads the clients that are connected to a node, from another machine.
 pub async fn connected(lane: &Lane, node: NodeId) -> Result<Vec<ClientSlot>, MemoryError> {
     let mut round = lane.round();
-    let read = round.read(slot_at(node, 0), SLOTS_BYTES);
+    let read = round.read(node::client_slot_at(node, 0), SLOTS_BYTES);
     let done = lane.execute(round).await?;
     Ok(done.words(read).chunks_exact(SLOT_WORDS).filter_map(|slot| ClientSlot::of(|word| slot[word])).collect())
 }

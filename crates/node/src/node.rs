@@ -89,6 +89,11 @@ pub fn extent(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
 }
 
+/// Returns the address of a client slot.
+pub(crate) fn client_slot_at(node: NodeId, slot: u64) -> Address {
+    at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
+}
+
 /// Returns the address of a byte of a node's region 0.
 #[must_use]
 pub fn at(node: NodeId, offset: u64) -> Address {

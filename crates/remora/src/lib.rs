@@ -296,6 +296,7 @@ mod open_error;
 mod operations;
 mod ordered;
 mod pool;
+mod reading;
 mod record;
 mod rows;
 mod server;

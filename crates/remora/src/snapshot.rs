@@ -1,5 +1,5 @@
-//! Transactions that only read: how fresh what they see has to be ([`Freshness`]), and snapshots of
-//! a past time that stay open ([`Snapshot`]).
+//! How fresh what a transaction reads has to be ([`Freshness`]), and snapshots of a past time that
+//! stay open ([`Snapshot`]).
 
 use std::time::Duration;
 
@@ -8,15 +8,14 @@ use remora_txn::{Limit, PastTime, Stop};
 
 use crate::error::{Error, Misuse};
 use crate::table::ClusterNumber;
-use crate::transaction::Transaction;
-use crate::worker::{Session, TransactionOptions};
 
-/// How fresh what a transaction reads has to be, if it only reads ([`Session::read`]). Whichever it
-/// is, all transactions together are serializable.
+/// How fresh what a transaction reads has to be, if it only reads
+/// ([`Session::read`](crate::Session::read)). Whichever it is, all transactions together are
+/// serializable.
 ///
 /// | | what is read | round trips | runs again |
 /// | --- | --- | --- | --- |
-/// | `Strict` | what [`Session::transact`] reads | 2, or 1 for one record | if a record has changed meanwhile |
+/// | `Strict` | what [`Session::transact`](crate::Session::transact) reads | 2, or 1 for one record | if a record has changed meanwhile |
 /// | `Fresh` | everything that was acknowledged before, of the records that are read | 1 | if a record that is named later has changed meanwhile |
 /// | `Stale` | all records as they were at one time | 1, and no atomics; one more for each change since | only if a record stays locked, or is lost from its archive |
 ///
@@ -26,7 +25,7 @@ use crate::worker::{Session, TransactionOptions};
 pub enum Freshness {
     /// The transaction is ordered by real time with all others. It runs under every protocol.
     Strict,
-    /// The transaction reads a snapshot as [`Session::snapshot`] does.
+    /// The transaction reads a snapshot as [`Session::snapshot`](crate::Session::snapshot) does.
     #[default]
     Fresh,
     /// The transaction reads a snapshot that this session has opened at most this long ago. The
@@ -40,14 +39,15 @@ pub enum Freshness {
 }
 
 /// A snapshot that stays open: the state of all records at a past time. Any session of any client
-/// can read it ([`Session::snapshot_at`]), as often as it likes, without atomics, and in pieces.
+/// can read it ([`Session::snapshot_at`](crate::Session::snapshot_at)), as often as it likes,
+/// without atomics, and in pieces.
 ///
 /// A snapshot holds nothing back. What records were before, their writers keep for a while
 /// ([`WorkerOptions::archive`](crate::WorkerOptions::archive)). To read a record that has changed
 /// takes a round trip more for each change since. If what it was is not kept any more, the read
-/// fails with [`Limit::SnapshotTooOld`]. A commit that overwrites more than 16 KiB keeps nothing. If
-/// the cluster gets another configuration, because a memory node is lost, joins or leaves, or if a
-/// table has grown or was dropped, the read fails with [`Limit::SnapshotOver`]. Then open another
+/// fails with [`Limit::SnapshotTooOld`]. A commit that overwrites more than 16 KiB keeps nothing.
+/// If the cluster gets another configuration, because a memory node is lost, joins or leaves, or if
+/// a table has grown or was dropped, the read fails with [`Limit::SnapshotOver`]. Then open another
 /// snapshot.
 ///
 /// ```
@@ -55,7 +55,8 @@ pub enum Freshness {
 /// # use std::ops::Bound;
 /// # let cluster = Cluster::embedded().protocol(Protocol::REMORA).open()?;
 /// # let options = OrderedOptions::for_rows(1000);
-/// # let stock = cluster.load_ordered::<u64, u64>("stock", options, (0..1000).map(|item| (item, 2)))?;
+/// # let rows = (0..1000).map(|item| (item, 2));
+/// # let stock = cluster.load_ordered::<u64, u64>("stock", options, rows)?;
 /// # let mut worker = cluster.worker(Default::default())?;
 /// worker.block_on(async |session| {
 ///     // All rows as they are now, in pieces, whatever writers do meanwhile.
@@ -63,7 +64,8 @@ pub enum Freshness {
 ///     let (mut sum, mut from) = (0, Bound::Unbounded);
 ///     loop {
 ///         let range = (from, Bound::Unbounded);
-///         let rows = session.snapshot_at(snapshot, async |tx| stock.scan(tx, range, 100).await).await?;
+///         let scan = session.snapshot_at(snapshot, async |tx| stock.scan(tx, range, 100).await);
+///         let rows = scan.await?;
 ///         let Some((last, _)) = rows.last() else { break };
 ///         from = Bound::Excluded(*last);
 ///         sum += rows.iter().map(|(_, amount)| amount).sum::<u64>();
@@ -75,10 +77,10 @@ pub enum Freshness {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Snapshot {
-    past: PastTime,
-    cluster: ClusterNumber,
+    pub(crate) past: PastTime,
+    pub(crate) cluster: ClusterNumber,
     /// The generation of the catalog that the session followed when it opened the snapshot.
-    generation: u64,
+    pub(crate) generation: u64,
 }
 
 impl Snapshot {
@@ -100,97 +102,6 @@ impl Snapshot {
 /// The snapshot that a session has opened last, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastOpened {
-    snapshot: Snapshot,
-    opened: Nanos,
-}
-
-/// How often a stale read opens another snapshot, because the last one is over or too old.
-const OPENED_AGAIN: u32 = 3;
-
-impl Session {
-    /// Runs a closure as a transaction that only reads, as fresh as is asked for. Returns what the
-    /// closure has returned.
-    ///
-    /// Fails as [`Session::snapshot`] does. [`Freshness::Strict`] does not need a protocol with
-    /// snapshots.
-    pub async fn read<T>(
-        &mut self,
-        freshness: Freshness,
-        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.read_with(freshness, TransactionOptions::default(), body).await
-    }
-
-    /// Runs a closure as [`Session::read`] does, with options for how often and for how long it is
-    /// tried.
-    pub async fn read_with<T>(
-        &mut self,
-        freshness: Freshness,
-        options: TransactionOptions,
-        mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let age = match freshness {
-            Freshness::Strict => return self.transact_with(options.only_reads(true), body).await,
-            Freshness::Fresh => return self.transact_with(options.snapshot(true), body).await,
-            Freshness::Stale(age) => age,
-        };
-        let mut again = 0;
-        loop {
-            let snapshot = self.opened_within(age).await?;
-            match self.transact_with(options.at(snapshot), &mut body).await {
-                Err(Error::Limit(reason))
-                    if matches!(reason.cause, Limit::SnapshotTooOld | Limit::SnapshotOver) && again < OPENED_AGAIN =>
-                {
-                    again += 1;
-                    self.last_opened = None;
-                }
-                outcome => return outcome,
-            }
-        }
-    }
-
-    /// Returns whether this session can open snapshots: whether the cluster's protocol has snapshots
-    /// that stay open.
-    #[must_use]
-    pub fn has_open_snapshots(&self) -> bool {
-        self.protocol().has_open_snapshots()
-    }
-
-    /// Opens a snapshot of all records as they are now. It has everything that this session has
-    /// committed, and everything that its transactions have read. [`Freshness::Stale`] says what it
-    /// has of other clients.
-    ///
-    /// Takes one round trip, and more if the clocks of the memory nodes differ. Fails as
-    /// [`Session::snapshot`] does.
-    pub async fn open_snapshot(&mut self) -> Result<Snapshot, Error> {
-        let (generation, cluster) = (self.followed(), self.cluster_number());
-        let past = self.snapshot(async |tx| tx.open_snapshot().await).await?;
-        let snapshot = Snapshot { past, cluster, generation };
-        self.last_opened = Some(LastOpened { snapshot, opened: self.now() });
-        Ok(snapshot)
-    }
-
-    /// Runs a closure as a transaction that only reads, in an open snapshot. Returns what the
-    /// closure has returned. Each call is a transaction of its own: it has room for as many records
-    /// as any other one.
-    ///
-    /// Fails as [`Session::snapshot`] does, and as [`Snapshot`] says.
-    pub async fn snapshot_at<T>(
-        &mut self,
-        snapshot: Snapshot,
-        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.transact_with(TransactionOptions::default().at(snapshot), body).await
-    }
-
-    /// Returns a snapshot that this session has opened at most this long ago, and that has all that
-    /// the session has seen. Opens one if there is none.
-    async fn opened_within(&mut self, age: Duration) -> Result<Snapshot, Error> {
-        let now = self.now();
-        let is_new = |last: &LastOpened| u128::from(now.saturating_sub(last.opened)) <= age.as_nanos();
-        match self.last_opened.filter(is_new).filter(|last| self.has_seen_nothing_later(last.snapshot)) {
-            Some(last) => Ok(last.snapshot),
-            None => self.open_snapshot().await,
-        }
-    }
+    pub(crate) snapshot: Snapshot,
+    pub(crate) opened: Nanos,
 }

@@ -195,7 +195,7 @@ fn replace(writer: &mut Worker, rows: &Table<u64, Row>, before: &BTreeMap<u64, u
     assert!(writer.drain().unwrap());
 }
 
-/// Keys come and go, and come back in other slots. An open snapshot has those that were there.
+/// Keys come and go, and come back in other slots. An open snapshot has the keys that were there.
 fn come_and_go(turns: u64) -> Result<(), String> {
     let (_cluster, rows, [mut reader, mut writer]) = crowded();
     let mut now = BTreeMap::new();
@@ -266,8 +266,8 @@ async fn sum_of(session: &mut Session, snapshot: Snapshot, rows: &Ordered<u64, u
     }
 }
 
-/// A scan in pieces has all rows of one time, while others insert, delete and change rows, and split
-/// and empty leaves.
+/// A scan in pieces has all rows of one time, while others insert, delete and change rows, and
+/// split and empty leaves.
 #[test]
 fn a_scan_in_pieces_is_of_one_time() {
     let (mut scans, mut too_old) = (0, 0);

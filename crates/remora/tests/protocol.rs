@@ -198,8 +198,8 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
         let backups = if replicas == 1 { 0 } else { 3 };
         // Who shows what: WRITEs, which free the logs too; or atomics at the backups.
         let (shown, shown_by_swap) = if ford.lean { (2, copies - 2) } else { (copies + logs, 0) };
-        // The words of the time, and of the place of the former image; and the smallest time, in the
-        // entry.
+        // The words of the time, and of the place of the former image; and the smallest time, in
+        // the entry.
         let (words, time) = if ford.timed { (16, 8) } else { (0, 0) };
         let (record, image, entry) = (RECORD + words, IMAGE + words, entry + time + 2 * words);
         // Meta and time are written before the version. Each node's clock gets a draw, and its

@@ -68,8 +68,8 @@ pub enum Limit {
          large: open a new snapshot, or give workers larger archives"
     )]
     SnapshotTooOld,
-    /// The snapshot was opened in an earlier epoch of the configuration, or before a table had grown
-    /// or was dropped.
+    /// The snapshot was opened in an earlier epoch of the configuration, or before a table had
+    /// grown or was dropped.
     #[error("the cluster has other nodes or tables since the snapshot was opened: open a new one")]
     SnapshotOver,
     /// The transaction names more records than [`SET_MAX`].

@@ -203,8 +203,8 @@ pub(crate) struct Item {
     /// In timed tables: the time of the commit that has installed what was read. If the key is
     /// absent, no commit that has changed its chain is later.
     pub(crate) time: u64,
-    /// In timed tables: where the image lies that is read next, of those that the record had
-    /// before.
+    /// In timed tables: where the image lies that is read next, among the images that the record
+    /// had before.
     pub(crate) former: Former,
     /// Whether this transaction has read the record, or has found its key absent.
     pub(crate) seen: bool,

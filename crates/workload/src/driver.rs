@@ -56,7 +56,8 @@ pub struct RunOptions {
     /// The largest number of transactions per second, of all threads together. Transactions that
     /// were missed are not caught up.
     pub rate: Option<f64>,
-    /// The bytes of each worker's archive ([`WorkerOptions::archive`]), if they are not the default.
+    /// The bytes of each worker's archive ([`WorkerOptions::archive`]), if they are not the
+    /// default.
     pub archive: Option<u64>,
 }
 

@@ -18,7 +18,8 @@ pub struct Setting {
     pub workers: u64,
     /// The number of transactions that each worker has in flight.
     pub coroutines: u64,
-    /// The bytes of each worker's archive ([`WorkerOptions::archive`]), if they are not the default.
+    /// The bytes of each worker's archive ([`WorkerOptions::archive`]), if they are not the
+    /// default.
     pub archive: Option<u64>,
 }
 

@@ -71,7 +71,7 @@ pub enum LineError {
     /// The status is none of the three that exist.
     #[error("unknown status {0:?}: expected \"committed\", \"aborted\" or \"unknown\"")]
     UnknownStatus(String),
-    /// The level is none of those that exist.
+    /// The level is none of the known ones.
     #[error("unknown level {0:?}: expected \"strict\", \"snapshot\" or \"serializable\"")]
     UnknownLevel(String),
     /// A transaction that read a snapshot has writes.

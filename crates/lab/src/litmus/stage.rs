@@ -36,7 +36,8 @@ use zerocopy::IntoBytes;
 
 /// The bytes of a memory node: its metadata, the rings of a few clients, and a few rows.
 const NODE_BYTES: usize = 768 << 10;
-/// The bytes of a client's archive, if its protocol has snapshots: several images of a small record.
+/// The bytes of a client's archive, if its protocol has snapshots: several images of a small
+/// record.
 const ARCHIVE_BYTES: u64 = 1024;
 
 /// The result of a client at the end: what its transaction returned, if it has committed.

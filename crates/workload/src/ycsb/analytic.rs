@@ -13,8 +13,9 @@
 //!
 //! A scan asks for a few thousand records at a time, goes on behind the last one, and keeps only
 //! the sum. If the protocol has snapshots, the scan opens one, and each page is a transaction that
-//! reads it. Otherwise the scan is one transaction, which validates what it has read. It keeps every
-//! leaf, and reads at most [`SET_MAX`] of them, which bounds the table: see [`Analytic::rows_max`].
+//! reads it. Otherwise the scan is one transaction, which validates what it has read. It keeps
+//! every leaf, and reads at most [`SET_MAX`] of them, which bounds the table: see
+//! [`Analytic::rows_max`].
 
 use std::cell::Cell;
 use std::error::Error as StdError;

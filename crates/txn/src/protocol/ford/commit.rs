@@ -8,7 +8,7 @@ use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
 use remora_record::{LockWord, Version};
 
 use super::Ford;
-use super::former::{name_formers, write_formers};
+use super::keep::{Kept, name_formers, write_formers};
 use crate::error::{Limit, Stop};
 use crate::limits::LOG_NODES_MAX;
 use crate::log::{self, UndoKind, UndoRecord};
@@ -37,15 +37,15 @@ pub(super) fn touch_chains(tx: &mut Tx<'_>) {
 
 /// The undo entry of a transaction: which nodes get it, and how long it is.
 pub(super) struct UndoEntry {
-    pub(super) participants: u64,
+    participants: u64,
     backups: u64,
     pub(super) words: usize,
     /// In timed tables: the smallest time that the commit may have.
     pub(super) bound: Option<u64>,
     /// Whether the bound is the time of the commit.
     pub(super) is_early: bool,
-    /// The place in the client's archives of what the commit overwrites, and its length, in words.
-    pub(super) formers: Option<(u64, usize)>,
+    /// What the commit overwrites, in the client's archives.
+    formers: Option<Kept>,
 }
 
 pub(super) fn prepare_entry(tx: &mut Tx<'_>, ford: Ford) -> Result<UndoEntry, Stop> {
@@ -120,7 +120,7 @@ pub(super) fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
 pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &mut UndoEntry, ford: Ford) -> Result<(), Stop> {
     debug_assert!(tx.unsent.is_empty());
     if ford.timed {
-        name_formers(tx, entry);
+        entry.formers = name_formers(tx);
     }
     debug_assert!(tx.state.sets.write_set_is_locked(), "ford 1: a written record is locked by its writer");
     debug_assert!(
@@ -193,7 +193,7 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &mut UndoEntry, ford:
 fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
     let lane = tx.lane;
     let mut round = lane.round();
-    write_formers(tx, &mut round, entry);
+    write_formers(tx, &mut round, entry.formers, entry.participants);
     if !mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }

@@ -2,17 +2,17 @@
 //! the ones that it will write.
 
 use remora_fabric::{Address, Completed, NodeId, Round, probes};
-use remora_index::{BucketRef, Location};
+use remora_index::BucketRef;
 use remora_node::Replica;
 use remora_record::{FetchedRecord, LockWord, StableRecord, Swap, Version};
 
 use super::Ford;
+use super::again::look_up_again;
 use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
 use super::early::{self, is_pending};
 use super::former::{ask_former, former_arrived, go_back, goes_back};
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
-use crate::limits::LOOKUP_ATTEMPTS;
 use crate::sets::{Fetch, Intent, Item, LocationSource, Lock, Part, Sets, head, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
@@ -286,31 +286,6 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
         item.keep_before(arena, &record);
     }
     Ok(Outcome::Done)
-}
-
-/// Looks up a key in the index, because the record at the location that the cache gave is another
-/// key's, or deleted. If the transaction has locked that record, it releases the lock at once.
-#[cold]
-pub(super) fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, Stop> {
-    let item = tx.state.sets.items[index];
-    if item.lock == Lock::Held {
-        let mut round = tx.lane.round();
-        for at in tx.state.sets.lock_addresses(&item, tx.is_early) {
-            swap_lock(&mut round, at, Swap::unlock(tx.id.lock()));
-        }
-        tx.post_release(round);
-    }
-    // A reader of a past time may have found that the key has come since.
-    if !tx.attempt.reads_past() {
-        tx.state.sets.table(item.table).forget(item.home, item.hash, item.location);
-    }
-    let item = &mut tx.state.sets.items[index];
-    item.lock = Lock::No;
-    item.location = Location::default();
-    item.fetch = Fetch::Probe(item.home, 0);
-    item.chain = 0;
-    item.lookups += 1;
-    if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Outcome::Done) }
 }
 
 /// Locks the records that are written although they were only named to be read, and, if

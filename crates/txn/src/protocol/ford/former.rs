@@ -1,10 +1,10 @@
-//! Former images: how a writer keeps what it overwrites, and how a reader of a past time follows
-//! records back to their states at that time.
+//! Former images: how a reader of a past time follows records back to their states at that time. In
+//! `keep.rs` a writer keeps what it overwrites.
 //!
 //! ```text
 //! writer   WRITE former images      to the client's archive, at every node that it writes,
-//!                                   ahead of its data; each new image names the place of its former
-//!                                   one
+//!                                   ahead of its data; each new image names the place of its
+//!                                   former one
 //! reader   READ record              its time is above the reader's:
 //!          READ former image        in the archive that the record names, at its primary;
 //!                                   again, until an image is not later than the reader's time
@@ -26,86 +26,22 @@
 //! names. Then the reader's time is too long ago ([`Limit::SnapshotTooOld`]).
 
 use remora_fabric::{Address, NodeId, Round};
-use remora_node::limits::FRAME_BYTES_MAX;
 use remora_node::{Archive, Pointer};
 use remora_record::{FetchedRecord, Former};
 
-use super::commit::UndoEntry;
-use super::execute::look_up_again;
+use super::again::look_up_again;
 use super::words::{Outcome, check};
 use crate::error::{Abort, Limit, Stop};
 use crate::landing::Snapshot;
-use crate::protocol::nodes;
 use crate::sets::{Fetch, Item, LocationSource, Part, Sets, shape};
 use crate::tx::Tx;
-
-/// The largest number of words of former images that a commit keeps. The undo entry has to fit into
-/// the same round.
-const KEPT_WORDS_MAX: usize = FRAME_BYTES_MAX / 8 / 2;
-
-/// Takes a place in the archive for what the commit overwrites, and names it in the new images.
-/// Call it when all written records are locked, and before the images' checksums are taken.
-pub(super) fn name_formers(tx: &mut Tx<'_>, entry: &mut UndoEntry) {
-    let sets = &mut tx.state.sets;
-    let words: usize = (0..sets.items.len()).filter_map(|at| kept(sets, at)).map(<[u64]>::len).sum();
-    let place = if words > KEPT_WORDS_MAX { None } else { tx.state.archives.take(words) };
-    let mut next = place.unwrap_or(0);
-    for at in 0..sets.items.len() {
-        let item = &sets.items[at];
-        if !item.is_written() || !sets.shape(item).is_timed() || sets.has_moved_here(at) {
-            continue;
-        }
-        let former = match kept(sets, at) {
-            None => Former::EMPTY,
-            Some(_) if place.is_none() => Former::UNKNOWN,
-            Some(image) => {
-                let former = Former::kept(image, tx.state.archives.slot(), next);
-                next += image.len() as u64;
-                former
-            }
-        };
-        sets.set_former(at, former);
-        // A row that moves to a larger table was in the smaller one before.
-        if let Some(moved) = sets.moved_to(at) {
-            sets.set_former(moved, former);
-        }
-    }
-    entry.formers = place.filter(|_| words > 0).map(|place| (place, words));
-}
-
-/// Returns the former image of an item's record, if the commit keeps one: if the record is written,
-/// and its slot has ever had a record.
-fn kept(sets: &Sets, at: usize) -> Option<&[u64]> {
-    let item = &sets.items[at];
-    let (shape, before) = (sets.shape(item), item.before(&sets.arena));
-    let is_kept = item.is_written() && shape.is_timed() && shape.life_of_image(before).is_some();
-    is_kept.then_some(before)
-}
-
-/// Adds the WRITE of the former images to the archive at every participant.
-pub(super) fn write_formers(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry) {
-    let Some((place, words)) = entry.formers else { return };
-    let sets = &tx.state.sets;
-    let staged = round.stage_words(words);
-    let mut rest = round.staged_mut(staged);
-    for image in (0..sets.items.len()).filter_map(|at| kept(sets, at)) {
-        let (copy, behind) = rest.split_at_mut(image.len());
-        copy.copy_from_slice(image);
-        rest = behind;
-    }
-    for node in nodes(entry.participants) {
-        if let Some(at) = tx.state.archives.own_at(node, place, words) {
-            round.write_staged(at, staged);
-        }
-    }
-}
 
 /// Returns whether a transaction goes back to what a record was, because a commit with this time
 /// has changed it.
 ///
-/// A fresh snapshot goes back only in records that an earlier attempt has read, and only if its time
-/// is not below anything that this attempt has found. So it misses nothing that was acknowledged
-/// before it began.
+/// A fresh snapshot goes back only in records that an earlier attempt has read, and only if its
+/// time is not below anything that this attempt has found. So it misses nothing that was
+/// acknowledged before it began.
 pub(super) fn goes_back(
     (reads, snapshot): (Option<Snapshot>, Option<u64>),
     (seen, seen_time): (&[Pointer], u64),

@@ -117,11 +117,13 @@
 //! replicas, and litmus tests check them: rule 5 `ford-visible-after-free`, `ford-late-release` and
 //! `ford-lean-late-release`, rule 6 `ford-visible-at-once` and `ford-read-only-without-validation`.
 
+mod again;
 mod chain;
 mod commit;
 mod early;
 mod execute;
 mod former;
+mod keep;
 mod release;
 mod snapshot;
 mod validate;
