@@ -122,7 +122,7 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// Returns whether the transaction reads all records as they were at a past time.
     pub(crate) fn reads_past(&self) -> bool {
-        matches!(self.snapshot, Some(Snapshot::At(_))) && !mutant!(PastTakesCurrent)
+        matches!(self.snapshot, Some(Snapshot::At(_)))
     }
 }
 

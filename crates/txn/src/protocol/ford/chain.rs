@@ -116,7 +116,7 @@ fn search_bucket(
     ford: Ford,
 ) -> Result<Outcome, Stop> {
     let (released, in_snapshot) = (tx.state.released.holder, tx.attempt.snapshot.is_some());
-    let snapshot = tx.snapshot.filter(|_| tx.attempt.reads_past());
+    let snapshot = tx.snapshot.filter(|_| tx.attempt.reads_past() && !mutant!(PastTakesCurrent));
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
     let table = registered(tables, item.table);
