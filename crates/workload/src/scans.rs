@@ -135,7 +135,10 @@ pub(crate) struct ScanWatch(pub(crate) Rc<RefCell<Statistics>>, pub(crate) Optio
 
 impl Observer for ScanWatch {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
-        self.0.borrow_mut().transaction(event);
+        // A scan that is several transactions counts itself.
+        if event.snapshot.is_none() {
+            self.0.borrow_mut().transaction(event);
+        }
         if let Some(also) = &mut self.1 {
             also.transaction(event);
         }

@@ -252,7 +252,7 @@ pub fn simulate<W: Workload>(
         longest_gap: Duration::from_nanos(pauses.longest()),
         scanned: scanner.is_there().then(|| {
             let mut scans = scans.into_inner();
-            scans.statistics = scanned.borrow().clone();
+            scans.statistics.add(&scanned.borrow());
             let [without, with] = scanner.times(Duration::from_nanos(measured), length);
             let pace = |ended, time| Pace { ended, time };
             Scanned { scans, with: pace(counts[1], with), without: pace(counts[0], without) }

@@ -58,20 +58,20 @@ fn scans(report: &Report) -> &ScanReport {
 #[test]
 fn scans_beside_slow_writers_see_one_state() {
     for protocol in serializable() {
-        let size = size(5_000);
+        let size = size(1_000);
         let cluster = options(protocol, size, 2).open().unwrap();
         let analytic = Analytic::load(&cluster, size).unwrap().with_mix(0.5, HOT).with_scanner(Scanner::Turns);
-        let (measured, report) = run(&cluster, &analytic, time(800), Some(200.0));
+        let (measured, report) = run(&cluster, &analytic, time(800), Some(50.0));
         assert_sound(&measured.invariants, &NAMES);
         let scans = scans(&report);
         assert!(scans.completed > 0 && scans.consistent == Some(true), "{protocol:?}: {scans:?}");
-        assert_eq!((scans.rows, scans.furthest, &scans.stopped), (5_000, 1.0, &None), "{protocol:?}");
+        assert_eq!((scans.rows, scans.furthest, &scans.stopped), (1_000, 1.0, &None), "{protocol:?}");
         assert!(scans.attempts >= scans.completed && scans.rows_per_second > 0.0, "{protocol:?}: {scans:?}");
-        // Both rates are those of the writers alone, who are held to 200 a second.
+        // Both rates are those of the writers alone, who are held to 50 a second.
         for rate in [scans.tps_with, scans.tps_without] {
-            assert!(rate.is_some_and(|rate| (20.0..320.0).contains(&rate)), "{protocol:?}: {scans:?}");
+            assert!(rate.is_some_and(|rate| (1.0..100.0).contains(&rate)), "{protocol:?}: {scans:?}");
         }
-        assert!(report.committed < 250, "{protocol:?}: scans do not count: {}", report.committed);
+        assert!(report.committed < 80, "{protocol:?}: scans do not count: {}", report.committed);
         assert_eq!(report.by_type.keys().copied().collect::<Vec<_>>(), ["read", "transfer"]);
     }
 }
@@ -112,13 +112,17 @@ fn there_may_be_no_scanner_and_a_number_of_transactions() {
     assert!(broken.len() == 1 && broken[0].name == NAMES[1], "{broken:?}");
 }
 
-/// A table with more leaves than one transaction reads: the report says so, and the run goes on.
+/// A table with more leaves than one transaction reads: without snapshots, the report says so, and
+/// the run goes on. An open snapshot has no limit.
 #[test]
 fn a_scan_of_too_many_leaves_says_so() {
     let most = Analytic::rows_max(size(1));
-    for (records, fits) in [(most * 97 / 100, true), (most * 103 / 100, false)] {
+    let [few, many] = [97, 103].map(|percent| most * percent / 100);
+    for (protocol, records, fits) in
+        [(Protocol::FORD, few, true), (Protocol::FORD, many, false), (Protocol::REMORA, many, true)]
+    {
         let size = size(records);
-        let cluster = options(Protocol::REMORA, size, 2).open().unwrap();
+        let cluster = options(protocol, size, 2).open().unwrap();
         let analytic = Analytic::load(&cluster, size).unwrap().with_scanner(Scanner::Always);
         let (measured, report) = run(&cluster, &analytic, time(1_500), Some(1.0));
         assert_sound(&measured.invariants, &NAMES);

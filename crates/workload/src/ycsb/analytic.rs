@@ -234,8 +234,7 @@ impl Analytic {
         scans: &mut Scans,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<(u64, i64), Error> {
-        // Pages are not counted as scans.
-        let options = TransactionOptions::default().label(1).patience(SCAN_PATIENCE);
+        let options = TransactionOptions::default().patience(SCAN_PATIENCE);
         let snapshot = session.open_snapshot().await?;
         let (mut from, mut rows, mut sum) = (Bound::Unbounded, 0, 0_i64);
         loop {
