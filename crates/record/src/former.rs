@@ -23,7 +23,8 @@ const PLACE_MASK: u64 = (1 << SLOT_SHIFT) - 1;
 
 const _: () = assert!(ARCHIVE_BYTES_MAX / 8 <= PLACE_MASK + 1 && CLIENTS_MAX as u64 <= SLOT_MASK + 1);
 
-/// Where the former image of a record lies. The [module](self) has the layout.
+/// Where the former image of a record lies: the checksum of that image, the client slot of its
+/// archive, and its place there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Former(u64);
 
