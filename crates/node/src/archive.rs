@@ -20,7 +20,7 @@ use remora_fabric::{Address, NodeId, ReadHandle, Round, WORD_BYTES};
 use crate::node;
 
 /// The place of the words that describe an archive, in the slot of its client, in words.
-pub(crate) const AT_WORD: usize = 2;
+const AT_WORD: usize = 2;
 /// The words that are read of a slot: the rings' offset and extent, and then the archive's offset
 /// and length, all in bytes.
 const WORDS: usize = 4;

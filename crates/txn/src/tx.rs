@@ -397,7 +397,7 @@ impl<'s> Tx<'s> {
             let done = self.lane.execute(round).await?;
             self.state.clocks.claimed(&done);
             drop(done);
-            if turn == 0 && self.state.clocks.have_passed(nodes, time - why.ahead().min(time)) {
+            if turn == 0 && self.state.clocks.have_passed(nodes, time.saturating_sub(why.ahead())) {
                 time = self.state.clocks.time_above(nodes, epoch, why).max(time);
             }
             self.state.clocks.drop_below(time);

@@ -26,7 +26,7 @@ use crate::machine::Machine;
 use crate::report::{
     CpuSeconds, HotRecordReport, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport, ratio,
 };
-use crate::scans::{Pace, ScanWatch, Scanned, Scanner, Scans};
+use crate::scans::{self, Pace, Scanned, Scanner, Scans};
 use crate::statistics::{Statistics, TypeStatistics};
 use crate::{After, Prng, RunError, Workload};
 
@@ -336,7 +336,7 @@ fn scan<W: Workload>(
     let goes_on = || shared.scanning.load(Ordering::Relaxed) && !is_over();
     let statistics = Rc::new(RefCell::new(Statistics::new(1)));
     let also = if is_over() { None } else { observers() };
-    let mut watch = Some(Box::new(ScanWatch(statistics.clone(), also)) as Box<dyn Observer>);
+    let mut watch = Some(scans::watch(statistics.clone(), also));
     let cpu_began = thread_cpu_ns();
     let ran = worker.block_on(async |session| {
         session.observe(watch.take());

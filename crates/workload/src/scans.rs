@@ -11,7 +11,7 @@ use remora::Error;
 use remora::observe::{Nanos, Observer, TransactionEvent};
 
 use crate::report::{LatencyUs, ScanReport, ratio};
-use crate::statistics::{Statistics, USER};
+use crate::statistics::{Counting, Statistics, USER};
 
 /// When the scanner runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,29 +130,15 @@ impl Scans {
     }
 }
 
-/// Counts the attempts of a scanner, for [`Scans::statistics`].
-pub(crate) struct ScanWatch(pub(crate) Rc<RefCell<Statistics>>, pub(crate) Option<Box<dyn Observer>>);
-
-impl Observer for ScanWatch {
-    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+/// Makes the observer that counts the attempts of a scanner, for [`Scans::statistics`].
+pub(crate) fn watch(statistics: Rc<RefCell<Statistics>>, also: Option<Box<dyn Observer>>) -> Box<dyn Observer> {
+    let count = move |event: &TransactionEvent<'_>| {
         // A scan that is several transactions counts itself.
         if event.snapshot.is_none() {
-            self.0.borrow_mut().transaction(event);
+            statistics.borrow_mut().transaction(event);
         }
-        if let Some(also) = &mut self.1 {
-            also.transaction(event);
-        }
-    }
-
-    fn wants_committing(&self) -> bool {
-        self.1.as_ref().is_some_and(|also| also.wants_committing())
-    }
-
-    fn committing(&mut self, event: &TransactionEvent<'_>) {
-        if let Some(also) = &mut self.1 {
-            also.committing(event);
-        }
-    }
+    };
+    Box::new(Counting(count, also))
 }
 
 /// How many transactions of the mix ended in some time.

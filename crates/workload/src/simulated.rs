@@ -14,8 +14,8 @@ use crate::driver::Measured;
 use crate::gaps::Pauses;
 use crate::machine::peak_bytes;
 use crate::report::{CpuSeconds, SimulatedIn, ratio};
-use crate::scans::{Pace, ScanWatch, Scanned, Scans};
-use crate::statistics::Statistics;
+use crate::scans::{self, Pace, Scanned, Scans};
+use crate::statistics::{Counting, Statistics};
 use crate::{After, Prng, RunError, Workload};
 
 /// Options of a simulated run: its workers, and its duration.
@@ -84,32 +84,16 @@ struct Watched {
     ended: u64,
 }
 
-struct Watch(Rc<RefCell<Watched>>, Option<Box<dyn Observer>>);
-
-impl Observer for Watch {
+impl Watched {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
-        let watched = &mut *self.0.borrow_mut();
-        if (watched.from..watched.until).contains(&event.ended) {
-            watched.statistics.transaction(event);
+        if (self.from..self.until).contains(&event.ended) {
+            self.statistics.transaction(event);
             if matches!(event.outcome, Outcome::Committed | Outcome::UserAbort) {
-                watched.pauses.ended(event.ended);
-                watched.counts[usize::from((watched.is_on)(event.ended))] += 1;
+                self.pauses.ended(event.ended);
+                self.counts[usize::from((self.is_on)(event.ended))] += 1;
             }
         }
-        watched.ended += 1;
-        if let Some(also) = &mut self.1 {
-            also.transaction(event);
-        }
-    }
-
-    fn wants_committing(&self) -> bool {
-        self.1.as_ref().is_some_and(|also| also.wants_committing())
-    }
-
-    fn committing(&mut self, event: &TransactionEvent<'_>) {
-        if let Some(also) = &mut self.1 {
-            also.committing(event);
-        }
+        self.ended += 1;
     }
 }
 
@@ -163,9 +147,11 @@ pub fn simulate<W: Workload>(
     for (index, worker) in workers.iter_mut().enumerate() {
         for session in worker.sessions() {
             let observer: Box<dyn Observer> = if index == scanning {
-                Box::new(ScanWatch(scanned.clone(), observers()))
+                scans::watch(scanned.clone(), observers())
             } else {
-                Box::new(Watch(watched.clone(), observers()))
+                let watched = watched.clone();
+                let count = move |event: &TransactionEvent<'_>| watched.borrow_mut().transaction(event);
+                Box::new(Counting(count, observers()))
             };
             session.observe(Some(observer));
         }

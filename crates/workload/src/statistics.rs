@@ -131,6 +131,28 @@ impl Statistics {
     }
 }
 
+/// Counts attempts by a function, and tells another observer of them, if there is one.
+pub(crate) struct Counting<F>(pub(crate) F, pub(crate) Option<Box<dyn Observer>>);
+
+impl<F: FnMut(&TransactionEvent<'_>)> Observer for Counting<F> {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        (self.0)(event);
+        if let Some(also) = &mut self.1 {
+            also.transaction(event);
+        }
+    }
+
+    fn wants_committing(&self) -> bool {
+        self.1.as_ref().is_some_and(|also| also.wants_committing())
+    }
+
+    fn committing(&mut self, event: &TransactionEvent<'_>) {
+        if let Some(also) = &mut self.1 {
+            also.committing(event);
+        }
+    }
+}
+
 impl Observer for Statistics {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
         self.hot.note(event);

@@ -8,6 +8,7 @@
 
 pub(crate) mod lookup;
 mod redo;
+mod refused;
 pub(crate) mod spec;
 
 use std::fmt;

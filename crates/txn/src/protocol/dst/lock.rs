@@ -3,7 +3,8 @@
 
 use remora_fabric::probes;
 
-use crate::error::{Abort, Stop};
+use crate::error::Stop;
+use crate::protocol::refused::Refused;
 use crate::rpc::Code;
 use crate::sets::{Lock, Sets, shape};
 use crate::tx::Tx;
@@ -33,19 +34,16 @@ pub(super) async fn lock(tx: &mut Tx<'_>) -> Result<(), Stop> {
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
-        let (mut conflict, mut met, mut changed) = (None, None, None);
+        let mut refused = Refused::default();
         let Sets { tables, items, .. } = &mut tx.state.sets;
         for (index, item) in (first..).zip(&mut items[first..next]).filter(|(_, item)| item.lock == Lock::Maybe) {
             let reply = done.reply(item.call);
             let (Some(header), Some(&ts)) = (shape(tables, item).validated(reply), reply.get(2)) else {
-                // It was refused: there is no such record, and no lock was taken.
-                conflict = conflict.or(Some(Abort::Changed));
+                refused.is_gone();
                 continue;
             };
             if !header.lock.is_free() {
-                item.lock = Lock::No;
-                conflict = Some(Abort::Locked(header.lock));
-                met = Some((index, header.lock));
+                refused.is_locked(index, item, header.lock);
                 continue;
             }
             item.lock = Lock::Held;
@@ -53,24 +51,11 @@ pub(super) async fn lock(tx: &mut Tx<'_>) -> Result<(), Stop> {
                 item.time = item.time.max(ts);
             }
             if !header.still_shows(item.version) && !mutant!(LockWithoutValidation) {
-                conflict = conflict.or(Some(Abort::Changed));
-                changed = changed.or(item.brought.then_some(index));
-                // The slot may be prepared for another transaction's insert, which may be given up
-                // while this transaction has the slot locked.
-                item.prepared |= header.version.is_rolled_back() && !mutant!(LeavePrepared);
-                tx.preparing |= item.prepared;
+                refused.has_changed(index, item, header.version.is_rolled_back());
             }
         }
         drop(done);
-        if let Some((index, holder)) = met {
-            tx.met(index, holder);
-        }
-        if let Some(abort) = conflict {
-            if let (Abort::Changed, Some(brought)) = (abort, changed) {
-                tx.state.sets.note(brought, abort.into());
-            }
-            return Err(abort.into());
-        }
+        refused.outcome(tx)?;
     }
     Ok(())
 }

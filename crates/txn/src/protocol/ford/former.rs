@@ -105,7 +105,8 @@ fn not_here(tx: &mut Tx<'_>, index: usize, from: LocationSource) -> Result<Outco
 
 /// Finds the archives of all former images that are to be read, which are not known yet.
 pub(super) async fn find_archives(tx: &mut Tx<'_>) -> Result<(), Stop> {
-    loop {
+    let wants_one = |item: &Item| archive_of(item).is_some();
+    while tx.state.sets.items[tx.state.sets.fetched..].iter().any(wants_one) {
         let mut round = tx.lane.round();
         let mut asked = Vec::new();
         for item in &tx.state.sets.items[tx.state.sets.fetched..] {
@@ -118,13 +119,14 @@ pub(super) async fn find_archives(tx: &mut Tx<'_>) -> Result<(), Stop> {
             }
         }
         if asked.is_empty() {
-            return Ok(());
+            break;
         }
         let done = tx.lane.execute(round).await?;
         for ((node, slot), read) in asked {
             tx.state.archives.note(node, slot, Archive::found(node, done.words(read)));
         }
     }
+    Ok(())
 }
 
 /// Returns the node and the client slot of the archive in which an item's former image is to be

@@ -8,6 +8,7 @@ use remora_record::{LockWord, Swap, TransactionId};
 use super::Primitives;
 use crate::error::{Abort, Stop};
 use crate::protocol::Check;
+use crate::protocol::refused::Refused;
 use crate::protocol::spec::Primitive;
 use crate::rpc::{self, Code};
 use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks, shape};
@@ -62,13 +63,13 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
-        let (mut conflict, mut met, mut changed) = (None, None, None);
+        let mut refused = Refused::default();
         let Sets { tables, items, .. } = &mut tx.state.sets;
         for (index, item) in (first..).zip(&mut items[first..next]).filter(|(_, item)| item.lock == Lock::Maybe) {
             let shape = shape(tables, item);
             let (previous, header) = if locks(tables, item) == Primitive::Call {
                 let Some(header) = shape.validated(done.reply(item.call)) else {
-                    conflict = conflict.or(Some(Abort::Changed)); // refused: there is no such record, and no lock was taken
+                    refused.is_gone();
                     continue;
                 };
                 (header.lock, Some(header))
@@ -77,9 +78,7 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
                 (LockWord::from_bits(done.previous(item.swap)), header)
             };
             if !previous.is_free() {
-                item.lock = Lock::No;
-                conflict = Some(Abort::Locked(previous));
-                met = Some((index, previous));
+                refused.is_locked(index, item, previous);
                 continue;
             }
             item.lock = if merged { Lock::Held } else { Lock::Unseen };
@@ -88,25 +87,11 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
             }
             let is_unchanged = header.is_some_and(|header| header.still_shows(item.version));
             if !is_unchanged && !mutant!(LockWithoutValidation) {
-                conflict = conflict.or(Some(Abort::Changed));
-                changed = changed.or(item.brought.then_some(index));
-                // The slot may be prepared for another transaction's insert, which may be given up
-                // while this transaction has the slot locked.
-                let is_prepared = header.is_some_and(|header| header.version.is_rolled_back());
-                item.prepared |= is_prepared && !mutant!(LeavePrepared);
-                tx.preparing |= item.prepared;
+                refused.has_changed(index, item, header.is_some_and(|header| header.version.is_rolled_back()));
             }
         }
         drop(done);
-        if let Some((index, holder)) = met {
-            tx.met(index, holder);
-        }
-        if let Some(abort) = conflict {
-            if let (Abort::Changed, Some(brought)) = (abort, changed) {
-                tx.state.sets.note(brought, abort.into());
-            }
-            return Err(abort.into());
-        }
+        refused.outcome(tx)?;
     }
     Ok(())
 }
