@@ -9,7 +9,7 @@ use std::io::{self, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remora::observe::{Observer, Outcome as Ended, Rollback, Snapshot, TransactionEvent, WriteKind as Change};
+use remora::observe::{Observer, Order, Outcome as Ended, Rollback, Snapshot, TransactionEvent, WriteKind as Change};
 
 use crate::history::marks::Mark;
 use crate::history::{Level, LineBuffer, LineHeader, Outcome, WriteKind};
@@ -159,14 +159,14 @@ impl Recorder {
         };
         let wrote = !matches!(outcome, Outcome::Aborted { .. });
         let (id, worker) = (event.id.to_bits(), event.id.owner().into());
-        let level = match event.snapshot {
-            None => Level::Strict,
-            Some(Snapshot::Fresh) if !event.may_be_stale => Level::Snapshot,
-            Some(_) => Level::Serializable,
+        let level = match event.order {
+            Order::Strict => Level::Strict,
+            Order::Fresh => Level::Snapshot,
+            Order::Any => Level::Serializable,
         };
         // Each attempt has an id and its own beginning. The beginning of the whole transaction
         // would say less. But a snapshot that is taken again may be as old as the transaction.
-        let start_ns = if level == Level::Snapshot { event.began } else { event.attempt_began };
+        let start_ns = if event.snapshot == Some(Snapshot::Fresh) { event.began } else { event.attempt_began };
         let header = LineHeader { id, worker, start_ns, outcome, level };
         let mut line = self.lines.begin(header);
         for access in event.accesses() {

@@ -85,11 +85,12 @@ fn run_tpce(protocol: Protocol, seed: u64) -> Result<Counts, String> {
     run(protocol, seed, |cluster| market(cluster, seed), transact_in_market)
 }
 
-/// Runs a seed of the part of TPC-E whose readers read snapshots. Their histories are serializable,
-/// and need not be strictly so. Returns what is wrong with the invariants.
+/// Runs a seed of the part of TPC-E whose readers read snapshots. Their histories are strictly
+/// serializable if the rounds of the fabric take effect in order, and otherwise they have what was
+/// reported before, of the records that they read.
 fn run_readers(seed: u64) -> Result<(), String> {
     let load = |cluster: &Cluster| market(cluster, seed).with_snapshots(true);
-    observe(Protocol::REMORA, seed, load, transact_in_market).map(drop)
+    run(Protocol::REMORA, seed, load, transact_in_market).map(drop)
 }
 
 /// Runs a seed of transfers, with a scan of the whole table in place of one in eight. Returns what
@@ -131,7 +132,9 @@ fn observe<W: Workload>(
     let (coroutines, clients) = [(4, 4), (6, 3), (4, 1), (8, 8)][seed as usize % 4];
     let replicas = [3, 1, 2][seed as usize % 3];
     let options = Cluster::embedded().replicas(replicas).node_bytes(8 << 20).protocol(protocol);
-    let (cluster, _) = options.open_seeded(seed).unwrap();
+    // On shared memory, one clock counts for all nodes.
+    let in_order = protocol.has_open_snapshots() && seed / 4 % 2 == 1;
+    let (cluster, _) = if in_order { options.open_seeded_in_order(seed) } else { options.open_seeded(seed) }.unwrap();
     let workload = load(&cluster);
     let mut worker = cluster
         .worker(WorkerOptions::default().coroutines(coroutines).clients(clients).seed(seed).yield_after_rounds(true))

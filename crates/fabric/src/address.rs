@@ -55,6 +55,12 @@ impl NodeSet {
         NodeSet(self.0 & !others.0)
     }
 
+    /// Returns the nodes of this set and of another one.
+    #[must_use]
+    pub fn union(self, others: NodeSet) -> NodeSet {
+        NodeSet(self.0 | others.0)
+    }
+
     /// Returns how many nodes are in the set.
     #[must_use]
     pub fn count(self) -> u16 {

@@ -67,6 +67,9 @@ struct State {
     undisturbed: Option<ClientId>,
     /// Whether the CAS or FETCH_ADD of a NIC loads in one step and stores in another.
     split_atomics: bool,
+    /// Whether the one-sided verbs of a connection take effect in the order in which they were
+    /// posted, over all nodes.
+    in_order: bool,
     /// The changes that the explored run has made in memory.
     journal: Option<Journal>,
     /// For each node, a digest of what an exploration has seen its handler do.
@@ -171,6 +174,7 @@ impl Seeded {
             schedule: Schedule::Random,
             undisturbed: None,
             split_atomics: false,
+            in_order: false,
             journal: None,
             handlers: vec![0; nodes.len()],
             prng: Prng::new(seed),
@@ -200,6 +204,14 @@ impl Seeded {
     #[must_use]
     pub fn with_split_atomics(self) -> Seeded {
         self.state().split_atomics = true;
+        self
+    }
+
+    /// Makes the one-sided verbs of an endpoint take effect in the order in which they were posted,
+    /// over all nodes, as on shared memory. Call this before the first client connects.
+    #[must_use]
+    pub fn in_order(self) -> Seeded {
+        self.state().in_order = true;
         self
     }
 
@@ -295,7 +307,8 @@ impl Fabric for Seeded {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { coherent_atomics: !self.state().split_atomics, ..CAPABILITIES }
+        let state = self.state();
+        Capabilities { coherent_atomics: !state.split_atomics, in_order: state.in_order, ..CAPABILITIES }
     }
 }
 
@@ -388,7 +401,7 @@ impl State {
         let mut busy = 0u64;
         for &index in &self.posting {
             let connection = &self.connections[index];
-            connection.runnable(index, candidates);
+            connection.runnable(index, self.in_order, candidates);
             if self.split_atomics {
                 busy |= connection.loaded().fold(0, |busy, node| busy | 1 << node.0);
             }
@@ -430,10 +443,12 @@ impl Verb {
 
 impl Connection {
     /// Adds the verbs that may run next. This is rule 1 of the contract: a verb waits for those
-    /// earlier verbs of its connection and node that it is ordered behind.
-    fn runnable(&self, connection: usize, candidates: &mut Vec<Candidate>) {
+    /// earlier verbs of its connection and node that it is ordered behind. If all is `in_order`, it
+    /// waits for all earlier verbs that are no calls.
+    fn runnable(&self, connection: usize, in_order: bool, candidates: &mut Vec<Candidate>) {
         // Nodes (one bit each) with a WRITE, an atomic, or a call that has not been done.
         let (mut writes, mut atomics, mut calls) = (0u64, 0u64, 0u64);
+        let mut waits = false;
         for (round_index, round) in self.in_flight.iter().enumerate() {
             let mut all_done = true;
             let mut fenced = false;
@@ -443,6 +458,7 @@ impl Connection {
                 }
                 let node = verb.node().map_or(0, |node| 1u64.checked_shl(u32::from(node.0)).unwrap_or(0));
                 let blocked = fenced
+                    || waits
                     || match verb {
                         Verb::Read { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Flush { .. } => {
                             (writes | atomics) & node != 0
@@ -455,6 +471,7 @@ impl Connection {
                     candidates.push(Candidate { connection, round: round_index, verb: Some(verb_index) });
                 }
                 all_done = false;
+                waits |= in_order && !matches!(verb, Verb::Call { .. });
                 match verb {
                     Verb::Write { .. } => writes |= node,
                     Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => atomics |= node,

@@ -42,6 +42,7 @@ use server::Server;
 use transport::ShmTransport;
 
 pub use memory::Memory;
+use memory::OWN_CAPABILITIES;
 pub(crate) use memory::{CAPABILITIES, execute_verb, monotonic_ns, no_such_node};
 
 /// The shared-memory backend within one process. Clones share the memory.
@@ -206,7 +207,7 @@ impl Fabric for Shm {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        OWN_CAPABILITIES
     }
 }
 

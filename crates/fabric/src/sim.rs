@@ -216,6 +216,7 @@ impl Sim {
             atomic_line: profile.whole_lines || options.assume.whole_lines,
             coherent_atomics: profile.coherent_atomics,
             atomic_writes: profile.atomic_writes || options.assume.atomic_writes,
+            in_order: false,
             flush,
             revoke: true,
             partitions: true,

@@ -60,6 +60,10 @@ pub struct Capabilities {
     /// Whether a WRITE of a word is atomic against CASes of that word, which is beyond rule 3 of
     /// the contract.
     pub atomic_writes: bool,
+    /// Whether the verbs of an endpoint take effect in the order in which they were posted, over
+    /// all nodes. This holds for rounds without calls. It is more than the contract promises, whose
+    /// rule 1 orders the verbs of each node.
+    pub in_order: bool,
     /// How far a flush reaches.
     pub flush: Flush,
     /// Whether a client's access can be revoked.

@@ -1,5 +1,5 @@
 //! Experiments on simulated clusters: calibration, reproduced tables, fault campaigns, litmus
-//! tests, clients that all change one record, and traces of one transaction.
+//! tests, clients that all change one record or read one shard, and traces of one transaction.
 #![forbid(unsafe_code)]
 
 pub mod campaign;
@@ -8,6 +8,7 @@ pub mod hardware;
 pub mod hot;
 pub mod litmus;
 pub mod reproduce;
+pub mod spread;
 pub mod trace;
 
 pub use cluster::{Bench, LabError};

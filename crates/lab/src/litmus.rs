@@ -1083,6 +1083,27 @@ pub const ALL: &[Litmus] = &[
         program: snapshots::snapshot_order,
     },
     Litmus {
+        name: "one-clock-strict",
+        source: "ours: a snapshot that is said to be strict, with a clock for each node",
+        mutant: Mutant::ClockOfEachNode,
+        protocol: Protocol::REMORA,
+        program: snapshots::strict_order,
+    },
+    Litmus {
+        name: "one-clock-order",
+        source: "ours: one clock for all nodes, where rounds do not take effect in order",
+        mutant: Mutant::OneClockUnordered,
+        protocol: snapshots::ASKING,
+        program: snapshots::snapshot_whole,
+    },
+    Litmus {
+        name: "one-clock-primaries",
+        source: "ours: a snapshot at backups, where early locks are at primaries only",
+        mutant: Mutant::OneClockAtBackups,
+        protocol: snapshots::EARLY,
+        program: snapshots::early_whole_in_order,
+    },
+    Litmus {
         name: "early-behind-lock",
         source: "landing clocks, rule 21: a snapshot reads what is locked at an early time",
         mutant: Mutant::ReadBehindEarlyLock,

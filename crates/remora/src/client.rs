@@ -22,7 +22,7 @@ use remora_membership::ConfigurationError;
 use remora_node::hot::HotList;
 use remora_node::{MemoryError, Registration, Room, identity};
 use remora_record::TransactionId;
-use remora_txn::{ClientTime, SessionConfig, SharedLocks, Turns};
+use remora_txn::{ClientTime, SessionConfig, SharedLocks, Turns, enter_epoch};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
 use crate::conflicts::ClientConflicts;
@@ -315,6 +315,9 @@ impl Arrived {
         let time = ClientTime::default();
         if protocol.discipline().is_stamped() {
             time.learn(&admin, nodes).await.map_err(MemoryError::from)?;
+        }
+        if protocol.has_open_snapshots() {
+            enter_epoch(&admin, nodes, epoch).await.map_err(MemoryError::from)?;
         }
         let archive_place = Rc::default();
         let config = SessionConfig { protocol, epoch, sequence, archive_place, vcache, shared, turns, time };

@@ -356,7 +356,7 @@ pub mod observe {
     pub use remora_fabric::tcp::NodeStatus;
     pub use remora_fabric::{Cost, Nanos};
     pub use remora_txn::recovery::Rollback;
-    pub use remora_txn::{Access, Observer, Outcome, Phases, Snapshot, TransactionEvent, WriteKind};
+    pub use remora_txn::{Access, Observer, Order, Outcome, Phases, Snapshot, TransactionEvent, WriteKind};
 
     /// The `tracing` target under which the library logs that it waits, once for each wait, at
     /// level `WARN`. A program can show these lines and hide other warnings.

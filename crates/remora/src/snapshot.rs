@@ -20,7 +20,9 @@ use crate::table::ClusterNumber;
 /// | `Stale` | all records as they were at one time | 1, and no atomics; one more for each change since | only if a record stays locked, or is lost from its archive |
 ///
 /// With `Fresh` and `Stale`, two transactions that share no record may seem to have run in another
-/// order than in real time.
+/// order than in real time. On shared memory, `Fresh` is strict under protocol `remora`
+/// ([`Session::has_strict_snapshots`](crate::Session::has_strict_snapshots)), and `Strict` reads
+/// the same way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Freshness {
     /// The transaction is ordered by real time with all others. It runs under every protocol.

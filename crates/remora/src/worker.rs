@@ -663,6 +663,14 @@ impl Session {
         self.client.cluster().number()
     }
 
+    /// Returns whether [`Session::snapshot`] is ordered by real time with all other transactions,
+    /// as [`Freshness::Strict`](crate::Freshness::Strict) promises. It is under protocol `remora` on
+    /// shared memory.
+    #[must_use]
+    pub fn has_strict_snapshots(&self) -> bool {
+        self.inner.has_strict_snapshots()
+    }
+
     /// Returns whether a snapshot has everything that the session has committed, or has read.
     pub(crate) fn has_seen_nothing_later(&self, snapshot: Snapshot) -> bool {
         self.inner.has_seen_nothing_later(snapshot.past())

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use remora::floors::fabric::{ClientId, Fabric};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Intent, Misuse, Session, Table, TableOptions, Worker, WorkerOptions};
+use remora::{Cluster, Error, Freshness, Intent, Misuse, Session, Table, TableOptions, Worker, WorkerOptions};
 
 use support::{Words, others_run, table, worker};
 
@@ -20,7 +20,7 @@ const ALL: u64 = ROWS * 100;
 fn a_snapshot_has_each_transaction_as_a_whole() {
     let (mut snapshots, mut committed) = (0, 0);
     for seed in support::seeds(0..if support::is_long() { 1_000 } else { 100 }) {
-        let (cluster, _) = support::seeded(Protocol::REMORA, 1 + (seed % 3) as u8, seed);
+        let (cluster, _) = support::seeded_of_either_kind(Protocol::REMORA, 1 + (seed % 3) as u8, seed);
         let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
         let mut worker = worker(&cluster, 5, seed);
         let counts = worker.run(async |number, session| {
@@ -99,12 +99,58 @@ fn a_snapshot_takes_one_round_trip() {
     }
 }
 
+/// A snapshot is strict where one clock counts for all nodes. Then it looks at that clock if others
+/// may have changed its records, and raises none.
+#[test]
+fn a_snapshot_is_strict_where_rounds_are_in_order() {
+    for replicas in [1, 3] {
+        let cluster = support::embedded(Protocol::REMORA, replicas);
+        if !cluster.capabilities().in_order {
+            continue;
+        }
+        let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([0u64]));
+        let [mut reader, mut writer] = [(); 2].map(|()| cluster.worker(WorkerOptions::default()).unwrap());
+        for turn in 1..4 {
+            for row in 0..8 {
+                let add = async |session: &mut Session| {
+                    session.transact(async |tx| rows.update(tx, row, Words([turn])).await).await
+                };
+                writer.block_on(add).unwrap();
+            }
+            assert!(writer.drain().unwrap());
+            let read = async |session: &mut Session| {
+                assert!(session.has_strict_snapshots());
+                let before = session.lane().cost();
+                let sum = session.read(Freshness::Strict, async |tx| {
+                    let all: Vec<_> = (0..8).map(|row| tx.want(&rows, row)).collect();
+                    tx.fetch().await?;
+                    all.iter().map(|row| Ok(row.require(tx)?.0[0])).sum::<Result<u64, Error>>()
+                });
+                (sum.await.unwrap(), session.lane().cost().since(&before))
+            };
+            let (sum, cost) = reader.block_on(read);
+            assert_eq!(sum, 8 * turn);
+            if turn > 1 {
+                // It looks at the clock once at most, and then reads again what was too late for
+                // what it knew of the clock.
+                assert!(cost.round_trips <= 2 && cost.reads - 8 * cost.round_trips <= 1, "{cost:?}");
+                assert_eq!((cost.atomics, cost.writes, cost.rpcs), (0, 0, 0));
+            }
+        }
+    }
+    let over_a_network = support::over_a_network(Protocol::REMORA, 1);
+    let mut worker = over_a_network.worker(WorkerOptions::default()).unwrap();
+    assert!(!worker.block_on(async |session| session.has_strict_snapshots()));
+}
+
 /// A transaction that writes, and only reads more than two records, locks what it writes at all
 /// replicas, and validates what it only reads.
 #[test]
 fn a_writer_that_reads_much_fixes_its_time_early() {
-    for replicas in [1, 3] {
-        let cluster = support::embedded(Protocol::REMORA, replicas);
+    let clusters = [support::embedded, support::over_a_network];
+    for (replicas, cluster) in [1, 3].into_iter().flat_map(|replicas| clusters.map(|open| (replicas, open))) {
+        let cluster = cluster(Protocol::REMORA, replicas);
+        let in_order = cluster.capabilities().in_order;
         let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([7u64]));
         let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
         let copies = u64::from(replicas);
@@ -127,11 +173,13 @@ fn a_writer_that_reads_much_fixes_its_time_early() {
             assert!(worker.drain().unwrap());
             if turn > 0 {
                 // It reads four records, and three of them again. At each copy it writes an undo
-                // entry, the former image and the record, and the version and the entry's end.
-                assert_eq!((cost.round_trips, cost.reads, cost.writes, cost.rpcs), (3, 7, 5 * copies, 0));
-                // A lock, a draw and an unlock at each copy; the other atomics raise clocks.
-                let raises = cost.atomics - 3 * copies;
-                assert!(raises <= 3, "{cost:?}");
+                // entry and the record, and the version and the entry's end; and the former image
+                // at the primary.
+                assert_eq!((cost.round_trips, cost.reads, cost.writes, cost.rpcs), (3, 7, 4 * copies + 1, 0));
+                // A lock, a draw and an unlock at each copy; the other atomics raise clocks. Where
+                // one clock counts for all nodes, no backup is locked, and no clock is raised.
+                let raises = cost.atomics - if in_order { 3 } else { 3 * copies };
+                assert!(raises <= if in_order { 0 } else { 3 }, "{cost:?}");
             }
         }
         let found = cluster.inspect(&rows, |_| ()).unwrap();
@@ -208,7 +256,7 @@ fn a_snapshot_is_fresh() {
 #[test]
 fn a_snapshot_stays_the_same() {
     for seed in support::seeds(0..40) {
-        let (cluster, _) = support::seeded(Protocol::REMORA, 3, seed);
+        let (cluster, _) = support::seeded_of_either_kind(Protocol::REMORA, 3, seed);
         let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
         let mut worker = worker(&cluster, 3, seed);
         worker.run(async |number, session| {
@@ -270,7 +318,7 @@ async fn transfer(session: &mut Session, from: &Table<u64, Words<1>>, to: &Table
 /// A client dies at any verb of its transfer between records at two nodes, while another one reads
 /// a snapshot: one record before the transfer, and the other one when recovery has decided.
 fn recovered(step: usize) -> Result<(), String> {
-    let (cluster, fabric) = support::seeded(Protocol::REMORA, 1, step as u64);
+    let (cluster, fabric) = support::seeded_of_either_kind(Protocol::REMORA, 1, step as u64);
     let [here, there] = apart(&cluster);
     let mut workers = [0, 1, 2].map(|seed| worker(&cluster, 1, seed));
     let [reader, dying, survivor] = &mut workers;
@@ -330,7 +378,7 @@ fn a_snapshot_has_what_recovery_decides() {
 /// A client dies at any verb of a transfer whose time is early, and another one recovers it. Then
 /// no replica has a lock of it, and the transfer is there as a whole, or not at all.
 fn dies_early(step: usize) -> Result<(), String> {
-    let (cluster, fabric) = support::seeded(Protocol::REMORA, 3, step as u64);
+    let (cluster, fabric) = support::seeded_of_either_kind(Protocol::REMORA, 3, step as u64);
     let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
     let [mut dying, mut survivor] = [0, 1].map(|seed| worker(&cluster, 1, seed));
     let client = dying.incarnations().next().unwrap();

@@ -83,10 +83,23 @@ pub struct TransactionEvent<'a> {
     pub stood: Nanos,
     /// The snapshot that the attempt read, if it read one.
     pub snapshot: Option<Snapshot>,
-    /// Whether the protocol's snapshots may miss commits that were reported before they began.
-    pub may_be_stale: bool,
+    /// How the attempt is ordered in real time, if it commits.
+    pub order: Order,
     pub(crate) stood_at: Option<Name>,
     pub(crate) sets: &'a Sets,
+}
+
+/// How a transaction that has committed is ordered in real time. All transactions together are
+/// serializable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// As it ran: behind all transactions that were reported before it began, and before all that
+    /// began after its report.
+    Strict,
+    /// It has everything that was reported before it began, of the records that it reads.
+    Fresh,
+    /// In no particular way.
+    Any,
 }
 
 impl<'a> TransactionEvent<'a> {

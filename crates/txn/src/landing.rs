@@ -45,6 +45,23 @@
 //! than in real time: a reader may see the later one, and not the earlier one
 //! (`docs/protocols/remora.md`).
 //!
+//! # One clock
+//!
+//! On a fabric whose rounds take effect in order, over all nodes ([`Capabilities::in_order`]), one
+//! clock is enough: that of the first node. A commit draws once, behind its data at all nodes, and
+//! a reader looks at the clock once, ahead of all its reads. Everything above holds, as if all
+//! records were at one node. More holds, too:
+//!
+//! - *No record is visible with a time that is above the clock*, because the time is a value that
+//!   the clock has had. So guards need not be raised (4), nor clocks where a transaction validates
+//!   that writes nothing (5).
+//! - *Snapshots are read at primaries*, because no copy is further away than another. So a writer
+//!   whose time is early locks primaries only (9).
+//! - *Snapshots are strictly serializable.* Say that a snapshot is `c`. Every record that it has
+//!   read landed before the clock was looked at, because its time is not above `c`. And it was
+//!   current when it was read. So all of its records were current together, when the clock was
+//!   looked at, or when the transaction began if what was known is the claim.
+//!
 //! # Invariants
 //!
 //! 1. **A reader claims before it reads**, at each node, on the connection that brings the record.
@@ -87,12 +104,15 @@
 //! FETCH_ADD of what a clock lacks would overshoot if several clients did so at once. Then the
 //! other nodes' clocks would lack as much, and so on: clocks would double all the time.
 //!
+//! [`Capabilities::in_order`]: remora_fabric::Capabilities::in_order
 //! [`clock_at`]: remora_node::node::clock_at
 //! [`TransactionId::fixes_time_early`]: remora_record::TransactionId::fixes_time_early
 
 use std::rc::Rc;
 
-use remora_fabric::{AddHandle, Completed, NodeId, NodeSet, Round, SwapHandle};
+use remora_fabric::{
+    AddHandle, Completed, FabricError, Lane, NodeId, NodeSet, ReadHandle, Round, SwapHandle, WORD_BYTES,
+};
 use remora_node::node::clock_at;
 
 /// A past time at which records can be read, as [`Tx::open_snapshot`](crate::Tx::open_snapshot)
@@ -117,6 +137,10 @@ pub enum Snapshot {
 /// What a session knows of landing clocks.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
+    /// The nodes whose clocks count.
+    nodes: NodeSet,
+    /// Whether one clock counts for all nodes.
+    is_one: bool,
     /// For each node, a value that its clock is known to have had.
     known: Vec<u64>,
     /// The time from which on the next snapshot has to be.
@@ -161,6 +185,24 @@ const GROWN: u64 = 1 << 32;
 /// than all commits of earlier epochs, as long as no epoch has more commits than fit.
 const EPOCH_BITS: u32 = 46;
 
+/// Raises the clock above all times of earlier epochs, where one clock counts for all nodes. The
+/// first node may be another one than in earlier epochs. A client calls this before its first
+/// transaction.
+pub async fn enter_epoch(lane: &Lane, nodes: NodeSet, epoch: u64) -> Result<(), FabricError> {
+    if !lane.capabilities().in_order {
+        return Ok(());
+    }
+    let (clock, least) = (clock_at(nodes.leader()), epoch << EPOCH_BITS);
+    let mut known = 0;
+    while known < least {
+        let mut round = lane.round();
+        let raise = round.compare_swap(clock, known, least);
+        let done = lane.execute(round).await?;
+        known = if done.swapped(raise) { least } else { done.previous(raise) };
+    }
+    Ok(())
+}
+
 /// Why all clocks are raised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Raise {
@@ -203,12 +245,44 @@ pub(crate) struct Draw {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     node: NodeId,
-    /// The CAS, and what it raises the clock to, until its answer has come.
-    asked: Option<(SwapHandle, u64)>,
+    /// How the clock was asked for, until its answer has come.
+    asked: Option<Asked>,
     at: u64,
 }
 
+/// How a claim asks for a clock.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// By a CAS that raises the clock to this value.
+    Raise(SwapHandle, u64),
+    /// By a look at it.
+    Look(ReadHandle),
+}
+
 impl Clocks {
+    /// The clocks of these nodes. `in_order` says whether the rounds of the fabric take effect in
+    /// order, over all nodes. Then one clock counts for all of them.
+    pub(crate) fn new(nodes: NodeSet, in_order: bool) -> Clocks {
+        let is_one = in_order && !mutant!(ClockOfEachNode) || mutant!(OneClockUnordered);
+        let nodes = if is_one { NodeSet::default().with(nodes.leader()) } else { nodes };
+        Clocks { nodes, is_one, ..Clocks::default() }
+    }
+
+    /// Returns the nodes whose clocks count.
+    pub(crate) fn nodes(&self) -> NodeSet {
+        self.nodes
+    }
+
+    /// Returns whether one clock counts for all nodes.
+    pub(crate) fn is_one(&self) -> bool {
+        self.is_one
+    }
+
+    /// Returns the node whose clock counts for a node.
+    fn node_of(&self, node: NodeId) -> NodeId {
+        if self.is_one { self.nodes.leader() } else { node }
+    }
+
     fn known(&mut self, node: NodeId) -> &mut u64 {
         let at = usize::from(node.0);
         if self.known.len() <= at {
@@ -217,8 +291,19 @@ impl Clocks {
         &mut self.known[at]
     }
 
-    /// Adds a draw at a node to the last round of a commit.
-    pub(crate) fn draw(&mut self, round: &mut Round<'_>, node: NodeId, guards: bool) {
+    /// Adds the draws of a commit to its last round: at the nodes that it writes, and at the nodes
+    /// that have locks of what it only reads.
+    pub(crate) fn draw_all(&mut self, round: &mut Round<'_>, writes: NodeSet, guards: NodeSet) {
+        self.begin_draws();
+        if self.is_one {
+            return self.draw(round, self.nodes.leader(), false);
+        }
+        for node in writes.union(guards).iter() {
+            self.draw(round, node, guards.has(node));
+        }
+    }
+
+    fn draw(&mut self, round: &mut Round<'_>, node: NodeId, guards: bool) {
         let handle = round.fetch_add(clock_at(node), 1);
         self.draws.push(Draw { node, handle, at: 0, guards });
     }
@@ -231,7 +316,7 @@ impl Clocks {
 
     /// Notes that a commit which fixes its time early has asked for a lock at a node.
     pub(crate) fn wants_draw(&mut self, node: NodeId) {
-        self.draws_at = self.draws_at.with(node);
+        self.draws_at = self.draws_at.with(self.node_of(node));
     }
 
     /// Adds to a round the draws behind the locks for which it asks, and for which earlier rounds
@@ -319,6 +404,7 @@ impl Clocks {
     /// `trusts_known`, and what the clock is known to have had is not below that, it is the claim,
     /// without a verb.
     pub(crate) fn claim(&mut self, round: &mut Round<'_>, node: NodeId, from: u64, trusts_known: bool) {
+        let node = self.node_of(node);
         if self.claims.iter().any(|claim| claim.node == node) {
             return;
         }
@@ -328,35 +414,52 @@ impl Clocks {
             return;
         }
         let raises_to = from.max(known);
-        let handle = round.compare_swap(clock_at(node), known, raises_to);
-        self.claims.push(Claim { node, asked: Some((handle, raises_to)), at: 0 });
+        let asked = if self.is_one && known >= from {
+            Asked::Look(round.read(clock_at(node), WORD_BYTES))
+        } else {
+            Asked::Raise(round.compare_swap(clock_at(node), known, raises_to), raises_to)
+        };
+        self.claims.push(Claim { node, asked: Some(asked), at: 0 });
+    }
+
+    /// Claims a node's clock for a snapshot whose time is not known yet. Where one clock counts for
+    /// all nodes, it has reached the times of all records, so a look at it is enough. If records
+    /// change all the time, it is raised ahead of them.
+    pub(crate) fn claim_first(&mut self, round: &mut Round<'_>, node: NodeId, trusts_known: bool) {
+        let has_reached_all = self.is_one && self.behind == 0 && !trusts_known;
+        let from = if has_reached_all { 0 } else { self.from };
+        self.claim(round, node, from, trusts_known);
     }
 
     /// Notes the answers of the claims of a round.
     pub(crate) fn claimed(&mut self, done: &Completed<'_>) {
         for at in 0..self.claims.len() {
-            let Some((handle, raises_to)) = self.claims[at].asked.take() else { continue };
-            let value = if done.swapped(handle) { raises_to } else { done.previous(handle) };
+            let value = match self.claims[at].asked.take() {
+                None => continue,
+                Some(Asked::Raise(swap, raises_to)) if done.swapped(swap) => raises_to,
+                Some(Asked::Raise(swap, _)) => done.previous(swap),
+                Some(Asked::Look(read)) => done.words(read)[0],
+            };
             self.claims[at].at = value;
             *self.known(self.claims[at].node) = value;
         }
     }
 
-    /// Returns the largest value that any of these nodes' clocks is known to have had.
-    fn latest_known(&mut self, nodes: NodeSet) -> u64 {
-        nodes.iter().map(|node| *self.known(node)).max().unwrap_or(0)
+    /// Returns the largest value that any clock is known to have had.
+    fn latest_known(&mut self) -> u64 {
+        self.nodes.iter().map(|node| *self.known(node)).max().unwrap_or(0)
     }
 
     /// Returns the time that is above what all clocks are known to have had, and not below anything
     /// that the session has seen, nor any commit of an earlier epoch.
-    pub(crate) fn time_above(&mut self, nodes: NodeSet, epoch: u64, why: Raise) -> u64 {
-        self.latest_known(nodes).saturating_add(why.ahead()).max(self.least(epoch))
+    pub(crate) fn time_above(&mut self, epoch: u64, why: Raise) -> u64 {
+        self.latest_known().saturating_add(why.ahead()).max(self.least(epoch))
     }
 
     /// Returns the time that all clocks are known to have reached, if it is not below anything that
     /// the session has seen, nor any commit of an earlier epoch.
-    pub(crate) fn time_reached(&mut self, nodes: NodeSet, epoch: u64) -> Option<u64> {
-        let reached = nodes.iter().map(|node| *self.known(node)).min().unwrap_or(0);
+    pub(crate) fn time_reached(&mut self, epoch: u64) -> Option<u64> {
+        let reached = self.nodes.iter().map(|node| *self.known(node)).min().unwrap_or(0);
         Some(reached).filter(|reached| *reached >= self.least(epoch))
     }
 
@@ -365,8 +468,8 @@ impl Clocks {
     }
 
     /// Returns whether a clock is known to have run beyond a time.
-    pub(crate) fn have_passed(&mut self, nodes: NodeSet, time: u64) -> bool {
-        self.latest_known(nodes) > time
+    pub(crate) fn have_passed(&mut self, time: u64) -> bool {
+        self.latest_known() > time
     }
 
     /// Notes that this session has committed something whose time it does not know.
@@ -374,9 +477,9 @@ impl Clocks {
         self.misses_own = true;
     }
 
-    /// Notes that the clocks of these nodes have reached a time.
-    pub(crate) fn have_reached(&mut self, nodes: NodeSet, time: u64) {
-        for node in nodes.iter() {
+    /// Notes that all clocks have reached a time.
+    pub(crate) fn have_reached(&mut self, time: u64) {
+        for node in self.nodes.iter() {
             let known = self.known(node);
             *known = (*known).max(time);
         }

@@ -92,9 +92,9 @@ pub use applier::Applier;
 pub use descent::Start;
 pub use edit::EditKind;
 pub use error::{Abort, Limit, Misuse, Stop};
-pub use event::{ConflictCounter, Observer, Outcome, Phases, TransactionEvent};
+pub use event::{ConflictCounter, Observer, Order, Outcome, Phases, TransactionEvent};
 pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
-pub use landing::{PastTime, Snapshot};
+pub use landing::{PastTime, Snapshot, enter_epoch};
 pub use protocol::{
     Dst, FirstRead, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
 };

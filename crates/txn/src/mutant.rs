@@ -248,6 +248,14 @@ pub enum Mutant {
     KeepLowClaims,
     /// Snapshots: a transaction that writes nothing validates without raising any clock.
     ReaderUnraised,
+    /// Snapshots: each node has a clock of its own, although snapshots are said to be strict,
+    /// because rounds take effect in order.
+    ClockOfEachNode,
+    /// Snapshots: one clock counts for all nodes, although rounds do not take effect in order.
+    OneClockUnordered,
+    /// Snapshots: where one clock counts for all nodes, a snapshot reads at backups, which are not
+    /// locked.
+    OneClockAtBackups,
     /// Early times: what is written is locked at its primary only.
     EarlyAtPrimary,
     /// Early times: a commit draws before it has the locks.
@@ -280,7 +288,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 103] = [
+    pub const ALL: [Mutant; 106] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -372,6 +380,9 @@ impl Mutant {
         Mutant::RecoverUndrawn,
         Mutant::KeepLowClaims,
         Mutant::ReaderUnraised,
+        Mutant::ClockOfEachNode,
+        Mutant::OneClockUnordered,
+        Mutant::OneClockAtBackups,
         Mutant::EarlyAtPrimary,
         Mutant::DrawBeforeLocks,
         Mutant::EarlyUnraised,

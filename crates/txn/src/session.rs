@@ -64,7 +64,8 @@ impl Session {
     /// that the client registered.
     #[must_use]
     pub fn new(lane: Lane, client: &Registration, ring: usize, config: SessionConfig) -> Session {
-        Session { lane, state: State::new(client, ring, config) }
+        let state = State::new(&lane, client, ring, config);
+        Session { lane, state }
     }
 
     /// Goes on as another incarnation of the session's client, to which the memory nodes are
@@ -134,6 +135,14 @@ impl Session {
     pub fn watch_for(&mut self, departed: Rc<dyn Departed>, lease: Rc<Lease>) {
         self.state.departed = Some(departed);
         self.state.lease = lease;
+    }
+
+    /// Returns whether snapshots of this session are strictly serializable, and not only the
+    /// transactions beside them. They are where all rounds take effect in order, over all nodes
+    /// ([`Capabilities::in_order`](remora_fabric::Capabilities::in_order)).
+    #[must_use]
+    pub fn has_strict_snapshots(&self) -> bool {
+        self.state.has_strict_snapshots()
     }
 
     /// Returns what the rings say of a transaction of a client that is alive. It is

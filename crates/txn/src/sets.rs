@@ -455,10 +455,10 @@ pub(crate) fn locks(tables: &[Option<Arc<Table>>], item: &Item) -> Primitive {
 pub(crate) fn lock_addresses<'t>(
     tables: &'t [Option<Arc<Table>>],
     item: &Item,
-    is_early: bool,
+    everywhere: bool,
 ) -> impl Iterator<Item = Address> + use<'t> {
     let (pointer, primary) = (item.location.pointer, item.address);
-    let everywhere = is_early && !mutant!(EarlyAtPrimary);
+    let everywhere = everywhere && !mutant!(EarlyAtPrimary);
     let replicas = if everywhere { registered(tables, item.table).replicas(pointer) } else { &[] };
     let backups = replicas.iter().skip(1).map(move |replica| replica.address(pointer.offset()));
     std::iter::once(primary).chain(backups)
@@ -1245,10 +1245,10 @@ impl Sets {
         self.items.iter().map(|item| item.time + 1).max().unwrap_or(1)
     }
 
-    /// Returns where a transaction locks an item's record: at its primary, and if the transaction
-    /// fixes its time early, at every other replica, too.
-    pub(crate) fn lock_addresses(&self, item: &Item, is_early: bool) -> impl Iterator<Item = Address> + use<'_> {
-        lock_addresses(&self.tables, item, is_early)
+    /// Returns where a transaction locks an item's record: at its primary, and if it locks
+    /// `everywhere`, at every other replica, too.
+    pub(crate) fn lock_addresses(&self, item: &Item, everywhere: bool) -> impl Iterator<Item = Address> + use<'_> {
+        lock_addresses(&self.tables, item, everywhere)
     }
 
     /// Gives all images of timed tables the time of the commit.

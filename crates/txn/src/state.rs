@@ -209,7 +209,7 @@ const PHASE_SAMPLES: u64 = 16;
 impl State {
     /// Makes the state of a session on a lane of a registered client. `ring` numbers the lane among
     /// the lanes that the client registered.
-    pub(crate) fn new(client: &Registration, ring: usize, config: SessionConfig) -> State {
+    pub(crate) fn new(lane: &Lane, client: &Registration, ring: usize, config: SessionConfig) -> State {
         State {
             protocol: config.protocol,
             spec: config.protocol.spec(),
@@ -233,7 +233,7 @@ impl State {
             turns: config.turns,
             time: config.time,
             owed: None,
-            clocks: Clocks::default(),
+            clocks: Clocks::new(client.nodes(), lane.capabilities().in_order),
             archives: Archives::new(client, config.archive_place),
             seen: Vec::new(),
             seen_time: 0,
@@ -320,6 +320,11 @@ impl State {
     #[inline]
     pub(crate) fn reads_are_late(&self, lane: &Lane) -> bool {
         self.lease.has_run_out(lane)
+    }
+
+    /// Returns whether fresh snapshots are strictly serializable (`landing.rs`, "One clock").
+    pub(crate) fn has_strict_snapshots(&self) -> bool {
+        self.clocks.is_one() && self.spec.discipline.is_timed()
     }
 
     /// Returns the node that has the cluster's version cache. All clients of an epoch know the same

@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 
 use crate::combine::{Batch, LeaderOutcome, SharedBatch};
 use crate::error::{Abort, Limit, Misuse, Stop};
-use crate::event::{Observer, Outcome, Phases, TransactionEvent};
+use crate::event::{Observer, Order, Outcome, Phases, TransactionEvent};
 use crate::landing::{PastTime, Raise, Snapshot};
 use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS, SNAPSHOT_READS};
 use crate::oracle::Question;
@@ -182,7 +182,7 @@ impl<'s> Tx<'s> {
             Some(Snapshot::At(past)) if past.epoch > state.epoch => return Err(Stop::Fenced),
             Some(Snapshot::At(past)) => {
                 // Who has opened the snapshot has raised all clocks to its time.
-                state.clocks.have_reached(state.nodes, past.time);
+                state.clocks.have_reached(past.time);
                 (true, Some(past.time))
             }
         };
@@ -389,16 +389,16 @@ impl<'s> Tx<'s> {
         if !is_new || !self.state.protocol.has_open_snapshots() {
             return Err(Misuse::NoOpenSnapshots.into());
         }
-        let (nodes, epoch) = (self.state.nodes, self.state.epoch);
-        let mut time = self.state.clocks.time_above(nodes, epoch, why);
+        let (nodes, epoch) = (self.state.clocks.nodes(), self.state.epoch);
+        let mut time = self.state.clocks.time_above(epoch, why);
         for turn in 0..SNAPSHOT_READS {
             let mut round = self.lane.round();
             nodes.iter().for_each(|node| self.state.clocks.claim(&mut round, node, time, false));
             let done = self.lane.execute(round).await?;
             self.state.clocks.claimed(&done);
             drop(done);
-            if turn == 0 && self.state.clocks.have_passed(nodes, time.saturating_sub(why.ahead())) {
-                time = self.state.clocks.time_above(nodes, epoch, why).max(time);
+            if turn == 0 && self.state.clocks.have_passed(time.saturating_sub(why.ahead())) {
+                time = self.state.clocks.time_above(epoch, why).max(time);
             }
             self.state.clocks.drop_below(time);
             let is_reached = self.state.clocks.claims() == usize::from(nodes.count());
@@ -407,7 +407,7 @@ impl<'s> Tx<'s> {
             }
             if why == Raise::Opened
                 && turn >= RAISED_AGAIN
-                && let Some(reached) = self.state.clocks.time_reached(nodes, epoch)
+                && let Some(reached) = self.state.clocks.time_reached(epoch)
             {
                 return Ok(reached);
             }
@@ -866,6 +866,7 @@ impl<'s> Tx<'s> {
         let mut preparing = std::mem::take(&mut self.preparing);
         let me = self.id.lock();
         let mut round = self.lane.round();
+        let everywhere = self.locks_backups();
         let Sets { tables, items, .. } = &mut self.state.sets;
         for item in items {
             let release_all = mutant!(ReleaseAll) && item.is_written();
@@ -899,7 +900,7 @@ impl<'s> Tx<'s> {
                 continue;
             }
             item.lock = Lock::No;
-            let places = lock_addresses(tables, item, self.is_early).count();
+            let places = lock_addresses(tables, item, everywhere).count();
             if !round.has_room(places, 32 * places) {
                 send(std::mem::replace(&mut round, self.lane.round()));
             }
@@ -909,7 +910,7 @@ impl<'s> Tx<'s> {
                 let request = [Code::Release.word(0), item.location.pointer.to_bits(), me.to_bits()];
                 round.call(item.address.node, &request, None, 0);
             } else {
-                for at in lock_addresses(tables, item, self.is_early) {
+                for at in lock_addresses(tables, item, everywhere) {
                     swap_lock(&mut round, at, Swap::unlock(me));
                 }
             }
@@ -1070,6 +1071,7 @@ impl Tx<'_> {
             self.state.clocks.repeat_unheard_draws();
             self.state.backup_locks.clear();
         }
+        let everywhere = self.locks_backups();
         let Sets { tables, items, .. } = &mut self.state.sets;
         for index in 0..items.len() {
             if std::mem::take(&mut items[index].asked)
@@ -1091,11 +1093,11 @@ impl Tx<'_> {
             if items.iter().any(|other| other.lock == Lock::Held && other.address == address) {
                 continue;
             }
-            let places = lock_addresses(tables, &items[index], self.is_early).count();
+            let places = lock_addresses(tables, &items[index], everywhere).count();
             if !round.has_room(places, 32 * places) {
                 self.lane.post(std::mem::replace(&mut round, self.lane.round()));
             }
-            for at in lock_addresses(tables, &items[index], self.is_early) {
+            for at in lock_addresses(tables, &items[index], everywhere) {
                 swap_lock(&mut round, at, Swap::unlock(me));
             }
         }
@@ -1188,6 +1190,21 @@ impl Tx<'_> {
         self.state.observer = Some(observer);
     }
 
+    /// Returns whether the transaction locks what it writes at backups, too (`landing.rs`, 9).
+    pub(crate) fn locks_backups(&self) -> bool {
+        self.is_early && !self.state.clocks.is_one()
+    }
+
+    /// Returns how the transaction is ordered in real time.
+    fn order(&self) -> Order {
+        match self.attempt.snapshot {
+            None => Order::Strict,
+            Some(Snapshot::Fresh) if self.state.has_strict_snapshots() => Order::Strict,
+            Some(Snapshot::Fresh) if !self.state.spec.stale_snapshots => Order::Fresh,
+            Some(_) => Order::Any,
+        }
+    }
+
     fn event(&self, outcome: Outcome) -> TransactionEvent<'_> {
         TransactionEvent {
             id: self.id,
@@ -1202,7 +1219,7 @@ impl Tx<'_> {
             phases: if self.state.sample_phases { self.phases } else { Phases::default() },
             stood: self.state.stood.0,
             snapshot: self.attempt.snapshot,
-            may_be_stale: self.state.spec.stale_snapshots,
+            order: self.order(),
             stood_at: self.state.stood.1,
             sets: &self.state.sets,
         }

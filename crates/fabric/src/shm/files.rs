@@ -22,7 +22,7 @@ use crate::transport::{Capabilities, Fabric, Handler, Host, Transport};
 use super::access::Attachment;
 use super::control::{Control, Phase, Word, service};
 use super::file::{Mapped, OpenError, ShmNode, io_error};
-use super::memory::{CAPABILITIES, Memory};
+use super::memory::{Memory, OWN_CAPABILITIES};
 use super::process::{Process, Watch};
 use super::transport::ShmTransport;
 use super::{Shared, gate_bit, lock, serve};
@@ -295,7 +295,7 @@ impl Fabric for ShmFiles {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        OWN_CAPABILITIES
     }
 }
 

@@ -297,14 +297,19 @@ pub(crate) fn execute_verb(
 /// store.
 pub(super) const LOCKED_INSTRUCTIONS_FENCE: bool = cfg!(any(target_arch = "x86_64", target_arch = "x86"));
 
+/// What memory promises whose verbs are executed by CPUs, of clients or of servers.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     atomic_line: true,
     coherent_atomics: true,
     atomic_writes: true,
+    in_order: false,
     flush: Flush::Visible,
     revoke: true,
     partitions: false,
 };
+
+/// What shared memory promises: a client's own CPU executes its verbs one after the other.
+pub(super) const OWN_CAPABILITIES: Capabilities = Capabilities { in_order: true, ..CAPABILITIES };
 
 /// Returns the time of CLOCK_MONOTONIC, the one clock of all processes of a host.
 #[inline]

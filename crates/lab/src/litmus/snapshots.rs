@@ -32,7 +32,10 @@ struct Apart {
 
 impl Apart {
     fn new(protocol: Protocol, clients: usize, replicas: u16) -> Apart {
-        let mut stage = Stage::new(2, &vec![protocol; clients]);
+        Apart::on(Stage::new(2, &vec![protocol; clients]), replicas)
+    }
+
+    fn on(mut stage: Stage, replicas: u16) -> Apart {
         let mut row = |node| stage.table_at(node, replicas, SingleLine, 1, &[0])(0);
         let (rows, others) = ([row(0), row(1)], [row(0), row(1)]);
         Apart { stage, rows, others }
@@ -180,9 +183,8 @@ pub(super) const EARLY: Protocol = Protocol::Ford(Ford { guards_max: 0, known_cl
 pub(super) const ASKING: Protocol = Protocol::Ford(Ford { known_clocks: false, ..Ford::TIMED });
 
 /// The writer of X and Y only reads another record, so that its time is fixed early. Client 1 reads
-/// a snapshot of X and Y, each with this number of replicas.
-fn early_whole_of(protocol: Protocol, runs_max: u64, replicas: u16) -> Outcome {
-    let apart = Apart::new(protocol, 2, replicas);
+/// a snapshot of X and Y.
+fn early_whole_of(apart: &Apart, runs_max: u64) -> Outcome {
     let (rows, beside) = (apart.rows, apart.others[0]);
     apart.stage.explore(
         &Explored { runs_max, ..Explored::default() },
@@ -209,7 +211,7 @@ fn is_early_and_whole(scene: &Scene<'_>) -> Result<(), Broken> {
 
 /// A writer whose time is fixed early, beside a snapshot.
 pub(super) fn early_whole(protocol: Protocol, runs_max: u64) -> Outcome {
-    early_whole_of(protocol, runs_max, 1)
+    early_whole_of(&Apart::new(protocol, 2, 1), runs_max)
 }
 
 /// A writer whose time is fixed early inserts a row, and changes another one of the same bucket.
@@ -244,7 +246,7 @@ pub(super) fn early_insert(protocol: Protocol, runs_max: u64) -> Outcome {
 
 /// As [`early_whole`], with a backup of each record, which the snapshot may read.
 pub(super) fn early_whole_at_backups(protocol: Protocol, runs_max: u64) -> Outcome {
-    early_whole_of(protocol, runs_max, 2)
+    early_whole_of(&Apart::new(protocol, 2, 2), runs_max)
 }
 
 /// A writer that reads what another one writes, beside a snapshot.
@@ -277,6 +279,36 @@ pub(super) fn snapshot_order(protocol: Protocol, runs_max: u64) -> Outcome {
             let Some(read) = &scene.said[2] else { return Ok(()) };
             let (x, y) = (has(read[0], of(0)), has(read[1], of(0)));
             check(x == y, || format!("the snapshot has half of a transaction: {read:x?}"))
+        },
+    )
+}
+
+/// As [`early_whole_at_backups`], on a fabric whose rounds take effect in order.
+pub(super) fn early_whole_in_order(protocol: Protocol, runs_max: u64) -> Outcome {
+    early_whole_of(&Apart::on(Stage::in_order(2, &[protocol; 2]), 2), runs_max)
+}
+
+/// Client 0 adds to X, and is answered. Then client 1 adds to Y. Client 2 reads a snapshot
+/// meanwhile. The rounds of the fabric take effect in order, so the snapshot is strict: if it has
+/// the change of client 1, it has that of client 0. The clock of node 0 is ahead.
+pub(super) fn strict_order(protocol: Protocol, runs_max: u64) -> Outcome {
+    let apart = Apart::on(Stage::in_order(2, &[protocol; 3]), 1);
+    let [x, y] = apart.rows;
+    apart.stage.explore(
+        &Explored { runs_max, ..Explored::default() },
+        async |client, actor| apart.begin(client, actor, &[0]).await,
+        async |client, actor| match client {
+            0 => add(actor, &[x]).await.inspect(|_| actor.report()),
+            1 => {
+                actor.reported(1).await;
+                add(actor, &[y]).await
+            }
+            _ => actor.snapshot(ATTEMPTS, &apart.rows).await,
+        },
+        |scene| {
+            let Some(read) = &scene.said[2] else { return Ok(()) };
+            let (first, second) = (has(read[0], of(0)), has(read[1], of(1)));
+            check(first || !second, || format!("the snapshot has the second writer only: {read:x?}"))
         },
     )
 }

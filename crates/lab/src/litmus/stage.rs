@@ -118,6 +118,13 @@ impl Stage {
         Stage::on(fabric.with_split_atomics(), 1, 0, protocols)
     }
 
+    /// Makes memory nodes on a fabric whose rounds take effect in order, over all nodes, and one
+    /// client for each of the protocols.
+    pub(super) fn in_order(nodes: u16, protocols: &[Protocol]) -> Stage {
+        let fabric = Seeded::new(&vec![vec![NODE_BYTES]; nodes.into()], 1).expect("so little a node");
+        Stage::on(fabric.in_order(), 1, ARCHIVE_BYTES, protocols)
+    }
+
     fn on(fabric: Seeded, coroutines: usize, archive: u64, protocols: &[Protocol]) -> Stage {
         let nodes = fabric.nodes();
         for at in (0..nodes).map(NodeId) {

@@ -86,6 +86,17 @@ pub fn seeded(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Seeded) 
     options(protocol, replicas).open_seeded(seed).unwrap()
 }
 
+/// A seeded cluster. With every other seed, rounds take effect in order, over all nodes.
+pub fn seeded_of_either_kind(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Seeded) {
+    let options = options(protocol, replicas);
+    if seed % 2 == 1 { options.open_seeded_in_order(seed) } else { options.open_seeded(seed) }.unwrap()
+}
+
+/// A cluster of servers in this process, over TCP, or by the RDMA device that tests are to use.
+pub fn over_a_network(protocol: Protocol, replicas: u8) -> Cluster {
+    over_servers(device(), options(protocol, replicas).node_bytes(32 << 20))
+}
+
 pub fn embedded(protocol: Protocol, replicas: u8) -> Cluster {
     let options = options(protocol, replicas).node_bytes(32 << 20);
     match device() {

@@ -113,6 +113,7 @@ impl Device {
             coherent_atomics: false,
             // InfiniBand promises this of atomics alone.
             atomic_writes: self.context.assume.atomic_writes,
+            in_order: false,
             flush: Flush::Visible,
             revoke: true,
             partitions: true,

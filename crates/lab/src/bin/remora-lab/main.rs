@@ -9,6 +9,7 @@ mod hot;
 mod litmus;
 mod protocol;
 mod reproduce;
+mod spread;
 mod trace;
 
 use std::process::ExitCode;
@@ -45,6 +46,8 @@ enum Experiment {
     Replay(campaign::ReplayOptions),
     /// Has more and more clients change one record, and shows how long and how evenly they wait.
     Hot(hot::HotOptions),
+    /// Reads the records of one shard with more and more copies, and shows how far the reads spread.
+    Spread(spread::SpreadOptions),
     /// Runs one transaction, and draws its rounds as a sequence diagram.
     Trace(trace::TraceOptions),
     /// Lists the protocols that promise transactions, one name a line.
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Experiment::Campaign(options) => campaign::campaign(&options),
         Experiment::Replay(options) => campaign::replay(&options),
         Experiment::Hot(options) => hot::hot(&options),
+        Experiment::Spread(options) => spread::spread(&options),
         Experiment::Trace(options) => trace::trace(&options),
         Experiment::Protocols => protocols(),
     })

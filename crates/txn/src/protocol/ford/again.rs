@@ -17,7 +17,7 @@ pub(super) fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Outcome, St
     let item = tx.state.sets.items[index];
     if item.lock == Lock::Held {
         let mut round = tx.lane.round();
-        for at in tx.state.sets.lock_addresses(&item, tx.is_early) {
+        for at in tx.state.sets.lock_addresses(&item, tx.locks_backups()) {
             swap_lock(&mut round, at, Swap::unlock(tx.id.lock()));
         }
         tx.post_release(round);

@@ -1,7 +1,7 @@
 //! The commit of FORD: the undo entry and the write set go to every replica, in one chain of verbs
 //! for each node.
 
-use remora_fabric::{Address, NodeId, Round, WORD_BYTES};
+use remora_fabric::{Address, NodeId, NodeSet, Round, WORD_BYTES};
 use remora_node::Pointer;
 use remora_node::limits::FRAME_BYTES_MAX;
 use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
@@ -38,6 +38,7 @@ pub(super) fn touch_chains(tx: &mut Tx<'_>) {
 /// The undo entry of a transaction: which nodes get it, and how long it is.
 pub(super) struct UndoEntry {
     participants: u64,
+    primaries: u64,
     backups: u64,
     pub(super) words: usize,
     /// In timed tables: the smallest time that the commit may have.
@@ -51,13 +52,14 @@ pub(super) struct UndoEntry {
 pub(super) fn prepare_entry(tx: &mut Tx<'_>, ford: Ford) -> Result<UndoEntry, Stop> {
     let sets = &mut tx.state.sets;
     sets.encode_images();
-    let (mut participants, mut backups) = (0u64, 0u64);
+    let (mut primaries, mut backups) = (0u64, 0u64);
     for item in sets.items.iter().filter(|item| item.is_written()) {
         for (number, replica) in sets.table(item.table).replicas(item.location.pointer).iter().enumerate() {
-            participants |= 1 << replica.node.0;
-            backups |= u64::from(number > 0) << replica.node.0;
+            let of_its_kind = if number == 0 { &mut primaries } else { &mut backups };
+            *of_its_kind |= 1 << replica.node.0;
         }
     }
+    let participants = primaries | backups;
     if participants.count_ones() as usize > LOG_NODES_MAX {
         return Err(Limit::LogNodes { nodes: participants.count_ones() }.into());
     }
@@ -67,7 +69,7 @@ pub(super) fn prepare_entry(tx: &mut Tx<'_>, ford: Ford) -> Result<UndoEntry, St
         return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
     }
     tx.undo_words = words;
-    Ok(UndoEntry { participants, backups, words, bound, is_early: false, formers: None })
+    Ok(UndoEntry { participants, primaries, backups, words, bound, is_early: false, formers: None })
 }
 
 /// Returns whether this transaction has kept, for every written slot, what the slot held under its
@@ -193,7 +195,7 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &mut UndoEntry, ford:
 fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
     let lane = tx.lane;
     let mut round = lane.round();
-    write_formers(tx, &mut round, entry.formers, entry.participants);
+    write_formers(tx, &mut round, entry.formers, entry.primaries);
     if !mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }
@@ -275,10 +277,7 @@ fn guard_nodes(sets: &Sets) -> u64 {
 /// lock of a record which the transaction has only read.
 fn draw(tx: &mut Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry) {
     let guards = guard_nodes(&tx.state.sets);
-    tx.state.clocks.begin_draws();
-    for node in nodes(entry.participants | guards) {
-        tx.state.clocks.draw(round, node, guards >> node.0 & 1 == 1);
-    }
+    tx.state.clocks.draw_all(round, NodeSet::from_bits(entry.participants), NodeSet::from_bits(guards));
 }
 
 /// Adds the WRITE of the undo entry to every participant.

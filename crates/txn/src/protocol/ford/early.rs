@@ -3,7 +3,8 @@
 //!
 //! A transaction that writes locks the records that it only reads, if they are few
 //! ([`Ford::guards_max`]). If they are more, it would exclude too many other transactions. Then its
-//! time is fixed early:
+//! time is fixed early. Where one clock counts for all nodes, so is that of a transaction that
+//! writes all records it has named first, because this saves WRITEs: the data lands with its time.
 //!
 //! ```text
 //! execute    CAS lock; READ                                        primaries of records to write
@@ -16,6 +17,9 @@
 //! release    WRITE version, visible; WRITE undo entry free         in the background
 //!            CAS unlock                                            all replicas
 //! ```
+//!
+//! Where one clock counts for all nodes, snapshots are read at primaries. So no backup is locked,
+//! and there is one draw.
 
 use remora_fabric::{Completed, Round};
 use remora_node::Replica;
@@ -39,7 +43,9 @@ pub(super) fn decide(tx: &mut Tx<'_>, ford: Ford) {
     }
     let is_changed = |item: &Item| item.intent != Intent::Read || item.is_written();
     let items = || tx.state.sets.items.iter().filter(|item| !item.structural);
-    if items().filter(|item| !is_changed(item)).count() > usize::from(ford.guards_max) && items().any(is_changed) {
+    let only_read = items().filter(|item| !is_changed(item)).count();
+    let is_worth_it = only_read > usize::from(ford.guards_max) || only_read == 0 && tx.state.clocks.is_one();
+    if is_worth_it && items().any(is_changed) {
         tx.id = tx.id.fixing_time_early();
         tx.is_early = true;
         tx.state.clocks.begin_draws();
@@ -55,7 +61,7 @@ pub(super) fn is_pending(lock: LockWord) -> bool {
 
 /// Returns at how many of a record's replicas a transaction locks it.
 pub(super) fn locked_replicas(tx: &Tx<'_>, replicas: &[Replica]) -> usize {
-    if tx.is_early { replicas.len() } else { 1 }
+    if tx.locks_backups() { replicas.len() } else { 1 }
 }
 
 /// Adds the draws behind the locks that a round asks for, as far as it has room.
@@ -100,7 +106,7 @@ pub(super) fn lock_backups(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize)
     if draws {
         tx.state.clocks.wants_draw(item.address.node);
     }
-    for at in tx.state.sets.lock_addresses(&item, true).skip(1) {
+    for at in tx.state.sets.lock_addresses(&item, tx.locks_backups()).skip(1) {
         let swap = swap_lock(round, at, Swap::lock(tx.id.lock()));
         tx.state.backup_locks.push(BackupLock { item: index, swap });
         if draws {
@@ -134,7 +140,7 @@ pub(super) fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Option<(usize, Lo
             if !round.has_room(places, 32 * places) {
                 tx.post_release(std::mem::replace(&mut round, tx.lane.round()));
             }
-            for at in tx.state.sets.lock_addresses(&item, true) {
+            for at in tx.state.sets.lock_addresses(&item, tx.locks_backups()) {
                 swap_lock(&mut round, at, Swap::unlock(me.lock()));
             }
         }

@@ -108,7 +108,7 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
     }
     let sets = &tx.state.sets;
     let replicas = sets.table(item.table).shard_replicas(bucket.shard);
-    let at_primary = inserts || !ford.backup_reads || sets.items.len() == 1 && !in_snapshot;
+    let at_primary = inserts || !may_read_backups(tx, ford);
     let replica = if at_primary { 0 } else { lightest(&tx.state.load, replicas) };
     let from = Address { node: replicas[replica].node, region: replicas[replica].region, ..at };
     let from = Address { offset: from.offset - replicas[0].base + replicas[replica].base, ..from };
@@ -140,9 +140,7 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
     }
     if writes {
         lock(tx, round, index);
-    } else if ford.backup_reads && (sets.items.len() > 1 || in_snapshot) {
-        // If this is the transaction's only record, a read at the primary needs no validation. A
-        // read at a backup would need one.
+    } else if may_read_backups(tx, ford) {
         from = replicas[lightest(&tx.state.load, replicas)].address(item.location.pointer.offset());
     }
     // The READ follows the CAS, and CAS then READ is an ordered pair. So it brings the record as it
@@ -159,11 +157,25 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
     true
 }
 
+/// Returns whether the transaction reads at backups, too.
+fn may_read_backups(tx: &Tx<'_>, ford: Ford) -> bool {
+    ford.backup_reads
+        && match tx.attempt.snapshot {
+            // If this is the transaction's only record, a read at the primary needs no validation.
+            // A read at a backup would need one.
+            None => tx.state.sets.items.len() > 1,
+            // Where one clock counts for all nodes, early locks are at primaries only.
+            Some(_) => !tx.state.clocks.is_one() || mutant!(OneClockAtBackups),
+        }
+}
+
 /// Adds the claim of a node's clock, for a transaction that reads a snapshot, before its first READ
 /// there.
 fn claim(tx: &mut Tx<'_>, round: &mut Round<'_>, node: NodeId) {
-    let from = tx.snapshot.unwrap_or(tx.state.clocks.from);
-    tx.state.clocks.claim(round, node, from, tx.trusts_known);
+    match tx.snapshot {
+        Some(time) => tx.state.clocks.claim(round, node, time, tx.trusts_known),
+        None => tx.state.clocks.claim_first(round, node, tx.trusts_known),
+    }
 }
 
 /// Adds the CAS that locks an item's record, unless it is locked already.
@@ -180,7 +192,7 @@ fn lock(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
         if mutant!(DrawBeforeLocks) && tx.is_early {
             tx.state
                 .sets
-                .lock_addresses(&tx.state.sets.items[index], true)
+                .lock_addresses(&tx.state.sets.items[index], tx.locks_backups())
                 .for_each(|at| tx.state.clocks.wants_draw(at.node));
             tx.state.clocks.draw_behind_locks(round);
         }

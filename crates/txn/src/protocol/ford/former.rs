@@ -2,7 +2,7 @@
 //! `keep.rs` a writer keeps what it overwrites.
 //!
 //! ```text
-//! writer   WRITE former images      to the client's archive, at every node that it writes,
+//! writer   WRITE former images      to the client's archive, at the primaries of what it writes,
 //!                                   ahead of its data; each new image names the place of its
 //!                                   former one
 //! reader   READ record              its time is above the reader's:

@@ -58,8 +58,10 @@ fn kept(sets: &Sets, at: usize) -> Option<&[u64]> {
     is_kept.then_some(before)
 }
 
-/// Adds the WRITE of the former images to the archive at every participant.
-pub(super) fn write_formers(tx: &Tx<'_>, round: &mut Round<'_>, formers: Option<Kept>, participants: u64) {
+/// Adds the WRITE of the former images to the archives at the primaries. Readers go back nowhere
+/// else: what a backup has of earlier epochs is never wanted once it is a primary, because all
+/// snapshots are later then.
+pub(super) fn write_formers(tx: &Tx<'_>, round: &mut Round<'_>, formers: Option<Kept>, primaries: u64) {
     let Some(Kept { place, words }) = formers else { return };
     let sets = &tx.state.sets;
     let staged = round.stage_words(words);
@@ -69,7 +71,7 @@ pub(super) fn write_formers(tx: &Tx<'_>, round: &mut Round<'_>, formers: Option<
         copy.copy_from_slice(image);
         rest = behind;
     }
-    for node in nodes(participants) {
+    for node in nodes(primaries) {
         if let Some(at) = tx.state.archives.own_at(node, place, words) {
             round.write_staged(at, staged);
         }

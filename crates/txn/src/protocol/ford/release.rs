@@ -234,11 +234,11 @@ impl<'s> Release<'s> {
         }
         let (mut full_unlocks, mut unlocks) = (Vec::new(), lane.round());
         for item in sets.items.iter().filter(|item| item.lock == Lock::Held && (corrections || !item.is_written())) {
-            let places = sets.lock_addresses(item, tx.is_early).count();
+            let places = sets.lock_addresses(item, tx.locks_backups()).count();
             if !unlocks.has_room(places, 16 * places) {
                 full_unlocks.push(std::mem::replace(&mut unlocks, lane.round()));
             }
-            for at in sets.lock_addresses(item, tx.is_early) {
+            for at in sets.lock_addresses(item, tx.locks_backups()) {
                 swap_lock(&mut unlocks, at, Swap::unlock(me));
             }
         }

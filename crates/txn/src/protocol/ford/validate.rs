@@ -229,7 +229,7 @@ fn raised_to(tx: &Tx<'_>, writes: bool) -> u64 {
     if tx.is_early && writes {
         return if mutant!(EarlyUnraised) { 0 } else { tx.time };
     }
-    if writes || !tx.state.spec.discipline.is_timed() || mutant!(ReaderUnraised) {
+    if writes || !tx.state.spec.discipline.is_timed() || tx.state.clocks.is_one() || mutant!(ReaderUnraised) {
         return 0;
     }
     tx.state.sets.items.iter().map(|item| item.time).max().unwrap_or(0)
