@@ -491,7 +491,7 @@ impl Released {
     /// yet.
     #[inline]
     pub(crate) fn holds_back(&self, lane: &Lane, lock: Address) -> bool {
-        self.locks.contains(&lock) && self.is_held_back(lane)
+        self.unlock.is_some() && self.locks.contains(&lock) && self.is_held_back(lane)
     }
 
     /// Posts a round behind the one that frees the locks.

@@ -106,7 +106,10 @@ pub(super) fn lock_backups(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize)
     if draws {
         tx.state.clocks.wants_draw(item.address.node);
     }
-    for at in tx.state.sets.lock_addresses(&item, tx.locks_backups()).skip(1) {
+    if !tx.locks_backups() {
+        return;
+    }
+    for at in tx.state.sets.lock_addresses(&item, true).skip(1) {
         let swap = swap_lock(round, at, Swap::lock(tx.id.lock()));
         tx.state.backup_locks.push(BackupLock { item: index, swap });
         if draws {
@@ -120,6 +123,9 @@ pub(super) fn lock_backups(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize)
 /// that another transaction has.
 pub(super) fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Option<(usize, LockWord)> {
     tx.state.clocks.note_draws(done);
+    if tx.state.backup_locks.is_empty() {
+        return None;
+    }
     let (me, mut conflict) = (tx.id, None);
     let asked = std::mem::take(&mut tx.state.backup_locks);
     for BackupLock { item, swap } in &asked {

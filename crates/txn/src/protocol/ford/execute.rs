@@ -308,6 +308,9 @@ pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(),
         let is_read = matches!(item.fetch, Fetch::Here);
         item.lock == Lock::No && (item.is_written() || guards_reads && is_read)
     };
+    if !tx.state.sets.items.iter().any(needs) {
+        return early::draw_rest(tx).await;
+    }
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         early::await_unlocks(tx).await;
