@@ -1,7 +1,7 @@
 //! The execution of FORD: one round trip reads the records that a transaction has named, and locks
 //! the ones that it will write.
 
-use remora_fabric::{Address, Completed, NodeId, Round, probes};
+use remora_fabric::{Address, Completed, Round, probes};
 use remora_index::BucketRef;
 use remora_node::Replica;
 use remora_record::{FetchedRecord, LockWord, StableRecord, Swap, Version};
@@ -13,6 +13,7 @@ use super::early::{self, is_pending};
 use super::former::{ask_former, former_arrived, go_back, goes_back};
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
+use crate::protocol::clocks::claim;
 use crate::sets::{Fetch, Intent, Item, LocationSource, Lock, Part, Sets, head, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
@@ -157,13 +158,6 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
     tx.state.sets.items[index].at_primary = from == item.address;
     tx.state.count(from.node, bytes);
     true
-}
-
-/// Adds the claim of a node's clock, for a transaction that reads a snapshot, before its first READ
-/// there.
-fn claim(tx: &mut Tx<'_>, round: &mut Round<'_>, node: NodeId) {
-    let from = tx.snapshot.unwrap_or(tx.state.clocks.from);
-    tx.state.clocks.claim(round, node, from, tx.trusts_known);
 }
 
 /// Adds the CAS that locks an item's record, unless it is locked already.

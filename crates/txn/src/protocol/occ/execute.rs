@@ -1,12 +1,16 @@
 //! The execution of optimistic concurrency control: READs or calls bring the records that a
 //! transaction has named.
 
-use remora_fabric::{Completed, Round};
+use remora_fabric::{Completed, Round, WORD_BYTES};
 use remora_index::cluster_hash::BUCKET_BYTES;
 
+use super::validate::gone_at;
 use crate::error::{Abort, Stop};
+use crate::protocol::Check;
+use crate::protocol::clocks::{SnapshotFetch, claim, settle_snapshot};
 use crate::protocol::lookup::{Examined, ask_host, hear};
 use crate::sets::{Fetch, Intent};
+use crate::state::State;
 use crate::tx::{Tx, Waiting};
 
 /// Brings every record that was named and has not been fetched yet.
@@ -32,13 +36,36 @@ pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Brings every record that was named and has not been fetched yet, in the state of a snapshot: one
+/// round trip claims the clocks of the primaries and reads the records (`landing.rs`). A record that
+/// is locked may be about to get a time that is not above the claim. So it is read again until it
+/// is unlocked.
+pub(super) async fn execute_snapshot(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    let mut fetch = SnapshotFetch::begin(tx);
+    while tx.state.sets.fetched < tx.state.sets.items.len() {
+        let mut round = tx.lane.round();
+        ask(tx, &mut round);
+        let done = tx.lane.execute(round).await?;
+        if !fetch.claimed(tx, &done)? {
+            continue;
+        }
+        let unstable = hear(tx, &done, arrived)?;
+        drop(done);
+        tx.skip_what_is_here();
+        fetch.pause(tx, unstable).await?;
+    }
+    settle_snapshot(tx)
+}
+
 /// Takes the answer to what an item has asked for.
 #[inline]
 fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examined, Stop> {
     let item = tx.state.sets.items[index];
     match item.fetch {
         Fetch::Probe(bucket, from_slot) => {
-            tx.found_bucket(index, bucket, from_slot, done.words(item.read)).map(|()| Examined::Kept)
+            tx.found_bucket(index, bucket, from_slot, done.words(item.read))?;
+            note_absence(tx, index, done);
+            Ok(Examined::Kept)
         }
         Fetch::Record(found) => match tx.examine(index, done.words(item.read)) {
             Examined::Another => tx.look_up_again(index, found).map(|()| Examined::Another),
@@ -50,15 +77,34 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
     }
 }
 
-/// Adds the next step of every item to the round, as far as the round has room.
+/// Notes the time of a key's absence, if a bucket has shown that the key is absent, and if absent
+/// keys have times.
+#[inline]
+fn note_absence(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) {
+    let State { sets, checks, .. } = &mut *tx.state;
+    let item = &mut sets.items[index];
+    if !matches!(item.fetch, Fetch::Absent) || mutant!(AbsentAtNoTime) {
+        return;
+    }
+    let of_item = |check: &Check| match *check {
+        Check::Gone { item, read } if item == index => Some(done.words(read)[0]),
+        _ => None,
+    };
+    item.time = checks.iter().find_map(of_item).unwrap_or(0).max(item.time);
+}
+
+/// Adds the next step of every item to the round, as far as the round has room. A snapshot claims a
+/// node's clock before it reads anything there.
 #[inline]
 fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
-    let sets = &mut tx.state.sets;
-    for index in sets.fetched..sets.items.len() {
+    let in_snapshot = tx.attempt.snapshot.is_some();
+    tx.state.checks.clear();
+    for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+        let sets = &mut tx.state.sets;
         let item = sets.items[index];
-        let bytes = match item.fetch {
-            Fetch::Probe(..) => BUCKET_BYTES,
-            Fetch::Record(_) => sets.read_bytes(&item),
+        let (bytes, gone_at) = match item.fetch {
+            Fetch::Probe(bucket, _) => (BUCKET_BYTES, gone_at(sets.table(item.table), bucket.shard)),
+            Fetch::Record(_) => (sets.read_bytes(&item), None),
             Fetch::Ask | Fetch::Place(_) => {
                 tx.preparing |= matches!(item.fetch, Fetch::Place(Intent::Insert));
                 ask_host(sets, index, round);
@@ -69,10 +115,20 @@ fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
                 continue;
             }
         };
-        let item = &mut sets.items[index];
-        item.asked = round.has_room(1, bytes);
-        if item.asked {
-            item.read = round.read(item.address, bytes);
+        let others = usize::from(in_snapshot) + usize::from(gone_at.is_some());
+        sets.items[index].asked = round.has_room(1 + others, bytes + 8 * others);
+        if !sets.items[index].asked {
+            continue;
+        }
+        if in_snapshot && !mutant!(ClaimBehindRead) {
+            claim(tx, round, item.address.node);
+        }
+        tx.state.sets.items[index].read = round.read(item.address, bytes);
+        if let Some(at) = gone_at {
+            tx.state.checks.push(Check::Gone { item: index, read: round.read(at, WORD_BYTES) });
+        }
+        if in_snapshot && mutant!(ClaimBehindRead) {
+            claim(tx, round, item.address.node);
         }
     }
 }
