@@ -16,8 +16,8 @@ use remora_node::{Metadata, ShardId, TableEntry, node};
 use remora_record::{Key, KeyHash, Life, LockWord, RecordHeader, RecordShape, Version};
 
 use crate::cluster_hash::{
-    BUCKET_SLOTS, Geometry, HEADER_FLOOR_WORD, HEADER_GONE_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location, is_empty, is_entry,
-    link_word, linked_bucket, linked_over, location, offset, unlinked,
+    BUCKET_SLOTS, Geometry, HEADER_FLOOR_WORD, HEADER_GONE_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location,
+    is_empty, is_entry, link_word, linked_bucket, linked_over, location, offset, unlinked,
 };
 use crate::table::version_floor;
 

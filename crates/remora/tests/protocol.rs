@@ -270,13 +270,9 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
     let lock = match locks {
         Locks::Nic => Cost { reads: 2, atomics: 2, bytes_out: 2 * SWAP, bytes_in: 2 * (8 + VALIDATED), ..NONE },
         // A draw from the clock of each node.
-        Locks::NicTimed => Cost {
-            reads: 2,
-            atomics: 2 + 2,
-            bytes_out: 2 * (SWAP + 8),
-            bytes_in: 2 * (8 + VALIDATED + 8),
-            ..NONE
-        },
+        Locks::NicTimed => {
+            Cost { reads: 2, atomics: 2 + 2, bytes_out: 2 * (SWAP + 8), bytes_in: 2 * (8 + VALIDATED + 8), ..NONE }
+        }
         Locks::Cpu { .. } => Cost { rpcs: 2, bytes_out: 2 * CALL, bytes_in: 2 * LOCKED, ..NONE },
     };
     let log = match log {

@@ -148,8 +148,10 @@ fn a_writer_that_reads_much_fixes_its_time_early() {
 /// The locks of a transaction whose time is early, and the draws behind them, may take many rounds.
 #[test]
 fn an_early_time_may_have_many_locks() {
-    for (replicas, written) in [(1, 61), (1, 62), (1, 63), (1, 64), (3, 30), (3, 31), (3, 32), (3, 200)] {
-        let cluster = support::embedded(Protocol::REMORA, replicas);
+    const SIZES: [(u8, u64); 8] = [(1, 61), (1, 62), (1, 63), (1, 64), (3, 30), (3, 31), (3, 32), (3, 200)];
+    for (protocol, (replicas, written)) in PROTOCOLS.into_iter().flat_map(|protocol| SIZES.map(|size| (protocol, size)))
+    {
+        let cluster = support::embedded(protocol, replicas);
         let rows = table(&cluster, "rows", TableOptions::for_rows(256), Words([7u64]));
         let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
         worker.block_on(async |session| {
@@ -573,50 +575,62 @@ fn a_snapshot_only_reads() {
 }
 
 /// Rows move between keys, by a delete and an insert each, so that their keys are in the index or
-/// not. Each snapshot of all keys has each row once, and sees no delete without its insert.
-#[test]
-fn a_snapshot_beside_inserts_and_deletes() {
+/// not. Returns how many snapshots of all keys there were, and how many rows have moved. Fails if
+/// a snapshot has not each row once.
+fn rows_move(seed: u64) -> Result<[u64; 2], String> {
     const KEYS: u64 = 8;
     const MOVED: u64 = 3;
-    let (mut snapshots, mut moved) = (0, 0);
-    for seed in support::seeds(0..if support::is_long() { 600 } else { 40 }) {
-        let (cluster, _) = support::seeded(Protocol::DRTM_R_CLOCKS, 1 + (seed % 3) as u8, seed);
-        let options = TableOptions::for_rows(64).replicas(1 + (seed % 3) as u8);
-        let rows = cluster.create_table::<u64, Words<1>>("rows", options).unwrap();
-        cluster.load(&rows, (0..MOVED).map(|key| (key, Words([1])))).unwrap();
-        let mut worker = worker(&cluster, 4, seed);
-        let counts = worker.run(async |number, session| {
-            let mut count = [0; 2];
-            for _ in 0..10 {
-                let random = session.lane().random();
-                if number < 2 {
-                    let found = session.snapshot(async |tx| {
-                        let all: Vec<_> = (0..KEYS).map(|key| tx.want(&rows, key)).collect();
-                        tx.fetch().await?;
-                        all.iter().map(|row| Ok(u64::from(row.get(tx)?.is_some()))).sum::<Result<u64, Error>>()
-                    });
-                    assert_eq!(found.await.unwrap(), MOVED, "seed {seed}");
-                    count[0] += 1;
-                    continue;
-                }
-                let (from, to) = (random % KEYS, (random >> 8) % KEYS);
-                let done = session.transact(async |tx| {
-                    if from == to || rows.get(tx, from).await?.is_none() || rows.get(tx, to).await?.is_some() {
-                        return Ok(false);
-                    }
-                    rows.remove(tx, from).await?;
-                    rows.insert(tx, to, Words([1])).await?;
-                    Ok(true)
+    let (cluster, _) = support::seeded(Protocol::DRTM_R_CLOCKS, 1 + (seed % 3) as u8, seed);
+    let rows = cluster.create_table::<u64, Words<1>>("rows", TableOptions::for_rows(64)).unwrap();
+    cluster.load(&rows, (0..MOVED).map(|key| (key, Words([1])))).unwrap();
+    let mut worker = worker(&cluster, 4, seed);
+    let counts = worker.run(async |number, session| {
+        let mut count = [0; 2];
+        for _ in 0..10 {
+            let random = session.lane().random();
+            if number < 2 {
+                let found = session.snapshot(async |tx| {
+                    let all: Vec<_> = (0..KEYS).map(|key| tx.want(&rows, key)).collect();
+                    tx.fetch().await?;
+                    all.iter().map(|row| Ok(u64::from(row.get(tx)?.is_some()))).sum::<Result<u64, Error>>()
                 });
-                count[1] += u64::from(done.await.is_ok_and(|done| done));
+                let found = found.await.unwrap();
+                if found != MOVED {
+                    return Err(format!("seed {seed}: a snapshot has {found} rows"));
+                }
+                count[0] += 1;
+                continue;
             }
-            count
-        });
-        assert!(worker.drain().unwrap());
-        let found = cluster.inspect(&rows, |_| ()).unwrap();
-        assert_eq!((found.records, found.locked, found.differing_lines), (MOVED, 0, 0), "seed {seed}");
-        snapshots += counts.iter().map(|count| count[0]).sum::<u64>();
-        moved += counts.iter().map(|count| count[1]).sum::<u64>();
+            let (from, to) = (random % KEYS, (random >> 8) % KEYS);
+            let done = session.transact(async |tx| {
+                if from == to || rows.get(tx, from).await?.is_none() || rows.get(tx, to).await?.is_some() {
+                    return Ok(false);
+                }
+                rows.remove(tx, from).await?;
+                rows.insert(tx, to, Words([1])).await?;
+                Ok(true)
+            });
+            count[1] += u64::from(done.await.is_ok_and(|done| done));
+        }
+        Ok(count)
+    });
+    assert!(worker.drain().unwrap());
+    let counts = counts.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let found = cluster.inspect(&rows, |_| ()).unwrap();
+    assert_eq!((found.records, found.locked, found.differing_lines), (MOVED, 0, 0), "seed {seed}");
+    Ok([0, 1].map(|kind| counts.iter().map(|count| count[kind]).sum()))
+}
+
+#[test]
+fn a_snapshot_beside_inserts_and_deletes() {
+    let (mut snapshots, mut moved) = (0, 0);
+    for seed in support::seeds(0..if support::is_long() { 1_000 } else { 40 }) {
+        let counts = rows_move(seed).unwrap();
+        (snapshots, moved) = (snapshots + counts[0], moved + counts[1]);
     }
     assert!(snapshots > 500 && moved > 100, "{snapshots} {moved}");
+    mutant::set(Some(Mutant::AbsentAtNoTime));
+    let caught = (0..200).find(|seed| rows_move(*seed).is_err());
+    mutant::set(None);
+    assert!(caught.is_some(), "an absent key without a time is not caught");
 }

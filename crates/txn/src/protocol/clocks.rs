@@ -109,19 +109,6 @@ pub(super) fn latest_read(tx: &Tx<'_>) -> u64 {
     tx.state.sets.items.iter().map(|item| item.time).max().unwrap_or(0)
 }
 
-/// Makes the draws for which the rounds that asked for the locks had no room.
-pub(super) async fn draw_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
-    while tx.state.clocks.owed_draws() > 0 {
-        let mut round = tx.lane.round();
-        tx.state.clocks.draw_behind_locks(&mut round);
-        tx.unheard = true;
-        let done = tx.lane.execute(round).await?;
-        tx.unheard = false;
-        tx.state.clocks.note_draws(&done);
-    }
-    Ok(())
-}
-
 /// Fixes the time of a commit that has all its locks, and gives it to all images.
 pub(super) fn fix_time(tx: &mut Tx<'_>) {
     debug_assert!(

@@ -68,7 +68,15 @@ pub(super) fn draw(tx: &mut Tx<'_>, round: &mut Round<'_>) {
 
 /// Makes the draws for which the rounds that asked for the locks had no room.
 pub(super) async fn draw_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
-    if tx.is_early { clocks::draw_rest(tx).await } else { Ok(()) }
+    while tx.is_early && tx.state.clocks.owed_draws() > 0 {
+        let mut round = tx.lane.round();
+        draw(tx, &mut round);
+        tx.unheard = true;
+        let done = tx.lane.execute(round).await?;
+        tx.unheard = false;
+        tx.state.clocks.note_draws(&done);
+    }
+    Ok(())
 }
 
 /// Waits until the locks of the lane's last transaction can be taken, if this one wants any of

@@ -8,7 +8,7 @@ use remora_record::{LockWord, Swap, TransactionId};
 use super::Primitives;
 use crate::error::{Abort, Stop};
 use crate::protocol::Check;
-use crate::protocol::clocks::{draw_rest, end_snapshot, has_raised, latest_read};
+use crate::protocol::clocks::{end_snapshot, has_raised, latest_read};
 use crate::protocol::refused::Refused;
 use crate::protocol::spec::Primitive;
 use crate::rpc::{self, Code};
@@ -109,7 +109,7 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
         drop(done);
         refused.outcome(tx)?;
     }
-    draw_rest(tx).await
+    Ok(())
 }
 
 /// Looks again at the records that were only read (invariants 1 and 6), and at the written records
@@ -152,11 +152,13 @@ async fn validate_those(
         checks.clear();
         while let Some(item) = sets.items.get(next) {
             if due(item) {
-                let has_room = times.raises_to == 0 || round.has_room(2, 32);
-                if has_room && times.raises_to > 0 {
+                if times.raises_to > 0 {
+                    if !round.has_room(2, 32) {
+                        break;
+                    }
                     clocks.claim(&mut round, sets.primary_node(item), times.raises_to, true);
                 }
-                if !has_room || !look_again(sets, next, primitive, &mut round, checks) {
+                if !look_again(sets, next, primitive, &mut round, checks) {
                     break;
                 }
             }
@@ -205,11 +207,8 @@ impl Times {
         if !tx.state.spec.discipline.unlinks_by_cpu() {
             return Times { raises_to: 0, absent_by: 0 };
         }
-        let (time, unraised) = if writes {
-            (tx.time, mutant!(EarlyUnraised))
-        } else {
-            (latest_read(tx), mutant!(ReaderUnraised))
-        };
+        let (time, unraised) =
+            if writes { (tx.time, mutant!(EarlyUnraised)) } else { (latest_read(tx), mutant!(ReaderUnraised)) };
         let absent_by = if writes { time.saturating_sub(1) } else { time };
         Times { raises_to: if unraised { 0 } else { time }, absent_by }
     }
