@@ -18,9 +18,7 @@ use remora_node::{
     Discipline, Fingerprint, Grows, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry, TableId,
     TableSpec, node,
 };
-use remora_record::{
-    Key, KeyHash, Life, LockWord, RecordShape, TransactionId, Version, layout, layout_with_time,
-};
+use remora_record::{Key, KeyHash, Life, LockWord, RecordShape, TransactionId, Version, layout, layout_with_time};
 
 const BASE: u64 = 4096;
 const SCHEMES: [ReadScheme; 3] = [ReadScheme::SingleLine, ReadScheme::Checksum, ReadScheme::LineVersions];
