@@ -260,7 +260,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
         unreachable!("{protocol} has its own cost")
     };
     // The words of the time, and of the place of the former image, which this family does not use.
-    let words = if locks == Locks::NicTimed { 16 } else { 0 };
+    let words = if matches!(locks, Locks::NicTimed { .. }) { 16 } else { 0 };
     let (record, image, entry) = (RECORD + words, IMAGE + words, entry + 2 * words);
     let execute = match execute {
         FirstRead::OneSided { cached: false } => Cost { reads: 2 + 2, bytes_in: 2 * (BUCKET + record), ..NONE },
@@ -270,7 +270,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
     let lock = match locks {
         Locks::Nic => Cost { reads: 2, atomics: 2, bytes_out: 2 * SWAP, bytes_in: 2 * (8 + VALIDATED), ..NONE },
         // A draw from the clock of each node.
-        Locks::NicTimed => {
+        Locks::NicTimed { .. } => {
             Cost { reads: 2, atomics: 2 + 2, bytes_out: 2 * (SWAP + 8), bytes_in: 2 * (8 + VALIDATED + 8), ..NONE }
         }
         Locks::Cpu { .. } => Cost { rpcs: 2, bytes_out: 2 * CALL, bytes_in: 2 * LOCKED, ..NONE },
@@ -280,7 +280,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
         Primitive::Call => Cost { rpcs: logs, bytes_out: logs * (16 + entry), ..NONE },
     };
     let install = match locks {
-        Locks::Nic | Locks::NicTimed => {
+        Locks::Nic | Locks::NicTimed { .. } => {
             Cost { writes: 2, atomics: 2, bytes_out: 2 * (image + SWAP), bytes_in: 2 * 8, ..NONE }
         }
         Locks::Cpu { install: Primitive::OneSided } => Cost { writes: 2 + 2, bytes_out: 2 * (image + LOCK), ..NONE },

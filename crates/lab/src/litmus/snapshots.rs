@@ -9,7 +9,7 @@ use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::node::ReadScheme;
 use remora::floors::node::ReadScheme::{Checksum, SingleLine};
 use remora::floors::txn::Stop;
-use remora::protocol::{Ford, Protocol};
+use remora::protocol::{Ford, Locks, Primitives, Protocol};
 
 use super::recovery::add;
 use super::stage::{
@@ -228,6 +228,10 @@ pub(super) const EARLY: Protocol = Protocol::Ford(Ford { guards_max: 0, known_cl
 
 /// `remora`, whose snapshots always ask for clocks.
 pub(super) const ASKING: Protocol = Protocol::Ford(Ford { known_clocks: false, ..Ford::TIMED });
+
+/// `drtm-r-clocks`, whose snapshots always ask for clocks.
+pub(super) const OCC_ASKING: Protocol =
+    Protocol::Occ(Primitives { locks: Locks::NicTimed { known_clocks: false }, ..Primitives::DRTM_R_CLOCKS });
 
 /// The writer of X and Y only reads another record, so that its time is fixed early. Client 1 reads
 /// a snapshot of X and Y, each with this number of replicas.

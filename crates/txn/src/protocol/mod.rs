@@ -232,7 +232,7 @@ impl Protocol {
     pub(crate) fn trusts_known_clocks(self) -> bool {
         match self {
             Protocol::Ford(ford) => ford.timed && ford.known_clocks,
-            Protocol::Occ(primitives) => primitives.locks == Locks::NicTimed,
+            Protocol::Occ(primitives) => primitives.locks == Locks::NicTimed { known_clocks: true },
             _ => false,
         }
     }

@@ -154,7 +154,10 @@ pub enum Locks {
     /// As `Nic`, and a draw from the node's landing clock follows the CASs to each node. So each
     /// commit has a time, and transactions can read snapshots. Records are then read and validated
     /// by READs, whatever the other primitives say.
-    NicTimed,
+    NicTimed {
+        /// Whether snapshots may claim what is known of clocks, without verbs.
+        known_clocks: bool,
+    },
     /// The CPU of the record's primary changes lock words, when a client calls it.
     Cpu {
         /// How records are installed and their locks freed. With [`Primitive::OneSided`], the
@@ -201,7 +204,8 @@ impl Primitives {
     /// The primitives of [`Protocol::DRTM_H`].
     pub const DRTM_H: Primitives = Primitives { execute: FirstRead::Hybrid, ..Primitives::DRTM_R };
     /// The primitives of [`Protocol::DRTM_R_CLOCKS`].
-    pub const DRTM_R_CLOCKS: Primitives = Primitives { locks: Locks::NicTimed, ..Primitives::DRTM_R };
+    pub const DRTM_R_CLOCKS: Primitives =
+        Primitives { locks: Locks::NicTimed { known_clocks: true }, ..Primitives::DRTM_R };
     /// DrTM+H by one-sided verbs alone, as FORD is compared with it (FORD, section 6): four round
     /// trips, each awaited.
     pub const DRTM_H_ONE_SIDED: Primitives = Primitives { passive: false, flush: true, ..Primitives::DRTM_R };
@@ -211,7 +215,7 @@ impl Primitives {
 
     /// Returns whether commits draw their times from landing clocks.
     pub(crate) const fn has_clocks(self) -> bool {
-        matches!(self.locks, Locks::NicTimed)
+        matches!(self.locks, Locks::NicTimed { .. })
     }
 
     /// Returns these primitives without a cache of locations.
@@ -232,7 +236,7 @@ impl fmt::Display for Primitives {
         };
         let (lock, install) = match self.locks {
             Locks::Nic => ("cas", "write"),
-            Locks::NicTimed => ("cas+draw", "write"),
+            Locks::NicTimed { .. } => ("cas+draw", "write"),
             Locks::Cpu { install: Primitive::OneSided } => ("call", "write"),
             Locks::Cpu { install: Primitive::Call } => ("call", "call"),
         };
@@ -268,7 +272,7 @@ impl Steps for Primitives {
         let name = NAMES.iter().find(|(member, _)| *member == self).map_or("study", |(_, name)| name);
         let discipline = match self.locks {
             Locks::Nic => Discipline::OCC_ONE_SIDED,
-            Locks::NicTimed => Discipline::OCC_TIMED,
+            Locks::NicTimed { .. } => Discipline::OCC_TIMED,
             Locks::Cpu { .. } => Discipline::OCC_CALLS,
         };
         // DrTM+H runs on both disciplines: the table decides what changes lock words.
