@@ -51,8 +51,8 @@
 //!
 //! With landing clocks (`Discipline::unlinks_by_cpu`), a delete installs its tombstone, unlocks, and
 //! asks the host to free the slot. The host unlinks it then. Before that, it raises the header's
-//! word *gone* to the time of the delete, which the tombstone has. So if a client does not find a
-//! key, and reads *gone* behind the bucket, no delete of the key is later than that. A client that
+//! word *gone* to the time of the delete, which the tombstone has. So if a client has not found a
+//! key, and then reads *gone*, no delete of the key is later than that. A client that
 //! finds an unlocked tombstone linked asks the host to free it, in case the deleting client has
 //! died. A prepared record has *gone* as its time.
 //!

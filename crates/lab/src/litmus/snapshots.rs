@@ -8,8 +8,8 @@
 use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::node::ReadScheme;
 use remora::floors::node::ReadScheme::{Checksum, SingleLine};
-use remora::floors::txn::Stop;
-use remora::protocol::{Ford, Locks, Primitives, Protocol};
+use remora::floors::txn::{Locks, Primitives, Stop};
+use remora::protocol::{Ford, Protocol};
 
 use super::recovery::add;
 use super::stage::{

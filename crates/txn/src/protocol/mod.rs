@@ -252,9 +252,6 @@ pub(crate) enum Check {
     Read { item: usize, read: ReadHandle },
     /// By a call that returns a record's lock and version.
     Call { item: usize, call: CallHandle },
-    /// By a READ of the word that bounds the times of deletes, behind the bucket in which an item's
-    /// key was looked for.
-    Gone { item: usize, read: ReadHandle },
     /// By a READ of a bucket in which a key was not found. The arena has the bucket's words as they
     /// were then.
     Bucket { item: usize, chain: usize, read: ReadHandle },

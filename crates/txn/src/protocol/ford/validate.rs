@@ -263,8 +263,7 @@ fn passes(
             let table = sets.table(item.table);
             (item, table.structural().validated(words), bucket_is_same(table, &sets.arena[chain..], words))
         }
-        // FORD never asks by calls, and times of absent keys are in its chains.
-        Check::Call { .. } | Check::Find { .. } | Check::Gone { .. } => return Err(Abort::Changed.into()),
+        Check::Call { .. } | Check::Find { .. } => return Err(Abort::Changed.into()), // FORD never asks by calls
     };
     debug_assert!(!item.structural);
     let Some(RecordHeader { lock, .. }) = now else { return Err(Abort::Changed.into()) };

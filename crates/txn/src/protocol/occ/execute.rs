@@ -4,13 +4,10 @@
 use remora_fabric::{Completed, Round, WORD_BYTES};
 use remora_index::cluster_hash::BUCKET_BYTES;
 
-use super::validate::gone_at;
 use crate::error::{Abort, Stop};
-use crate::protocol::Check;
 use crate::protocol::clocks::{SnapshotFetch, claim, settle_snapshot};
 use crate::protocol::lookup::{Examined, ask_host, hear};
-use crate::sets::{Fetch, Intent};
-use crate::state::State;
+use crate::sets::{Fetch, Intent, Sets, registered};
 use crate::tx::{Tx, Waiting};
 
 /// Brings every record that was named and has not been fetched yet.
@@ -64,7 +61,12 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
     match item.fetch {
         Fetch::Probe(bucket, from_slot) => {
             tx.found_bucket(index, bucket, from_slot, done.words(item.read))?;
-            note_absence(tx, index, done);
+            let Sets { tables, items, .. } = &mut tx.state.sets;
+            let is_timed = registered(tables, item.table).entry().spec.discipline.unlinks_by_cpu();
+            if is_timed && matches!(items[index].fetch, Fetch::Absent) {
+                // READs of one round have no order.
+                items[index].fetch = Fetch::Since;
+            }
             Ok(Examined::Kept)
         }
         Fetch::Record(found) => match tx.examine(index, done.words(item.read)) {
@@ -72,25 +74,17 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
             Examined::Kept if !tx.state.sets.items[index].is_as(&item) => Err(Abort::Changed.into()),
             seen => Ok(seen),
         },
+        Fetch::Since => {
+            let item = &mut tx.state.sets.items[index];
+            item.fetch = Fetch::Absent;
+            if !mutant!(AbsentAtNoTime) {
+                item.time = item.time.max(done.words(item.read)[0]);
+            }
+            Ok(Examined::Kept)
+        }
         Fetch::Ask | Fetch::Place(_) => tx.host_answered(index, done.reply(item.call)),
         Fetch::Here | Fetch::Absent | Fetch::Former(_) | Fetch::Grow(_) | Fetch::Shared => Ok(Examined::Kept),
     }
-}
-
-/// Notes the time of a key's absence, if a bucket has shown that the key is absent, and if absent
-/// keys have times.
-#[inline]
-fn note_absence(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) {
-    let State { sets, checks, .. } = &mut *tx.state;
-    let item = &mut sets.items[index];
-    if !matches!(item.fetch, Fetch::Absent) || mutant!(AbsentAtNoTime) {
-        return;
-    }
-    let of_item = |check: &Check| match *check {
-        Check::Gone { item, read } if item == index => Some(done.words(read)[0]),
-        _ => None,
-    };
-    item.time = checks.iter().find_map(of_item).unwrap_or(0).max(item.time);
 }
 
 /// Adds the next step of every item to the round, as far as the round has room. A snapshot claims a
@@ -98,13 +92,13 @@ fn note_absence(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) {
 #[inline]
 fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
     let in_snapshot = tx.attempt.snapshot.is_some();
-    tx.state.checks.clear();
     for index in tx.state.sets.fetched..tx.state.sets.items.len() {
         let sets = &mut tx.state.sets;
         let item = sets.items[index];
-        let (bytes, gone_at) = match item.fetch {
-            Fetch::Probe(bucket, _) => (BUCKET_BYTES, gone_at(sets.table(item.table), bucket.shard)),
-            Fetch::Record(_) => (sets.read_bytes(&item), None),
+        let (at, bytes) = match item.fetch {
+            Fetch::Probe(..) => (item.address, BUCKET_BYTES),
+            Fetch::Record(_) => (item.address, sets.read_bytes(&item)),
+            Fetch::Since => (sets.table(item.table).gone_address(item.home.shard), WORD_BYTES),
             Fetch::Ask | Fetch::Place(_) => {
                 tx.preparing |= matches!(item.fetch, Fetch::Place(Intent::Insert));
                 ask_host(sets, index, round);
@@ -115,20 +109,17 @@ fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
                 continue;
             }
         };
-        let others = usize::from(in_snapshot) + usize::from(gone_at.is_some());
-        sets.items[index].asked = round.has_room(1 + others, bytes + 8 * others);
+        let claims = usize::from(in_snapshot);
+        sets.items[index].asked = round.has_room(1 + claims, bytes + 16 * claims);
         if !sets.items[index].asked {
             continue;
         }
         if in_snapshot && !mutant!(ClaimBehindRead) {
-            claim(tx, round, item.address.node);
+            claim(tx, round, at.node);
         }
-        tx.state.sets.items[index].read = round.read(item.address, bytes);
-        if let Some(at) = gone_at {
-            tx.state.checks.push(Check::Gone { item: index, read: round.read(at, WORD_BYTES) });
-        }
+        tx.state.sets.items[index].read = round.read(at, bytes);
         if in_snapshot && mutant!(ClaimBehindRead) {
-            claim(tx, round, item.address.node);
+            claim(tx, round, at.node);
         }
     }
 }

@@ -48,7 +48,7 @@
 //! of a primary to that time before it looks there, unless the clock is known to have it. Neither
 //! takes a round trip more, but for a clock that has run on meanwhile and is still behind. If a
 //! transaction that deletes a record has unlocked it, the primary's CPU unlinks it, and remembers
-//! the time for those that find the key absent.
+//! the time. If an index bucket shows that a key is absent, one more round trip READs that time.
 //!
 //! For a key that is inserted, execution has a slot linked (`protocol/lookup.rs`). The slot is then
 //! locked, validated, logged and installed like any record. The log entry also has what changed in

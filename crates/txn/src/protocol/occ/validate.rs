@@ -1,8 +1,8 @@
 //! Locking and validation of optimistic concurrency control: the two phases before the log.
 
-use remora_fabric::{Address, Completed, Round, WORD_BYTES, probes};
+use remora_fabric::{Completed, Round, probes};
+use remora_index::BucketRef;
 use remora_index::cluster_hash::{BUCKET_BYTES, still_absent};
-use remora_index::{BucketRef, Table};
 use remora_record::{LockWord, Swap, TransactionId};
 
 use super::Primitives;
@@ -179,7 +179,6 @@ async fn validate_those(
                         Check::Read { item, .. }
                         | Check::Call { item, .. }
                         | Check::Bucket { item, .. }
-                        | Check::Gone { item, .. }
                         | Check::Find { item, .. },
                     ) => tx.state.sets.note(item, abort.into()),
                 }
@@ -214,12 +213,6 @@ impl Times {
     }
 }
 
-/// Returns where a client READs since when the absent keys of a shard have been absent, if it has
-/// to know.
-pub(super) fn gone_at(table: &Table, shard: u16) -> Option<Address> {
-    table.entry().spec.discipline.unlinks_by_cpu().then(|| table.gone_address(shard))
-}
-
 /// Adds to a validation round the verbs that look again at an item. Returns false if the round has
 /// no room for them.
 #[inline]
@@ -242,17 +235,17 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
         return true;
     }
     let table = sets.table(one.table);
-    let gone_at = gone_at(table, one.home.shard);
+    let is_timed = table.entry().spec.discipline.unlinks_by_cpu();
     if one.chain == 0 || one.collided {
         let (request, words) = rpc::key_request(Code::Find, table.shard_id(one.home.shard), one.key_words(&sets.arena));
         if !round.has_room(1, (words + 3) * 8) {
             return false;
         }
-        if gone_at.is_some() {
+        if is_timed {
             // A call has no order to the CAS that raises the clock.
             round.after_completion();
         }
-        let words_of_reply = 1 + usize::from(gone_at.is_some());
+        let words_of_reply = 1 + usize::from(is_timed);
         let call = round.call(sets.primary_node(one), &request[..words], None, words_of_reply);
         checks.push(Check::Find { item, call });
         return true;
@@ -261,14 +254,13 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
     let before = |at: &usize| (sets.arena[*at] as usize).checked_sub(1);
     let chain = std::iter::successors((one.chain as usize).checked_sub(1), before);
     let buckets = chain.clone().count();
-    if !round.has_room(buckets + 1, buckets * BUCKET_BYTES + WORD_BYTES) && !round.is_empty() {
+    if !round.has_room(buckets, buckets * BUCKET_BYTES) && !round.is_empty() {
         return false;
     }
     checks.extend(chain.map(|chain| {
         let bucket = BucketRef { shard: sets.arena[chain + 1] as u16, bucket: sets.arena[chain + 2] };
         Check::Bucket { item, chain, read: round.read(table.bucket_address(bucket), BUCKET_BYTES) }
     }));
-    checks.extend(gone_at.map(|at| Check::Gone { item, read: round.read(at, WORD_BYTES) }));
     true
 }
 
@@ -282,20 +274,24 @@ fn passes(
     (me, absent_by): (TransactionId, u64),
     ignore_locks: bool,
 ) -> Result<(), Abort> {
-    let by_then = |gone: u64| if gone <= absent_by { Ok(()) } else { Err(Abort::Later) };
     let (item, words) = match check {
         Check::Read { item, read } => (&sets.items[item], done.words(read)),
         Check::Call { item, call } => (&sets.items[item], done.reply(call)),
         Check::Bucket { item, chain, read } => {
-            let before = &sets.arena[chain..][..CHAIN_WORDS][3..];
-            let absent = still_absent(before, done.words(read), sets.items[item].hash.word);
+            let (before, now, item) = (&sets.arena[chain..][..CHAIN_WORDS][3..], done.words(read), &sets.items[item]);
+            let absent = if sets.table(item.table).entry().spec.discipline.unlinks_by_cpu() {
+                // The key was not inserted and deleted meanwhile either, at a time that is not known.
+                before == now
+            } else {
+                still_absent(before, now, item.hash.word)
+            };
             return if absent { Ok(()) } else { Err(Abort::Changed) };
         }
-        Check::Gone { read, .. } => return by_then(done.words(read)[0]),
         Check::Find { call, .. } => {
             return match *done.reply(call) {
                 [0] => Ok(()),
-                [0, gone] => by_then(gone),
+                [0, gone] if gone <= absent_by => Ok(()),
+                [0, _] => Err(Abort::Later),
                 _ => Err(Abort::Changed),
             };
         }
