@@ -16,8 +16,8 @@ use remora_node::{Metadata, ShardId, TableEntry, node};
 use remora_record::{Key, KeyHash, Life, LockWord, RecordHeader, RecordShape, Version};
 
 use crate::cluster_hash::{
-    BUCKET_SLOTS, Geometry, HEADER_FLOOR_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location, is_empty, is_entry,
-    link_word, linked_bucket, linked_over, location, offset,
+    BUCKET_SLOTS, Geometry, HEADER_FLOOR_WORD, HEADER_GONE_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location,
+    is_empty, is_entry, link_word, linked_bucket, linked_over, location, offset, unlinked,
 };
 use crate::table::version_floor;
 
@@ -56,6 +56,8 @@ pub struct HostShard {
     pub shape: RecordShape,
     /// The lowest version that a record may have.
     pub version_floor: Version,
+    /// Whether the host unlinks deleted records, and notes the times of their deletes.
+    pub unlinks: bool,
 }
 
 impl HostShard {
@@ -80,6 +82,7 @@ impl HostShard {
                 geometry,
                 shape,
                 version_floor: version_floor(entry),
+                unlinks: spec.discipline.unlinks_by_cpu() && shape.is_timed(),
             })
     }
 
@@ -94,6 +97,13 @@ impl HostShard {
             }
             None => Presence::Absent,
         }
+    }
+
+    /// Returns a time from which on every key that the index does not have was absent, as far as
+    /// the host unlinks.
+    #[must_use]
+    pub fn gone(&self, region: &[AtomicU64]) -> u64 {
+        self.view(region).words[HEADER_GONE_WORD].load(Ordering::Acquire)
     }
 
     /// Returns the index in the region of a record's first word, if there is a record's slot at
@@ -247,6 +257,13 @@ impl Host {
             let mut image = Vec::with_capacity(shard.shape.image_words());
             let life = Life::Prepared { incarnation: location.incarnation };
             shard.shape.encode(version, life, key.words(), &[], &mut image);
+            if shard.unlinks {
+                // The time comes first. So no reader takes the record for prepared, and its time
+                // for that of a former life of the slot.
+                let gone = shard.gone(region);
+                shard.shape.settle(&mut image, gone);
+                view.store(slot + shard.shape.time_at(), gone);
+            }
             view.install(slot, &image);
             // A client that locks the slot from here on sees that it is prepared. A client may have
             // locked it before, by a stale location, after the slot was taken. That client may not
@@ -303,13 +320,18 @@ impl Host {
     /// Frees the record slot of a delete that has been committed, installed and unlocked, at this
     /// version. Returns whether the slot has been freed. A slot that no client asks to free is
     /// found when all others are taken.
+    ///
+    /// If the host [unlinks](HostShard::unlinks), it unlinks the slot before.
     pub fn free(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, version: Version) -> bool {
         let allocator = Allocator::of(&mut self.shards, shard);
         let view = shard.view(region);
-        let gone = shard.geometry.is_slot(slot)
+        let is_tombstone = shard.geometry.is_slot(slot)
             && view.version(slot) == version
-            && matches!(view.life(slot), Some(Life::Deleted { .. }))
-            && view.is_reusable(slot);
+            && matches!(view.life(slot), Some(Life::Deleted { .. }));
+        if is_tombstone && shard.unlinks {
+            view.unlink(slot);
+        }
+        let gone = is_tombstone && view.is_reusable(slot);
         if gone {
             view.raise_floor(version);
             allocator.remembered.remove(&slot);
@@ -523,10 +545,22 @@ impl View<'_> {
     /// Returns whether no pair links a slot, and no client has it locked. The slot must be a
     /// tombstone, or never used.
     fn is_reusable(&self, slot: u64) -> bool {
+        self.pair_of(slot).is_none() && self.is_unlocked(slot)
+    }
+
+    /// Returns the pair that links a slot, if one does.
+    fn pair_of(&self, slot: u64) -> Option<Pair> {
         let key: Vec<u64> = self.key(slot).collect();
-        let linked =
-            self.pairs(&self.chain(KeyHash::of(&key))).any(|pair| is_entry(pair.entry) && offset(pair.entry) == slot);
-        !linked && self.is_unlocked(slot)
+        self.pairs(&self.chain(KeyHash::of(&key))).find(|pair| is_entry(pair.entry) && offset(pair.entry) == slot)
+    }
+
+    /// Unlinks a tombstone, if it is linked. Before that, raises the bound of the times of deletes
+    /// to the time of this one, for clients that find the key absent from then on.
+    fn unlink(&self, slot: u64) {
+        let Some(pair) = self.pair_of(slot) else { return };
+        let time = self.shard.shape.time_of_image(&self.image(slot));
+        self.words[HEADER_GONE_WORD].fetch_max(time, Ordering::AcqRel);
+        self.store(pair.at, unlinked(pair.entry));
     }
 
     fn is_unlocked(&self, slot: u64) -> bool {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use remora_fabric::Address;
+use remora_fabric::{Address, WORD_BYTES};
 use remora_node::{IndexKind, Metadata, Pointer, Replica, ShardId, Stage, TableEntry, TableId};
 use remora_record::{KeyHash, RecordShape, Version, structural};
 
@@ -376,6 +376,14 @@ impl Table {
     #[must_use]
     pub fn shard_id(&self, shard: u16) -> ShardId {
         ShardId(self.entry.shard_first.0 + shard)
+    }
+
+    /// Returns the address of the word that bounds the times of deletes whose keys the shard's index
+    /// does not have any more. The host keeps the word, where it unlinks
+    /// ([`Discipline::unlinks_by_cpu`](remora_node::Discipline::unlinks_by_cpu)).
+    #[must_use]
+    pub fn gone_address(&self, shard: u16) -> Address {
+        self.shards[usize::from(shard)][0].address((cluster_hash::HEADER_GONE_WORD * WORD_BYTES) as u64)
     }
 
     /// Returns the address at which to READ a bucket of the index.

@@ -433,6 +433,13 @@ impl RecordShape {
         image.get(TIME - VERSION).copied().filter(|_| self.timed).unwrap_or(0)
     }
 
+    /// Returns where the time of the commit lies in a slot of a timed layout, in bytes.
+    #[inline]
+    #[must_use]
+    pub fn time_at(&self) -> u64 {
+        (TIME * WORD_BYTES) as u64
+    }
+
     /// Returns where the image lies that this one has replaced. Returns [`Former::UNKNOWN`] if the
     /// layout is not timed.
     #[inline]

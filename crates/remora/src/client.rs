@@ -316,7 +316,7 @@ impl Arrived {
         if protocol.discipline().is_stamped() {
             time.learn(&admin, nodes).await.map_err(MemoryError::from)?;
         }
-        if protocol.has_open_snapshots() {
+        if protocol.discipline().has_clocks() {
             enter_epoch(&admin, nodes, epoch).await.map_err(MemoryError::from)?;
         }
         let archive_place = Rc::default();

@@ -279,7 +279,7 @@ pub enum Misuse {
     #[error("the cluster's protocol has no snapshots that stay open: make the cluster with protocol `remora`")]
     NoOpenSnapshots,
     /// The cluster's protocol has no snapshots.
-    #[error("the cluster's protocol has no snapshots: use a transaction, or make the cluster with protocol `remora`")]
+    #[error("the cluster's protocol has no snapshots: make the cluster with protocol `remora` or `drtm-r-clocks`")]
     NoSnapshots,
     /// The program asks to change a value in place, but the table does not keep its values in one
     /// piece.

@@ -374,10 +374,12 @@ fn a_read_only_reads() {
         let none = session.open_snapshot().await;
         assert!(matches!(none, Err(Error::Misuse(Misuse::NoSnapshots))), "{none:?}");
     });
-    let cluster = support::embedded(Protocol::DST, 1);
-    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
-    let none = worker.block_on(async |session| session.open_snapshot().await);
-    assert!(matches!(none, Err(Error::Misuse(Misuse::NoOpenSnapshots))), "{none:?}");
+    for protocol in [Protocol::DST, Protocol::DRTM_R_CLOCKS] {
+        let cluster = support::embedded(protocol, 1);
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let none = worker.block_on(async |session| session.open_snapshot().await);
+        assert!(matches!(none, Err(Error::Misuse(Misuse::NoOpenSnapshots))), "{protocol}: {none:?}");
+    }
 }
 
 /// Transfers between rows, and a reader that reads one row after the other, a transaction for each,

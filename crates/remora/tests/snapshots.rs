@@ -14,13 +14,19 @@ use support::{Words, others_run, table, worker};
 const ROWS: u64 = 6;
 const ALL: u64 = ROWS * 100;
 
+/// The protocols with fresh snapshots at landing clocks.
+const PROTOCOLS: [Protocol; 2] = [Protocol::REMORA, Protocol::DRTM_R_CLOCKS];
+
 /// Transfers between rows at three nodes, and snapshots of all rows beside them, in seeded orders.
-/// Clients die, and others recover them.
 #[test]
 fn a_snapshot_has_each_transaction_as_a_whole() {
+    PROTOCOLS.into_iter().for_each(each_transaction_as_a_whole);
+}
+
+fn each_transaction_as_a_whole(protocol: Protocol) {
     let (mut snapshots, mut committed) = (0, 0);
     for seed in support::seeds(0..if support::is_long() { 1_000 } else { 100 }) {
-        let (cluster, _) = support::seeded_of_either_kind(Protocol::REMORA, 1 + (seed % 3) as u8, seed);
+        let (cluster, _) = support::seeded_of_either_kind(protocol, 1 + (seed % 3) as u8, seed);
         let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
         let mut worker = worker(&cluster, 5, seed);
         let counts = worker.run(async |number, session| {
@@ -76,8 +82,8 @@ fn a_snapshot_has_each_transaction_as_a_whole() {
 
 #[test]
 fn a_snapshot_takes_one_round_trip() {
-    for replicas in [1, 3] {
-        let cluster = support::embedded(Protocol::REMORA, replicas);
+    for (protocol, replicas) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, 1), (protocol, 3)]) {
+        let cluster = support::embedded(protocol, replicas);
         let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([7u64]));
         let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
         worker.block_on(async |session| {
@@ -190,8 +196,10 @@ fn a_writer_that_reads_much_fixes_its_time_early() {
 /// The locks of a transaction whose time is early, and the draws behind them, may take many rounds.
 #[test]
 fn an_early_time_may_have_many_locks() {
-    for (replicas, written) in [(1, 61), (1, 62), (1, 63), (1, 64), (3, 30), (3, 31), (3, 32), (3, 200)] {
-        let cluster = support::embedded(Protocol::REMORA, replicas);
+    const SIZES: [(u8, u64); 8] = [(1, 61), (1, 62), (1, 63), (1, 64), (3, 30), (3, 31), (3, 32), (3, 200)];
+    for (protocol, (replicas, written)) in PROTOCOLS.into_iter().flat_map(|protocol| SIZES.map(|size| (protocol, size)))
+    {
+        let cluster = support::embedded(protocol, replicas);
         let rows = table(&cluster, "rows", TableOptions::for_rows(256), Words([7u64]));
         let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
         worker.block_on(async |session| {
@@ -219,7 +227,11 @@ fn an_early_time_may_have_many_locks() {
 /// What was acknowledged before a snapshot began is in it, whichever client has written it.
 #[test]
 fn a_snapshot_is_fresh() {
-    let (cluster, _) = support::seeded(Protocol::REMORA, 3, 5);
+    PROTOCOLS.into_iter().for_each(is_fresh);
+}
+
+fn is_fresh(protocol: Protocol) {
+    let (cluster, _) = support::seeded(protocol, 3, 5);
     let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([0u64]));
     let mut worker = worker(&cluster, 4, 5);
     let newest = Cell::new([0u64; ROWS as usize]);
@@ -256,7 +268,7 @@ fn a_snapshot_is_fresh() {
 #[test]
 fn a_snapshot_stays_the_same() {
     for seed in support::seeds(0..40) {
-        let (cluster, _) = support::seeded_of_either_kind(Protocol::REMORA, 3, seed);
+        let (cluster, _) = support::seeded_of_either_kind(PROTOCOLS[seed as usize / 2 % 2], 3, seed);
         let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
         let mut worker = worker(&cluster, 3, seed);
         worker.run(async |number, session| {
@@ -317,8 +329,8 @@ async fn transfer(session: &mut Session, from: &Table<u64, Words<1>>, to: &Table
 
 /// A client dies at any verb of its transfer between records at two nodes, while another one reads
 /// a snapshot: one record before the transfer, and the other one when recovery has decided.
-fn recovered(step: usize) -> Result<(), String> {
-    let (cluster, fabric) = support::seeded_of_either_kind(Protocol::REMORA, 1, step as u64);
+fn recovered(protocol: Protocol, step: usize) -> Result<(), String> {
+    let (cluster, fabric) = support::seeded_of_either_kind(protocol, 1, step as u64);
     let [here, there] = apart(&cluster);
     let mut workers = [0, 1, 2].map(|seed| worker(&cluster, 1, seed));
     let [reader, dying, survivor] = &mut workers;
@@ -367,10 +379,10 @@ fn recovered(step: usize) -> Result<(), String> {
 #[test]
 fn a_snapshot_has_what_recovery_decides() {
     for step in 0..80 {
-        recovered(step).unwrap();
+        PROTOCOLS.into_iter().for_each(|protocol| recovered(protocol, step).unwrap());
     }
     mutant::set(Some(Mutant::RecoverUndrawn));
-    let caught = (0..400).find(|step| recovered(*step).is_err());
+    let caught = (0..400).find(|step| recovered(Protocol::REMORA, *step).is_err());
     mutant::set(None);
     assert!(caught.is_some(), "recovery without a draw is not caught");
 }
@@ -432,8 +444,8 @@ fn recovery_frees_the_locks_of_early_times() {
 
 /// A snapshot reads a record at a node whose clock is ahead, and then two records at a node whose
 /// clock is behind, one before and one after a transfer between them. Returns the sum of the two.
-fn clock_behind() -> u64 {
-    let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
+fn clock_behind(protocol: Protocol) -> u64 {
+    let (cluster, _) = support::seeded(protocol, 1, 3);
     let [ahead, behind] = apart(&cluster);
     let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
     let write = async |session: &mut Session| {
@@ -472,18 +484,20 @@ fn clock_behind() -> u64 {
 
 #[test]
 fn a_later_claim_is_not_below_the_snapshot() {
-    assert_eq!(clock_behind(), 200);
-    mutant::set(Some(Mutant::KeepLowClaims));
-    let sum = clock_behind();
-    mutant::set(None);
-    assert_ne!(sum, 200, "a claim below the snapshot is not caught");
+    for protocol in PROTOCOLS {
+        assert_eq!(clock_behind(protocol), 200);
+        mutant::set(Some(Mutant::KeepLowClaims));
+        let sum = clock_behind(protocol);
+        mutant::set(None);
+        assert_ne!(sum, 200, "{protocol}: a claim below the snapshot is not caught");
+    }
 }
 
 /// A snapshot reads one of two records before a first writer changes it, and the other one after a
 /// second writer has changed that. Between the two writers, a transaction without a snapshot has
 /// read both records: so the first writer is before the second. Returns what the snapshot has read.
-fn read_in_between(intent: Intent) -> [u64; 2] {
-    let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
+fn read_in_between(protocol: Protocol, intent: Intent) -> [u64; 2] {
+    let (cluster, _) = support::seeded(protocol, 1, 3);
     let [ahead, behind] = apart(&cluster);
     let [mut reader, mut writer, mut other] = [1, 2, 3].map(|seed| worker(&cluster, 1, seed));
     for _ in 0..9 {
@@ -526,19 +540,25 @@ fn read_in_between(intent: Intent) -> [u64; 2] {
 #[test]
 fn a_validated_reader_raises_the_clocks() {
     // Also if it has a lock of what it has not changed in the end.
-    for intent in [Intent::Read, Intent::Update] {
-        assert_eq!(read_in_between(intent), [101, 101], "{intent:?}");
+    for protocol in PROTOCOLS {
+        for intent in [Intent::Read, Intent::Update] {
+            assert_eq!(read_in_between(protocol, intent), [101, 101], "{protocol} {intent:?}");
+        }
+        mutant::set(Some(Mutant::ReaderUnraised));
+        let read = read_in_between(protocol, Intent::Read);
+        mutant::set(None);
+        assert_eq!(read, [100, 101], "{protocol}: a reader that raises no clock is not caught");
     }
-    mutant::set(Some(Mutant::ReaderUnraised));
-    let read = read_in_between(Intent::Read);
-    mutant::set(None);
-    assert_eq!(read, [100, 101], "a reader that raises no clock is not caught");
 }
 
 /// A closure that goes on after an error, or drops a fetch and repeats it, gets no other state.
 #[test]
 fn a_snapshot_cannot_be_talked_out_of_its_time() {
-    let (cluster, _) = support::seeded(Protocol::REMORA, 1, 3);
+    PROTOCOLS.into_iter().for_each(cannot_be_talked_out);
+}
+
+fn cannot_be_talked_out(protocol: Protocol) {
+    let (cluster, _) = support::seeded(protocol, 1, 3);
     let [here, there] = apart(&cluster);
     let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
     let transfer = async |session: &mut Session| transfer(session, &here, &there).await;
@@ -600,4 +620,65 @@ fn a_snapshot_only_reads() {
         let none = session.snapshot(async |tx| rows.get(tx, 1).await).await;
         assert!(matches!(none, Err(Error::Misuse(Misuse::NoSnapshots))), "{none:?}");
     });
+}
+
+/// Rows move between keys, by a delete and an insert each, so that their keys are in the index or
+/// not. Returns how many snapshots of all keys there were, and how many rows have moved. Fails if
+/// a snapshot has not each row once.
+fn rows_move(seed: u64) -> Result<[u64; 2], String> {
+    const KEYS: u64 = 8;
+    const MOVED: u64 = 3;
+    let (cluster, _) = support::seeded(Protocol::DRTM_R_CLOCKS, 1 + (seed % 3) as u8, seed);
+    let rows = cluster.create_table::<u64, Words<1>>("rows", TableOptions::for_rows(64)).unwrap();
+    cluster.load(&rows, (0..MOVED).map(|key| (key, Words([1])))).unwrap();
+    let mut worker = worker(&cluster, 4, seed);
+    let counts = worker.run(async |number, session| {
+        let mut count = [0; 2];
+        for _ in 0..10 {
+            let random = session.lane().random();
+            if number < 2 {
+                let found = session.snapshot(async |tx| {
+                    let all: Vec<_> = (0..KEYS).map(|key| tx.want(&rows, key)).collect();
+                    tx.fetch().await?;
+                    all.iter().map(|row| Ok(u64::from(row.get(tx)?.is_some()))).sum::<Result<u64, Error>>()
+                });
+                let found = found.await.unwrap();
+                if found != MOVED {
+                    return Err(format!("seed {seed}: a snapshot has {found} rows"));
+                }
+                count[0] += 1;
+                continue;
+            }
+            let (from, to) = (random % KEYS, (random >> 8) % KEYS);
+            let done = session.transact(async |tx| {
+                if from == to || rows.get(tx, from).await?.is_none() || rows.get(tx, to).await?.is_some() {
+                    return Ok(false);
+                }
+                rows.remove(tx, from).await?;
+                rows.insert(tx, to, Words([1])).await?;
+                Ok(true)
+            });
+            count[1] += u64::from(done.await.is_ok_and(|done| done));
+        }
+        Ok(count)
+    });
+    assert!(worker.drain().unwrap());
+    let counts = counts.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let found = cluster.inspect(&rows, |_| ()).unwrap();
+    assert_eq!((found.records, found.locked, found.differing_lines), (MOVED, 0, 0), "seed {seed}");
+    Ok([0, 1].map(|kind| counts.iter().map(|count| count[kind]).sum()))
+}
+
+#[test]
+fn a_snapshot_beside_inserts_and_deletes() {
+    let (mut snapshots, mut moved) = (0, 0);
+    for seed in support::seeds(0..if support::is_long() { 1_000 } else { 40 }) {
+        let counts = rows_move(seed).unwrap();
+        (snapshots, moved) = (snapshots + counts[0], moved + counts[1]);
+    }
+    assert!(snapshots > 500 && moved > 100, "{snapshots} {moved}");
+    mutant::set(Some(Mutant::AbsentAtNoTime));
+    let caught = (0..200).find(|seed| rows_move(*seed).is_err());
+    mutant::set(None);
+    assert!(caught.is_some(), "an absent key without a time is not caught");
 }

@@ -72,6 +72,8 @@ pub(crate) struct Brought {
     pub(crate) address: Address,
     /// The version that the member has read.
     pub(crate) read: Version,
+    /// Where commits have times: the time of that version.
+    pub(crate) time: u64,
 }
 
 /// A record of a batch.

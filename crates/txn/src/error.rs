@@ -182,7 +182,7 @@ pub enum Misuse {
     #[error("the cluster's protocol has no snapshots that stay open: make the cluster with protocol `remora`")]
     NoOpenSnapshots,
     /// The program asks for a snapshot, and the protocol has none.
-    #[error("the cluster's protocol has no snapshots: use a transaction, or make the cluster with protocol `remora`")]
+    #[error("the cluster's protocol has no snapshots: make the cluster with protocol `remora` or `drtm-r-clocks`")]
     NoSnapshots,
 }
 

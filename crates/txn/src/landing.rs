@@ -27,6 +27,24 @@
 //! records does so, and validates these records: if it locked them instead, it would exclude too
 //! many other transactions.
 //!
+//! # With redo logs
+//!
+//! The OCC family has landing clocks, too (`drtm-r-clocks`). There every time is early, and only
+//! primaries have locks, clocks that count, and readers:
+//!
+//! ```text
+//! writer     CAS lock; READ version; FETCH_ADD clock + 1 -> draw   primaries of what it writes
+//!            time = the largest draw, and above the times of all that it has read
+//!            CAS clock, up to the time; READ lock, version         primaries of what it only reads
+//!            WRITE log entry, with the time                        every replica's ring
+//!            WRITE data and time; CAS unlock                       primaries, in the background
+//! reader     CAS clock, up -> claim; READ records                  primaries
+//! ```
+//!
+//! A reader waits at every lock, because the holder's time may be below the reader's claim. Backups
+//! serve no snapshot: they may not have applied their logs yet. Keys that the index does not have
+//! have a time, too (`remora_index::cluster_hash`).
+//!
 //! # Why this is a snapshot
 //!
 //! The reader has all commits whose time is not above the snapshot, and no other. Take a commit
@@ -83,15 +101,20 @@
 //! 6. **A record is visible only with its time**, which is the same at all replicas.
 //! 7. **Recovery draws anew**, at every node, and raises all clocks to the new time before it frees
 //!    anything. If a replica is visible already, its time is the commit's. An early time is in the
-//!    undo entry, and stays.
+//!    undo entry, and stays. With redo logs, the time is in the entry. Recovery installs a record
+//!    only under the dead client's lock, and raises no clock: the client had raised the clocks of
+//!    what it only read before it sent the entry, and who reads or replaces a written record finds
+//!    the time in the record.
 //! 8. **No claim outlives its epoch.** An epoch ends all clients, and everything of the old one has
 //!    landed or is decided before the next one begins. So the clock of a new replica, or of a
 //!    primary that was a backup, may be behind the claims and raises of an earlier epoch. Who opens
 //!    a snapshot raises all clocks above the times of earlier epochs ([`EPOCH_BITS`]).
 //! 9. **A writer whose time is early has locks at every replica of what it writes**, from before
-//!    its last draw there until the record is visible there. The lock word says that its holder's
+//!    its last draw there until the record is visible there. With redo logs, it has them at the
+//!    primaries, which alone serve snapshots. The lock word says that its holder's
 //!    time is early ([`TransactionId::fixes_time_early`]). Readers of snapshots wait at such a
-//!    lock, at any replica. They ignore all others.
+//!    lock, at any replica. They ignore all others, but for tables with redo logs, where every
+//!    time is early, and no lock word says so.
 //! 10. **A writer whose time is early validates what it has only read, and raises the clock of each
 //!     primary to its time before it looks there.** So who locks one of these records later draws a
 //!     later time. It raises the clocks of records that it has locked and does not write, too.
@@ -322,7 +345,7 @@ impl Clocks {
     /// Adds to a round the draws behind the locks for which it asks, and for which earlier rounds
     /// have asked (invariant 9). If they do not fit, they are left to a later round.
     pub(crate) fn draw_behind_locks(&mut self, round: &mut Round<'_>) {
-        let draws = usize::from(self.draws_at.count());
+        let draws = self.owed_draws();
         if round.has_room(draws, 8 * draws) {
             for node in std::mem::take(&mut self.draws_at).iter() {
                 self.draw(round, node, false);
@@ -330,9 +353,9 @@ impl Clocks {
         }
     }
 
-    /// Returns whether draws have been left to a later round.
-    pub(crate) fn owes_draws(&self) -> bool {
-        !self.draws_at.is_empty()
+    /// Returns the number of draws that have not been added to a round.
+    pub(crate) fn owed_draws(&self) -> usize {
+        usize::from(self.draws_at.count())
     }
 
     /// Notes the draws that the round `done` has brought.
@@ -357,7 +380,7 @@ impl Clocks {
 
     /// Returns whether no draw is left to be made, or to be noted.
     pub(crate) fn has_all_draws(&self) -> bool {
-        !self.owes_draws() && self.draws.iter().all(|draw| draw.at > 0)
+        self.owed_draws() == 0 && self.draws.iter().all(|draw| draw.at > 0)
     }
 
     /// Returns the time of a commit, whose draws are noted. It is not below `bound` (invariant 3).

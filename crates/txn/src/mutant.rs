@@ -268,6 +268,10 @@ pub enum Mutant {
     SweepPrimaries,
     /// Early times: a snapshot looks for the lock of an insert at its chain only.
     PassEarlySlots,
+    /// OCC with clocks: a key that the index does not have counts as absent at any time.
+    AbsentAtNoTime,
+    /// Redo: recovery installs the records of logged transactions whatever their locks say.
+    InstallUnlocked,
     /// DST: a snapshot does not wait for the holder of a lock if the record's ts is above its time.
     /// That may be the claim of another snapshot. As in the text. Notes on DST, trap 3.1.
     SkipWait,
@@ -288,7 +292,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 106] = [
+    pub const ALL: [Mutant; 108] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -389,6 +393,8 @@ impl Mutant {
         Mutant::ReadBehindEarlyLock,
         Mutant::SweepPrimaries,
         Mutant::PassEarlySlots,
+        Mutant::AbsentAtNoTime,
+        Mutant::InstallUnlocked,
         Mutant::SkipWait,
         Mutant::CommitLowersStamp,
         Mutant::StampApart,

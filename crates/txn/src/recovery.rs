@@ -452,12 +452,18 @@ impl Catalog {
                 .collect();
             let done = lane.execute(round).await?;
             let is_locked = |((id, ..), read): (&(u64, LoggedRecord<'_>, Shard<'_>), _)| {
-                LockWord::from_bits(done.words(read)[0]).holder().is_some_and(|holder| holder.to_bits() == *id)
+                let holder = LockWord::from_bits(done.words(read)[0]).holder();
+                holder.is_some_and(|holder| holder.to_bits() == *id) || mutant!(InstallUnlocked)
             };
             let locked: Vec<bool> = batch.iter().zip(reads).map(is_locked).collect();
             drop(done);
-            for ((id, record, shard), _) in batch.iter().zip(locked).filter(|(_, locked)| *locked) {
-                install(lane, *id, record, shard).await?;
+            for ((id, record, shard), is_locked) in batch.iter().zip(locked) {
+                if is_locked {
+                    install(lane, *id, record, shard).await?;
+                } else if shard.discipline.unlinks_by_cpu() && is_delete(record, shard) {
+                    // The client may have died before it asked for that.
+                    free_slot(lane, record, shard).await?;
+                }
             }
         }
         Ok(())
@@ -494,7 +500,8 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
             && is_empty(entry)
             && shard.geometry.is_pair(at)
         {
-            if links_still(lane, shard.at_primary(at), entry).await? || mutant!(UnlinkTwice) {
+            let unlinks_by_cpu = shard.discipline.unlinks_by_cpu();
+            if !unlinks_by_cpu && (links_still(lane, shard.at_primary(at), entry).await? || mutant!(UnlinkTwice)) {
                 round.write_words(shard.at_primary(at), &[entry]);
             }
             deleted = true;
@@ -508,10 +515,22 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
     );
     drop(done);
     if deleted {
-        let mut round = lane.round();
-        round.call(at.node, &[Code::Free.word(0), record.pointer.to_bits(), record.image[0]], None, 0);
-        lane.execute(round).await?;
+        free_slot(lane, record, shard).await?;
     }
+    Ok(())
+}
+
+/// Returns whether a logged record is that of a delete.
+fn is_delete(record: &LoggedRecord<'_>, shard: &Shard<'_>) -> bool {
+    matches!(shard.shape.life_of_image(record.image), Some(Life::Deleted { .. }))
+}
+
+/// Asks the CPU of a record's primary to free the slot of a delete, whose record is unlocked.
+async fn free_slot(lane: &Lane, record: &LoggedRecord<'_>, shard: &Shard<'_>) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    let free = [Code::Free.word(0), record.pointer.to_bits(), record.image[0]];
+    round.call(shard.at_primary(record.pointer.offset()).node, &free, None, 0);
+    lane.execute(round).await?;
     Ok(())
 }
 

@@ -38,6 +38,10 @@
 //! ORACLE   see `oracle.rs`                                    the times of all commits
 //! ```
 //!
+//! For tables whose deleted records this CPU unlinks ([`Discipline::unlinks_by_cpu`]), FREE unlinks
+//! the record before it frees the slot. The replies 0 to READ and to FIND, and 2 to PREPARE, have
+//! one word more at their end: a time from which on the key has been absent.
+//!
 //! CLAIM, STAMP and STAMP_ABSENT are for tables whose records have times
 //! ([`Discipline::is_stamped`]). For such tables LOCK also replies the time above which the
 //! holder's has to be, READ of an absent key also replies from when on the key is absent, and
@@ -557,6 +561,7 @@ impl Asked<'_> {
                     if self.discipline.is_stamped() {
                         self.stamps().prepared(location.pointer.offset(), key.hash().word);
                     }
+                    reply.extend(self.gone());
                 }
             },
             _ => match self.shard.find(self.words, &key) {
@@ -564,7 +569,10 @@ impl Asked<'_> {
                     let gone = self.stamps().gone(key.hash().word);
                     reply.extend([0, gone]);
                 }
-                Presence::Absent => reply.push(0),
+                Presence::Absent => {
+                    reply.push(0);
+                    reply.extend(self.gone());
+                }
                 Presence::Linked { bucket_slot, entry, location } => {
                     reply.push(1);
                     if code == Code::Read {
@@ -658,6 +666,12 @@ impl Asked<'_> {
             self.free(pointer, image.first().copied().unwrap_or(0));
         }
         Some(())
+    }
+
+    /// Returns a time from which on each key has been absent that the index does not have, if this
+    /// CPU unlinks what is deleted.
+    fn gone(&self) -> Option<u64> {
+        self.shard.unlinks.then(|| self.shard.gone(self.words))
     }
 
     /// Returns what this CPU remembers of the times of the shard's records.

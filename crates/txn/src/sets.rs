@@ -73,6 +73,8 @@ pub(crate) enum Fetch {
     Here,
     /// The index does not have the key.
     Absent,
+    /// The index does not have the key. Since when at the latest the key is absent is to be read.
+    Since,
     /// The key's chain in FStore is to grow by a bucket, behind this one.
     Grow(BucketRef),
     /// The batch whose member the transaction is has the record (`combine.rs`).

@@ -324,7 +324,7 @@ impl State {
 
     /// Returns whether fresh snapshots are strictly serializable (`landing.rs`, "One clock").
     pub(crate) fn has_strict_snapshots(&self) -> bool {
-        self.clocks.is_one() && self.spec.discipline.is_timed()
+        self.clocks.is_one() && self.spec.discipline.has_clocks()
     }
 
     /// Returns the node that has the cluster's version cache. All clients of an epoch know the same

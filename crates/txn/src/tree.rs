@@ -81,13 +81,13 @@ impl Tx<'_> {
             }
             let node = inner.shard_replicas(start.inner)[0].node;
             let leaf_shard = start.leaves.filter(|shard| leaves.shard_replicas(*shard)[0].node == node);
-            let is_stamped = leaves.entry().spec.discipline.is_stamped();
-            // In a snapshot the leaf is read as it was at the time of the snapshot.
-            let leaf_shard = leaf_shard.filter(|_| !(is_stamped && self.attempt.snapshot.is_some()));
+            let has_times = leaves.entry().spec.discipline.has_times();
+            // A snapshot has a way of its own to read the leaf.
+            let leaf_shard = leaf_shard.filter(|_| !(has_times && self.attempt.snapshot.is_some()));
             let is_there = leaf_shard.is_some();
             // A transaction that locks what it reads has to read the leaf under its lock. And an
             // answer does not have the time of the leaf.
-            let wants_answer = is_there && part == Part::Answer && !self.state.spec.locks_reads && !is_stamped;
+            let wants_answer = is_there && part == Part::Answer && !self.state.spec.locks_reads && !has_times;
             let mut request = vec![
                 Code::Descend.word(key.len() | if parent { PARENT } else { 0 } | if wants_answer { ANSWER } else { 0 }),
                 start_word(inner.shard_id(start.inner), start.root),
@@ -186,8 +186,8 @@ impl Tx<'_> {
         let (inner, leaves) = (sets.table(inner), sets.table(leaves));
         let by_call = Primitive::from(leaves.entry().spec.discipline) == Primitive::Call;
         // A replica cannot make the log entry by itself, without the time of the commit.
-        let is_stamped = leaves.entry().spec.discipline.is_stamped();
-        if !by_call || is_stamped || leaves.growth().is_some() || inner.growth().is_some() {
+        let has_times = leaves.entry().spec.discipline.has_times();
+        if !by_call || has_times || leaves.growth().is_some() || inner.growth().is_some() {
             return None;
         }
         let shard = match leaf.and_then(node_key) {

@@ -386,7 +386,11 @@ impl<'s> Tx<'s> {
     /// Raises the clocks of all nodes to one time, and returns it.
     async fn raise_clocks(&mut self, why: Raise) -> Result<u64, Stop> {
         let is_new = self.attempt.snapshot == Some(Snapshot::Fresh) && self.state.sets.items.is_empty();
-        if !is_new || !self.state.protocol.has_open_snapshots() {
+        let is_possible = match why {
+            Raise::Opened => self.state.protocol.has_open_snapshots(),
+            Raise::Grown => self.state.protocol.has_clocks(),
+        };
+        if !is_new || !is_possible {
             return Err(Misuse::NoOpenSnapshots.into());
         }
         let (nodes, epoch) = (self.state.clocks.nodes(), self.state.epoch);

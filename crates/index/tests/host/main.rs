@@ -18,7 +18,7 @@ use remora_node::{
     Discipline, Fingerprint, Grows, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry, TableId,
     TableSpec, node,
 };
-use remora_record::{Key, KeyHash, Life, LockWord, RecordShape, TransactionId, Version, layout};
+use remora_record::{Key, KeyHash, Life, LockWord, RecordShape, TransactionId, Version, layout, layout_with_time};
 
 const BASE: u64 = 4096;
 const SCHEMES: [ReadScheme; 3] = [ReadScheme::SingleLine, ReadScheme::Checksum, ReadScheme::LineVersions];
@@ -355,6 +355,40 @@ fn a_full_shard_refuses_until_a_tombstone_is_found() {
     assert!(primary.undo(&insert, transaction(1)));
     primary.host = Host::new();
     assert!(primary.prepare(&key(21)).is_ok(), "and given back");
+}
+
+/// Where the host unlinks, a tombstone stays linked until a client asks to free it. From then on,
+/// the time of the delete bounds since when absent keys are absent.
+#[test]
+fn a_host_that_unlinks_keeps_the_time() {
+    let mut metadata = metadata(SMALL, ReadScheme::Checksum);
+    let spec = &mut metadata.tables[0].spec;
+    spec.discipline = Discipline::OCC_TIMED;
+    spec.layout = layout_with_time(true, 16, 8, ReadScheme::Checksum).unwrap();
+    let region = blank(SMALL);
+    let shard = HostShard::of(&metadata, ShardId(0), NodeId(1), &region).unwrap();
+    let mut primary = Primary { region, shard, host: Host::new() };
+    let delete = |primary: &mut Primary, number, time| {
+        let insert = primary.prepare(&key(number)).unwrap();
+        let life = Life::Deleted { incarnation: insert.location.incarnation };
+        let Logged { image_at, mut image, .. } = primary.install(&insert, life, &[]);
+        shard.shape.settle(&mut image, time);
+        copy::write(&primary.region, ((BASE + image_at) / 8) as usize, &image);
+        insert
+    };
+    let first = delete(&mut primary, 1, 30);
+    assert!(matches!(shard.find(&primary.region, &key(1)), Presence::Linked { .. }));
+    assert_eq!(shard.gone(&primary.region), 0);
+    let stale = primary.version(first.location.pointer.offset()).rolled_back_over();
+    assert!(!primary.host.free(&primary.region, &shard, first.location.pointer.offset(), stale));
+    assert_eq!(shard.gone(&primary.region), 0, "the slot has another version");
+    assert!(primary.free(&first));
+    assert_eq!((shard.find(&primary.region, &key(1)), shard.gone(&primary.region)), (Presence::Absent, 30));
+    let second = delete(&mut primary, 2, 20);
+    assert!(primary.free(&second));
+    assert_eq!(shard.gone(&primary.region), 30, "it never falls");
+    let third = primary.prepare(&key(3)).unwrap();
+    assert_eq!(primary.load(third.location.pointer.offset() + shard.shape.time_at()), 30);
 }
 
 /// The primary was at another node meanwhile: the slot that this host knew to be free has a record

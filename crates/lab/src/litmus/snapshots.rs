@@ -1,19 +1,20 @@
-//! The litmus programs of snapshots: transactions of protocol `remora` beside one that reads a
-//! snapshot.
+//! The litmus programs of snapshots: transactions of protocols with landing clocks (`remora`,
+//! `drtm-r-clocks`) beside one that reads a snapshot.
 //!
 //! There are two memory nodes and two records: X at node 0, Y at node 1. Every transaction that
 //! writes adds an amount of its own, so the values say which transactions the reader has seen.
 //! Before some programs, one node's landing clock is ahead of the other's.
 
 use remora::floors::fabric::seeded::explore::Exploration;
-use remora::floors::node::ReadScheme::SingleLine;
-use remora::floors::txn::Stop;
+use remora::floors::node::ReadScheme;
+use remora::floors::node::ReadScheme::{Checksum, SingleLine};
+use remora::floors::txn::{Locks, Primitives, Stop};
 use remora::protocol::{Ford, Protocol};
 
 use super::recovery::add;
 use super::stage::{
     Actor, Broken, Explored, Row, Said, Scene, Stage, amount, check, get, insert, put, want, want_to_change,
-    want_to_insert,
+    want_to_delete, want_to_insert,
 };
 
 type Outcome = Exploration<Broken>;
@@ -32,11 +33,15 @@ struct Apart {
 
 impl Apart {
     fn new(protocol: Protocol, clients: usize, replicas: u16) -> Apart {
-        Apart::on(Stage::new(2, &vec![protocol; clients]), replicas)
+        Apart::with(SingleLine, protocol, clients, replicas)
     }
 
-    fn on(mut stage: Stage, replicas: u16) -> Apart {
-        let mut row = |node| stage.table_at(node, replicas, SingleLine, 1, &[0])(0);
+    fn with(scheme: ReadScheme, protocol: Protocol, clients: usize, replicas: u16) -> Apart {
+        Apart::on(Stage::new(2, &vec![protocol; clients]), scheme, replicas)
+    }
+
+    fn on(mut stage: Stage, scheme: ReadScheme, replicas: u16) -> Apart {
+        let mut row = |node| stage.table_at(node, replicas, scheme, 1, &[0])(0);
         let (rows, others) = ([row(0), row(1)], [row(0), row(1)]);
         Apart { stage, rows, others }
     }
@@ -73,7 +78,10 @@ fn has(value: u64, amount: u64) -> bool {
 /// The writer of X and Y is client 0, and client 1 reads a snapshot. The snapshot must have both
 /// changes, or none.
 fn whole(protocol: Protocol, runs_max: u64, raised: &[usize]) -> Outcome {
-    let apart = Apart::new(protocol, 2, 1);
+    whole_in(&Apart::new(protocol, 2, 1), runs_max, raised)
+}
+
+fn whole_in(apart: &Apart, runs_max: u64, raised: &[usize]) -> Outcome {
     apart.stage.explore(
         &Explored { runs_max, ..Explored::default() },
         async |client, actor| apart.begin(client, actor, raised).await,
@@ -134,6 +142,48 @@ pub(super) fn snapshot_whole_ahead(protocol: Protocol, runs_max: u64) -> Outcome
     whole(protocol, runs_max, &[0])
 }
 
+/// A snapshot beside a writer. Records have checksums, which are right also while they are locked.
+pub(super) fn snapshot_whole_checksum(protocol: Protocol, runs_max: u64) -> Outcome {
+    whole_in(&Apart::with(Checksum, protocol, 2, 1), runs_max, &[])
+}
+
+/// Client 0 deletes a record at node 0 and adds to one at node 1, where the clock of node 0 is
+/// ahead. The snapshot of client 1 must have both changes, or none.
+pub(super) fn snapshot_beside_delete(protocol: Protocol, runs_max: u64) -> Outcome {
+    let mut stage = Stage::new(2, &[protocol; 2]);
+    let mut row = |node, value| stage.table_at(node, 1, SingleLine, 1, &[value])(0);
+    let (rows, ahead) = ([row(0, 7), row(1, 0)], row(0, 0));
+    stage.explore(
+        &Explored { runs_max, ..Explored::default() },
+        async |client, actor| {
+            for _ in 0..if client == 0 { 3 } else { 0 } {
+                add(actor, &[ahead]).await;
+            }
+            actor.look_up(&rows).await;
+        },
+        async |client, actor| {
+            if client == 1 {
+                return actor.snapshot(ATTEMPTS, &rows).await;
+            }
+            let amount = actor.amount();
+            actor
+                .once(async |tx| {
+                    let slots = [want_to_delete(tx, rows[0])?, want_to_change(tx, rows[1])?];
+                    tx.fetch().await?;
+                    tx.delete(slots[0])?;
+                    put(tx, rows[1], slots[1], amount)?;
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            let Some(read) = &scene.said[1] else { return Ok(()) };
+            let (is_gone, is_changed) = (read[0] == 0, read[1] != 0);
+            check(is_gone == is_changed, || format!("the snapshot has half of a transaction: {read:x?}"))
+        },
+    )
+}
+
 /// Client 0 reads Y and adds to X, client 1 adds to Y, client 2 reads a snapshot. If client 0 has
 /// not seen the change of client 1, it is before it. So a snapshot that has the change of client 1
 /// has that of client 0.
@@ -181,6 +231,10 @@ pub(super) const EARLY: Protocol = Protocol::Ford(Ford { guards_max: 0, known_cl
 
 /// `remora`, whose snapshots always ask for clocks.
 pub(super) const ASKING: Protocol = Protocol::Ford(Ford { known_clocks: false, ..Ford::TIMED });
+
+/// `drtm-r-clocks`, whose snapshots always ask for clocks.
+pub(super) const OCC_ASKING: Protocol =
+    Protocol::Occ(Primitives { locks: Locks::NicTimed { known_clocks: false }, ..Primitives::DRTM_R_CLOCKS });
 
 /// The writer of X and Y only reads another record, so that its time is fixed early. Client 1 reads
 /// a snapshot of X and Y.
@@ -285,14 +339,14 @@ pub(super) fn snapshot_order(protocol: Protocol, runs_max: u64) -> Outcome {
 
 /// As [`early_whole_at_backups`], on a fabric whose rounds take effect in order.
 pub(super) fn early_whole_in_order(protocol: Protocol, runs_max: u64) -> Outcome {
-    early_whole_of(&Apart::on(Stage::in_order(2, &[protocol; 2]), 2), runs_max)
+    early_whole_of(&Apart::on(Stage::in_order(2, &[protocol; 2]), SingleLine, 2), runs_max)
 }
 
 /// Client 0 adds to X, and is answered. Then client 1 adds to Y. Client 2 reads a snapshot
 /// meanwhile. The rounds of the fabric take effect in order, so the snapshot is strict: if it has
 /// the change of client 1, it has that of client 0. The clock of node 0 is ahead.
 pub(super) fn strict_order(protocol: Protocol, runs_max: u64) -> Outcome {
-    let apart = Apart::on(Stage::in_order(2, &[protocol; 3]), 1);
+    let apart = Apart::on(Stage::in_order(2, &[protocol; 3]), SingleLine, 1);
     let [x, y] = apart.rows;
     apart.stage.explore(
         &Explored { runs_max, ..Explored::default() },

@@ -124,8 +124,9 @@ pub struct Discipline {
     ///
     /// - 2: the whole write set with new values and index patches;
     /// - 3: the whole write set with old values;
-    /// - 4 and 5: as 2, and each new value has the time of its commit. With 4, transactions derive
-    ///   their times from the records; with 5, the cluster's oracle gives the times.
+    /// - 4, 5 and 6: as 2, and each new value has the time of its commit. With 4, transactions
+    ///   derive their times from the records; with 5, the cluster's oracle gives the times; with 6,
+    ///   they draw their times from landing clocks.
     pub log: u8,
 }
 
@@ -133,6 +134,10 @@ impl Discipline {
     /// Optimistic concurrency control with redo rings. One-sided atomics take the locks. Presets:
     /// `drtm-r`, `drtm-h`.
     pub const OCC_ONE_SIDED: Discipline = Discipline { lock: 1, atomics: 1, replication: 1, log: 2 };
+    /// Optimistic concurrency control as with [`Discipline::OCC_ONE_SIDED`], where each value has
+    /// the time of its commit, which the client has drawn from landing clocks. Preset:
+    /// `drtm-r-clocks`. A client that draws no times must not write.
+    pub const OCC_TIMED: Discipline = Discipline { log: 6, ..Discipline::OCC_ONE_SIDED };
     /// Optimistic concurrency control in which the CPU of the primary's node takes the locks.
     /// Presets: `farm`, `fasst`, and `drtm-h` where it must.
     pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
@@ -180,10 +185,23 @@ impl Discipline {
         matches!(self, Discipline::OCC_STAMPED | Discipline::OCC_ORDERED)
     }
 
+    /// Whether clients draw the times of their commits from landing clocks.
+    #[must_use]
+    pub fn has_clocks(self) -> bool {
+        self.is_timed() || self == Discipline::OCC_TIMED
+    }
+
     /// Whether records have the times of their commits.
     #[must_use]
     pub fn has_times(self) -> bool {
-        self.is_timed() || self.is_stamped()
+        self.has_clocks() || self.is_stamped()
+    }
+
+    /// Whether the CPU of the primary's node unlinks deleted records from the index, and notes up
+    /// to which time keys were deleted. Elsewhere the client that deletes a record unlinks it.
+    #[must_use]
+    pub fn unlinks_by_cpu(self) -> bool {
+        self == Discipline::OCC_TIMED
     }
 
     /// Whether the CPU of the primary's node changes the lock words, and nothing else does.

@@ -344,7 +344,7 @@ impl Session {
         let catalog = self.change_catalog(fill).await?;
         self.until_all_follow(name, catalog).await?;
         self.move_rows(table).await?;
-        if self.cluster().protocol().has_open_snapshots() {
+        if self.cluster().protocol().has_clocks() {
             self.snapshot(async |tx| tx.outdate_snapshots().await).await?;
         }
         let finish = async |lane: &Lane, cluster: &Cluster, client: u32| {

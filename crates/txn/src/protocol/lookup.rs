@@ -16,6 +16,10 @@
 //! has said so, that the CPU has to be asked again. If an insert has had a slot linked for the key
 //! and has not committed, the record is absent and has a version. It is validated like any other
 //! record.
+//!
+//! With landing clocks, an absent key has a time, too: the bound of the times of deletes which the
+//! primary's CPU keeps (`remora_index::cluster_hash`). A client READs it in a round of its own, once
+//! a bucket has shown that the key is absent.
 
 use remora_fabric::{Completed, Round};
 use remora_index::{BucketRef, Location, Probe};
@@ -156,6 +160,10 @@ impl Tx<'_> {
             Err(Unstable::Torn) => return Examined::Unstable(Abort::Torn),
         };
         let its_own = record.has_key(item.key_words(arena)) && record.incarnation() == item.location.incarnation;
+        if its_own && record.is_deleted() && !matches!(item.fetch, Fetch::Record(LocationSource::Cached)) {
+            let version = record.version();
+            return self.met_tombstone(index, version);
+        }
         if !its_own || record.is_deleted() {
             return Examined::Another;
         }
@@ -165,6 +173,28 @@ impl Tx<'_> {
             return Examined::Unstable(Abort::Changed);
         }
         Examined::Kept
+    }
+
+    /// Handles a deleted record that the index still has. If the primary's CPU unlinks such
+    /// records, the client that has deleted it has asked for that, or has died. So this asks for
+    /// it, too, and the transaction looks for the key again.
+    #[cold]
+    fn met_tombstone(&mut self, index: usize, version: Version) -> Examined {
+        let item = self.state.sets.items[index];
+        let table = self.state.sets.table(item.table);
+        if !table.entry().spec.discipline.unlinks_by_cpu() {
+            return Examined::Another;
+        }
+        let mut round = self.lane.round();
+        let free = [Code::Free.word(0), item.location.pointer.to_bits(), version.to_bits()];
+        round.call(item.address.node, &free, None, 0);
+        self.lane.post(round);
+        if matches!(item.fetch, Fetch::Record(_)) {
+            let (fetch, address) = (Fetch::Probe(item.home, 0), table.bucket_address(item.home));
+            let item = &mut self.state.sets.items[index];
+            (item.fetch, item.address, item.chain) = (fetch, address, 0);
+        }
+        Examined::Unstable(Abort::Changed)
     }
 
     /// Searches on in the index, because the record at the location that the index or the cache
@@ -210,7 +240,8 @@ impl Tx<'_> {
         let item = sets.items[index];
         let (&[1, bucket_slot, entry], record) = split_reply(reply, READ_REPLY_WORDS) else {
             if let &[0, gone] = reply {
-                sets.items[index].time = gone; // from then on the key has been absent
+                let time = &mut sets.items[index].time;
+                *time = gone.max(*time); // from then on the key has been absent
             }
             return self.absent_by_call(index);
         };
@@ -285,6 +316,7 @@ impl Tx<'_> {
         }
         item.fetch = Fetch::Here;
         item.seen = true;
+        item.time = item.time.max(record.first().copied().unwrap_or(0)); // since when the key is absent
         (item.version, _) = Version::from_bits(version);
         Ok(Examined::Kept)
     }

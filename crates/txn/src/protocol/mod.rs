@@ -6,6 +6,7 @@
 //! must know of a protocol from its [`ProtocolSpec`], and the list of all protocols from
 //! [`Protocol::ALL`]. `docs/how-to/add-a-protocol.md` says how to add one.
 
+mod clocks;
 pub(crate) mod lookup;
 mod redo;
 mod refused;
@@ -133,8 +134,8 @@ macro_rules! protocols {
 protocols! {
     $
     /// Optimistic concurrency control with primary-backup replication: `farm`, `fasst`, `drtm-r`,
-    /// `drtm-h`.
-    occ: Occ(Primitives) [FARM, FASST, DRTM_R, DRTM_H],
+    /// `drtm-h`; and `drtm-r-clocks`, with snapshots.
+    occ: Occ(Primitives) [FARM, FASST, DRTM_R, DRTM_H, DRTM_R_CLOCKS],
     /// FORD: one-sided transactions that update every replica in place and commit in two round
     /// trips: `ford` and its variants.
     ford: Ford(Ford) [FORD, FORD_LEAN, FORD_LOCAL, FORD_GLOBAL, REMORA],
@@ -212,6 +213,13 @@ impl Protocol {
         self.discipline().has_times()
     }
 
+    /// Returns whether transactions of this protocol draw the times of their commits from landing
+    /// clocks.
+    #[must_use]
+    pub fn has_clocks(self) -> bool {
+        self.discipline().has_clocks()
+    }
+
     /// Returns whether snapshots of this protocol can stay open ([`Snapshot::At`]).
     ///
     /// [`Snapshot::At`]: crate::Snapshot::At
@@ -222,7 +230,11 @@ impl Protocol {
 
     /// Returns whether snapshots may claim what is known of clocks (`landing.rs`, invariant 1).
     pub(crate) fn trusts_known_clocks(self) -> bool {
-        matches!(self, Protocol::Ford(ford) if ford.timed && ford.known_clocks)
+        match self {
+            Protocol::Ford(ford) => ford.timed && ford.known_clocks,
+            Protocol::Occ(primitives) => primitives.locks == Locks::NicTimed { known_clocks: true },
+            _ => false,
+        }
     }
 
     /// Returns whether this protocol may run on tables of a discipline.
@@ -244,7 +256,7 @@ pub(crate) enum Check {
     /// were then.
     Bucket { item: usize, chain: usize, read: ReadHandle },
     /// By a call that looks for a key that the primary's CPU did not find.
-    Find { call: CallHandle },
+    Find { item: usize, call: CallHandle },
 }
 
 /// Returns the nodes of a set that has one bit for each node.

@@ -274,9 +274,12 @@ pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
         }
         round.write_words(item.address.plus(sets.shape(&item).image_at()), image);
         if let (Change::Delete, Some(place)) = (item.change, item.place) {
-            // The index has the pair of an inserted key already.
-            let pair = sets.table(item.table).primary_at(item.location.pointer, place.bucket_slot);
-            round.write_words(pair, &[unlinked(place.entry)]);
+            let table = sets.table(item.table);
+            if !table.entry().spec.discipline.unlinks_by_cpu() {
+                // The index has the pair of an inserted key already.
+                let pair = table.primary_at(item.location.pointer, place.bucket_slot);
+                round.write_words(pair, &[unlinked(place.entry)]);
+            }
             deleted = true;
         }
         if !mutant!(UnlockFirst) {

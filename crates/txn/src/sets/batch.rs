@@ -149,8 +149,8 @@ impl Sets {
         for item in items {
             let Some(at) = batch.find(item.table, item.key.of(arena)) else {
                 // It is the leader's from now on.
-                let Item { hash, home, location, address, version: read, .. } = *item;
-                let owner = Owner::Member(Brought { hash, home, location, address, read });
+                let Item { hash, home, location, address, version: read, time, .. } = *item;
+                let owner = Owner::Member(Brought { hash, home, location, address, read, time });
                 self.put(item, owner, writes && item.is_written(), batch);
                 continue;
             };
@@ -198,12 +198,13 @@ impl Sets {
         let at = self.arena.len() as u32;
         self.arena.extend_from_slice(record.key.of(&batch.words));
         let key = Span { at, ..record.key };
-        let Brought { hash, home, location, address, read } = *brought;
+        let Brought { hash, home, location, address, read, time } = *brought;
         self.items.push(Item {
             key,
             location,
             fetch: Fetch::Here,
             version: read,
+            time,
             seen: true,
             existed: true,
             present: true,

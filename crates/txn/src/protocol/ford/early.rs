@@ -29,6 +29,7 @@ use super::Ford;
 use super::commit::UndoEntry;
 use crate::error::Stop;
 use crate::landing::BackupLock;
+use crate::protocol::clocks;
 use crate::sets::{Intent, Item, Lock};
 use crate::swap::swap_lock;
 use crate::tx::Tx;
@@ -73,7 +74,7 @@ pub(super) fn draw(tx: &mut Tx<'_>, round: &mut Round<'_>) {
 
 /// Makes the draws for which the rounds that asked for the locks had no room.
 pub(super) async fn draw_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
-    while tx.is_early && tx.state.clocks.owes_draws() {
+    while tx.is_early && tx.state.clocks.owed_draws() > 0 {
         let mut round = tx.lane.round();
         draw(tx, &mut round);
         tx.unheard = true;
@@ -161,12 +162,7 @@ pub(super) fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Option<(usize, Lo
 
 /// Fixes the time of the commit, once the transaction has all its locks.
 pub(super) fn fix_time(tx: &mut Tx<'_>, entry: &mut UndoEntry) {
-    debug_assert!(
-        tx.state.sets.write_set_is_locked() && tx.state.clocks.has_all_draws(),
-        "landing 9: the draws are behind all locks"
-    );
-    tx.time = tx.state.clocks.time(tx.state.sets.time_bound());
-    tx.state.sets.settle(tx.time);
+    clocks::fix_time(tx);
     entry.bound = Some(tx.time);
     entry.is_early = true;
 }

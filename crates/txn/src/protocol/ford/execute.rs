@@ -1,7 +1,7 @@
 //! The execution of FORD: one round trip reads the records that a transaction has named, and locks
 //! the ones that it will write.
 
-use remora_fabric::{Address, Completed, NodeId, Round, probes};
+use remora_fabric::{Address, Completed, Round, probes};
 use remora_index::BucketRef;
 use remora_node::Replica;
 use remora_record::{FetchedRecord, LockWord, StableRecord, Swap, Version};
@@ -13,6 +13,7 @@ use super::early::{self, is_pending};
 use super::former::{ask_former, former_arrived, go_back, goes_back};
 use super::words::{Outcome, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
+use crate::protocol::clocks::claim;
 use crate::sets::{Fetch, Intent, Item, LocationSource, Lock, Part, Sets, head, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
@@ -77,7 +78,7 @@ pub(super) fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
             Fetch::Probe(bucket, _) => ask_bucket(tx, round, index, bucket, ford),
             Fetch::Record(_) | Fetch::Place(_) => ask_record(tx, round, index, ford),
             Fetch::Former(_) => ask_former(tx, round, index),
-            Fetch::Here | Fetch::Absent | Fetch::Ask | Fetch::Grow(_) | Fetch::Shared => false,
+            Fetch::Here | Fetch::Absent | Fetch::Since | Fetch::Ask | Fetch::Grow(_) | Fetch::Shared => false,
         };
         tx.state.sets.items[index].asked = asked;
         index += 1;
@@ -167,15 +168,6 @@ fn may_read_backups(tx: &Tx<'_>, ford: Ford) -> bool {
             // Where one clock counts for all nodes, early locks are at primaries only.
             Some(_) => !tx.state.clocks.is_one() || mutant!(OneClockAtBackups),
         }
-}
-
-/// Adds the claim of a node's clock, for a transaction that reads a snapshot, before its first READ
-/// there.
-fn claim(tx: &mut Tx<'_>, round: &mut Round<'_>, node: NodeId) {
-    match tx.snapshot {
-        Some(time) => tx.state.clocks.claim(round, node, time, tx.trusts_known),
-        None => tx.state.clocks.claim_first(round, node, tx.trusts_known),
-    }
 }
 
 /// Adds the CAS that locks an item's record, unless it is locked already.

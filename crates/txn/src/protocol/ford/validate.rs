@@ -11,8 +11,8 @@ use super::Ford;
 use super::chain::{chain_of, link};
 use super::words::is_nobodys;
 use crate::error::{Abort, Limit, Stop};
-use crate::limits::READ_ATTEMPTS;
 use crate::protocol::Check;
+use crate::protocol::clocks::{end_snapshot, has_raised, latest_read, note_times};
 use crate::protocol::spec::Validation;
 use crate::rpc::Code;
 use crate::sets::{Fetch, Item, Lock, Sets};
@@ -24,9 +24,7 @@ use crate::vcache;
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     if tx.attempt.snapshot.is_some() {
         // What it has read belongs together already.
-        if !tx.attempt.reads_past() {
-            tx.state.clocks.kept_up(tx.trusts_known);
-        }
+        end_snapshot(tx);
         note_times(tx);
         return Ok(());
     }
@@ -40,12 +38,6 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<()
     }
     note_times(tx);
     Ok(())
-}
-
-/// Notes what the session has seen, so that it opens no snapshot that is earlier.
-fn note_times(tx: &mut Tx<'_>) {
-    let latest = tx.state.sets.items.iter().map(|item| item.time).max();
-    tx.state.clocks.has_read(latest.unwrap_or(0));
 }
 
 /// Publishes in the version cache what this transaction is about to install, and *then* asks the
@@ -201,13 +193,7 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
-        tx.state.clocks.claimed(&done);
-        if tx.state.clocks.has_below(raises_to) {
-            tx.state.clocks.drop_below(raises_to);
-            raises += 1;
-            if raises == READ_ATTEMPTS {
-                return Err(Abort::Later.into());
-            }
+        if !has_raised(tx, &done, raises_to, &mut raises)? {
             (next, chain) = first;
             continue;
         }
@@ -232,7 +218,7 @@ fn raised_to(tx: &Tx<'_>, writes: bool) -> u64 {
     if writes || !tx.state.spec.discipline.is_timed() || tx.state.clocks.is_one() || mutant!(ReaderUnraised) {
         return 0;
     }
-    tx.state.sets.items.iter().map(|item| item.time).max().unwrap_or(0)
+    latest_read(tx)
 }
 
 /// Adds the buckets of an absent key's chain, or of what is left of it, as far as the round has

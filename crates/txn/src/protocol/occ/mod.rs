@@ -21,12 +21,13 @@
 //!
 //! # The presets
 //!
-//! | preset   | execute                          | lock + validate | validate | log   | commit            |
-//! | -------- | -------------------------------- | --------------- | -------- | ----- | ----------------- |
-//! | `farm`   | READ bucket, READ record         | call            | READ     | WRITE | call              |
-//! | `fasst`  | call                             | call            | call     | call  | call              |
-//! | `drtm-r` | READ record; uncached: as `farm` | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
-//! | `drtm-h` | READ record; uncached: call      | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
+//! | preset          | execute                          | lock + validate | validate  | log   | commit            |
+//! | --------------- | -------------------------------- | --------------- | --------- | ----- | ----------------- |
+//! | `farm`          | READ bucket, READ record         | call            | READ      | WRITE | call              |
+//! | `fasst`         | call                             | call            | call      | call  | call              |
+//! | `drtm-r`        | READ record; uncached: as `farm` | CAS, READ       | READ      | WRITE | WRITE, CAS unlock |
+//! | `drtm-h`        | READ record; uncached: call      | CAS, READ       | READ      | WRITE | WRITE, CAS unlock |
+//! | `drtm-r-clocks` | as `drtm-r`                      | CAS, READ, draw | CAS, READ | WRITE | WRITE, CAS unlock |
 //!
 //! A call has the primary's CPU do what the verbs of the other presets do (`rpc.rs`), on the same
 //! words. So presets can run together on a table if they agree on what changes lock words, which
@@ -40,6 +41,14 @@
 //! combination. Two combinations have names because FORD was compared with them (FORD, section 6).
 //! They wait for every phase. `drtm-h-one-sided` takes four round trips. `farm-one-sided` takes
 //! five, because it validates what it writes in a round trip of its own. Both flush their logs.
+//!
+//! `drtm-r-clocks` has landing clocks (`landing.rs`), so that a transaction that only reads can take
+//! a snapshot: one round trip, no validation, and no lock. A FETCH_ADD behind the CASs to each node
+//! draws the time of the commit, which log entry and record then have. Validation raises the clock
+//! of a primary to that time before it looks there, unless the clock is known to have it. Neither
+//! takes a round trip more, but for a clock that has run on meanwhile and is still behind. If a
+//! transaction that deletes a record has unlocked it, the primary's CPU unlinks it, and remembers
+//! the time. If an index bucket shows that a key is absent, one more round trip READs that time.
 //!
 //! For a key that is inserted, execution has a slot linked (`protocol/lookup.rs`). The slot is then
 //! locked, validated, logged and installed like any record. The log entry also has what changed in
@@ -83,11 +92,13 @@ use remora_fabric::{Execute, probes};
 use remora_node::Discipline;
 
 pub(super) use execute::execute;
+use execute::execute_snapshot;
 use install::install;
 pub(super) use validate::validate_absent;
 use validate::{lock_and_validate, validate, validate_read_only};
 
 use crate::error::Stop;
+use crate::protocol::clocks::fix_time;
 use crate::protocol::redo::{self, make_room, prepare_log, write_log};
 use crate::protocol::spec::{FirstRead, Primitive, ProtocolSpec};
 use crate::protocol::{Protocol, Steps};
@@ -105,6 +116,8 @@ impl Protocol {
     /// is cached; otherwise a call brings record and location at once. Logs are one-sided. Locks
     /// are taken as the table's discipline says.
     pub const DRTM_H: Protocol = Protocol::Occ(Primitives::DRTM_H);
+    /// DrTM+R with landing clocks, so that transactions can read snapshots (`drtm-r-clocks`).
+    pub const DRTM_R_CLOCKS: Protocol = Protocol::Occ(Primitives::DRTM_R_CLOCKS);
 }
 
 /// The primitive that does each phase of optimistic concurrency control. The presets are constants
@@ -138,6 +151,13 @@ pub struct Primitives {
 pub enum Locks {
     /// NICs change lock words, by CAS. The client writes the record and frees its lock by verbs.
     Nic,
+    /// As `Nic`, and a draw from the node's landing clock follows the CASs to each node. So each
+    /// commit has a time, and transactions can read snapshots. Records are then read and validated
+    /// by READs, whatever the other primitives say.
+    NicTimed {
+        /// Whether snapshots may claim what is known of clocks, without verbs.
+        known_clocks: bool,
+    },
     /// The CPU of the record's primary changes lock words, when a client calls it.
     Cpu {
         /// How records are installed and their locks freed. With [`Primitive::OneSided`], the
@@ -183,12 +203,20 @@ impl Primitives {
     };
     /// The primitives of [`Protocol::DRTM_H`].
     pub const DRTM_H: Primitives = Primitives { execute: FirstRead::Hybrid, ..Primitives::DRTM_R };
+    /// The primitives of [`Protocol::DRTM_R_CLOCKS`].
+    pub const DRTM_R_CLOCKS: Primitives =
+        Primitives { locks: Locks::NicTimed { known_clocks: true }, ..Primitives::DRTM_R };
     /// DrTM+H by one-sided verbs alone, as FORD is compared with it (FORD, section 6): four round
     /// trips, each awaited.
     pub const DRTM_H_ONE_SIDED: Primitives = Primitives { passive: false, flush: true, ..Primitives::DRTM_R };
     /// FaRM by one-sided verbs alone, as FORD is compared with it (FORD, section 6): five round
     /// trips, each awaited.
     pub const FARM_ONE_SIDED: Primitives = Primitives { merged: false, ..Primitives::DRTM_H_ONE_SIDED };
+
+    /// Returns whether commits draw their times from landing clocks.
+    pub(crate) const fn has_clocks(self) -> bool {
+        matches!(self.locks, Locks::NicTimed { .. })
+    }
 
     /// Returns these primitives without a cache of locations.
     #[must_use]
@@ -208,6 +236,7 @@ impl fmt::Display for Primitives {
         };
         let (lock, install) = match self.locks {
             Locks::Nic => ("cas", "write"),
+            Locks::NicTimed { .. } => ("cas+draw", "write"),
             Locks::Cpu { install: Primitive::OneSided } => ("call", "write"),
             Locks::Cpu { install: Primitive::Call } => ("call", "call"),
         };
@@ -229,11 +258,12 @@ impl Steps for Primitives {
     ];
 
     fn spec(self) -> ProtocolSpec {
-        const NAMES: [(Primitives, &str); 8] = [
+        const NAMES: [(Primitives, &str); 9] = [
             (Primitives::FARM, "farm"),
             (Primitives::FASST, "fasst"),
             (Primitives::DRTM_R, "drtm-r"),
             (Primitives::DRTM_H, "drtm-h"),
+            (Primitives::DRTM_R_CLOCKS, "drtm-r-clocks"),
             (Primitives::FARM_ONE_SIDED, "farm-one-sided"),
             (Primitives::FARM_ONE_SIDED.uncached(), "farm-one-sided-uncached"),
             (Primitives::DRTM_H_ONE_SIDED, "drtm-h-one-sided"),
@@ -242,14 +272,22 @@ impl Steps for Primitives {
         let name = NAMES.iter().find(|(member, _)| *member == self).map_or("study", |(_, name)| name);
         let discipline = match self.locks {
             Locks::Nic => Discipline::OCC_ONE_SIDED,
+            Locks::NicTimed { .. } => Discipline::OCC_TIMED,
             Locks::Cpu { .. } => Discipline::OCC_CALLS,
         };
         // DrTM+H runs on both disciplines: the table decides what changes lock words.
         let accepts: &[_] = if self == Primitives::DRTM_H { &[Discipline::OCC_CALLS] } else { &[] };
-        ProtocolSpec { accepts, execute: self.execute, ..ProtocolSpec::new(name, discipline) }
+        let execute = match self.execute {
+            FirstRead::Call | FirstRead::Hybrid if self.has_clocks() => FirstRead::OneSided { cached: true },
+            execute => execute,
+        };
+        ProtocolSpec { accepts, execute, ..ProtocolSpec::new(name, discipline) }
     }
 
     async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        if tx.attempt.snapshot.is_some() {
+            return execute_snapshot(tx).await;
+        }
         execute(tx).await
     }
 
@@ -266,13 +304,16 @@ impl Steps for Primitives {
             }
             None => prepare_log(tx).await?,
         };
-        if edited.is_some() {
-            validate(tx, self, true).await?;
-        } else if mutant!(ValidateWithLocks) {
-            validate(tx, self, true).await?;
+        if edited.is_none() {
+            if mutant!(ValidateWithLocks) {
+                validate(tx, self, true).await?;
+            }
             lock_and_validate(tx, self).await?;
-        } else {
-            lock_and_validate(tx, self).await?;
+            if self.has_clocks() {
+                fix_time(tx);
+            }
+        }
+        if edited.is_some() || !mutant!(ValidateWithLocks) {
             validate(tx, self, true).await?;
         }
         tx.validated();

@@ -8,10 +8,12 @@ use remora_record::{LockWord, Swap, TransactionId};
 use super::Primitives;
 use crate::error::{Abort, Stop};
 use crate::protocol::Check;
+use crate::protocol::clocks::{end_snapshot, has_raised, latest_read};
 use crate::protocol::refused::Refused;
 use crate::protocol::spec::Primitive;
 use crate::rpc::{self, Code};
 use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks, shape};
+use crate::state::State;
 use crate::swap::swap_lock;
 use crate::tx::Tx;
 
@@ -19,7 +21,10 @@ use crate::tx::Tx;
 /// accepted only while it was free and whole, so it was current when it was read. Several records
 /// must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
-    if tx.state.sets.items.len() > 1 {
+    if tx.attempt.snapshot.is_some() {
+        // What it has read belongs together already.
+        end_snapshot(tx);
+    } else if tx.state.sets.items.len() > 1 {
         validate(tx, primitives, false).await?;
         tx.validated();
     }
@@ -31,23 +36,32 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) 
 ///
 /// CAS then READ is an ordered pair. So if the CAS has won, the READ shows the locked record. A
 /// call reads after it has locked. If locking and validation are not
-/// [`merged`](Primitives::merged), `validate` looks at the record instead.
+/// [`merged`](Primitives::merged), `validate` looks at the record instead. With clocks, a draw at
+/// each node follows the CASs there (`landing.rs`, invariant 9).
 pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
     let me = tx.id.lock();
-    let Primitives { merged, .. } = primitives;
+    let (merged, is_timed) = (primitives.merged, primitives.has_clocks());
+    tx.state.clocks.begin_draws();
     tx.locking = true;
     tx.lane.probe(probes::LOCKS);
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let first = next;
         let mut round = tx.lane.round();
-        let Sets { tables, items, .. } = &mut tx.state.sets;
+        let State { sets: Sets { tables, items, .. }, clocks, .. } = &mut *tx.state;
         for item in &mut items[first..] {
             // A leaf that its CPU has locked for a change is locked, and validated, already.
             if item.is_written() && item.lock != Lock::Held {
                 let bytes = shape(tables, item).validated_bytes();
-                if !round.has_room(2, 6 * 8 + bytes) {
+                let draws = if is_timed { 1 + clocks.owed_draws() } else { 0 };
+                if !round.has_room(2 + draws, 6 * 8 + bytes + 8 * draws) {
                     break;
+                }
+                if is_timed {
+                    clocks.wants_draw(item.address.node);
+                    if mutant!(DrawBeforeLocks) {
+                        clocks.draw_behind_locks(&mut round);
+                    }
                 }
                 if locks(tables, item) == Primitive::Call {
                     let request = [Code::Lock.word(0), item.location.pointer.to_bits(), me.to_bits()];
@@ -62,7 +76,9 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
             }
             next += 1;
         }
+        clocks.draw_behind_locks(&mut round);
         let done = tx.lane.execute(round).await?;
+        tx.state.clocks.note_draws(&done);
         let mut refused = Refused::default();
         let Sets { tables, items, .. } = &mut tx.state.sets;
         for (index, item) in (first..).zip(&mut items[first..next]).filter(|(_, item)| item.lock == Lock::Maybe) {
@@ -104,7 +120,8 @@ pub(super) async fn validate(tx: &mut Tx<'_>, primitives: Primitives, writes: bo
         !writes || tx.state.sets.write_set_is_locked() || mutant!(ValidateWithLocks),
         "occ 1: what is only read is validated after all locks of the write set are held"
     );
-    let Primitives { validate: primitive, merged, .. } = primitives;
+    let merged = primitives.merged;
+    let primitive = if primitives.has_clocks() { Primitive::OneSided } else { primitives.validate };
     validate_those(tx, primitive, writes, |item| !(writes && merged && item.is_written())).await
 }
 
@@ -125,33 +142,77 @@ async fn validate_those(
 ) -> Result<(), Stop> {
     let ignore_locks = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
     let me = tx.id;
-    let mut next = 0;
+    let times = Times::of(tx, writes);
+    tx.state.clocks.begin_snapshot();
+    let (mut next, mut raises) = (0, 0);
     while next < tx.state.sets.items.len() {
+        let first = next;
         let mut round = tx.lane.round();
-        let state = &mut *tx.state;
-        state.checks.clear();
-        while let Some(item) = state.sets.items.get(next) {
-            if due(item) && !look_again(&state.sets, next, primitive, &mut round, &mut state.checks) {
-                break;
+        let State { sets, clocks, checks, .. } = &mut *tx.state;
+        checks.clear();
+        while let Some(item) = sets.items.get(next) {
+            if due(item) {
+                if times.raises_to > 0 {
+                    if !round.has_room(2, 32) {
+                        break;
+                    }
+                    clocks.claim(&mut round, sets.primary_node(item), times.raises_to, true);
+                }
+                if !look_again(sets, next, primitive, &mut round, checks) {
+                    break;
+                }
             }
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
+        if !has_raised(tx, &done, times.raises_to, &mut raises)? {
+            next = first;
+            continue;
+        }
         for number in 0..tx.state.checks.len() {
             let check = tx.state.checks[number];
-            if let Err(abort) = passes(&tx.state.sets, &done, check, me, ignore_locks) {
+            if let Err(abort) = passes(&tx.state.sets, &done, check, (me, times.absent_by), ignore_locks) {
                 match (abort, check) {
                     (Abort::Locked(lock), Check::Read { item, .. } | Check::Call { item, .. }) => tx.met(item, lock),
-                    (_, Check::Read { item, .. } | Check::Call { item, .. } | Check::Bucket { item, .. }) => {
-                        tx.state.sets.note(item, abort.into());
-                    }
-                    (_, Check::Find { .. }) => {}
+                    (
+                        _,
+                        Check::Read { item, .. }
+                        | Check::Call { item, .. }
+                        | Check::Bucket { item, .. }
+                        | Check::Find { item, .. },
+                    ) => tx.state.sets.note(item, abort.into()),
                 }
                 return Err(abort.into());
             }
         }
     }
     Ok(())
+}
+
+/// The times of a validation, where commits have times. Elsewhere they are 0.
+#[derive(Clone, Copy)]
+struct Times {
+    /// The time to which the clock of each primary is raised before the validation looks there
+    /// (`landing.rs`, invariants 10 and 5).
+    raises_to: u64,
+    /// The latest time at which a key may have been deleted that is absent now.
+    absent_by: u64,
+}
+
+impl Times {
+    /// Returns the times of a transaction. If it `writes`, it has a time. Otherwise it has read
+    /// what was there at the largest time that it has read.
+    fn of(tx: &Tx<'_>, writes: bool) -> Times {
+        if !tx.state.spec.discipline.unlinks_by_cpu() {
+            return Times { raises_to: 0, absent_by: 0 };
+        }
+        let (time, unraised) =
+            if writes { (tx.time, mutant!(EarlyUnraised)) } else { (latest_read(tx), mutant!(ReaderUnraised)) };
+        let absent_by = if writes { time.saturating_sub(1) } else { time };
+        // Where one clock counts for all nodes, it has reached what was read.
+        let is_reached = !writes && tx.state.clocks.is_one();
+        Times { raises_to: if unraised || is_reached { 0 } else { time }, absent_by }
+    }
 }
 
 /// Adds to a validation round the verbs that look again at an item. Returns false if the round has
@@ -176,12 +237,19 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
         return true;
     }
     let table = sets.table(one.table);
+    let is_timed = table.entry().spec.discipline.unlinks_by_cpu();
     if one.chain == 0 || one.collided {
         let (request, words) = rpc::key_request(Code::Find, table.shard_id(one.home.shard), one.key_words(&sets.arena));
-        if !round.has_room(1, (words + 2) * 8) {
+        if !round.has_room(1, (words + 3) * 8) {
             return false;
         }
-        checks.push(Check::Find { call: round.call(sets.primary_node(one), &request[..words], None, 1) });
+        if is_timed {
+            // A call has no order to the CAS that raises the clock.
+            round.after_completion();
+        }
+        let words_of_reply = 1 + usize::from(is_timed);
+        let call = round.call(sets.primary_node(one), &request[..words], None, words_of_reply);
+        checks.push(Check::Find { item, call });
         return true;
     }
     // Each bucket in the arena names the bucket before it.
@@ -201,17 +269,33 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
 /// Checks that what was looked at again is still what was read, and that no other transaction has
 /// it locked.
 #[inline]
-fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: TransactionId, ignore_locks: bool) -> Result<(), Abort> {
+fn passes(
+    sets: &Sets,
+    done: &Completed<'_>,
+    check: Check,
+    (me, absent_by): (TransactionId, u64),
+    ignore_locks: bool,
+) -> Result<(), Abort> {
     let (item, words) = match check {
         Check::Read { item, read } => (&sets.items[item], done.words(read)),
         Check::Call { item, call } => (&sets.items[item], done.reply(call)),
         Check::Bucket { item, chain, read } => {
-            let before = &sets.arena[chain..][..CHAIN_WORDS][3..];
-            let absent = still_absent(before, done.words(read), sets.items[item].hash.word);
+            let (before, now, item) = (&sets.arena[chain..][..CHAIN_WORDS][3..], done.words(read), &sets.items[item]);
+            let absent = if sets.table(item.table).entry().spec.discipline.unlinks_by_cpu() {
+                // The key was not inserted and deleted meanwhile either, at a time that is not known.
+                before == now
+            } else {
+                still_absent(before, now, item.hash.word)
+            };
             return if absent { Ok(()) } else { Err(Abort::Changed) };
         }
-        Check::Find { call } => {
-            return if done.reply(call) == [0] { Ok(()) } else { Err(Abort::Changed) };
+        Check::Find { call, .. } => {
+            return match *done.reply(call) {
+                [0] => Ok(()),
+                [0, gone] if gone <= absent_by => Ok(()),
+                [0, _] => Err(Abort::Later),
+                _ => Err(Abort::Changed),
+            };
         }
     };
     let Some(now) = sets.shape(item).validated(words) else { return Err(Abort::Changed) };
