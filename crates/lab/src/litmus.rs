@@ -1195,13 +1195,6 @@ pub const ALL: &[Litmus] = &[
         program: snapshots::snapshot_order,
     },
     Litmus {
-        name: "clocks-absent",
-        source: "ours: a key that was deleted counts as absent at any time",
-        mutant: Mutant::AbsentAtNoTime,
-        protocol: snapshots::OCC_ASKING,
-        program: snapshots::snapshot_beside_delete,
-    },
-    Litmus {
         name: "clocks-installed",
         source: "landing clocks, rule 17: recovery installs what its client has unlocked",
         mutant: Mutant::InstallUnlocked,

@@ -14,7 +14,7 @@ use remora::protocol::{Ford, Protocol};
 use super::recovery::add;
 use super::stage::{
     Actor, Broken, Explored, Row, Said, Scene, Stage, amount, check, get, insert, put, want, want_to_change,
-    want_to_delete, want_to_insert,
+    want_to_insert,
 };
 
 type Outcome = Exploration<Broken>;
@@ -145,43 +145,6 @@ pub(super) fn snapshot_whole_ahead(protocol: Protocol, runs_max: u64) -> Outcome
 /// A snapshot beside a writer. Records have checksums, which are right also while they are locked.
 pub(super) fn snapshot_whole_checksum(protocol: Protocol, runs_max: u64) -> Outcome {
     whole_in(&Apart::with(Checksum, protocol, 2, 1), runs_max, &[])
-}
-
-/// Client 0 deletes a record at node 0 and adds to one at node 1, where the clock of node 0 is
-/// ahead. The snapshot of client 1 must have both changes, or none.
-pub(super) fn snapshot_beside_delete(protocol: Protocol, runs_max: u64) -> Outcome {
-    let mut stage = Stage::new(2, &[protocol; 2]);
-    let mut row = |node, value| stage.table_at(node, 1, SingleLine, 1, &[value])(0);
-    let (rows, ahead) = ([row(0, 7), row(1, 0)], row(0, 0));
-    stage.explore(
-        &Explored { runs_max, ..Explored::default() },
-        async |client, actor| {
-            for _ in 0..if client == 0 { 3 } else { 0 } {
-                add(actor, &[ahead]).await;
-            }
-            actor.look_up(&rows).await;
-        },
-        async |client, actor| {
-            if client == 1 {
-                return actor.snapshot(ATTEMPTS, &rows).await;
-            }
-            let amount = actor.amount();
-            actor
-                .once(async |tx| {
-                    let slots = [want_to_delete(tx, rows[0])?, want_to_change(tx, rows[1])?];
-                    tx.fetch().await?;
-                    tx.delete(slots[0])?;
-                    put(tx, rows[1], slots[1], amount)?;
-                    Ok(Vec::new())
-                })
-                .await
-        },
-        |scene| {
-            let Some(read) = &scene.said[1] else { return Ok(()) };
-            let (is_gone, is_changed) = (read[0] == 0, read[1] != 0);
-            check(is_gone == is_changed, || format!("the snapshot has half of a transaction: {read:x?}"))
-        },
-    )
 }
 
 /// Client 0 reads Y and adds to X, client 1 adds to Y, client 2 reads a snapshot. If client 0 has
