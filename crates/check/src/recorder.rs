@@ -166,7 +166,8 @@ impl Recorder {
         };
         // Each attempt has an id and its own beginning. The beginning of the whole transaction
         // would say less. But a snapshot that is taken again may be as old as the transaction.
-        let start_ns = if event.snapshot == Some(Snapshot::Fresh) { event.began } else { event.attempt_began };
+        let is_taken_again = matches!(event.snapshot, Some(Snapshot::Fresh | Snapshot::Strict));
+        let start_ns = if is_taken_again { event.began } else { event.attempt_began };
         let header = LineHeader { id, worker, start_ns, outcome, level };
         let mut line = self.lines.begin(header);
         for access in event.accesses() {

@@ -3,8 +3,9 @@
 //! [`file`](mod@file), they are in files that several processes map.
 //!
 //! A round without calls completes when it is posted. Its verbs run in the order in which they were
-//! added, which is more order than the contract gives. No code above may rely on that, and tests on
-//! the [`seeded`](crate::seeded) backend find code that does.
+//! added, which is more order than the contract gives. Only code that asks for
+//! [`Capabilities::in_order`] may rely on that, and tests on the [`seeded`](crate::seeded) backend
+//! find other code that does.
 //!
 //! Calls go through mailboxes in shared memory (`channel`) to the node's own thread (`server`),
 //! which parks when it is idle. A handler must not revoke a client, nor wait for a call of its own,

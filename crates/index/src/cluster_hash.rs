@@ -49,12 +49,12 @@
 //! To *undo* a prepared insert, the host acts for the holder of the record's lock, which keeps the
 //! lock until it has the answer. At a backup, only the applier writes.
 //!
-//! With landing clocks (`Discipline::unlinks_by_cpu`), a delete installs its tombstone, unlocks, and
-//! asks the host to free the slot. The host unlinks it then. Before that, it raises the header's
-//! word *gone* to the time of the delete, which the tombstone has. So if a client has not found a
-//! key, and then reads *gone*, no delete of the key is later than that. A client that
-//! finds an unlocked tombstone linked asks the host to free it, in case the deleting client has
-//! died. A prepared record has *gone* as its time.
+//! With landing clocks (`Discipline::unlinks_by_cpu`), a delete installs its tombstone, unlocks,
+//! and asks the host to free the slot. The host unlinks it then. Before that, it raises the
+//! header's word *gone* to the time of the delete, which the tombstone has. So if a client has not
+//! found a key, and then reads *gone*, no delete of the key is later than that. A client that finds
+//! an unlocked tombstone linked asks the host to free it, in case the client that deleted it has died. A
+//! prepared record has *gone* as its time.
 //!
 //! So every word has one writer at a time. The hand-over is itself a word that the next writer has
 //! seen: "empty" in the entry, or a lock. So a transaction that deletes learns which pair links the

@@ -35,9 +35,6 @@ impl Session {
         mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let age = match freshness {
-            Freshness::Strict if self.has_strict_snapshots() => {
-                return self.transact_with(options.snapshot(true), body).await;
-            }
             Freshness::Strict => return self.transact_with(options.only_reads(true), body).await,
             Freshness::Fresh => return self.transact_with(options.snapshot(true), body).await,
             Freshness::Stale(age) => age,

@@ -664,8 +664,8 @@ impl Session {
     }
 
     /// Returns whether [`Session::snapshot`] is ordered by real time with all other transactions,
-    /// as [`Freshness::Strict`](crate::Freshness::Strict) promises. It is under protocol `remora` on
-    /// shared memory.
+    /// as [`Freshness::Strict`](crate::Freshness::Strict) promises. It is under protocol `remora`
+    /// on shared memory.
     #[must_use]
     pub fn has_strict_snapshots(&self) -> bool {
         self.inner.has_strict_snapshots()
@@ -703,13 +703,16 @@ impl Session {
         };
         self.follow();
         let patience = patience.saturating_sub(waited);
+        let is_strict = options.only_reads && self.has_strict_snapshots();
+        let fresh = options.snapshot.then_some(Past::Fresh).or(is_strict.then_some(Past::Strict));
+        let snapshot = options.at.map(|at| Past::At(at.past())).or(fresh);
         Course {
             options: TransactOptions {
                 label: options.label,
                 attempts: options.attempts,
                 patience,
                 deadline,
-                snapshot: options.at.map(|at| Past::At(at.past())).or(options.snapshot.then_some(Past::Fresh)),
+                snapshot,
                 only_reads: options.only_reads,
             },
             attempts: options.attempts,
@@ -858,6 +861,8 @@ impl Session {
     pub(crate) fn follow(&mut self) {
         if !self.client.lives(&self.life) {
             self.life = self.client.adopt(&mut self.inner, self.ring);
+            // The new incarnation does not know what the former one has committed.
+            self.last_opened = None;
             self.life.note_session(&self.usage);
         }
         let cluster = self.client.cluster();

@@ -72,7 +72,8 @@ impl Names {
     }
 }
 
-/// Reads the tree of paths with which a text begins, such as `a::{b, c as d}`, and returns the rest.
+/// Reads the tree of paths with which a text begins, such as `a::{b, c as d}`, and returns the
+/// rest.
 fn read_tree<'t>(text: &'t str, before: &str, paths: &mut Vec<String>) -> &'t str {
     let end = text.find(|c: char| !c.is_alphanumeric() && !"_:*".contains(c)).unwrap_or(text.len());
     let (path, mut rest) = (format!("{before}{}", &text[..end]), &text[end..]);

@@ -10,8 +10,8 @@ pub fn allowed_licences(deny: &str) -> BTreeSet<String> {
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Lists the packages whose licence is not allowed. `tree` has a line for each package: its name,
-/// a vertical bar, and its licence as an SPDX expression, as `cargo tree --format '{p}|{l}'` prints.
+/// Lists the packages whose licence is not allowed. `tree` has a line for each package: its name, a
+/// vertical bar, and its licence as an SPDX expression, as `cargo tree --format '{p}|{l}'` prints.
 pub fn forbidden_licences(tree: &str, allowed: &BTreeSet<String>) -> BTreeSet<String> {
     let packages = tree.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|'));
     let forbidden = packages.filter(|(_, licence)| !is_allowed(licence, allowed));

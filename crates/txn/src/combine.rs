@@ -175,7 +175,7 @@ impl SharedBatch {
             batch.words.clear();
             batch.known.clear();
             (batch.leader, batch.is_open, batch.outcome) = (Some(leader), true, None);
-            (batch.room, batch.fetching, batch.leader_waits) = (0, 0, None);
+            (batch.room, batch.fetching, batch.leader_waits, batch.time) = (0, 0, None, 0);
         });
     }
 

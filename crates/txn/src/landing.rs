@@ -70,15 +70,19 @@
 //! a reader looks at the clock once, ahead of all its reads. Everything above holds, as if all
 //! records were at one node. More holds, too:
 //!
-//! - *No record is visible with a time that is above the clock*, because the time is a value that
-//!   the clock has had. So guards need not be raised (4), nor clocks where a transaction validates
-//!   that writes nothing (5).
+//! - *No record is visible with a time that is above the clock.* The clock reaches a commit's time
+//!   between its begin and its answer: by its draw; or, if an early time is above its draws, because
+//!   of what it read later, before its validation (10); or by recovery. So guards need not be raised
+//!   (4), nor clocks where a transaction validates that writes nothing (5).
 //! - *Snapshots are read at primaries*, because no copy is further away than another. So a writer
 //!   whose time is early locks primaries only (9).
-//! - *Snapshots are strictly serializable.* Say that a snapshot is `c`. Every record that it has
-//!   read landed before the clock was looked at, because its time is not above `c`. And it was
-//!   current when it was read. So all of its records were current together, when the clock was
-//!   looked at, or when the transaction began if what was known is the claim.
+//! - *Snapshots are strictly serializable.* Order all commits by their times. Since the clock
+//!   reaches each time between the commit's begin and its answer, a commit that begins behind the
+//!   answer of another one has a later time. A snapshot stands at the moment when it looks at the
+//!   clock: who was answered before has no later time, and who begins behind it has one. If what was
+//!   known of the clock is the claim, the snapshot stands at its begin: no later commit has changed
+//!   what it has read, because it has read the newest versions. A snapshot that goes back to former
+//!   images is only fresh: recovery may have given a commit a later time than it was answered with.
 //!
 //! # Invariants
 //!
@@ -153,6 +157,9 @@ pub struct PastTime {
 pub enum Snapshot {
     /// Everything that was acknowledged before it began, of the records that it reads.
     Fresh,
+    /// A snapshot that is ordered by real time with all other transactions. Ask for it only if the
+    /// session has them ([`Session::has_strict_snapshots`](crate::Session::has_strict_snapshots)).
+    Strict,
     /// All records as they were at a past time.
     At(PastTime),
 }
@@ -205,7 +212,8 @@ pub(crate) const LAG_MAX: u64 = 64;
 const GROWN: u64 = 1 << 32;
 
 /// Snapshots that are opened in epoch `e` have times from `e << EPOCH_BITS` on. So they are later
-/// than all commits of earlier epochs, as long as no epoch has more commits than fit.
+/// than all commits of earlier epochs, as long as no epoch has more than fit: of commits and aborted
+/// attempts that have drawn, of tables that grow ([`GROWN`]), and of what clocks are raised ahead.
 const EPOCH_BITS: u32 = 46;
 
 /// Raises the clock above all times of earlier epochs, where one clock counts for all nodes. The
@@ -512,6 +520,12 @@ impl Clocks {
     /// time has installed.
     pub(crate) fn has_read(&mut self, time: u64) {
         self.own = self.own.max(time);
+    }
+
+    /// Notes that a snapshot was opened. If one clock counts for all nodes, it has all commits of
+    /// this session.
+    pub(crate) fn has_opened(&mut self) {
+        self.misses_own &= !self.is_one;
     }
 
     /// Returns whether the session has committed nothing later than this time, and has read nothing

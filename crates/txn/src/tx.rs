@@ -89,6 +89,8 @@ pub struct Tx<'s> {
     pub(crate) is_early: bool,
     /// Whether a snapshot claims what is known of clocks, without verbs.
     pub(crate) trusts_known: bool,
+    /// Whether the transaction has read what a record was before.
+    pub(crate) went_back: bool,
     /// The time of the snapshot, once it is known, if the transaction reads one.
     pub(crate) snapshot: Option<u64>,
     /// Whether observers get no event of this transaction, because the session runs it for itself
@@ -172,7 +174,8 @@ impl<'s> Tx<'s> {
         let (trusts_known, snapshot) = match attempt.snapshot {
             None => (false, None),
             // If that is too early, the closure runs again.
-            Some(Snapshot::Fresh) => {
+            Some(Snapshot::Strict) if !state.has_strict_snapshots() => return Err(Misuse::NoSnapshots.into()),
+            Some(Snapshot::Fresh | Snapshot::Strict) => {
                 let may_trust = !attempt.is_alone && state.protocol.trusts_known_clocks();
                 (may_trust && state.clocks.trusts_known(), None)
             }
@@ -223,6 +226,7 @@ impl<'s> Tx<'s> {
             time: 0,
             is_early: false,
             trusts_known,
+            went_back: false,
             snapshot,
             silent: false,
         })
@@ -371,6 +375,7 @@ impl<'s> Tx<'s> {
     pub fn open_snapshot(&mut self) -> Outlined<impl Future<Output = Result<PastTime, Stop>>> {
         outline(async move {
             let time = self.raise_clocks(Raise::Opened).await?;
+            self.state.clocks.has_opened();
             Ok(PastTime { time, epoch: self.state.epoch })
         })
     }
@@ -1203,7 +1208,8 @@ impl Tx<'_> {
     fn order(&self) -> Order {
         match self.attempt.snapshot {
             None => Order::Strict,
-            Some(Snapshot::Fresh) if self.state.has_strict_snapshots() => Order::Strict,
+            Some(Snapshot::Strict) => Order::Strict,
+            Some(Snapshot::Fresh) if self.state.has_strict_snapshots() && !self.went_back => Order::Strict,
             Some(Snapshot::Fresh) if !self.state.spec.stale_snapshots => Order::Fresh,
             Some(_) => Order::Any,
         }

@@ -30,6 +30,8 @@ impl Cluster {
         // configuration refuses this epoch, so the nodes do not matter.
         let epoch = self.epoch();
         let nodes = self.live_nodes();
+        // All clients of an epoch have the same nodes: no one was missed meanwhile.
+        self.lacks_nothing()?;
         let mut incarnation = draw(guest, nodes).await?;
         let is_local = self.protocol.validation() == Validation::Local;
         if let Some(configuration) = &self.configuration {

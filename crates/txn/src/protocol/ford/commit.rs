@@ -252,7 +252,7 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     }
     if draws && !mutant!(DrawBeforeData) {
         let guards = guard_nodes(&tx.state.sets);
-        let draws = nodes(entry.participants | guards).count();
+        let draws = if tx.state.clocks.is_one() { 1 } else { nodes(entry.participants | guards).count() };
         if !round.has_room(draws, 8 * draws) {
             rounds.push(std::mem::replace(&mut round, lane.round()));
         }

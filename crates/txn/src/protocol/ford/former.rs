@@ -55,7 +55,7 @@ pub(super) fn goes_back(
             let is_seen = seen.binary_search(&record).is_ok();
             is_seen && snapshot >= seen_time || mutant!(FormerOfUnseen) && !seen.is_empty()
         }
-        None => false,
+        Some(Snapshot::Strict) | None => false,
     }
 }
 
@@ -184,6 +184,8 @@ pub(super) fn former_arrived(
     let before = *item;
     item.keep(arena, &record);
     (item.has, item.time) = (Part::Whole, record.time());
+    tx.went_back = true;
+    let item = &tx.state.sets.items[index];
     if !item.is_as(&before) {
         return Err(Abort::Changed.into());
     }

@@ -358,6 +358,9 @@ impl Steps for Ford {
     }
 
     fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
+        if self.timed {
+            tx.state.clocks.misses_own();
+        }
         let mut rounds = std::mem::take(&mut tx.unsent);
         rounds.extend(Release::left(tx, self).rounds());
         tx.state.undo_written(tx.undo_words, Needed::Meanwhile);

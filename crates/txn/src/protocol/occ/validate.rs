@@ -282,7 +282,8 @@ fn passes(
         Check::Bucket { item, chain, read } => {
             let (before, now, item) = (&sets.arena[chain..][..CHAIN_WORDS][3..], done.words(read), &sets.items[item]);
             let absent = if sets.table(item.table).entry().spec.discipline.unlinks_by_cpu() {
-                // The key was not inserted and deleted meanwhile either, at a time that is not known.
+                // The key was not inserted and deleted meanwhile either, at a time that is not
+                // known.
                 before == now
             } else {
                 still_absent(before, now, item.hash.word)
