@@ -34,9 +34,9 @@ pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
 }
 
 /// Brings every record that was named and has not been fetched yet, in the state of a snapshot: one
-/// round trip claims the clocks of the primaries and reads the records (`landing.rs`). A record that
-/// is locked may be about to get a time that is not above the claim. So it is read again until it
-/// is unlocked.
+/// round trip claims the clocks of the primaries and reads the records (`landing.rs`). A record
+/// that is locked may be about to get a time that is not above the claim. So it is read again until
+/// it is unlocked.
 pub(super) async fn execute_snapshot(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let mut fetch = SnapshotFetch::begin(tx);
     while tx.state.sets.fetched < tx.state.sets.items.len() {

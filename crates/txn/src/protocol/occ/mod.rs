@@ -42,8 +42,8 @@
 //! They wait for every phase. `drtm-h-one-sided` takes four round trips. `farm-one-sided` takes
 //! five, because it validates what it writes in a round trip of its own. Both flush their logs.
 //!
-//! `drtm-r-clocks` has landing clocks (`landing.rs`), so that a transaction that only reads can take
-//! a snapshot: one round trip, no validation, and no lock. A FETCH_ADD behind the CASs to each node
+//! `drtm-r-clocks` has landing clocks (`landing.rs`), so that a transaction that only reads can
+//! read a snapshot: one round trip, no validation, no lock. A FETCH_ADD behind the CASs of a node
 //! draws the time of the commit, which log entry and record then have. Validation raises the clock
 //! of a primary to that time before it looks there, unless the clock is known to have it. Neither
 //! takes a round trip more, but for a clock that has run on meanwhile and is still behind. If a
