@@ -41,7 +41,7 @@
 //! | --- | --- | --- |
 //! | header, links | the host | always; a link once, from 0 |
 //! | pair | the host | while it is empty: links it, key word first, then the entry |
-//! | pair: entry | the holder of the lock of the record that it links; with landing clocks, the host | to unlink it, after the tombstone |
+//! | pair: entry | the holder of the lock of the record that it links, or, with landing clocks, the host | to unlink it, after the tombstone |
 //! | record from its version on | the host | while no pair links it |
 //! | record from its version on | the holder of its lock | while a pair links it |
 //! | lock word | the client that the table's discipline names | always; preparing and undoing never do |
@@ -49,12 +49,12 @@
 //! To *undo* a prepared insert, the host acts for the holder of the record's lock, which keeps the
 //! lock until it has the answer. At a backup, only the applier writes.
 //!
-//! With landing clocks (`Discipline::unlinks_by_cpu`), a delete installs its tombstone, unlocks,
-//! and asks the host to free the slot. The host unlinks it then. Before that, it raises the
-//! header's word *gone* to the time of the delete, which the tombstone has. So if a client has not
-//! found a key, and then reads *gone*, no delete of the key is later than that. A client that finds
-//! an unlocked tombstone linked asks the host to free it, in case the client that deleted it has died. A
-//! prepared record has *gone* as its time.
+//! With landing clocks (`Discipline::unlinks_by_cpu`) a delete installs its tombstone, unlocks, and
+//! asks the host to free the slot. The host unlinks it then. Before that, it raises the header's
+//! word *gone* to the time of the delete, which the tombstone has. So if a client has not found a
+//! key, and then reads *gone*, no delete of the key is later than that. A client that finds an
+//! unlocked tombstone linked asks the host to free it, because the client that has made it may have
+//! died. A prepared record has *gone* as its time.
 //!
 //! So every word has one writer at a time. The hand-over is itself a word that the next writer has
 //! seen: "empty" in the entry, or a lock. So a transaction that deletes learns which pair links the

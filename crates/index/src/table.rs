@@ -378,8 +378,8 @@ impl Table {
         ShardId(self.entry.shard_first.0 + shard)
     }
 
-    /// Returns the address of the word that bounds the times of deletes whose keys the shard's
-    /// index does not have any more. The host keeps the word, where it unlinks
+    /// Returns the address of the word that bounds the times of deletes whose keys a shard's index
+    /// does not have any more. The host keeps the word, where it unlinks
     /// ([`Discipline::unlinks_by_cpu`](remora_node::Discipline::unlinks_by_cpu)).
     #[must_use]
     pub fn gone_address(&self, shard: u16) -> Address {

@@ -21,8 +21,9 @@ use crate::table::ClusterNumber;
 ///
 /// With `Fresh` and `Stale`, two transactions that share no record may seem to have run in another
 /// order than in real time. On shared memory, `Fresh` is strict under protocol `remora`
-/// ([`Session::has_strict_snapshots`](crate::Session::has_strict_snapshots)), unless it goes back to
-/// what records were when its closure runs again. `Strict` reads the same way, and never goes back.
+/// ([`Session::has_strict_snapshots`](crate::Session::has_strict_snapshots)), unless it goes back
+/// to what records were when its closure runs again. `Strict` reads the same way, and never goes
+/// back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Freshness {
     /// The transaction is ordered by real time with all others. It runs under every protocol.

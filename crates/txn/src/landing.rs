@@ -71,18 +71,19 @@
 //! records were at one node. More holds, too:
 //!
 //! - *No record is visible with a time that is above the clock.* The clock reaches a commit's time
-//!   between its begin and its answer: by its draw; or, if an early time is above its draws, because
-//!   of what it read later, before its validation (10); or by recovery. So guards need not be raised
-//!   (4), nor clocks where a transaction validates that writes nothing (5).
+//!   between its begin and its answer: by its draw; or, if an early time is above its draws,
+//!   because of what it read later, before its validation (10); or by recovery. So guards need not
+//!   be raised (4), nor clocks where a transaction validates that writes nothing (5).
 //! - *Snapshots are read at primaries*, because no copy is further away than another. So a writer
 //!   whose time is early locks primaries only (9).
 //! - *Snapshots are strictly serializable.* Order all commits by their times. Since the clock
 //!   reaches each time between the commit's begin and its answer, a commit that begins behind the
 //!   answer of another one has a later time. A snapshot stands at the moment when it looks at the
-//!   clock: who was answered before has no later time, and who begins behind it has one. If what was
-//!   known of the clock is the claim, the snapshot stands at its begin: no later commit has changed
-//!   what it has read, because it has read the newest versions. A snapshot that goes back to former
-//!   images is only fresh: recovery may have given a commit a later time than it was answered with.
+//!   clock: who was answered before has no later time, and who begins behind it has one. If what
+//!   was known of the clock is the claim, the snapshot stands at its begin: no later commit has
+//!   changed what it has read, because it has read the newest versions. A snapshot that goes back
+//!   to former images is only fresh: recovery may have given a commit a later time than it was
+//!   answered with.
 //!
 //! # Invariants
 //!
@@ -212,8 +213,9 @@ pub(crate) const LAG_MAX: u64 = 64;
 const GROWN: u64 = 1 << 32;
 
 /// Snapshots that are opened in epoch `e` have times from `e << EPOCH_BITS` on. So they are later
-/// than all commits of earlier epochs, as long as no epoch has more than fit: of commits and aborted
-/// attempts that have drawn, of tables that grow ([`GROWN`]), and of what clocks are raised ahead.
+/// than all commits of earlier epochs, as long as no epoch has more than fit: of commits and
+/// aborted attempts that have drawn, of tables that grow ([`GROWN`]), and of what clocks are raised
+/// ahead.
 const EPOCH_BITS: u32 = 46;
 
 /// Raises the clock above all times of earlier epochs, where one clock counts for all nodes. The

@@ -18,8 +18,8 @@
 //! record.
 //!
 //! With landing clocks, an absent key has a time, too: the bound of the times of deletes which the
-//! primary's CPU keeps (`remora_index::cluster_hash`). A client READs it in a round of its own,
-//! once a bucket has shown that the key is absent.
+//! primary's CPU keeps (`remora_index::cluster_hash`). A client READs it in a further round, once a
+//! bucket has shown that the key is absent.
 
 use remora_fabric::{Completed, Round};
 use remora_index::{BucketRef, Location, Probe};

@@ -43,10 +43,12 @@ pub(super) fn decide(tx: &mut Tx<'_>, ford: Ford) {
         return;
     }
     let is_changed = |item: &Item| item.intent != Intent::Read || item.is_written();
-    let items = || tx.state.sets.items.iter().filter(|item| !item.structural);
-    let only_read = items().filter(|item| !is_changed(item)).count();
+    let (mut only_read, mut changed) = (0, 0);
+    for item in tx.state.sets.items.iter().filter(|item| !item.structural) {
+        *(if is_changed(item) { &mut changed } else { &mut only_read }) += 1;
+    }
     let is_worth_it = only_read > usize::from(ford.guards_max) || only_read == 0 && tx.state.clocks.is_one();
-    if is_worth_it && items().any(is_changed) {
+    if is_worth_it && changed > 0 {
         tx.id = tx.id.fixing_time_early();
         tx.is_early = true;
         tx.state.clocks.begin_draws();
@@ -102,14 +104,14 @@ pub(super) async fn await_unlocks(tx: &Tx<'_>) {
 
 /// Adds the CASs that lock an item's record at its backups, and the draws behind all its locks.
 pub(super) fn lock_backups(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
-    let item = tx.state.sets.items[index];
     let draws = !mutant!(DrawBeforeLocks);
     if draws {
-        tx.state.clocks.wants_draw(item.address.node);
+        tx.state.clocks.wants_draw(tx.state.sets.items[index].address.node);
     }
     if !tx.locks_backups() {
         return;
     }
+    let item = tx.state.sets.items[index];
     for at in tx.state.sets.lock_addresses(&item, true).skip(1) {
         let swap = swap_lock(round, at, Swap::lock(tx.id.lock()));
         tx.state.backup_locks.push(BackupLock { item: index, swap });

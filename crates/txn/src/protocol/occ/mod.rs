@@ -43,13 +43,12 @@
 //! five, because it validates what it writes in a round trip of its own. Both flush their logs.
 //!
 //! `drtm-r-clocks` has landing clocks (`landing.rs`), so that a transaction that only reads can
-//! take a snapshot: one round trip, no validation, and no lock. A FETCH_ADD behind the CASs to each
-//! node draws the time of the commit, which log entry and record then have. Validation raises the
-//! clock of a primary to that time before it looks there, unless the clock is known to have it.
-//! Neither takes a round trip more, but for a clock that has run on meanwhile and is still behind.
-//! If a transaction that deletes a record has unlocked it, the primary's CPU unlinks it, and
-//! remembers the time. If an index bucket shows that a key is absent, one more round trip READs
-//! that time.
+//! read a snapshot: one round trip, no validation, no lock. A FETCH_ADD behind the CASs of a node
+//! draws the time of the commit, which log entry and record then have. Validation raises the clock
+//! of a primary to that time before it looks there, unless the clock is known to have it. Neither
+//! takes a round trip more, but for a clock that has run on meanwhile and is still behind. If a
+//! transaction that deletes a record has unlocked it, the primary's CPU unlinks it, and remembers
+//! the time. If an index bucket shows that a key is absent, one more round trip READs that time.
 //!
 //! For a key that is inserted, execution has a slot linked (`protocol/lookup.rs`). The slot is then
 //! locked, validated, logged and installed like any record. The log entry also has what changed in

@@ -282,8 +282,7 @@ fn passes(
         Check::Bucket { item, chain, read } => {
             let (before, now, item) = (&sets.arena[chain..][..CHAIN_WORDS][3..], done.words(read), &sets.items[item]);
             let absent = if sets.table(item.table).entry().spec.discipline.unlinks_by_cpu() {
-                // The key was not inserted and deleted meanwhile either, at a time that is not
-                // known.
+                // Nor was the key inserted and deleted meanwhile, at a time that is not known.
                 before == now
             } else {
                 still_absent(before, now, item.hash.word)
