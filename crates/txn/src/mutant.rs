@@ -284,11 +284,16 @@ pub enum Mutant {
     LookBeforeClaim,
     /// GTS: the oracle counts a time as stable when it has given it.
     StableIsLatest,
+    /// VTS: a commit comes behind no other one.
+    DependOnNothing,
+    /// VTS: a commit comes behind those whose versions it has read or overwritten, and not behind
+    /// those that have read what it has overwritten. As in the text, figure 5-4.
+    OmitReaders,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 106] = [
+    pub const ALL: [Mutant; 108] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -395,6 +400,8 @@ impl Mutant {
         Mutant::StampBeforeLock,
         Mutant::LookBeforeClaim,
         Mutant::StableIsLatest,
+        Mutant::DependOnNothing,
+        Mutant::OmitReaders,
     ];
 }
 

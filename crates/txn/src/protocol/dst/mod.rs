@@ -92,6 +92,7 @@ mod snapshot;
 mod time;
 mod unordered;
 mod validate;
+mod vector;
 
 use remora_fabric::{Execute, Round, probes};
 use remora_node::Discipline;
@@ -103,14 +104,18 @@ use crate::error::Stop;
 use crate::protocol::redo::{install_rounds, prepare_log, write_log};
 use crate::protocol::spec::{FirstRead, Primitive, ProtocolSpec};
 use crate::protocol::{Protocol, Steps, occ};
-use crate::rpc::{CLAIMS, WAITS};
+use crate::rpc::{CLAIMS, HAS_VECTOR, WAITS};
 use crate::tx::Tx;
+use crate::vector::Vector;
 
 impl Protocol {
     /// Decentralized scalar timestamps (`dst`): transactions derive their times from the records.
     pub const DST: Protocol = Protocol::Dst(Dst::Derived);
     /// Global timestamps (`gts`): an oracle gives all times.
     pub const GTS: Protocol = Protocol::Dst(Dst::Oracle);
+    /// Vector timestamps (`vts`): each client numbers its commits, and an oracle knows which are
+    /// stable.
+    pub const VTS: Protocol = Protocol::Dst(Dst::Vector);
     /// Read committed (`rc`): **not serializable**. It is the bound that `dst` is measured against.
     pub const RC: Protocol = Protocol::Dst(Dst::Unordered);
 }
@@ -122,17 +127,31 @@ pub enum Dst {
     Derived,
     /// By an oracle, the CPU of one memory node.
     Oracle,
+    /// By each client for itself. An oracle knows of which of them a snapshot is made.
+    Vector,
     /// As `Derived`, but nothing that is only read is ordered by times.
     Unordered,
 }
 
 impl Dst {
-    /// Returns the time of the snapshot that a transaction is about to read.
+    /// Returns the time of the snapshot that a transaction is about to read. A vector is in the
+    /// session's state.
     async fn snapshot_time(self, tx: &mut Tx<'_>) -> Result<u64, Stop> {
         match self {
             Dst::Derived => derived::snapshot_time(tx).await,
             Dst::Oracle => oracle::snapshot_time(tx).await,
+            Dst::Vector => vector::fetch_vector(tx).await.map(|()| 0),
             Dst::Unordered => unordered::snapshot_time(),
+        }
+    }
+
+    /// Notes the time of a commit that a transaction has met, so that later snapshots are not
+    /// before it.
+    fn has_met(self, tx: &Tx<'_>, time: u64) {
+        if self != Dst::Vector {
+            tx.state.time.raise(time);
+        } else if Vector::from_words(&tx.state.vector).is_none_or(|vector| !vector.has(time)) {
+            tx.state.time.miss(time);
         }
     }
 
@@ -140,43 +159,66 @@ impl Dst {
     fn claims(self) -> usize {
         match self {
             Dst::Derived => CLAIMS | WAITS,
+            Dst::Vector => HAS_VECTOR,
             Dst::Oracle | Dst::Unordered => 0,
         }
     }
 
-    /// Returns the time of the commit of a transaction that has all its locks. It is above `bound`.
-    async fn commit_time(self, tx: &mut Tx<'_>, bound: u64) -> Result<u64, Stop> {
-        match self {
-            Dst::Derived | Dst::Unordered => derived::commit_time(tx, bound).await,
-            Dst::Oracle => oracle::commit_time(tx, bound).await,
+    /// Returns the time of the commit of a transaction that has all its locks. It is above the times
+    /// of all that the transaction has met.
+    async fn commit_time(self, tx: &mut Tx<'_>) -> Result<u64, Stop> {
+        if self == Dst::Vector {
+            return vector::commit_name(tx).await;
         }
+        let bound = tx.state.sets.time_bound() - 1;
+        let time = match self {
+            Dst::Oracle => oracle::commit_time(tx, bound).await?,
+            _ => derived::commit_time(tx, bound).await?,
+        };
+        debug_assert!(
+            tx.state.sets.items.iter().all(|item| item.time < time),
+            "dst 2: the time of a commit is above all times that it has met"
+        );
+        Ok(time)
     }
 
     /// Returns the time with which what is only read is validated, of a transaction with this time.
     /// With 0, validation stamps nothing. Returns `None` if nothing is validated.
     fn stamp(self, time: u64) -> Option<u64> {
         match self {
-            Dst::Derived => Some(time),
+            Dst::Derived | Dst::Vector => Some(time),
             Dst::Oracle => Some(0),
             Dst::Unordered => None,
+        }
+    }
+
+    /// Notes the time of a commit of this client.
+    fn has_committed(self, tx: &Tx<'_>) {
+        if self != Dst::Vector {
+            tx.state.time.raise(tx.time);
         }
     }
 
     /// Posts the rounds that install a commit.
     fn install(self, tx: &mut Tx<'_>) {
         let lane = tx.lane;
-        if self == Dst::Oracle {
+        if self.tells_oracle() {
             lane.post_all(self.installation(tx));
         } else {
             install_rounds(tx, |round| lane.post(round));
         }
     }
 
+    /// Whether the oracle is told that a commit is over.
+    fn tells_oracle(self) -> bool {
+        matches!(self, Dst::Oracle | Dst::Vector)
+    }
+
     /// Returns the rounds that install a commit, to be posted one after the other has completed.
     fn installation<'s>(self, tx: &mut Tx<'s>) -> Vec<Round<'s>> {
         let mut rounds = Vec::new();
         install_rounds(tx, |round| rounds.push(round));
-        if self == Dst::Oracle {
+        if self.tells_oracle() {
             rounds.extend(tx.over_at_oracle());
         }
         rounds
@@ -188,6 +230,7 @@ impl Steps for Dst {
         let (name, discipline) = match self {
             Dst::Derived => ("dst", Discipline::OCC_STAMPED),
             Dst::Oracle => ("gts", Discipline::OCC_ORDERED),
+            Dst::Vector => ("vts", Discipline::OCC_VECTOR),
             Dst::Unordered => ("rc", Discipline::OCC_STAMPED),
         };
         let spec = ProtocolSpec::new(name, discipline);
@@ -202,8 +245,10 @@ impl Steps for Dst {
         }
         let first = tx.state.sets.fetched;
         occ::execute(tx).await?;
-        let fetched = &tx.state.sets.items[first.min(tx.state.sets.items.len())..];
-        tx.state.time.raise(fetched.iter().map(|item| item.time).max().unwrap_or(0));
+        if self != Dst::Vector {
+            let fetched = &tx.state.sets.items[first.min(tx.state.sets.items.len())..];
+            tx.state.time.raise(fetched.iter().map(|item| item.time).max().unwrap_or(0));
+        }
         Ok(())
     }
 
@@ -218,13 +263,9 @@ impl Steps for Dst {
         if mutant!(ValidateWithLocks) {
             validate(tx, true, 0).await?;
         }
-        lock(tx).await?;
-        let bound = tx.state.sets.time_bound() - 1;
-        let time = self.commit_time(tx, bound).await?;
-        debug_assert!(
-            tx.state.sets.items.iter().all(|item| item.time < time),
-            "dst 2: the time of a commit is above all times that it has met"
-        );
+        tx.state.behind.clear();
+        lock(tx, self).await?;
+        let time = self.commit_time(tx).await?;
         tx.time = time;
         tx.state.sets.settle(time);
         if let Some(stamp) = self.stamp(time).filter(|_| !mutant!(ValidateWithLocks)) {
@@ -235,12 +276,12 @@ impl Steps for Dst {
         tx.committing();
         let logged = write_log(tx, entry, Primitive::Call, false).await;
         if let Err(Stop::Unknown(_)) = logged {
-            // The commit stays outstanding until this client is recovered (invariant 7).
+            // The oracle waits for the commit until this client is recovered (invariant 7).
             tx.state.owed = None;
         }
         logged?;
         tx.logged();
-        tx.state.time.raise(time);
+        self.has_committed(tx);
         self.install(tx);
         tx.installed();
         Ok(())
@@ -251,8 +292,9 @@ impl Steps for Dst {
         if tx.attempt.snapshot.is_some() || tx.state.sets.items.len() <= 1 {
             return Ok(());
         }
+        tx.state.behind.clear();
         let time = match self {
-            Dst::Derived => derived::commit_time(tx, tx.state.sets.time_bound() - 1).await?,
+            Dst::Derived | Dst::Vector => self.commit_time(tx).await?,
             Dst::Oracle | Dst::Unordered => 0,
         };
         if let Some(stamp) = self.stamp(time) {
@@ -265,7 +307,7 @@ impl Steps for Dst {
     fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
         let mut rounds = std::mem::take(&mut tx.unsent);
         // The program does not hear of the commit, but the client's later snapshots are to have it.
-        tx.state.time.raise(tx.time);
+        self.has_committed(tx);
         rounds.extend(self.installation(tx));
         log.then_post_all(rounds);
     }
