@@ -286,8 +286,8 @@ pub enum Mutant {
     StableIsLatest,
     /// VTS: a commit comes behind no other one.
     DependOnNothing,
-    /// VTS: a commit comes behind those whose versions it has read or overwritten, and not behind
-    /// those that have read what it has overwritten. As in the text, figure 5-4.
+    /// VTS: a commit comes behind the commits whose versions it has read or overwritten, and not
+    /// behind the readers of what it has overwritten. As in the text, figure 5-4.
     OmitReaders,
 }
 

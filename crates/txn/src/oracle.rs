@@ -48,7 +48,7 @@ pub(crate) enum Question {
     Join = 4,
     Install = 5,
     Vector = 6,
-    Bury = 7,
+    Retire = 7,
 }
 
 impl Question {
@@ -60,7 +60,7 @@ impl Question {
         Question::Join,
         Question::Install,
         Question::Vector,
-        Question::Bury,
+        Question::Retire,
     ];
 }
 
@@ -119,7 +119,7 @@ impl Oracle {
             }
             (Question::Install, [commit, behind @ ..]) => self.vector.install(*commit, behind),
             (Question::Vector, &[missed, room]) => self.vector.reply(missed, usize::try_from(room).ok()?, reply),
-            (Question::Bury, [client, heard @ ..]) => self.vector.bury(u32::try_from(*client).ok()?, heard),
+            (Question::Retire, [client, heard @ ..]) => self.vector.retire(u32::try_from(*client).ok()?, heard),
             _ => return None,
         }
         Some(())

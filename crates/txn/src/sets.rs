@@ -252,8 +252,8 @@ pub(crate) struct Item {
     pub(crate) read: ReadHandle,
     pub(crate) swap: SwapHandle,
     pub(crate) call: CallHandle,
-    /// The word of the call's reply at which the answer about this item begins, if the call is about
-    /// several items.
+    /// The word of the call's reply at which the answer about this item begins, if the call is
+    /// about several items.
     pub(crate) answer_at: u32,
     pub(crate) lookups: u32,
     pub(crate) hops: u32,

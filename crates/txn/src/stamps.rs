@@ -153,7 +153,10 @@ impl Stamps {
     pub(crate) fn of(shards: &mut HashMap<ShardId, Stamps>, id: ShardId, life: ShardLife) -> &mut Stamps {
         let stamps = shards.entry(id).or_insert_with(|| Stamps::new(life));
         if stamps.life != life {
-            *stamps = Stamps::new(life);
+            // The commits are still those of the epoch, if only the table is another one.
+            let heard = std::mem::take(&mut stamps.heard);
+            let heard = if stamps.life.epoch == life.epoch { heard } else { Commits::default() };
+            *stamps = Stamps { heard, ..Stamps::new(life) };
         }
         stamps
     }

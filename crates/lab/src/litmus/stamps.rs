@@ -159,9 +159,9 @@ pub(super) fn behind(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// Client 1 reads a record and adds to X. When it has committed, client 0 adds to the record. Client
-/// 2 reads a snapshot of the record and X. Client 1 has not seen the change of client 0. So if the
-/// snapshot has it, it has that of client 1.
+/// Client 1 reads a record and adds to X. When it has committed, client 0 adds to the record.
+/// Client 2 reads a snapshot of the record and X. Client 1 has not seen the change of client 0. So
+/// if the snapshot has it, it has that of client 1.
 pub(super) fn behind_a_reader(protocol: Protocol, runs_max: u64) -> Outcome {
     let apart = Apart::new(protocol, 3);
     let ([x, _], beside) = (apart.rows, apart.beside);

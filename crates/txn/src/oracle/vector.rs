@@ -5,25 +5,26 @@
 //! ```text
 //! request, words                     reply, words        effect
 //! JOIN     client                    1                   the client may commit from now on
-//! INSTALL  name, names of those      -                   the commit is installed, or has aborted
+//! INSTALL  name, names of commits    -                   the commit is installed, or has aborted
 //!          before it
 //! VECTOR   name or 0, room           words, client,      the stable vector, if it fits into the
 //!                                    vector              room; why it has not more
-//! BURY     client, names of all      -                   a recovered client has nothing to wait
+//! RETIRE   client, names of all      -                   a recovered client has nothing to wait
 //!          that nodes have heard of                      for
 //! ```
 //!
 //! A commit becomes stable when all commits of its client with smaller numbers are stable, and all
-//! commits that it names. It names those whose versions it has read or overwritten, and those that
-//! have read what it has overwritten. All of these were numbered before it. So there is no circle
-//! of commits that wait for each other.
+//! commits that it names. It names the commits whose versions it has read or overwritten, and the
+//! commits that have read what it has overwritten. All of these were numbered before it. So there
+//! is no circle of commits that wait for each other.
 //!
 //! # Clients that die
 //!
-//! A client that dies takes along which commits those that it has not told of come behind. So its
-//! commits become stable, all at once, when every other commit is stable that any memory node had
-//! heard of when the client was recovered. Some of these may wait for the dead client's own. So the
-//! oracle tries what would be stable if the dead client's commits were.
+//! The oracle does not hear of the last commits of a client that dies, nor of what they come
+//! behind. So the client is *retired* when it is recovered. All its commits become stable at once,
+//! when every commit of another client is stable of which any memory node has heard by then. Some
+//! of these may wait for the dead client's own commits. So the oracle tries what would be stable if
+//! the dead client's commits were.
 //!
 //! # Clients of former epochs
 //!
@@ -36,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::vector::{Commits, UNKNOWN, client_of, count_of, name};
 
-/// The number of commits that a client has at most. A client that is buried has all of them.
+/// The number of commits that a client has at most. A client that is retired has all of them.
 const COUNT_MAX: u64 = count_of(u64::MAX);
 
 /// What is known of all commits of an epoch.
@@ -49,9 +50,8 @@ pub(super) struct StableVector {
     clients: BTreeMap<u32, Queue>,
     /// The clients whose first commit in the queue waits for one of this client.
     waiting: BTreeMap<u32, BTreeSet<u32>>,
-    /// Clients that are recovered, and whose commits are not stable yet; and the commits that come
-    /// before that.
-    buried: BTreeSet<u32>,
+    /// Retired clients whose commits are not stable yet, and the commits that come before.
+    retired: BTreeSet<u32>,
     heard: Commits,
     /// The number of questions for the vector.
     asked: usize,
@@ -62,7 +62,8 @@ pub(super) struct StableVector {
 struct Queue {
     /// The number of the last one that is stable.
     stable: u64,
-    /// Those that are not, by number, each with the names of those before it.
+    /// The installed commits that are not stable, by number, with the names of what they come
+    /// behind.
     installed: BTreeMap<u64, Box<[u64]>>,
 }
 
@@ -84,7 +85,7 @@ impl StableVector {
         if count_of(commit) > queue.stable {
             queue.installed.insert(count_of(commit), behind.into());
             self.stabilize(client_of(commit));
-            self.bury_all();
+            self.retire_all();
         }
     }
 
@@ -106,11 +107,11 @@ impl StableVector {
     }
 
     /// Notes that a client is recovered, and which commits the memory nodes have heard of since.
-    pub(super) fn bury(&mut self, client: u32, heard: &[u64]) {
+    pub(super) fn retire(&mut self, client: u32, heard: &[u64]) {
         if self.clients.get(&client).is_some_and(|queue| queue.stable < COUNT_MAX) {
-            self.buried.insert(client);
+            self.retired.insert(client);
             heard.iter().for_each(|name| self.heard.add(*name));
-            self.bury_all();
+            self.retire_all();
         }
     }
 
@@ -135,8 +136,8 @@ impl StableVector {
         behind.get(self.asked % behind.len().max(1)).copied().unwrap_or(0)
     }
 
-    /// Makes stable what can be, at the head of a client's queue and of those that have waited for
-    /// it.
+    /// Makes stable what can be, at the head of a client's queue and of the queues that have waited
+    /// for it.
     fn stabilize(&mut self, client: u32) {
         let mut due = BTreeSet::from([client]);
         while let Some(client) = due.pop_first() {
@@ -159,20 +160,20 @@ impl StableVector {
         }
     }
 
-    /// Makes all commits of buried clients stable, if all that comes before them would be.
-    fn bury_all(&mut self) {
-        if self.buried.is_empty() {
+    /// Makes all commits of retired clients stable, if all that comes before them would be.
+    fn retire_all(&mut self) {
+        if self.retired.is_empty() {
             return;
         }
         let mut then = self.clone();
-        for client in &self.buried {
+        for client in &self.retired {
             then.clients.insert(*client, Queue { stable: COUNT_MAX, ..Queue::default() });
         }
-        for client in &self.buried {
+        for client in &self.retired {
             then.waiting.remove(client).into_iter().flatten().for_each(|other| then.stabilize(other));
         }
         if self.heard.names().iter().all(|name| then.is_stable(*name)) {
-            (then.buried, then.heard, then.number) = (BTreeSet::new(), Commits::default(), then.number + 1);
+            (then.retired, then.heard, then.number) = (BTreeSet::new(), Commits::default(), then.number + 1);
             *self = then;
         }
     }
@@ -249,7 +250,7 @@ mod tests {
         // been heard of before client 2 was recovered.
         oracle.install(name(3, 1), &[name(2, 1)]);
         assert_eq!(ask(&mut oracle, 0).1, 2);
-        oracle.bury(2, &[name(1, 1), name(2, 1), name(3, 1)]);
+        oracle.retire(2, &[name(1, 1), name(2, 1), name(3, 1)]);
         assert!(!has(&mut oracle, name(2, 1)), "client 2 may come behind client 1");
         oracle.install(name(1, 1), &[]);
         assert!(has(&mut oracle, name(2, 1)) && has(&mut oracle, name(3, 1)));
@@ -260,7 +261,7 @@ mod tests {
         let mut oracle = of_clients([1, 2]);
         assert_eq!(ask(&mut oracle, 0).1, 0);
         assert_eq!(ask(&mut oracle, name(2, 1)).1, 2);
-        oracle.bury(2, &[name(2, 1)]);
+        oracle.retire(2, &[name(2, 1)]);
         assert!(has(&mut oracle, name(2, 1)));
         // What is not known any more is never stable.
         oracle.install(name(1, 1), &[UNKNOWN]);

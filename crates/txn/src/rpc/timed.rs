@@ -30,11 +30,11 @@ pub(crate) const CLAIMS: usize = 1;
 pub(crate) const WAITS: usize = 2;
 /// Bits of the upper half of the first word of a CLAIM below the number of records.
 const FLAG_BITS: u32 = 8;
-/// Set in the upper half of the first word of a CLAIM: the vector of the snapshot follows behind the
-/// records, and there is no time.
+/// Set in the upper half of the first word of a CLAIM: the vector of the snapshot follows behind
+/// the records, and there is no time.
 pub(crate) const HAS_VECTOR: usize = 4;
-/// Words of a reply to LOCK: the lock word before, the version, and ts. Under vector timestamps, the
-/// last one is the number of readers, and those follow.
+/// Words of a reply to LOCK: the lock word before, the version, and ts. Under vector timestamps,
+/// the last one is the number of readers, and their names follow.
 pub(crate) const LOCK_REPLY_WORDS: usize = 3;
 /// Readers that a reply to LOCK names at most.
 pub(crate) const READERS_TOLD: usize = 4;

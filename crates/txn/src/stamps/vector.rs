@@ -61,8 +61,8 @@ impl Stamps {
         }
     }
 
-    /// Notes which commits all snapshots have from now on. Those that have read a record need not
-    /// be named to its next writer any more.
+    /// Notes which commits all snapshots have from now on. The readers of a record among them need
+    /// not be named to its next writer any more.
     pub(crate) fn learn(&mut self, slot: Option<u64>, vector: &Vector<'_>) {
         let stable = Vector::from_words(&self.stable);
         if stable.is_none_or(|stable| stable.number < vector.number) {
@@ -85,7 +85,7 @@ impl Stamps {
         }
     }
 
-    /// If too many absent keys are remembered, forgets those that matter to no snapshot any more.
+    /// If too many absent keys are remembered, forgets what matters to no snapshot any more.
     pub(super) fn forget_deletes(&mut self) {
         if self.keys.len() <= REMEMBERED_MAX {
             return;

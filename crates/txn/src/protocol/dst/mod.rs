@@ -14,7 +14,8 @@
 //! commit           call COMMIT                    -> write set's primaries     in the background
 //!
 //! reads a snapshot
-//! execute          call CLAIM, time               -> primaries of all records  1
+//! time             see the presets                                             0 or 1
+//! execute          call CLAIM, time, records      -> primaries of all records  1
 //! ```
 //!
 //! Locks, log and installation are those of preset `fasst` of [`occ`](super::occ), in all their
@@ -28,6 +29,7 @@
 //! | ------ | ------------ | ------------------------------ | ----------------------- | ---------- |
 //! | `dst`  | `derived`    | above the client's time, and   | the client's time       | claims, and waits for one holder of a lock |
 //! | `gts`  | `oracle`     | the oracle's next one: 1 round trip more | up to which all commits are installed: 1 round trip | neither |
+//! | `vts`  | `vector`     | the client, and its next number | the vector of stable commits: 1 round trip | neither |
 //! | `rc`   | `unordered`  | as `dst`                       | none: the newest version | neither    |
 //!
 //! The *client's time* is the largest one of: its clock, the commits of its sessions, the times of
@@ -54,6 +56,12 @@
 //! of the oracle's answers is that of dependent commits. All commits up to the snapshot's time are
 //! installed, and no later one gets such a time.
 //!
+//! `vts`: times have no order, and a snapshot has the commits of a vector. With each commit it has
+//! all that come before it: the commits whose versions it has read or overwritten, and the commits
+//! that have read what it has overwritten. The commit names them to the oracle, which publishes it
+//! after them. A transaction gets its name when it has all its locks, and before it validates. So
+//! all that it comes behind was named before it, and does not wait for it.
+//!
 //! # Where this differs from the text
 //!
 //! - `lock_ts`: a reader waits unless the lock was taken after the record's ts had reached the
@@ -63,6 +71,8 @@
 //! - OCC: validation looks at the record and raises its ts in one step. In the text these are two.
 //! - The memory node's CPU does not wait for a lock. It replies so, and the client asks again.
 //! - Times of an epoch are above those of former ones, for what lost claims had protected.
+//! - `vts`: the text's commits do not name the readers of what they overwrite. Then a snapshot may
+//!   have a writer, and not a reader that comes before it and writes elsewhere.
 //!
 //! # Invariants
 //!
@@ -79,11 +89,16 @@
 //!    former epoch. What other nodes had heard of has left no older version.
 //! 7. `gts`: **a commit is outstanding at the oracle until its installation is acknowledged**, or
 //!    until it is known to abort. If its outcome is unknown, until its client is recovered.
+//! 8. `vts`: **a commit is stable after all that come before it**: the commits whose versions it
+//!    has met, the readers of what it overwrites, and all with smaller numbers of its client. A
+//!    transaction that reads several records without a snapshot has a name, too. If a client dies,
+//!    its commits are stable after all commits of which memory nodes have heard when it is
+//!    recovered.
 //!
 //! The client asserts rule 2 for the times that it has met, and the order of rule 3. Litmus tests
 //! check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule 4 `dst-whole` and
-//! `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`. Campaigns in which
-//! clients and nodes die check rule 6.
+//! `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`, rule 8 `vts-behind` and
+//! `vts-reader`. Campaigns in which clients and nodes die check rule 6, and the end of rule 8.
 
 mod derived;
 mod lock;
@@ -164,8 +179,8 @@ impl Dst {
         }
     }
 
-    /// Returns the time of the commit of a transaction that has all its locks. It is above the times
-    /// of all that the transaction has met.
+    /// Returns the time of the commit of a transaction that has all its locks. It is above the
+    /// times of all that the transaction has met.
     async fn commit_time(self, tx: &mut Tx<'_>) -> Result<u64, Stop> {
         if self == Dst::Vector {
             return vector::commit_name(tx).await;

@@ -33,14 +33,14 @@ pub(super) async fn fetch_vector(tx: &mut Tx<'_>) -> Result<(), Stop> {
             tx.state.vector.extend_from_slice(vector);
             tx.state.time.miss(0);
             drop(done);
-            return bury(tx, waits_for as u32).await;
+            return retire(tx, waits_for as u32).await;
         }
         room = words as usize + SPARE;
     }
 }
 
 /// If a client is recovered, tells the oracle that nothing more comes of it.
-async fn bury(tx: &mut Tx<'_>, client: u32) -> Result<(), Stop> {
+async fn retire(tx: &mut Tx<'_>, client: u32) -> Result<(), Stop> {
     if client == 0 || !tx.state.departed.as_ref().is_some_and(|all| all.is_recovered(client)) {
         return Ok(());
     }
@@ -56,7 +56,7 @@ async fn bury(tx: &mut Tx<'_>, client: u32) -> Result<(), Stop> {
         }
         names.iter().for_each(|name| heard.add(*name));
     }
-    let mut request = vec![Code::Oracle.word(Question::Bury as usize), tx.state.epoch, client.into()];
+    let mut request = vec![Code::Oracle.word(Question::Retire as usize), tx.state.epoch, client.into()];
     request.extend_from_slice(heard.names());
     let mut round = tx.lane.round();
     round.call(tx.state.cache_host(), &request, None, 0);
@@ -130,7 +130,7 @@ pub(super) async fn ask_for_readers(tx: &mut Tx<'_>, items: &[(usize, usize)]) -
             }
         }
         if calls.is_empty() {
-            behind.add(UNKNOWN); // no round has room for so many
+            behind.add(UNKNOWN); // no round has room for them
         }
     }
     Ok(())
