@@ -12,8 +12,8 @@ use crate::state::State;
 use crate::tx::Tx;
 
 /// Takes the lock of every record to be written, and sees in the same round trip whether the record
-/// is still as it was read. Notes each record's ts, or under vector timestamps those who have read
-/// the record (invariant 1).
+/// is still as it was read. Notes each record's ts, or under vector timestamps its readers
+/// (invariant 1).
 pub(super) async fn lock(tx: &mut Tx<'_>, dst: Dst) -> Result<(), Stop> {
     let reply_words = LOCK_REPLY_WORDS + if dst == Dst::Vector { READERS_TOLD } else { 0 };
     let mut more = Vec::new();

@@ -6,12 +6,16 @@
 //! has aborted: other clients may have met the number meanwhile. So it notes that as with `gts`
 //! (`State::owed`).
 
-use crate::error::{Abort, Stop};
+use remora_fabric::limits::ROUND_WORDS_MAX;
+
+use crate::error::{Abort, Limit, Stop};
 use crate::oracle::Question;
 use crate::rpc::{Code, LOCK_REPLY_WORDS, READERS_TOLD};
 use crate::tx::Tx;
 use crate::vector::{self, Commits, UNKNOWN, Vector};
 
+/// Words of a vector at most. The other half of a round is for the records of a snapshot.
+const VECTOR_WORDS_MAX: usize = ROUND_WORDS_MAX / 2;
 /// Clients that may join between two looks at the vector without a further round trip.
 const SPARE: usize = 16;
 
@@ -36,6 +40,9 @@ pub(super) async fn fetch_vector(tx: &mut Tx<'_>) -> Result<(), Stop> {
             return retire(tx, waits_for as u32).await;
         }
         room = words as usize + SPARE;
+        if room > VECTOR_WORDS_MAX {
+            return Err(Limit::Vector { clients: words as usize }.into());
+        }
     }
 }
 
