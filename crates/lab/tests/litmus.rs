@@ -11,7 +11,7 @@ use remora_lab::litmus::{ALL, Bound, Litmus, run};
 const BOUNDED: [&str; 3] = ["early-insert", "ford-rollback-to-old-version", "no-wait-absent-read"];
 
 /// The tests that take most of the time.
-const LONG: [&str; 22] = [
+const LONG: [&str; 23] = [
     "dst-stamp",
     "early-insert",
     "early-raised",
@@ -34,6 +34,7 @@ const LONG: [&str; 22] = [
     "ford-insert-unlocked",
     "ford-foreign-unlock",
     "shared-ids",
+    "vts-behind",
 ];
 
 #[test]
