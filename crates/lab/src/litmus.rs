@@ -1243,6 +1243,20 @@ pub const ALL: &[Litmus] = &[
         protocol: Protocol::GTS,
         program: stamps::whole,
     },
+    Litmus {
+        name: "vts-behind",
+        source: "VTS, thesis figure 5-4: a commit does not wait for those whose versions it has read",
+        mutant: Mutant::DependOnNothing,
+        protocol: Protocol::VTS,
+        program: stamps::behind,
+    },
+    Litmus {
+        name: "vts-reader",
+        source: "VTS, thesis figure 5-4: a commit names the versions that it has met, and not their readers",
+        mutant: Mutant::OmitReaders,
+        protocol: Protocol::VTS,
+        program: stamps::behind_a_reader,
+    },
 ];
 
 /// Explores a litmus test: its program as it is, and with the error put back until it is caught.

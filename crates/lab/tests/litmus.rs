@@ -11,7 +11,9 @@ use remora_lab::litmus::{ALL, Bound, Litmus, run};
 const BOUNDED: [&str; 3] = ["early-insert", "ford-rollback-to-old-version", "no-wait-absent-read"];
 
 /// The tests that take most of the time.
-const LONG: [&str; 23] = [
+const LONG: [&str; 26] = [
+    "snapshot-guard",
+    "snapshot-guard-raised",
     "clocks-order",
     "dst-stamp",
     "early-insert",
@@ -35,6 +37,7 @@ const LONG: [&str; 23] = [
     "ford-insert-unlocked",
     "ford-foreign-unlock",
     "shared-ids",
+    "vts-behind",
 ];
 
 #[test]

@@ -313,9 +313,8 @@ impl Arrived {
         });
         let turns = Turns::default();
         let time = ClientTime::default();
-        if protocol.discipline().is_stamped() {
-            time.learn(&admin, nodes).await.map_err(MemoryError::from)?;
-        }
+        let begins = (protocol.discipline(), epoch, registration.incarnation);
+        time.begin(&admin, nodes, begins).await.map_err(MemoryError::from)?;
         if protocol.discipline().has_clocks() {
             enter_epoch(&admin, nodes, epoch).await.map_err(MemoryError::from)?;
         }

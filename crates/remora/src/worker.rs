@@ -630,9 +630,9 @@ impl Session {
     ///
     /// If a record that the closure names later has changed since, the closure runs again.
     ///
-    /// This is what protocol `remora` promises. A snapshot of `dst` or `gts` may miss changes that
-    /// were acknowledged just before it began, and reads primaries (`docs/protocols/dst.md`).
-    /// Under `rc` it is no snapshot.
+    /// This is what protocol `remora` promises. A snapshot of `dst`, `gts` or `vts` may miss
+    /// changes that were acknowledged just before it began, and reads primaries
+    /// (`docs/protocols/dst.md`). Under `rc` it is no snapshot.
     ///
     /// Fails as [`Session::transact`] does. Fails with [`Error::Misuse`] if the closure changes
     /// anything, or if the cluster's protocol has no snapshots ([`Protocol::has_snapshots`]).

@@ -248,17 +248,19 @@ fn exact_cost(protocol: Protocol, replicas: u8, in_order: bool) -> Cost {
         const TIME: u64 = 8;
         const WORDS: u64 = 16; // the time, and a word that these protocols do not use
         // Executions, locks, commits; with each lock comes the record's ts. The oracle is asked for
-        // a time, by code, epoch, bound and id, and is told of the end, by code, epoch and id.
-        let oracle = u64::from(dst == Dst::Oracle);
+        // a time, by code, epoch, bound and id, and is told of the end, by code, epoch and id. Or
+        // there is room for four readers with each lock, and the oracle is only told.
+        let (oracle, vector) = (u64::from(dst == Dst::Oracle), u64::from(dst == Dst::Vector));
         return Cost {
             round_trips,
-            rpcs: 2 + 2 + logs + 2 + 2 * oracle,
+            rpcs: 2 + 2 + logs + 2 + 2 * oracle + vector,
             bytes_out: 2 * CALL
                 + 2 * CALL
                 + logs * (16 + entry + 2 * WORDS)
                 + 2 * (CALL + IMAGE + WORDS)
-                + oracle * (32 + 24),
-            bytes_in: 2 * (24 + RECORD + WORDS) + 2 * (LOCKED + TIME) + oracle * 8,
+                + oracle * (32 + 24)
+                + vector * 24,
+            bytes_in: 2 * (24 + RECORD + WORDS) + 2 * (LOCKED + TIME) + oracle * 8 + vector * 2 * 4 * 8,
             ..NONE
         };
     }

@@ -513,3 +513,33 @@ fn old_answers_are_forgotten() {
         );
     }
 }
+
+/// A client dies at every step of a transfer, and another one recovers it. Then snapshots soon have
+/// the newest values, although the oracle has not heard of the end of the dead client's commit.
+#[test]
+fn a_client_that_died_holds_no_snapshot_back() {
+    for protocol in [Protocol::GTS, Protocol::VTS] {
+        let (cluster, fabric, rows) = cluster(protocol, 3, 6);
+        let mut survivor = worker(&cluster, 1, 2);
+        let mut held_back = 0;
+        for step in steps_of_death(protocol) {
+            let keys = (10 + step % 10, 20 + step % 20);
+            let (dead, ..) = victim(&cluster, &fabric, &rows, keys, step);
+            survivor.recover(dead).unwrap();
+            let looks = survivor.block_on(async |session| {
+                let newest = (read(session, &rows, keys.0).await, read(session, &rows, keys.1).await);
+                for looks in 0..8 {
+                    let value = |row: Option<Words<1>>| row.map(|row| row.0[0]);
+                    let seen = session.snapshot(async |tx| tx.get_many(((&rows, keys.0), (&rows, keys.1))).await).await;
+                    if seen.is_ok_and(|(from, to)| (value(from), value(to)) == newest) {
+                        return Some(looks);
+                    }
+                    support::rest(session).await;
+                }
+                None
+            });
+            held_back += looks.unwrap_or_else(|| panic!("{protocol}, step {step}: snapshots stay old"));
+        }
+        assert!(held_back > 0, "{protocol}: no commit was under way at the oracle");
+    }
+}

@@ -72,6 +72,13 @@ pub enum Limit {
     /// grown or was dropped.
     #[error("the cluster has other nodes or tables since the snapshot was opened: open a new one")]
     SnapshotOver,
+    /// Under `vts`, too many clients have committed in this epoch: their vector leaves no room in a
+    /// round for the records of a snapshot.
+    #[error("the vector of {clients} clients leaves no room for a snapshot's records: use protocol dst")]
+    Vector {
+        /// Clients that the vector names, at least.
+        clients: usize,
+    },
     /// The transaction names more records than [`SET_MAX`].
     #[error("it names more than {SET_MAX} records, which is the most that one transaction can: split it")]
     Set,

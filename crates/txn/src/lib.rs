@@ -85,6 +85,7 @@ mod tree;
 mod turns;
 mod tx;
 mod vcache;
+mod vector;
 mod words;
 
 pub use access::{Access, Scan, WriteKind};

@@ -288,11 +288,16 @@ pub enum Mutant {
     LookBeforeClaim,
     /// GTS: the oracle counts a time as stable when it has given it.
     StableIsLatest,
+    /// VTS: a commit comes behind no other one.
+    DependOnNothing,
+    /// VTS: a commit comes behind the commits whose versions it has read or overwritten, and not
+    /// behind the readers of what it has overwritten. As in the text, figure 5-4.
+    OmitReaders,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 108] = [
+    pub const ALL: [Mutant; 110] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -401,6 +406,8 @@ impl Mutant {
         Mutant::StampBeforeLock,
         Mutant::LookBeforeClaim,
         Mutant::StableIsLatest,
+        Mutant::DependOnNothing,
+        Mutant::OmitReaders,
     ];
 }
 

@@ -1,6 +1,7 @@
-//! The oracle of `gts`: one memory node's CPU, which gives the times of all commits of the cluster,
-//! and knows up to which time all of them are installed. This is the memory node's end; the
-//! client's end is `protocol/dst/oracle.rs`.
+//! The oracle of `gts` and of `vts`: one memory node's CPU. That of `gts` gives the times of all
+//! commits of the cluster, and knows up to which time all of them are installed. This is the memory
+//! node's end; the client's end is `protocol/dst/oracle.rs`. `oracle/vector.rs` has what is asked
+//! under `vts`.
 //!
 //! ```text
 //! request, words                    reply, words       effect
@@ -22,9 +23,19 @@
 //! of clients of that epoch, and of former ones. A bound that a client of a later epoch brings is
 //! at least as large as all times of former epochs (`protocol/dst/mod.rs`).
 
+mod vector;
+
 use std::collections::BTreeMap;
 
+use remora_fabric::{NodeId, NodeSet};
 use remora_record::TransactionId;
+
+use vector::StableVector;
+
+/// Returns the node that has the oracle. All clients of an epoch know the same nodes.
+pub(crate) fn oracle_of(nodes: NodeSet) -> NodeId {
+    nodes.iter().next_back().unwrap_or_default()
+}
 
 /// What a client asks of the oracle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,10 +45,23 @@ pub(crate) enum Question {
     Done = 1,
     Stable = 2,
     Forget = 3,
+    Join = 4,
+    Install = 5,
+    Vector = 6,
+    Retire = 7,
 }
 
 impl Question {
-    const ALL: [Question; 4] = [Question::Next, Question::Done, Question::Stable, Question::Forget];
+    const ALL: [Question; 8] = [
+        Question::Next,
+        Question::Done,
+        Question::Stable,
+        Question::Forget,
+        Question::Join,
+        Question::Install,
+        Question::Vector,
+        Question::Retire,
+    ];
 }
 
 /// The state of the oracle.
@@ -51,6 +75,7 @@ pub(crate) struct Oracle {
     latest: u64,
     /// The commits that are not known to be installed, by their times.
     outstanding: BTreeMap<u64, u64>,
+    vector: StableVector,
 }
 
 impl Oracle {
@@ -69,6 +94,7 @@ impl Oracle {
             // An epoch begins when all commits of the former ones are decided, and installed.
             self.epoch = epoch;
             self.outstanding.clear();
+            self.vector.end_epoch();
         }
         match (question, arguments) {
             (Question::Next, &[bound, transaction]) => {
@@ -87,6 +113,13 @@ impl Oracle {
                 let is_of = |id: &u64| TransactionId::from_bits(*id).is_some_and(|id| u64::from(id.owner()) == client);
                 self.outstanding.retain(|_, id| !is_of(id));
             }
+            (Question::Join, &[client]) => {
+                self.vector.join(u32::try_from(client).ok()?);
+                reply.push(1);
+            }
+            (Question::Install, [commit, behind @ ..]) => self.vector.install(*commit, behind),
+            (Question::Vector, &[missed, room]) => self.vector.reply(missed, usize::try_from(room).ok()?, reply),
+            (Question::Retire, [client, heard @ ..]) => self.vector.retire(u32::try_from(*client).ok()?, heard),
             _ => return None,
         }
         Some(())

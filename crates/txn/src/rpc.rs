@@ -7,8 +7,11 @@
 //!                              record
 //! FIND     shard, key          1 if the index has the key,
 //!                              else 0
-//! LOCK     pointer, me         lock word before,              CAS(0 -> me)
-//!                              version after
+//! LOCK     pointer, me         lock word before, version      CAS(0 -> me)
+//!                              after; if records have times:
+//!                              what the holder has to know
+//! READERS  pointer             all readers, of which a        (vector timestamps)
+//!                              LOCK has said the number
 //! VALIDATE pointer             lock word, version
 //! RELEASE  pointer, me                                        CAS(me -> 0)
 //! LOG      offset, words                                      to a redo ring, at an offset of
@@ -27,15 +30,18 @@
 //! CONSULT  epoch, pairs        a bit for each pair:           publishes the first pairs
 //!          (2 each) of         whether no client has
 //!          record, version     published more
-//! CLAIM    shard, time, key    0, or: 1, newest time,         notes that the key was read
-//!                              entry, record at that time;    at that time
-//!                              or: 2, lock, entry; or: 3,
-//!                              later time
+//! CLAIM    time; records: room a record: 1, newest time,     notes that the keys were read
+//!          of the answer,      entry, record at that time;    at that time
+//!          shard, key          or: 2, lock, entry; or: 3,
+//!                              later time; or: 4
 //! STAMP    pointer, version,   lock word, version, 0 or a     notes that this version was
 //!          time                time that is too large         read at that time
 //! STAMP_ABSENT  shard, time,   1 if the index has the key,    notes that the key was absent
 //!          key                 else 0; as of STAMP            at that time
 //! ORACLE   see `oracle.rs`                                    the times of all commits
+//! HEARD    room                number, and if there is room   (vector timestamps)
+//!                              all commits that the node has
+//!                              heard of
 //! ```
 //!
 //! For tables whose deleted records this CPU unlinks ([`Discipline::unlinks_by_cpu`]), FREE unlinks
@@ -47,9 +53,15 @@
 //! holder's has to be, READ of an absent key also replies from when on the key is absent, and
 //! COMMIT keeps the version that it replaces. `stamps.rs` says what the CPU remembers of times.
 //!
-//! The first word of a request is its code. Its upper half is the number of patches, of links, or
-//! of pairs to be published. `place` is the offset of the key's pair in the index. The reply to a
-//! request that makes no sense is empty. The client takes an empty reply for "not there".
+//! The first word of a request is its code. Its upper half is the number of patches, of links, of
+//! pairs to be published, or of records to be claimed. `place` is the offset of the key's pair in
+//! the index. The reply to a request that makes no sense is empty. The client takes an empty reply
+//! for "not there".
+//!
+//! A CLAIM is about all records that a snapshot reads at the node, as far as the request has room.
+//! The first word about a record has its shard, the words of its key, and the words of room that
+//! the reply has for its answer. Each answer is filled up with zeros to its room, so the client
+//! knows where each one begins.
 //!
 //! LOCK, RELEASE and COMMIT change lock words by the CPU. They are for tables whose discipline
 //! gives lock words to the CPU ([`Discipline::OCC_CALLS`]); the handler refuses them for other
@@ -57,15 +69,17 @@
 //! call writes a lock word. COMMIT and UNDO do nothing unless the caller has the lock, so a late
 //! call does no harm.
 
+mod timed;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use remora_fabric::{ClientId, Handler, Nanos, NodeId, Region, WORD_BYTES, copy};
-use remora_index::{Host, HostShard, Patch, Prepared, Presence, apply_patch};
+use remora_fabric::{ClientId, Handler, Nanos, Region, WORD_BYTES, copy};
+use remora_index::{Host, HostShard, Prepared, Presence, apply_patch};
 use remora_node::limits::KEY_BYTES_MAX;
 use remora_node::{Discipline, GivenUp, Pointer, ShardId, identity, metadata, node};
-use remora_record::{FetchedRecord, Key, Life, LockWord, RecordShape, Swap, Version};
+use remora_record::{FetchedRecord, Key, LockWord, RecordShape, Swap, Version};
 use zerocopy::IntoBytes;
 
 use crate::descent::{Descent, Wanted, node_key};
@@ -73,7 +87,7 @@ use crate::edit::{self, Copied, EditOutcome, LogEdit, Take};
 use crate::limits::READ_ATTEMPTS;
 use crate::log::{PATCH_WORDS, patch};
 use crate::oracle::Oracle;
-use crate::stamps::{ShardLife, Stamps, Then};
+use crate::stamps::{ShardLife, Stamps};
 use crate::vcache::{HostedCache, VersionCache};
 
 /// The code of a call: what the client asks for.
@@ -100,10 +114,12 @@ pub(crate) enum Code {
     Stamp = 18,
     StampAbsent = 19,
     Oracle = 20,
+    Readers = 21,
+    Heard = 22,
 }
 
 impl Code {
-    const ALL: [Code; 20] = [
+    const ALL: [Code; 22] = [
         Code::Read,
         Code::Find,
         Code::Lock,
@@ -124,6 +140,8 @@ impl Code {
         Code::Stamp,
         Code::StampAbsent,
         Code::Oracle,
+        Code::Readers,
+        Code::Heard,
     ];
 
     /// Returns the first word of a request: this code, and `count` in the upper half.
@@ -162,6 +180,8 @@ pub fn request_name(word: u64) -> Option<&'static str> {
         "stamp",
         "stamp absent",
         "oracle",
+        "readers",
+        "heard",
     ];
     let (code, _) = Code::parse(word)?;
     NAMES.get(code as usize - 1).copied()
@@ -171,6 +191,10 @@ pub fn request_name(word: u64) -> Option<&'static str> {
 pub(crate) const KEY_REQUEST_WORDS_MAX: usize = 2 + KEY_BYTES_MAX / WORD_BYTES;
 /// Largest number of words of a request about a key at a time.
 pub(crate) const TIMED_REQUEST_WORDS_MAX: usize = KEY_REQUEST_WORDS_MAX + 1;
+pub(crate) use timed::{
+    ABSENT, BUSY, CLAIMS, FOUND, HAS_VECTOR, LATER, LOCK_REPLY_WORDS, READERS_TOLD, WAITS, claim_word, push_claimed,
+};
+
 /// Links that a reply to PREPARE has room for.
 pub(crate) use remora_index::host::LINKS_MAX;
 /// Words of a reply to READ before the record.
@@ -181,28 +205,18 @@ pub(crate) const PREPARE_REPLY_WORDS: usize = 4;
 pub(crate) const LINKED: u64 = 1;
 /// First word of a reply to PREPARE which says that the key was newly linked.
 pub(crate) const NEW: u64 = 2;
-/// First word of a reply to CLAIM which says that the record is locked, and that the holder's time
-/// may not be above the reader's.
-pub(crate) const BUSY: u64 = 2;
-/// First word of a reply to CLAIM which says that what was at that time is not known any more.
-pub(crate) const LATER: u64 = 3;
-/// Set in the upper half of the first word of a CLAIM: the CPU notes the time of the read.
-pub(crate) const CLAIMS: usize = 1;
-/// Set in the upper half of the first word of a CLAIM: the CPU looks at the lock.
-pub(crate) const WAITS: usize = 2;
 /// Set in the first word of a reply to PREPARE if the shard has little room left.
 pub(crate) const CROWDED: u64 = 1 << 16;
 
-/// Makes a request about a key at a time, whose code has an upper half of `count`. Returns its
-/// words, and how many of them are used.
+/// Makes a request about a key at a time. Returns its words, and how many of them are used.
 pub(crate) fn timed_key_request(
-    (code, count): (Code, usize),
+    code: Code,
     shard: ShardId,
     time: u64,
     key: &[u64],
 ) -> ([u64; TIMED_REQUEST_WORDS_MAX], usize) {
     let mut words = [0; TIMED_REQUEST_WORDS_MAX];
-    words[..3].copy_from_slice(&[code.word(count), shard.0.into(), time]);
+    words[..3].copy_from_slice(&[code.word(0), shard.0.into(), time]);
     let end = 3 + key.len().min(KEY_REQUEST_WORDS_MAX - 2);
     words[3..end].copy_from_slice(&key[..end - 3]);
     (words, end)
@@ -250,6 +264,8 @@ struct Known {
     epoch: Option<u64>,
     /// What the node had heard of times when this process, or the epoch, began (`stamps.rs`).
     floor: u64,
+    /// The epoch up to which another process had this memory, if there was one.
+    lost_in: Option<u64>,
     /// A thread that serves a call about a shard holds the lock at the shard's number modulo
     /// [`STRIPES`].
     stripes: [Mutex<Stripe>; STRIPES],
@@ -268,7 +284,8 @@ impl RpcHandler {
     pub fn new(region: Arc<Region>) -> RpcHandler {
         let vcache = Mutex::new(cache_of(&region));
         let oracle = Mutex::new(Oracle::new(epoch_before(&region)));
-        let (known, idle) = (RwLock::default(), Mutex::default());
+        let known = RwLock::new(Known::begin(epoch_before(&region)));
+        let idle = Mutex::default();
         RpcHandler { region, known, vcache, oracle, idle, levels: AtomicU64::new(0) }
     }
 
@@ -279,7 +296,8 @@ impl RpcHandler {
     #[must_use]
     pub fn with_version_cache(self, vcache: VersionCache) -> RpcHandler {
         let oracle = Mutex::new(Oracle::new(None));
-        RpcHandler { vcache: Mutex::new(HostedCache::new(None, Some(vcache))), oracle, ..self }
+        let known = RwLock::new(Known::begin(None));
+        RpcHandler { vcache: Mutex::new(HostedCache::new(None, Some(vcache))), oracle, known, ..self }
     }
 
     /// Returns what this CPU knows, by the catalog as it is now. Returns `None` if the catalog
@@ -302,11 +320,12 @@ impl RpcHandler {
             Code::Log => self.log(arguments),
             Code::Consult => self.vcache.lock().ok()?.consult(count, arguments, reply),
             Code::Oracle => self.oracle.lock().ok()?.answer(count, arguments, reply),
-            Code::Claim | Code::StampAbsent => {
+            Code::Claim => self.claim(count, arguments, reply),
+            Code::StampAbsent => {
                 let (&[shard, time], key) = arguments.split_first_chunk()?;
                 let known = self.known()?;
                 let mut asked = known.shard(self.region.words(), ShardId(u16::try_from(shard).ok()?))?;
-                asked.at_time((code, count), time, key, reply)
+                asked.stamp_absent(time, key, reply)
             }
             Code::Descend => self.descend(count, arguments, reply),
             Code::Take => self.take(&Take::parse(count, arguments)?, reply),
@@ -319,7 +338,15 @@ impl RpcHandler {
                 let mut asked = known.shard(self.region.words(), ShardId(u16::try_from(shard).ok()?))?;
                 asked.about_key(code, key, reply)
             }
-            Code::Lock | Code::Validate | Code::Release | Code::Commit | Code::Undo | Code::Free | Code::Stamp => {
+            Code::Heard => self.heard(arguments, reply),
+            Code::Lock
+            | Code::Readers
+            | Code::Validate
+            | Code::Release
+            | Code::Commit
+            | Code::Undo
+            | Code::Free
+            | Code::Stamp => {
                 let (&pointer, arguments) = arguments.split_first()?;
                 let pointer = Pointer::from_bits(pointer);
                 let known = self.known()?;
@@ -491,6 +518,17 @@ fn epoch_before(region: &Region) -> Option<u64> {
 }
 
 impl Known {
+    /// Begins to serve a memory that another process may have had, up to an epoch.
+    fn begin(lost_in: Option<u64>) -> Known {
+        Known { lost_in, ..Known::default() }
+    }
+
+    /// Whether this process began within the epoch. So it does not know what clients of the epoch
+    /// have told a former process.
+    fn began_late(&self) -> bool {
+        self.epoch.is_some_and(|epoch| self.lost_in.is_some_and(|lost_in| epoch <= lost_in))
+    }
+
     /// Reads the catalog. Returns `None` if it cannot be read.
     fn learn(&mut self, words: &[AtomicU64]) -> Option<()> {
         // A replica that was the primary may be a backup now.
@@ -500,7 +538,7 @@ impl Known {
         // whole yet.
         self.generation = metadata.generation;
         if self.epoch != Some(metadata.epoch) {
-            (self.epoch, self.floor) = (Some(metadata.epoch), clock(words).load(Ordering::Acquire));
+            (self.epoch, self.floor) = (Some(metadata.epoch), timed::clock(words).load(Ordering::Acquire));
         }
         let shards = (0..).map(ShardId).zip(&metadata.shards).filter_map(|(id, placement)| {
             let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
@@ -529,7 +567,13 @@ impl Known {
     fn shard<'k>(&'k self, words: &'k [AtomicU64], id: ShardId) -> Option<Asked<'k>> {
         let &(shard, discipline, key_bytes) = self.shards.get(&id)?;
         let stripe = self.stripes[usize::from(id.0) % STRIPES].lock().ok()?;
-        let life = ShardLife { born: shard.born, epoch: self.epoch?, floor: self.floor };
+        let life = ShardLife {
+            born: shard.born,
+            epoch: self.epoch?,
+            floor: self.floor,
+            is_vector: discipline.has_vectors(),
+            began_late: self.began_late(),
+        };
         Some(Asked { words, shard, life, discipline, key_bytes, stripe })
     }
 }
@@ -600,12 +644,10 @@ impl Asked<'_> {
                 let previous = swap(lock, Swap::lock(LockWord::from_bits(me)));
                 reply.extend([previous.to_bits(), version.load(Ordering::Acquire)]);
                 if self.discipline.is_stamped() {
-                    let (slot, time) = (pointer.offset(), self.time_of(at));
-                    let is_taken = previous.is_free();
-                    let stamps = self.stamps();
-                    reply.push(if is_taken { stamps.locked(slot, time) } else { stamps.ts(slot, time) });
+                    self.locked(pointer.offset(), self.time_of(at), previous.is_free(), reply);
                 }
             }
+            (Code::Readers, &[]) => reply.extend(self.stamps().readers(pointer.offset())),
             (Code::Stamp, &[version, time]) => self.stamp(at, pointer, version, time, reply)?,
             (Code::Validate, &[]) => self.push_words(at, self.shard.shape.validated_bytes(), reply),
             (Code::Release, &[me]) => self.unlock(at, me)?,
@@ -674,195 +716,6 @@ impl Asked<'_> {
         self.shard.unlinks.then(|| self.shard.gone(self.words))
     }
 
-    /// Returns what this CPU remembers of the times of the shard's records.
-    fn stamps(&mut self) -> &mut Stamps {
-        Stamps::of(&mut self.stripe.stamps, self.shard.id, self.life)
-    }
-
-    /// Notes in the node's memory that the node has heard of a time.
-    fn heard_of(&self, time: u64) {
-        clock(self.words).fetch_max(time, Ordering::AcqRel);
-    }
-
-    /// Returns the time of the commit that has installed a record.
-    fn time_of(&self, at: usize) -> u64 {
-        let mut head = [0; TIMED_WORDS];
-        copy::read(self.words, at + 1, &mut head);
-        self.shard.shape.time_of_image(&head)
-    }
-
-    /// Returns the word of the hash of the key that a slot's record has.
-    fn key_word(&self, at: usize) -> Option<u64> {
-        let key: Vec<u64> =
-            self.shard.shape.key_places().map(|place| self.words[at + place].load(Ordering::Acquire)).collect();
-        Some(Key::new(key.as_bytes().get(..self.key_bytes.into())?)?.hash().word)
-    }
-
-    /// Keeps the version of a record that a commit is about to replace.
-    fn keep_older(&mut self, at: usize, slot: u64, image: &[u64]) {
-        let time = self.shard.shape.time_of_image(image);
-        if !self.discipline.is_stamped() || time == 0 {
-            return;
-        }
-        self.heard_of(time);
-        let mut record = vec![0; self.shard.shape.record_bytes() / WORD_BYTES];
-        copy::read(self.words, at, &mut record);
-        let before = self.shard.shape.image_of(&record);
-        let is_present = matches!(self.shard.shape.life_of_image(before), Some(Life::Present { .. }));
-        let from = match self.key_word(at).filter(|_| !is_present) {
-            Some(word) => self.stamps().gone(word),
-            None => self.shard.shape.time_of_image(before),
-        };
-        debug_assert!(
-            from < time || !is_present || mutant!(),
-            "dst 2: a commit's time is above the time of what it replaces"
-        );
-        let before = is_present.then(|| before.into());
-        self.stamps().replaced(slot, from, time, before);
-    }
-
-    /// Returns the entry of the index that patches are to change, as it is before.
-    fn linking_entry(&self, patches: &[u64]) -> Option<u64> {
-        let patches = patches.chunks_exact(PATCH_WORDS).filter_map(patch);
-        let mut pairs = patches.filter_map(|patch| match patch {
-            Patch::Entry { at, .. } if self.shard.geometry.is_pair(at) => Some(at),
-            _ => None,
-        });
-        let bucket_slot = pairs.next()?;
-        let word = self.words.get((self.shard.base + bucket_slot) as usize / WORD_BYTES)?;
-        Some(word.load(Ordering::Acquire))
-    }
-
-    /// Keeps the times of a key whose record a commit has unlinked from an entry of the index, or
-    /// whose insert is about to be taken back.
-    fn note_unlinked(&mut self, at: usize, slot: u64, entry: Option<u64>) {
-        if !self.discipline.is_stamped() {
-            return;
-        }
-        let mut head = [0; TIMED_WORDS];
-        copy::read(self.words, at + 1, &mut head);
-        let life = self.shard.shape.life_of_image(&head);
-        let gone = match life {
-            Some(Life::Deleted { .. }) if entry.is_some() => self.shard.shape.time_of_image(&head),
-            Some(Life::Prepared { .. }) if entry.is_none() => 0,
-            _ => return,
-        };
-        if let Some(word) = self.key_word(at) {
-            self.stamps().unlinked(slot, word, gone, entry);
-        }
-    }
-
-    /// Serves CLAIM and STAMP_ABSENT.
-    fn at_time(&mut self, (code, flags): (Code, usize), time: u64, key: &[u64], reply: &mut Vec<u64>) -> Option<()> {
-        let key = Key::new(key.as_bytes().get(..self.key_bytes.into())?)?;
-        if !self.discipline.is_stamped() {
-            return None;
-        }
-        let word = key.hash().word;
-        let found = self.shard.find(self.words, &key);
-        if code == Code::StampAbsent {
-            let gone = self.stamps().gone(word);
-            let is_late = time > 0 && gone >= time;
-            if found == Presence::Absent && !is_late && time > 0 {
-                self.stamps().raise_key(word, time);
-                self.heard_of(time);
-            }
-            reply.extend([u64::from(found != Presence::Absent), if is_late { gone } else { 0 }]);
-            return Some(());
-        }
-        let claims = flags & CLAIMS != 0;
-        if claims {
-            self.heard_of(time);
-        }
-        let Presence::Linked { entry, location, .. } = found else {
-            if claims {
-                self.stamps().raise_key(word, time);
-            }
-            self.absent_at(&key, time, reply);
-            return Some(());
-        };
-        let slot = location.pointer.offset();
-        let at = self.shard.slot_word(slot)?;
-        let mut record = vec![0; self.shard.shape.record_bytes() / WORD_BYTES];
-        copy::read(self.words, at, &mut record);
-        let newest = self.shard.shape.image_of(&record);
-        let newest_time = self.shard.shape.time_of_image(newest);
-        let life = self.shard.shape.life_of_image(newest);
-        let (lock, stamps) = (record[0], self.stamps());
-        let before = stamps.ts(slot, newest_time);
-        if claims {
-            stamps.raise(slot, time);
-        }
-        // Later holders of the lock have times above the claim. So a reader waits for one holder
-        // at most.
-        let may_be_before = stamps.lock_ts(slot) < time && !(mutant!(SkipWait) && before > time);
-        if flags & WAITS != 0 && lock != LockWord::FREE.to_bits() && may_be_before {
-            reply.extend([BUSY, lock, entry]);
-            return Some(());
-        }
-        let image = match life {
-            Some(Life::Present { .. }) if newest_time <= time => Then::Had(newest),
-            Some(Life::Present { .. }) => stamps.at(slot, time),
-            _ => {
-                self.absent_at(&key, time, reply);
-                return Some(());
-            }
-        };
-        match image {
-            Then::Had(image) => {
-                reply.extend([1, newest_time, entry, LockWord::FREE.to_bits()]);
-                reply.extend_from_slice(image);
-            }
-            Then::Absent => reply.push(0),
-            Then::Forgotten => reply.extend([LATER, newest_time]),
-        }
-        Some(())
-    }
-
-    /// Replies what a key which is absent now was at a time.
-    fn absent_at(&mut self, key: &Key, time: u64, reply: &mut Vec<u64>) {
-        let shape = self.shard.shape;
-        let stamps = self.stamps();
-        let gone = stamps.gone(key.hash().word);
-        if gone <= time {
-            return reply.push(0);
-        }
-        match stamps.deleted(key.hash().word, time) {
-            Some((entry, image))
-                if shape.key_places().map(|place| image[place - 1]).eq(key.words().iter().copied()) =>
-            {
-                reply.extend([1, gone, entry, LockWord::FREE.to_bits()]);
-                reply.extend_from_slice(image);
-            }
-            _ => reply.extend([LATER, gone]),
-        }
-    }
-
-    /// Notes that a version of a record was read at a time, if the record has the version and is
-    /// not locked. In the same step, so that no transaction locks the record in between with a
-    /// lower time.
-    fn stamp(&mut self, at: usize, pointer: Pointer, version: u64, time: u64, reply: &mut Vec<u64>) -> Option<()> {
-        if !self.discipline.is_stamped() {
-            return None;
-        }
-        let mut head = [0; 1 + TIMED_WORDS];
-        copy::read(self.words, at, &mut head);
-        let life = self.shard.shape.life_of_image(&head[1..]);
-        let mut bound = self.shard.shape.time_of_image(&head[1..]);
-        if let (Some(Life::Prepared { .. }), Some(word)) = (life, self.key_word(at)) {
-            bound = self.stamps().gone(word);
-        }
-        let is_late = time > 0 && bound >= time;
-        if head[0] == LockWord::FREE.to_bits() && head[1] == version && !is_late {
-            if time > 0 {
-                self.stamps().raise(pointer.offset(), time);
-            }
-            self.heard_of(time);
-        }
-        reply.extend([head[0], head[1], if is_late { bound } else { 0 }]);
-        Some(())
-    }
-
     fn free(&mut self, pointer: Pointer, version: u64) {
         self.stripe.host.free(self.words, &self.shard, pointer.offset(), Version::from_bits(version).0);
     }
@@ -876,14 +729,6 @@ impl Asked<'_> {
         self.stripe.host.undo(self.words, &self.shard, pointer.offset(), holder);
         if self.discipline.locks_by_cpu() { self.unlock(at, me) } else { Some(()) }
     }
-}
-
-/// The words of an image up to the time of its commit: version, meta, time.
-const TIMED_WORDS: usize = 3;
-
-/// Returns the word that bounds all times of which the node has heard (`stamps.rs`).
-fn clock(words: &[AtomicU64]) -> &AtomicU64 {
-    &words[node::clock_at(NodeId(0)).offset as usize / WORD_BYTES]
 }
 
 /// Compares and swaps a lock word by this CPU, and returns the word that the lock had before.
@@ -916,7 +761,8 @@ impl Handler for RpcHandler {
     }
 
     fn restart(&self) {
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Known::default();
+        let known = Known::begin(epoch_before(&self.region));
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
         self.known.clear_poison();
         *self.vcache.lock().unwrap_or_else(PoisonError::into_inner) = cache_of(&self.region);
         self.vcache.clear_poison();
@@ -929,9 +775,10 @@ impl Handler for RpcHandler {
     /// taken from the difference to TPC-C's.
     fn work(&self, request: &[u64]) -> Nanos {
         match request.first().and_then(|word| Code::parse(*word)) {
-            Some((Code::Read | Code::Find | Code::Prepare | Code::Claim | Code::StampAbsent, _)) => 308,
+            Some((Code::Read | Code::Find | Code::Prepare | Code::StampAbsent, _)) => 308,
+            Some((Code::Claim, count)) => 308 * timed::claimed(count) as u64,
             // Each pair costs a line of the CPU's cache, as a lock does.
-            Some((Code::Lock | Code::Validate | Code::Stamp | Code::Oracle, _)) => 84,
+            Some((Code::Lock | Code::Readers | Code::Validate | Code::Stamp | Code::Oracle | Code::Heard, _)) => 84,
             Some((Code::Consult, _)) => 84 * (request.len() as u64 / 2),
             Some((Code::Log, _)) => 43,
             // The leaf is found by its id, as a record is by its key, or as in DESCEND.

@@ -254,6 +254,9 @@ pub(crate) struct Item {
     pub(crate) read: ReadHandle,
     pub(crate) swap: SwapHandle,
     pub(crate) call: CallHandle,
+    /// The word of the call's reply at which the answer about this item begins, if the call is
+    /// about several items.
+    pub(crate) answer_at: u32,
     pub(crate) lookups: u32,
     pub(crate) hops: u32,
     /// Whether the round that is under way asks for this item.
@@ -311,6 +314,7 @@ impl Item {
             read: ReadHandle::default(),
             swap: SwapHandle::default(),
             call: CallHandle::default(),
+            answer_at: 0,
             lookups: 0,
             hops: 0,
             asked: false,

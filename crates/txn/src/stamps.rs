@@ -13,6 +13,8 @@
 //! of a shard    floor     all that is not remembered may have a ts, or be gone, up to this time
 //! ```
 //!
+//! `stamps/vector.rs` says what it remembers under vector timestamps.
+//!
 //! All of it is in the memory of the node's process, and none in the node's region. A record has
 //! the time of its last commit in its image, so backups and recovery have that. Nothing else has to
 //! outlive the process:
@@ -31,9 +33,13 @@
 //!
 //! [`clock_at`]: remora_node::node::clock_at
 
+mod vector;
+
 use std::collections::{HashMap, VecDeque};
 
 use remora_node::ShardId;
+
+use crate::vector::{Commits, UNKNOWN, Vector};
 
 /// Largest number of words of older versions that the CPU keeps for a shard.
 const OLDER_WORDS_MAX: usize = 1 << 19;
@@ -55,22 +61,52 @@ pub(crate) struct Stamps {
     deleted: VecDeque<u64>,
     /// Words of all older versions.
     older_words: usize,
+    // The rest is for vector timestamps.
+    heard: Commits,
+    /// The vector with the largest number that a snapshot has brought.
+    stable: Vec<u64>,
+    /// Whether something was forgotten that matters to snapshots.
+    forgot: bool,
+}
+
+/// The commits that a snapshot has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cut<'v> {
+    /// Those with a time up to this one.
+    UpTo(u64),
+    /// Those of a vector.
+    Vector(Vector<'v>),
+}
+
+impl Cut<'_> {
+    /// Whether a commit with this time is in the snapshot.
+    pub(crate) fn has(&self, time: u64) -> bool {
+        match self {
+            Cut::UpTo(last) => time <= *last,
+            Cut::Vector(vector) => vector.has(time),
+        }
+    }
 }
 
 /// The time during which a node's CPU remembers times of a shard: an epoch, in which the shard's id
 /// belongs to one table. The table has the generation of the catalog with which it was born. The
 /// floor is what the node's clock word was when the epoch began, or the process.
+///
+/// Under vector timestamps, what matters is whether the process began within the epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ShardLife {
     pub(crate) born: u64,
     pub(crate) epoch: u64,
     pub(crate) floor: u64,
+    pub(crate) is_vector: bool,
+    pub(crate) began_late: bool,
 }
 
 #[derive(Debug, Default)]
 struct Stamp {
     ts: u64,
     lock_ts: u64,
+    readers: Commits,
     older: VecDeque<Older>,
 }
 
@@ -78,6 +114,7 @@ struct Stamp {
 struct Absence {
     ts: u64,
     gone: u64,
+    readers: Commits,
     /// The version that the last commit deleted, and the entry of the index that linked it.
     last: Option<(u64, Older)>,
 }
@@ -91,6 +128,13 @@ struct Older {
     until: u64,
     /// `None` if the key was absent.
     image: Option<Box<[u64]>>,
+}
+
+impl Older {
+    /// Whether this was the newest version that a snapshot has.
+    fn was_newest(&self, cut: Cut<'_>) -> bool {
+        cut.has(self.from) && !cut.has(self.until)
+    }
 }
 
 /// What a record was at a time.
@@ -107,12 +151,19 @@ pub(crate) enum Then<'s> {
 impl Stamps {
     /// Returns the times of a shard. In a new life of the shard, nothing is remembered.
     pub(crate) fn of(shards: &mut HashMap<ShardId, Stamps>, id: ShardId, life: ShardLife) -> &mut Stamps {
-        let fresh = || Stamps { life, floor: life.floor, ..Stamps::default() };
-        let stamps = shards.entry(id).or_insert_with(fresh);
+        let stamps = shards.entry(id).or_insert_with(|| Stamps::new(life));
         if stamps.life != life {
-            *stamps = fresh();
+            // The commits are still those of the epoch, if only the table is another one.
+            let heard = std::mem::take(&mut stamps.heard);
+            let heard = if stamps.life.epoch == life.epoch { heard } else { Commits::default() };
+            *stamps = Stamps { heard, ..Stamps::new(life) };
         }
         stamps
+    }
+
+    fn new(life: ShardLife) -> Stamps {
+        let floor = if life.is_vector { 0 } else { life.floor };
+        Stamps { life, floor, forgot: life.is_vector && life.began_late, ..Stamps::default() }
     }
 
     /// Returns the largest time at which a record was read or written. `time` is that of its newest
@@ -148,7 +199,20 @@ impl Stamps {
 
     /// Returns a time from which on a key has been absent, if it is absent now.
     pub(crate) fn gone(&self, word: u64) -> u64 {
-        self.keys.get(&word).map_or(0, |key| key.gone).max(self.floor)
+        let gone = self.keys.get(&word).map_or(0, |key| key.gone);
+        match gone {
+            0 if self.forgot => UNKNOWN,
+            _ if self.life.is_vector => gone,
+            _ => gone.max(self.floor),
+        }
+    }
+
+    /// Returns a commit that may have deleted a key which is absent now, and that a snapshot lacks,
+    /// if there may be one.
+    pub(crate) fn lacks_delete(&self, word: u64, cut: Cut<'_>) -> Option<u64> {
+        let gone = self.gone(word);
+        let is_forgotten = matches!(cut, Cut::Vector(vector) if gone == 0 && vector.number < self.floor);
+        (is_forgotten || !cut.has(gone)).then_some(gone)
     }
 
     /// Notes that the absence of a key was read at a time.
@@ -160,20 +224,33 @@ impl Stamps {
 
     /// Begins the life of a key in a slot, which was prepared for it.
     pub(crate) fn prepared(&mut self, slot: u64, word: u64) {
-        let ts = self.ts_of_key(word);
-        self.raise(slot, ts);
+        if self.life.is_vector {
+            let mut readers = self.keys.get(&word).map(|key| key.readers.clone()).unwrap_or_default();
+            readers.add(self.gone(word));
+            self.records.entry(slot).or_default().readers = readers;
+        } else {
+            let ts = self.ts_of_key(word);
+            self.raise(slot, ts);
+        }
         self.forget_older(slot);
     }
 
     /// Ends the life of a key in a slot. If a commit has deleted it, `gone` is the commit's time,
     /// and `entry` has linked the record before. Otherwise `gone` is 0.
     pub(crate) fn unlinked(&mut self, slot: u64, word: u64, gone: u64, entry: Option<u64>) {
-        self.raise_key(word, self.records.get(&slot).map_or(0, |stamp| stamp.ts));
+        if self.life.is_vector {
+            let readers = self.records.get_mut(&slot).map(|stamp| std::mem::take(&mut stamp.readers));
+            let key = self.keys.entry(word).or_default();
+            readers.unwrap_or_default().names().iter().for_each(|commit| key.readers.add(*commit));
+            self.forget_deletes();
+        } else {
+            self.raise_key(word, self.records.get(&slot).map_or(0, |stamp| stamp.ts));
+        }
         let is_last = |older: &mut Older| older.until == gone && entry.is_some();
         let older = self.records.get_mut(&slot).and_then(|stamp| stamp.older.pop_back_if(is_last));
         let last = entry.zip(older);
         let key = self.keys.entry(word).or_default();
-        key.gone = key.gone.max(gone);
+        key.gone = if self.life.is_vector && gone > 0 { gone } else { key.gone.max(gone) };
         let forgotten = std::mem::replace(&mut key.last, last);
         self.older_words -= forgotten.and_then(|(_, older)| older.image).map_or(0, |image| image.len());
         self.deleted.push_back(word);
@@ -181,10 +258,10 @@ impl Stamps {
     }
 
     /// Returns the last version of a key that is absent now, and the entry that linked it, if it
-    /// was the newest one at a time.
-    pub(crate) fn deleted(&self, word: u64, time: u64) -> Option<(u64, &[u64])> {
+    /// was the newest one for a snapshot.
+    pub(crate) fn deleted(&self, word: u64, cut: Cut<'_>) -> Option<(u64, &[u64])> {
         let (entry, older) = self.keys.get(&word)?.last.as_ref()?;
-        let image = older.image.as_ref().filter(|_| older.from <= time && time < older.until)?;
+        let image = older.image.as_ref().filter(|_| older.was_newest(cut))?;
         Some((*entry, image))
     }
 
@@ -195,7 +272,12 @@ impl Stamps {
         if mutant!(CommitLowersStamp) {
             stamp.ts = until;
         }
-        stamp.ts = stamp.ts.max(until);
+        if self.life.is_vector {
+            self.heard.add(until);
+            stamp.readers.clear();
+        } else {
+            stamp.ts = stamp.ts.max(until);
+        }
         self.older_words += image.as_ref().map_or(0, |image| image.len());
         stamp.older.push_back(Older { from, until, image });
         self.order.push_back(slot);
@@ -215,12 +297,10 @@ impl Stamps {
         self.forget_stamps();
     }
 
-    /// Returns what a record was at a time, before the newest version.
-    pub(crate) fn at(&self, slot: u64, time: u64) -> Then<'_> {
-        let older = self
-            .records
-            .get(&slot)
-            .and_then(|stamp| stamp.older.iter().rev().find(|older| older.from <= time && time < older.until));
+    /// Returns what a record was for a snapshot, before the newest version.
+    pub(crate) fn at(&self, slot: u64, cut: Cut<'_>) -> Then<'_> {
+        let older = self.records.get(&slot);
+        let older = older.and_then(|stamp| stamp.older.iter().rev().find(|older| older.was_newest(cut)));
         match older {
             None => Then::Forgotten,
             Some(Older { image: None, .. }) => Then::Absent,
@@ -239,7 +319,7 @@ impl Stamps {
     /// If the times of too many records are remembered, forgets the smaller half of them, which is
     /// below the floor from then on.
     fn forget_stamps(&mut self) {
-        if self.records.len() > 2 * REMEMBERED_MAX {
+        if self.records.len() > 2 * REMEMBERED_MAX && !self.life.is_vector {
             let mut times: Vec<u64> = self.records.values().map(|stamp| stamp.ts).collect();
             self.floor = self.floor.max(median(&mut times));
             let floor = self.floor;
@@ -282,7 +362,7 @@ mod tests {
         let mut stamps = Stamps::default();
         stamps.replaced(64, 2, 5, image(1));
         stamps.replaced(64, 5, 6, image(2));
-        let at = |time| stamps.at(64, time);
+        let at = |time| stamps.at(64, Cut::UpTo(time));
         assert_eq!([at(1), at(2), at(4)], [Then::Forgotten, Then::Had(&[1]), Then::Had(&[1])]);
         assert_eq!([at(5), at(6)], [Then::Had(&[2]), Then::Forgotten]);
         assert_eq!(stamps.ts(64, 0), 6);
@@ -294,8 +374,8 @@ mod tests {
         stamps.replaced(64, 2, 5, image(1));
         // Between 5 and 8, something else has changed the record.
         stamps.replaced(64, 8, 9, image(2));
-        assert_eq!([5, 7].map(|time| stamps.at(64, time)), [Then::Forgotten; 2]);
-        assert_eq!(stamps.at(64, 8), Then::Had(&[2]));
+        assert_eq!([5, 7].map(|time| stamps.at(64, Cut::UpTo(time))), [Then::Forgotten; 2]);
+        assert_eq!(stamps.at(64, Cut::UpTo(8)), Then::Had(&[2]));
     }
 
     #[test]
@@ -309,8 +389,11 @@ mod tests {
         stamps.replaced(64, 31, 45, image(9));
         stamps.unlinked(64, 7, 45, Some(3));
         assert_eq!((stamps.ts_of_key(7), stamps.gone(7)), (45, 45));
-        assert_eq!([30, 31, 44, 45].map(|time| stamps.deleted(7, time).is_some()), [false, true, true, false]);
-        assert_eq!(stamps.at(64, 31), Then::Forgotten, "the slot may have another key from now on");
+        assert_eq!(
+            [30, 31, 44, 45].map(|time| stamps.deleted(7, Cut::UpTo(time)).is_some()),
+            [false, true, true, false]
+        );
+        assert_eq!(stamps.at(64, Cut::UpTo(31)), Then::Forgotten, "the slot may have another key from now on");
     }
 
     #[test]
@@ -333,7 +416,7 @@ mod tests {
             stamps.replaced(slot(time), time, time + 3, Some(image));
         }
         assert!(stamps.older_words <= OLDER_WORDS_MAX);
-        assert_eq!(stamps.at(slot(100), 100), Then::Forgotten);
-        assert!(matches!(stamps.at(slot(1_999), 2_001), Then::Had(_)));
+        assert_eq!(stamps.at(slot(100), Cut::UpTo(100)), Then::Forgotten);
+        assert!(matches!(stamps.at(slot(1_999), Cut::UpTo(2_001)), Then::Had(_)));
     }
 }

@@ -20,6 +20,7 @@ use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer};
 use crate::landing::{BackupLock, Clocks};
 use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX};
+use crate::oracle::{Question, oracle_of};
 use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Check, Protocol};
 use crate::recovery::Departed;
@@ -28,6 +29,7 @@ use crate::shared::SharedLocks;
 use crate::time::ClientTime;
 use crate::turns::{Stood, Turns};
 use crate::vcache::VersionCache;
+use crate::vector::Commits;
 use crate::words::Name;
 
 /// The parts that a session needs beside its lane.
@@ -155,8 +157,13 @@ pub(crate) struct State {
     pub(crate) turns: Turns,
     /// The largest time of a transaction that the client knows of.
     pub(crate) time: ClientTime,
-    /// The commit of this session that the oracle counts as outstanding, if there may be one.
-    pub(crate) owed: Option<TransactionId>,
+    /// What the oracle has to be told of a commit of this session, once that is over: the question,
+    /// and the commit's id or name.
+    pub(crate) owed: Option<(Question, u64)>,
+    /// Under vector timestamps: the commits that this one comes behind.
+    pub(crate) behind: Commits,
+    /// Under vector timestamps: the vector of the last snapshot.
+    pub(crate) vector: Vec<u64>,
     /// What the session knows of landing clocks.
     pub(crate) clocks: Clocks,
     /// The archives of this client, and those of others that the session has found.
@@ -233,6 +240,8 @@ impl State {
             turns: config.turns,
             time: config.time,
             owed: None,
+            behind: Commits::default(),
+            vector: Vec::new(),
             clocks: Clocks::new(client.nodes(), lane.capabilities().in_order),
             archives: Archives::new(client, config.archive_place),
             seen: Vec::new(),
@@ -330,7 +339,7 @@ impl State {
     /// Returns the node that has the cluster's version cache. All clients of an epoch know the same
     /// nodes.
     pub(crate) fn cache_host(&self) -> NodeId {
-        self.nodes.iter().next_back().unwrap_or_default()
+        oracle_of(self.nodes)
     }
 
     /// Counts a verb of `bytes` bytes that goes to a node. In addition to its bytes, a verb costs a

@@ -1,39 +1,91 @@
 //! The client's time: the largest time of a transaction that a client knows of, where commits have
-//! times that transactions derive, or that an oracle gives (`protocol/dst`).
+//! times that transactions derive, or that an oracle gives (`protocol/dst`). Under vector
+//! timestamps it is the number of the client's next commit.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use remora_fabric::{FabricError, Lane, NodeSet, WORD_BYTES};
+use remora_fabric::{FabricError, Lane, NodeId, NodeSet, WORD_BYTES};
+use remora_node::Discipline;
 use remora_node::node::clock_at;
+
+use crate::oracle::{Question, oracle_of};
+use crate::rpc::Code;
 
 /// The largest time of a transaction that a client knows of, for all of its sessions. It lives as
 /// long as the client's incarnation.
 #[derive(Clone, Debug, Default)]
-pub struct ClientTime(Rc<Cell<u64>>);
+pub struct ClientTime(Rc<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    time: Cell<u64>,
+    /// Under vector timestamps: a commit that a snapshot of the client has met and had not, or 0.
+    missed: Cell<u64>,
+}
 
 impl ClientTime {
     /// Returns the time. It is 0 until the client has asked the memory nodes.
     pub(crate) fn get(&self) -> u64 {
-        self.0.get()
+        self.0.time.get()
     }
 
     /// Notes a time that the client has met.
     pub(crate) fn raise(&self, time: u64) {
         // Without what the memory nodes have heard of, no time is large enough.
-        if self.0.get() > 0 {
-            self.0.set(self.0.get().max(time));
+        if self.get() > 0 {
+            self.0.time.set(self.get().max(time));
         }
+    }
+
+    /// Returns the number of the client's next commit, and counts it.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.time.replace(self.get() + 1)
+    }
+
+    /// Returns a commit that a snapshot has met and had not, or 0.
+    pub(crate) fn missed(&self) -> u64 {
+        self.0.missed.get()
+    }
+
+    /// Notes a commit that a snapshot has met and has not.
+    pub(crate) fn miss(&self, commit: u64) {
+        self.0.missed.set(commit);
+    }
+
+    /// Makes a client ready to commit on tables of a discipline. The client has registered by then.
+    pub async fn begin(
+        &self,
+        lane: &Lane,
+        nodes: NodeSet,
+        (discipline, epoch, client): (Discipline, u64, u32),
+    ) -> Result<(), FabricError> {
+        if discipline.has_vectors() {
+            return self.join(lane, oracle_of(nodes), epoch, client).await.map(drop);
+        }
+        if discipline.is_stamped() { self.learn(lane, nodes).await } else { Ok(()) }
+    }
+
+    /// Tells the oracle of vector timestamps that a client will commit. Returns whether the oracle
+    /// knows it now.
+    pub(crate) async fn join(&self, lane: &Lane, at: NodeId, epoch: u64, client: u32) -> Result<bool, FabricError> {
+        let mut round = lane.round();
+        let call = round.call(at, &[Code::Oracle.word(Question::Join as usize), epoch, client.into()], None, 1);
+        let is_known = lane.execute(round).await?.reply(call) == [1];
+        if is_known {
+            self.0.time.set(self.get().max(1));
+        }
+        Ok(is_known)
     }
 
     /// Asks all memory nodes for the largest time that they have heard of. The client has
     /// registered by then (`protocol/dst`, invariant 6).
-    pub async fn learn(&self, lane: &Lane, nodes: NodeSet) -> Result<(), FabricError> {
+    pub(crate) async fn learn(&self, lane: &Lane, nodes: NodeSet) -> Result<(), FabricError> {
         let mut round = lane.round();
         let reads: Vec<_> = nodes.iter().map(|node| round.read(clock_at(node), WORD_BYTES)).collect();
         let done = lane.execute(round).await?;
         let heard = reads.into_iter().map(|read| done.words(read)[0]).max().unwrap_or(0);
-        self.0.set(self.0.get().max(heard).max(1));
+        self.0.time.set(self.get().max(heard).max(1));
         Ok(())
     }
 }

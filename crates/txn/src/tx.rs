@@ -983,9 +983,10 @@ impl<'s> Tx<'s> {
     /// Returns the round that tells the oracle that this transaction's commit is over, if the
     /// oracle may count it as outstanding (`oracle.rs`).
     pub(crate) fn over_at_oracle(&mut self) -> Option<Round<'s>> {
-        let id = self.state.owed.take()?;
+        let (question, commit) = self.state.owed.take()?;
         let mut round = self.lane.round();
-        let request = [Code::Oracle.word(Question::Done as usize), self.state.epoch, id.to_bits()];
+        let behind = if question == Question::Install { self.state.behind.names() } else { &[] };
+        let request = [&[Code::Oracle.word(question as usize), self.state.epoch, commit], behind].concat();
         round.call(self.state.cache_host(), &request, None, 0);
         Some(round)
     }

@@ -133,6 +133,59 @@ pub(super) fn stamped(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
+/// Client 1 adds to Y. Client 0 has then read Y, and adds to X. Client 2 reads a snapshot of X and
+/// Y. If the snapshot has the change of client 0, it has that of client 1.
+pub(super) fn behind(protocol: Protocol, runs_max: u64) -> Outcome {
+    let apart = Apart::new(protocol, 3);
+    let [x, y] = apart.rows;
+    apart.explore(
+        runs_max,
+        async |client, actor| match client {
+            0 => {
+                actor.reported(1).await;
+                add_beside(actor, x, y).await
+            }
+            1 => add(actor, &[y]).await.inspect(|_| actor.report()),
+            _ => {
+                actor.reported(1).await;
+                actor.snapshot(1, &apart.rows).await
+            }
+        },
+        |scene| {
+            let Some(read) = &scene.said[2] else { return Ok(()) };
+            let (first, second) = (read[1] & amount(1, 0) != 0, read[0] & amount(0, 0) != 0);
+            check(first || !second, || format!("the snapshot has what was read, and not its writer: {read:x?}"))
+        },
+    )
+}
+
+/// Client 1 reads a record and adds to X. When it has committed, client 0 adds to the record.
+/// Client 2 reads a snapshot of the record and X. Client 1 has not seen the change of client 0. So
+/// if the snapshot has it, it has that of client 1.
+pub(super) fn behind_a_reader(protocol: Protocol, runs_max: u64) -> Outcome {
+    let apart = Apart::new(protocol, 3);
+    let ([x, _], beside) = (apart.rows, apart.beside);
+    apart.explore(
+        runs_max,
+        async |client, actor| match client {
+            0 => {
+                actor.reported(1).await;
+                add(actor, &[beside]).await
+            }
+            1 => add_beside(actor, x, beside).await.inspect(|_| actor.report()),
+            _ => {
+                actor.reported(1).await;
+                actor.snapshot(1, &[x, beside]).await
+            }
+        },
+        |scene| {
+            let Some(read) = &scene.said[2] else { return Ok(()) };
+            let (first, second) = (read[0] & amount(1, 0) != 0, read[1] & amount(0, 0) != 0);
+            check(first || !second, || format!("the snapshot has a writer, and not a reader before it: {read:x?}"))
+        },
+    )
+}
+
 /// Adds the client's amount to a record, and reads another one. Returns what it has read.
 async fn add_beside(actor: &mut Actor, written: Row, read: Row) -> Said {
     let amount = actor.amount();

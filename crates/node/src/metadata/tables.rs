@@ -124,9 +124,10 @@ pub struct Discipline {
     ///
     /// - 2: the whole write set with new values and index patches;
     /// - 3: the whole write set with old values;
-    /// - 4, 5 and 6: as 2, and each new value has the time of its commit. With 4, transactions
-    ///   derive their times from the records; with 5, the cluster's oracle gives the times; with 6,
-    ///   they draw their times from landing clocks.
+    /// - 4 to 7: as 2, and each new value has the time of its commit. With 4, transactions derive
+    ///   their times from the records; with 5, the cluster's oracle gives the times; with 6, they
+    ///   draw their times from landing clocks; with 7, each client numbers its commits, and a time is
+    ///   the name of a commit.
     pub log: u8,
 }
 
@@ -148,6 +149,10 @@ impl Discipline {
     /// Optimistic concurrency control as with [`Discipline::OCC_CALLS`], where each value has the
     /// time of its commit, which the cluster's oracle has given. Preset: `gts`.
     pub const OCC_ORDERED: Discipline = Discipline { log: 5, ..Discipline::OCC_CALLS };
+    /// Optimistic concurrency control as with [`Discipline::OCC_CALLS`], where each value has the
+    /// name of its commit: the client, and the number that the client has given the commit. Preset:
+    /// `vts`.
+    pub const OCC_VECTOR: Discipline = Discipline { log: 7, ..Discipline::OCC_CALLS };
     /// Exclusive and shared locks, which one-sided atomics take, with redo rings. Preset:
     /// `no-wait-2pl`.
     pub const TWO_PHASE: Discipline = Discipline { lock: 2, ..Discipline::OCC_ONE_SIDED };
@@ -182,7 +187,13 @@ impl Discipline {
     /// time of its commit.
     #[must_use]
     pub fn is_stamped(self) -> bool {
-        matches!(self, Discipline::OCC_STAMPED | Discipline::OCC_ORDERED)
+        matches!(self, Discipline::OCC_STAMPED | Discipline::OCC_ORDERED | Discipline::OCC_VECTOR)
+    }
+
+    /// Whether times of commits are their names, which have no order among clients.
+    #[must_use]
+    pub fn has_vectors(self) -> bool {
+        self == Discipline::OCC_VECTOR
     }
 
     /// Whether clients draw the times of their commits from landing clocks.

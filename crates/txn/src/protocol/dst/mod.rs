@@ -14,7 +14,8 @@
 //! commit           call COMMIT                    -> write set's primaries     in the background
 //!
 //! reads a snapshot
-//! execute          call CLAIM, time               -> primaries of all records  1
+//! time             see the presets                                             0 or 1
+//! execute          call CLAIM, time, records      -> primaries of all records  1
 //! ```
 //!
 //! Locks, log and installation are those of preset `fasst` of [`occ`](super::occ), in all their
@@ -28,6 +29,7 @@
 //! | ------ | ------------ | ------------------------------ | ----------------------- | ---------- |
 //! | `dst`  | `derived`    | above the client's time, and   | the client's time       | claims, and waits for one holder of a lock |
 //! | `gts`  | `oracle`     | the oracle's next one: 1 round trip more | up to which all commits are installed: 1 round trip | neither |
+//! | `vts`  | `vector`     | the client, and its next number | the vector of stable commits: 1 round trip | neither |
 //! | `rc`   | `unordered`  | as `dst`                       | none: the newest version | neither    |
 //!
 //! The *client's time* is the largest one of: its clock, the commits of its sessions, the times of
@@ -54,6 +56,12 @@
 //! of the oracle's answers is that of dependent commits. All commits up to the snapshot's time are
 //! installed, and no later one gets such a time.
 //!
+//! `vts`: times have no order, and a snapshot has the commits of a vector. With each commit it has
+//! all that come before it: the commits whose versions it has read or overwritten, and the commits
+//! that have read what it has overwritten. The commit names them to the oracle, which publishes it
+//! after them. A transaction gets its name when it has all its locks, and before it validates. So
+//! all that it comes behind was named before it, and does not wait for it.
+//!
 //! # Where this differs from the text
 //!
 //! - `lock_ts`: a reader waits unless the lock was taken after the record's ts had reached the
@@ -63,6 +71,8 @@
 //! - OCC: validation looks at the record and raises its ts in one step. In the text these are two.
 //! - The memory node's CPU does not wait for a lock. It replies so, and the client asks again.
 //! - Times of an epoch are above those of former ones, for what lost claims had protected.
+//! - `vts`: the text's commits do not name the readers of what they overwrite. Then a snapshot may
+//!   have a writer, and not a reader that comes before it and writes elsewhere.
 //!
 //! # Invariants
 //!
@@ -79,11 +89,16 @@
 //!    former epoch. What other nodes had heard of has left no older version.
 //! 7. `gts`: **a commit is outstanding at the oracle until its installation is acknowledged**, or
 //!    until it is known to abort. If its outcome is unknown, until its client is recovered.
+//! 8. `vts`: **a commit is stable after all that come before it**: the commits whose versions it
+//!    has met, the readers of what it overwrites, and all with smaller numbers of its client. A
+//!    transaction that reads several records without a snapshot has a name, too. If a client dies,
+//!    its commits are stable after all commits of which memory nodes have heard when it is
+//!    recovered.
 //!
 //! The client asserts rule 2 for the times that it has met, and the order of rule 3. Litmus tests
 //! check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule 4 `dst-whole` and
-//! `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`. Campaigns in which
-//! clients and nodes die check rule 6.
+//! `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`, rule 8 `vts-behind` and
+//! `vts-reader`. Campaigns in which clients and nodes die check rule 6, and the end of rule 8.
 
 mod derived;
 mod lock;
@@ -92,6 +107,7 @@ mod snapshot;
 mod time;
 mod unordered;
 mod validate;
+mod vector;
 
 use remora_fabric::{Execute, Round, probes};
 use remora_node::Discipline;
@@ -103,14 +119,18 @@ use crate::error::Stop;
 use crate::protocol::redo::{install_rounds, prepare_log, write_log};
 use crate::protocol::spec::{FirstRead, Primitive, ProtocolSpec};
 use crate::protocol::{Protocol, Steps, occ};
-use crate::rpc::{CLAIMS, WAITS};
+use crate::rpc::{CLAIMS, HAS_VECTOR, WAITS};
 use crate::tx::Tx;
+use crate::vector::Vector;
 
 impl Protocol {
     /// Decentralized scalar timestamps (`dst`): transactions derive their times from the records.
     pub const DST: Protocol = Protocol::Dst(Dst::Derived);
     /// Global timestamps (`gts`): an oracle gives all times.
     pub const GTS: Protocol = Protocol::Dst(Dst::Oracle);
+    /// Vector timestamps (`vts`): each client numbers its commits, and an oracle knows which are
+    /// stable.
+    pub const VTS: Protocol = Protocol::Dst(Dst::Vector);
     /// Read committed (`rc`): **not serializable**. It is the bound that `dst` is measured against.
     pub const RC: Protocol = Protocol::Dst(Dst::Unordered);
 }
@@ -122,17 +142,31 @@ pub enum Dst {
     Derived,
     /// By an oracle, the CPU of one memory node.
     Oracle,
+    /// By each client for itself. An oracle knows of which of them a snapshot is made.
+    Vector,
     /// As `Derived`, but nothing that is only read is ordered by times.
     Unordered,
 }
 
 impl Dst {
-    /// Returns the time of the snapshot that a transaction is about to read.
+    /// Returns the time of the snapshot that a transaction is about to read. A vector is in the
+    /// session's state.
     async fn snapshot_time(self, tx: &mut Tx<'_>) -> Result<u64, Stop> {
         match self {
             Dst::Derived => derived::snapshot_time(tx).await,
             Dst::Oracle => oracle::snapshot_time(tx).await,
+            Dst::Vector => vector::fetch_vector(tx).await.map(|()| 0),
             Dst::Unordered => unordered::snapshot_time(),
+        }
+    }
+
+    /// Notes the time of a commit that a transaction has met, so that later snapshots are not
+    /// before it.
+    fn has_met(self, tx: &Tx<'_>, time: u64) {
+        if self != Dst::Vector {
+            tx.state.time.raise(time);
+        } else if Vector::from_words(&tx.state.vector).is_none_or(|vector| !vector.has(time)) {
+            tx.state.time.miss(time);
         }
     }
 
@@ -140,43 +174,66 @@ impl Dst {
     fn claims(self) -> usize {
         match self {
             Dst::Derived => CLAIMS | WAITS,
+            Dst::Vector => HAS_VECTOR,
             Dst::Oracle | Dst::Unordered => 0,
         }
     }
 
-    /// Returns the time of the commit of a transaction that has all its locks. It is above `bound`.
-    async fn commit_time(self, tx: &mut Tx<'_>, bound: u64) -> Result<u64, Stop> {
-        match self {
-            Dst::Derived | Dst::Unordered => derived::commit_time(tx, bound).await,
-            Dst::Oracle => oracle::commit_time(tx, bound).await,
+    /// Returns the time of the commit of a transaction that has all its locks. It is above the
+    /// times of all that the transaction has met.
+    async fn commit_time(self, tx: &mut Tx<'_>) -> Result<u64, Stop> {
+        if self == Dst::Vector {
+            return vector::commit_name(tx).await;
         }
+        let bound = tx.state.sets.time_bound() - 1;
+        let time = match self {
+            Dst::Oracle => oracle::commit_time(tx, bound).await?,
+            _ => derived::commit_time(tx, bound).await?,
+        };
+        debug_assert!(
+            tx.state.sets.items.iter().all(|item| item.time < time),
+            "dst 2: the time of a commit is above all times that it has met"
+        );
+        Ok(time)
     }
 
     /// Returns the time with which what is only read is validated, of a transaction with this time.
     /// With 0, validation stamps nothing. Returns `None` if nothing is validated.
     fn stamp(self, time: u64) -> Option<u64> {
         match self {
-            Dst::Derived => Some(time),
+            Dst::Derived | Dst::Vector => Some(time),
             Dst::Oracle => Some(0),
             Dst::Unordered => None,
+        }
+    }
+
+    /// Notes the time of a commit of this client.
+    fn has_committed(self, tx: &Tx<'_>) {
+        if self != Dst::Vector {
+            tx.state.time.raise(tx.time);
         }
     }
 
     /// Posts the rounds that install a commit.
     fn install(self, tx: &mut Tx<'_>) {
         let lane = tx.lane;
-        if self == Dst::Oracle {
+        if self.tells_oracle() {
             lane.post_all(self.installation(tx));
         } else {
             install_rounds(tx, |round| lane.post(round));
         }
     }
 
+    /// Whether the oracle is told that a commit is over.
+    fn tells_oracle(self) -> bool {
+        matches!(self, Dst::Oracle | Dst::Vector)
+    }
+
     /// Returns the rounds that install a commit, to be posted one after the other has completed.
     fn installation<'s>(self, tx: &mut Tx<'s>) -> Vec<Round<'s>> {
         let mut rounds = Vec::new();
         install_rounds(tx, |round| rounds.push(round));
-        if self == Dst::Oracle {
+        if self.tells_oracle() {
             rounds.extend(tx.over_at_oracle());
         }
         rounds
@@ -188,6 +245,7 @@ impl Steps for Dst {
         let (name, discipline) = match self {
             Dst::Derived => ("dst", Discipline::OCC_STAMPED),
             Dst::Oracle => ("gts", Discipline::OCC_ORDERED),
+            Dst::Vector => ("vts", Discipline::OCC_VECTOR),
             Dst::Unordered => ("rc", Discipline::OCC_STAMPED),
         };
         let spec = ProtocolSpec::new(name, discipline);
@@ -202,8 +260,10 @@ impl Steps for Dst {
         }
         let first = tx.state.sets.fetched;
         occ::execute(tx).await?;
-        let fetched = &tx.state.sets.items[first.min(tx.state.sets.items.len())..];
-        tx.state.time.raise(fetched.iter().map(|item| item.time).max().unwrap_or(0));
+        if self != Dst::Vector {
+            let fetched = &tx.state.sets.items[first.min(tx.state.sets.items.len())..];
+            tx.state.time.raise(fetched.iter().map(|item| item.time).max().unwrap_or(0));
+        }
         Ok(())
     }
 
@@ -218,13 +278,9 @@ impl Steps for Dst {
         if mutant!(ValidateWithLocks) {
             validate(tx, true, 0).await?;
         }
-        lock(tx).await?;
-        let bound = tx.state.sets.time_bound() - 1;
-        let time = self.commit_time(tx, bound).await?;
-        debug_assert!(
-            tx.state.sets.items.iter().all(|item| item.time < time),
-            "dst 2: the time of a commit is above all times that it has met"
-        );
+        tx.state.behind.clear();
+        lock(tx, self).await?;
+        let time = self.commit_time(tx).await?;
         tx.time = time;
         tx.state.sets.settle(time);
         if let Some(stamp) = self.stamp(time).filter(|_| !mutant!(ValidateWithLocks)) {
@@ -235,12 +291,12 @@ impl Steps for Dst {
         tx.committing();
         let logged = write_log(tx, entry, Primitive::Call, false).await;
         if let Err(Stop::Unknown(_)) = logged {
-            // The commit stays outstanding until this client is recovered (invariant 7).
+            // The oracle waits for the commit until this client is recovered (invariant 7).
             tx.state.owed = None;
         }
         logged?;
         tx.logged();
-        tx.state.time.raise(time);
+        self.has_committed(tx);
         self.install(tx);
         tx.installed();
         Ok(())
@@ -251,8 +307,9 @@ impl Steps for Dst {
         if tx.attempt.snapshot.is_some() || tx.state.sets.items.len() <= 1 {
             return Ok(());
         }
+        tx.state.behind.clear();
         let time = match self {
-            Dst::Derived => derived::commit_time(tx, tx.state.sets.time_bound() - 1).await?,
+            Dst::Derived | Dst::Vector => self.commit_time(tx).await?,
             Dst::Oracle | Dst::Unordered => 0,
         };
         if let Some(stamp) = self.stamp(time) {
@@ -265,7 +322,7 @@ impl Steps for Dst {
     fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
         let mut rounds = std::mem::take(&mut tx.unsent);
         // The program does not hear of the commit, but the client's later snapshots are to have it.
-        tx.state.time.raise(tx.time);
+        self.has_committed(tx);
         rounds.extend(self.installation(tx));
         log.then_post_all(rounds);
     }

@@ -30,7 +30,7 @@ pub(super) async fn snapshot_time(tx: &mut Tx<'_>) -> Result<u64, Stop> {
 /// Returns the next time of the oracle, above `bound`. The transaction has all its locks.
 pub(super) async fn commit_time(tx: &mut Tx<'_>, bound: u64) -> Result<u64, Stop> {
     let bound = known(tx).await?.max(bound);
-    tx.state.owed = Some(tx.id);
+    tx.state.owed = Some((Question::Done, tx.id.to_bits()));
     let [time] = ask(tx, Question::Next, bound).await?;
     Ok(time)
 }

@@ -79,7 +79,7 @@ fn look_again(sets: &Sets, item: usize, time: u64, round: &mut Round<'_>, checks
     } else {
         let table = sets.table(one.table);
         let shard = table.shard_id(one.home.shard);
-        let (request, words) = timed_key_request((Code::StampAbsent, 0), shard, time, one.key_words(&sets.arena));
+        let (request, words) = timed_key_request(Code::StampAbsent, shard, time, one.key_words(&sets.arena));
         (request, words, sets.primary_node(one))
     };
     if !round.has_room(1, (words + 1 + REPLY_WORDS) * 8) {
