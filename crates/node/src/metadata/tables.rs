@@ -126,8 +126,8 @@ pub struct Discipline {
     /// - 3: the whole write set with old values;
     /// - 4 to 7: as 2, and each new value has the time of its commit. With 4, transactions derive
     ///   their times from the records; with 5, the cluster's oracle gives the times; with 6, they
-    ///   draw their times from landing clocks; with 7, each client numbers its commits, and a time is
-    ///   the name of a commit.
+    ///   draw their times from landing clocks; with 7, each client numbers its commits, and a time
+    ///   is the name of a commit.
     pub log: u8,
 }
 
