@@ -664,8 +664,8 @@ impl Session {
     }
 
     /// Returns whether [`Session::snapshot`] is ordered by real time with all other transactions,
-    /// as [`Freshness::Strict`](crate::Freshness::Strict) promises. It is under protocol `remora` on
-    /// shared memory.
+    /// as [`Freshness::Strict`](crate::Freshness::Strict) promises. It is under protocol `remora`
+    /// on shared memory.
     #[must_use]
     pub fn has_strict_snapshots(&self) -> bool {
         self.inner.has_strict_snapshots()

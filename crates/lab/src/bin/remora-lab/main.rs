@@ -46,7 +46,7 @@ enum Experiment {
     Replay(campaign::ReplayOptions),
     /// Has more and more clients change one record, and shows how long and how evenly they wait.
     Hot(hot::HotOptions),
-    /// Reads the records of one shard with more and more copies, and shows how far the reads spread.
+    /// Reads the records of one shard with more and more copies, and shows how far reads spread.
     Spread(spread::SpreadOptions),
     /// Runs one transaction, and draws its rounds as a sequence diagram.
     Trace(trace::TraceOptions),
