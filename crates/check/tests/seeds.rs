@@ -90,7 +90,8 @@ fn run_tpce(protocol: Protocol, seed: u64) -> Result<Counts, String> {
 /// reported before, of the records that they read.
 fn run_readers(seed: u64) -> Result<(), String> {
     let load = |cluster: &Cluster| market(cluster, seed).with_snapshots(true);
-    run(Protocol::REMORA, seed, load, transact_in_market).map(drop)
+    let protocol = [Protocol::REMORA, Protocol::DRTM_R_CLOCKS][seed as usize % 2];
+    run(protocol, seed, load, transact_in_market).map(drop)
 }
 
 /// Runs a seed of transfers, with a scan of the whole table in place of one in eight. Returns what
@@ -133,7 +134,7 @@ fn observe<W: Workload>(
     let replicas = [3, 1, 2][seed as usize % 3];
     let options = Cluster::embedded().replicas(replicas).node_bytes(8 << 20).protocol(protocol);
     // On shared memory, one clock counts for all nodes.
-    let in_order = protocol.has_open_snapshots() && seed / 4 % 2 == 1;
+    let in_order = protocol.discipline().has_clocks() && seed / 4 % 2 == 1;
     let (cluster, _) = if in_order { options.open_seeded_in_order(seed) } else { options.open_seeded(seed) }.unwrap();
     let workload = load(&cluster);
     let mut worker = cluster
