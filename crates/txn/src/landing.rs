@@ -393,6 +393,12 @@ impl Clocks {
         self.owed_draws() == 0 && self.draws.iter().all(|draw| draw.at > 0)
     }
 
+    /// Returns whether the draws of a commit, which are behind its data, have reached the times of
+    /// all that it has read or replaces. Where one clock counts for all nodes, they have.
+    pub(crate) fn have_drawn(&self, bound: u64) -> bool {
+        !self.is_one || self.draws.iter().any(|draw| draw.at >= bound)
+    }
+
     /// Returns the time of a commit, whose draws are noted. It is not below `bound` (invariant 3).
     pub(crate) fn time(&mut self, bound: u64) -> u64 {
         let bound = if mutant!(TimeOfDraws) { 0 } else { bound };

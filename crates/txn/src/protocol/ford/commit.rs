@@ -163,6 +163,10 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &mut UndoEntry, ford:
             match entry.bound.filter(|_| tx.unsent.is_empty() && !entry.is_early) {
                 Some(bound) if tx.time == 0 => {
                     tx.state.clocks.note_draws(&done);
+                    debug_assert!(
+                        tx.state.clocks.have_drawn(bound) || mutant!(),
+                        "landing, one clock: no record is visible with a time that is above the clock"
+                    );
                     tx.time = tx.state.clocks.time(bound);
                 }
                 Some(_) => tx.state.clocks.raised(&done, tx.time),
