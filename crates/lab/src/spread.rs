@@ -19,7 +19,7 @@ use crate::cluster::{Bench, LabError};
 const PROFILE: &str = "connectx5";
 /// The number of memory nodes, whatever the number of copies is.
 pub const MEMORY_NODES: u16 = 3;
-const NODE_BYTES: usize = 16 << 20;
+const NODE_BYTES: usize = 256 << 20;
 /// Virtual time before anything is counted.
 const WARMUP: Duration = Duration::from_micros(500);
 /// The number of rows of the table.

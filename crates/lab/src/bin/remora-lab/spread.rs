@@ -14,7 +14,7 @@ use remora_lab::spread::{MEMORY_NODES, Spread, Spreaded, measure};
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   remora-lab spread
-  remora-lab spread --protocols remora --machines 16 --writes-one-in 0
+  remora-lab spread --protocols remora --machines 12 --writes-one-in 0
 
 A transaction reads 16 records of one shard. One in --writes-one-in changes a record instead. of one:
 the rate as a multiple of the protocol's rate with one copy.
@@ -25,7 +25,7 @@ pub(crate) struct SpreadOptions {
     #[arg(long, value_name = "NAMES", default_value = "drtm-r,ford,remora", value_delimiter = ',', value_parser = value::protocol)]
     protocols: Vec<String>,
     /// Client machines.
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u8).range(1..=64))]
     machines: u8,
     /// Threads of each machine.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=24))]
