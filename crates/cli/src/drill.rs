@@ -541,9 +541,7 @@ fn copies(status: &Value, replicas: u8) -> Invariant {
 }
 
 fn table(report: &Report<'_>) -> String {
-    let mut text = String::new();
-    let _ = write_table(&mut text, report); // writing to a string cannot fail
-    text
+    output::text(|text| write_table(text, report))
 }
 
 fn write_table(text: &mut String, report: &Report<'_>) -> std::fmt::Result {

@@ -368,9 +368,7 @@ impl From<NodeStatus> for Server {
 }
 
 fn table(status: &Status) -> String {
-    let mut text = String::new();
-    let _ = write_table(&mut text, status); // writing to a string cannot fail
-    text
+    output::text(|text| write_table(text, status))
 }
 
 fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {

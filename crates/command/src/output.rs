@@ -218,11 +218,16 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Returns the text that a function writes.
+pub fn text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
+    let mut text = String::new();
+    let _ = write(&mut text); // writing to a string cannot fail
+    text
+}
+
 /// Formats a report for people.
 pub fn table(report: &Report, setting: &str) -> String {
-    let mut text = String::new();
-    let _ = write_table(&mut text, report, setting);
-    text
+    text(|text| write_table(text, report, setting))
 }
 
 /// Number of hot records that the table has.

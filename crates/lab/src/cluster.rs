@@ -6,7 +6,8 @@ use remora::observe::Observer;
 use remora::protocol::{Protocol, Validation};
 use remora::simulate::SimulatedError;
 use remora::{Cluster, OpenError};
-use remora_fabric::sim::{Deployment, Sim, SimOptions};
+use remora_fabric::Assumed;
+use remora_fabric::sim::{Deployment, Profile, Sim, SimOptions};
 use remora_workload::simulated::{Simulated, Simulation, simulate};
 use remora_workload::{RunError, Workload};
 
@@ -22,6 +23,12 @@ pub enum LabError {
     /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+}
+
+/// Returns the options of a simulation of this hardware that takes for granted what the texts'
+/// systems take for granted of their cards: whole lines, and WRITEs that are atomic against CASes.
+pub(crate) fn as_the_texts(profile: Profile, seed: u64) -> SimOptions {
+    SimOptions { assume: Assumed::AS_THE_TEXTS, ..SimOptions::new(profile, seed) }
 }
 
 /// A simulated cluster on which a workload is measured.

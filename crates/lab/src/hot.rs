@@ -11,13 +11,13 @@ use std::time::Duration;
 use remora::observe::{Observer, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
 use remora::{Cluster, Error, Intent, OpenError, Session, Table, TableOptions, TransactionOptions};
+use remora_fabric::Nanos;
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
-use remora_fabric::{Assumed, Nanos};
 use remora_workload::guestbook::{PARAMETERS, Parameters};
 use remora_workload::{After, Invariant, Prng, Workload};
 use serde::Serialize;
 
-use crate::cluster::{Bench, LabError};
+use crate::cluster::{Bench, LabError, as_the_texts};
 
 /// The profile of the machines and their NICs.
 const PROFILE: &str = "connectx5";
@@ -71,11 +71,7 @@ pub struct Crowded {
 /// Measures a crowd at one record.
 pub fn measure(crowd: &Crowd) -> Result<Crowded, LabError> {
     let profile = Profile::named(PROFILE).expect("a profile that comes with remora");
-    let sim = SimOptions {
-        deployment: Deployment::Disaggregated,
-        assume: Assumed::AS_THE_TEXTS,
-        ..SimOptions::new(profile, crowd.seed)
-    };
+    let sim = SimOptions { deployment: Deployment::Disaggregated, ..as_the_texts(profile, crowd.seed) };
     let bench = Bench {
         sim,
         memory_nodes: MEMORY_NODES,

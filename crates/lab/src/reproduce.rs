@@ -24,11 +24,11 @@ use std::thread;
 use remora::floors::index::IndexError;
 use remora::floors::node::MemoryError;
 use remora::{Cluster, OpenError};
-use remora_fabric::Assumed;
-use remora_fabric::sim::{Ended, Profile, SimOptions};
+use remora_fabric::sim::Ended;
 use remora_workload::{Invariant, LatencyUs, PerTransaction, PhasesUs, TypeReport, Workload};
 use serde::Serialize;
 
+use crate::cluster::as_the_texts;
 use crate::hardware::CalibrationError;
 use crate::{Bench, LabError};
 use remora_command::plot::{self, Labels, Series};
@@ -247,12 +247,6 @@ impl Reproduction {
     pub fn plot(&self) -> Result<String, std::fmt::Error> {
         plot::lines(&self.labels, &self.series)
     }
-}
-
-/// Returns the options of a simulation of this hardware that takes for granted what the texts'
-/// systems take for granted of their cards: whole lines, and WRITEs that are atomic against CASes.
-fn as_the_texts(profile: Profile, seed: u64) -> SimOptions {
-    SimOptions { assume: Assumed::AS_THE_TEXTS, ..SimOptions::new(profile, seed) }
 }
 
 /// The result of a simulation.

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use remora::protocol::Protocol;
 use remora::{Cluster, Error, OpenError, Session, Table, TableOptions, TransactionOptions};
-use remora_fabric::Assumed;
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::guestbook::{PARAMETERS, Parameters};
 use remora_workload::{After, Invariant, Prng, Workload};
 use serde::Serialize;
 
-use crate::cluster::{Bench, LabError};
+use crate::cluster::{Bench, LabError, as_the_texts};
 
 /// The profile of the machines and their NICs.
 const PROFILE: &str = "connectx5";
@@ -67,11 +66,7 @@ pub struct Spreaded {
 /// Measures how reads spread.
 pub fn measure(spread: &Spread) -> Result<Spreaded, LabError> {
     let profile = Profile::named(PROFILE).expect("a profile that comes with remora");
-    let sim = SimOptions {
-        deployment: Deployment::Disaggregated,
-        assume: Assumed::AS_THE_TEXTS,
-        ..SimOptions::new(profile, spread.seed)
-    };
+    let sim = SimOptions { deployment: Deployment::Disaggregated, ..as_the_texts(profile, spread.seed) };
     let bench = Bench {
         sim,
         memory_nodes: MEMORY_NODES,

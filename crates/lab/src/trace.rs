@@ -20,10 +20,11 @@ use remora::observe::{Cost, Nanos};
 use remora::protocol::{Protocol, Validation};
 use remora::{Cluster, Error, OpenError, Session, TableOptions, Transaction};
 use remora_fabric::sim::{Profile, Recording, Sim, SimOptions};
-use remora_fabric::{Address, Assumed, Fabric, NodeId, WORD_BYTES};
+use remora_fabric::{Address, Fabric, NodeId, WORD_BYTES};
 use remora_workload::RunError;
 
 use crate::LabError;
+use crate::cluster::as_the_texts;
 
 /// Memory nodes with accounts, and replicas of each account.
 const NODES: u16 = 3;
@@ -81,8 +82,7 @@ pub struct Trace {
 pub fn trace(protocol: Protocol, does: Does) -> Result<Trace, LabError> {
     let profile = Profile::named("connectx4").expect("a profile that comes with remora");
     // A protocol needs what no card promises.
-    let assume = Assumed::AS_THE_TEXTS;
-    let hardware = SimOptions { hostile: false, assume, ..SimOptions::new(profile, 1) };
+    let hardware = SimOptions { hostile: false, ..as_the_texts(profile, 1) };
     // The cluster's version cache is on a machine of its own, which has nothing else.
     let spares = u16::from(protocol.validation() == Validation::Global);
     let nodes = NODES + spares;

@@ -20,7 +20,7 @@ use crate::table::ClusterNumber;
 /// | `Stale` | all records as they were at one time | 1, and no atomics; one more for each change since | only if a record stays locked, or is lost from its archive |
 ///
 /// With `Fresh` and `Stale`, two transactions that share no record may seem to have run in another
-/// order than in real time. On shared memory, `Fresh` is strict under protocol `remora`
+/// order than in real time. On shared memory, `Fresh` is strict under landing clocks
 /// ([`Session::has_strict_snapshots`](crate::Session::has_strict_snapshots)), unless it goes back
 /// to what records were when its closure runs again. `Strict` reads the same way, and never goes
 /// back.

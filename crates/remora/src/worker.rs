@@ -97,7 +97,8 @@ pub struct TransactionOptions {
     /// The open snapshot that the transaction reads, if it reads one ([`Session::snapshot_at`]).
     pub at: Option<Snapshot>,
     /// Whether the transaction only reads. If it changes anything, it fails with
-    /// [`Misuse::ReadOnly`](crate::Misuse::ReadOnly).
+    /// [`Misuse::ReadOnly`](crate::Misuse::ReadOnly). If the session has strict snapshots
+    /// ([`Session::has_strict_snapshots`]), the transaction reads one, and is not validated.
     pub only_reads: bool,
 }
 
@@ -630,7 +631,9 @@ impl Session {
     ///
     /// If a record that the closure names later has changed since, the closure runs again.
     ///
-    /// This is what protocol `remora` promises. A snapshot of `dst`, `gts` or `vts` may miss
+    /// This is what protocols `remora` and `drtm-r-clocks` promise. The latter reads primaries. On
+    /// shared memory both do, and order by real time
+    /// ([`has_strict_snapshots`](Session::has_strict_snapshots)). A snapshot of `dst`, `gts` or `vts` may miss
     /// changes that were acknowledged just before it began, and reads primaries
     /// (`docs/protocols/dst.md`). Under `rc` it is no snapshot.
     ///
@@ -664,8 +667,8 @@ impl Session {
     }
 
     /// Returns whether [`Session::snapshot`] is ordered by real time with all other transactions,
-    /// as [`Freshness::Strict`](crate::Freshness::Strict) promises. It is under protocol `remora`
-    /// on shared memory.
+    /// as [`Freshness::Strict`](crate::Freshness::Strict) promises. It is on shared memory, under
+    /// the protocols `remora` and `drtm-r-clocks`.
     #[must_use]
     pub fn has_strict_snapshots(&self) -> bool {
         self.inner.has_strict_snapshots()

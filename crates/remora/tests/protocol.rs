@@ -24,7 +24,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use support::rig::{self, Rig};
 use support::{
     NODES, Words, add, at_one_node, crash, cut_off, embedded, is_logged, is_long, look, on_every_fabric, options,
-    others_run, participants, quiet, replicas_of, rest, seeded, seeds, shard_of, table, turns, worker,
+    others_run, participants, quiet, read, replicas_of, rest, seeded, seeds, shard_of, table, turns, worker,
 };
 
 /// No passive ACK, and flushed logs.
@@ -376,17 +376,6 @@ fn assert_round_trips(protocol: Protocol) {
             }
         });
     }
-}
-
-/// Fetches keys in one round.
-async fn read(
-    tx: &mut remora::Transaction<'_, '_>,
-    rows: &remora::Table<u64, Words<1>>,
-    keys: std::ops::Range<u64>,
-) -> Result<u64, Error> {
-    let slots: Vec<_> = keys.map(|key| tx.want(rows, key)).collect();
-    tx.fetch().await?;
-    slots.into_iter().try_fold(0, |sum, slot| Ok(sum + slot.require(tx)?.0[0]))
 }
 
 fn cost_of_a_transfer_is_exact(protocol: Protocol) {

@@ -9,7 +9,7 @@ use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
 use remora::{Cluster, Error, Freshness, Intent, Misuse, Session, Table, TableOptions, Worker, WorkerOptions};
 
-use support::{Words, others_run, table, worker};
+use support::{Words, others_run, read, table, worker};
 
 const ROWS: u64 = 6;
 const ALL: u64 = ROWS * 100;
@@ -34,13 +34,7 @@ fn each_transaction_as_a_whole(protocol: Protocol) {
             for _ in 0..12 {
                 let random = session.lane().random();
                 if number < 2 {
-                    let sum = session
-                        .snapshot(async |tx| {
-                            let all: Vec<_> = (0..ROWS).map(|row| tx.want(&rows, row)).collect();
-                            tx.fetch().await?;
-                            all.iter().map(|row| Ok(row.require(tx)?.0[0])).sum::<Result<u64, Error>>()
-                        })
-                        .await;
+                    let sum = session.snapshot(async |tx| read(tx, &rows, 0..ROWS).await).await;
                     assert_eq!(sum.unwrap(), ALL, "seed {seed}");
                     count[0] += 1;
                     continue;
@@ -89,11 +83,7 @@ fn a_snapshot_takes_one_round_trip() {
         worker.block_on(async |session| {
             for turn in 0..3 {
                 let before = session.lane().cost();
-                let run = session.snapshot(async |tx| {
-                    let all: Vec<_> = (0..16).map(|row| tx.want(&rows, row)).collect();
-                    tx.fetch().await?;
-                    all.iter().map(|row| Ok(row.require(tx)?.0[0])).sum::<Result<u64, Error>>()
-                });
+                let run = session.snapshot(async |tx| read(tx, &rows, 0..16).await);
                 assert_eq!(run.await.unwrap(), 16 * 7);
                 let cost = session.lane().cost().since(&before);
                 if turn > 0 {
@@ -127,11 +117,7 @@ fn a_snapshot_is_strict_where_rounds_are_in_order() {
             let read = async |session: &mut Session| {
                 assert!(session.has_strict_snapshots());
                 let before = session.lane().cost();
-                let sum = session.read(Freshness::Strict, async |tx| {
-                    let all: Vec<_> = (0..8).map(|row| tx.want(&rows, row)).collect();
-                    tx.fetch().await?;
-                    all.iter().map(|row| Ok(row.require(tx)?.0[0])).sum::<Result<u64, Error>>()
-                });
+                let sum = session.read(Freshness::Strict, async |tx| read(tx, &rows, 0..8).await);
                 (sum.await.unwrap(), session.lane().cost().since(&before))
             };
             let (sum, cost) = reader.block_on(read);

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use remora::protocol::Protocol;
 use remora::{Error, Intent, TableOptions, TransactionOptions, WorkerOptions};
 
-use support::{Words, others_run, rest, table, worker};
+use support::{Words, others_run, read, rest, table, worker};
 
 const ROWS: u64 = 6;
 const ALL: u64 = ROWS * 100;
@@ -26,11 +26,7 @@ fn round_trips_of_snapshots_are_exact() {
             worker.block_on(async |session| {
                 for _ in 0..3 {
                     let before = session.lane().cost();
-                    let run = session.snapshot(async |tx| {
-                        let all: Vec<_> = (0..16).map(|row| tx.want(&rows, row)).collect();
-                        tx.fetch().await?;
-                        all.iter().map(|row| Ok(row.require(tx)?.0[0])).sum::<Result<u64, Error>>()
-                    });
+                    let run = session.snapshot(async |tx| read(tx, &rows, 0..16).await);
                     assert_eq!(run.await.unwrap(), 16 * 7);
                     let cost = session.lane().cost().since(&before);
                     assert_eq!((cost.round_trips, cost.rpcs), (1 + oracle, NODES + oracle), "{protocol}");
@@ -61,9 +57,7 @@ fn a_snapshot_has_each_transaction_as_a_whole_and_never_aborts() {
                         let sum = session.transact_with(once, async |tx| {
                             let mut sum = 0;
                             if together {
-                                let all: Vec<_> = (0..ROWS).map(|row| tx.want(&rows, row)).collect();
-                                tx.fetch().await?;
-                                return all.iter().map(|row| Ok(row.require(tx)?.0[0])).sum::<Result<u64, Error>>();
+                                return read(tx, &rows, 0..ROWS).await;
                             }
                             for row in 0..ROWS {
                                 sum += rows.get(tx, row).await?.map_or(0, |row| row.0[0]);

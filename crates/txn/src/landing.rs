@@ -79,11 +79,11 @@
 //! - *Snapshots are strictly serializable.* Order all commits by their times. Since the clock
 //!   reaches each time between the commit's begin and its answer, a commit that begins behind the
 //!   answer of another one has a later time. A snapshot stands at the moment when it looks at the
-//!   clock: who was answered before has no later time, and who begins behind it has one. If what
-//!   was known of the clock is the claim, the snapshot stands at its begin: no later commit has
-//!   changed what it has read, because it has read the newest versions. A snapshot that goes back
-//!   to former images is only fresh: recovery may have given a commit a later time than it was
-//!   answered with.
+//!   clock. A commit that was answered before that has no later time. A commit that begins after it
+//!   has a later one. If the claim is what was known of the clock, the snapshot stands at its
+//!   begin: it has read the newest versions, so no later commit has changed what it has read. A
+//!   snapshot that goes back to former images is only fresh, because recovery may have given a
+//!   commit a later time than it was answered with.
 //!
 //! # Invariants
 //!
@@ -218,6 +218,11 @@ const GROWN: u64 = 1 << 32;
 /// ahead.
 const EPOCH_BITS: u32 = 46;
 
+/// Returns the time that is later than all commits of earlier epochs.
+fn first_time(epoch: u64) -> u64 {
+    epoch << EPOCH_BITS
+}
+
 /// Raises the clock above all times of earlier epochs, where one clock counts for all nodes. The
 /// first node may be another one than in earlier epochs. A client calls this before its first
 /// transaction.
@@ -225,7 +230,7 @@ pub async fn enter_epoch(lane: &Lane, nodes: NodeSet, epoch: u64) -> Result<(), 
     if !lane.capabilities().in_order {
         return Ok(());
     }
-    let (clock, least) = (clock_at(nodes.leader()), epoch << EPOCH_BITS);
+    let (clock, least) = (clock_at(nodes.leader()), first_time(epoch));
     let mut known = 0;
     while known < least {
         let mut round = lane.round();
@@ -324,15 +329,18 @@ impl Clocks {
         &mut self.known[at]
     }
 
+    /// Returns the nodes whose clocks count for these nodes.
+    pub(crate) fn nodes_of(&self, nodes: NodeSet) -> NodeSet {
+        if self.is_one { self.nodes } else { nodes }
+    }
+
     /// Adds the draws of a commit to its last round: at the nodes that it writes, and at the nodes
     /// that have locks of what it only reads.
     pub(crate) fn draw_all(&mut self, round: &mut Round<'_>, writes: NodeSet, guards: NodeSet) {
         self.begin_draws();
-        if self.is_one {
-            return self.draw(round, self.nodes.leader(), false);
-        }
-        for node in writes.union(guards).iter() {
-            self.draw(round, node, guards.has(node));
+        for node in self.nodes_of(writes.union(guards)).iter() {
+            // One clock that counts for all nodes has reached what it guards.
+            self.draw(round, node, !self.is_one && guards.has(node));
         }
     }
 
@@ -503,7 +511,7 @@ impl Clocks {
     }
 
     fn least(&self, epoch: u64) -> u64 {
-        self.own.max(epoch << EPOCH_BITS)
+        self.own.max(first_time(epoch))
     }
 
     /// Returns whether a clock is known to have run beyond a time.

@@ -173,8 +173,8 @@ impl<'s> Tx<'s> {
         }
         let (trusts_known, snapshot) = match attempt.snapshot {
             None => (false, None),
-            // If that is too early, the closure runs again.
             Some(Snapshot::Strict) if !state.has_strict_snapshots() => return Err(Misuse::NoSnapshots.into()),
+            // If that is too early, the closure runs again.
             Some(Snapshot::Fresh | Snapshot::Strict) => {
                 let may_trust = !attempt.is_alone && state.protocol.trusts_known_clocks();
                 (may_trust && state.clocks.trusts_known(), None)
@@ -1208,8 +1208,7 @@ impl Tx<'_> {
     /// Returns how the transaction is ordered in real time.
     fn order(&self) -> Order {
         match self.attempt.snapshot {
-            None => Order::Strict,
-            Some(Snapshot::Strict) => Order::Strict,
+            None | Some(Snapshot::Strict) => Order::Strict,
             Some(Snapshot::Fresh) if self.state.has_strict_snapshots() && !self.went_back => Order::Strict,
             Some(Snapshot::Fresh) if !self.state.spec.stale_snapshots => Order::Fresh,
             Some(_) => Order::Any,

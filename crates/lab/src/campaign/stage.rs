@@ -9,9 +9,11 @@ use std::time::Duration;
 use remora::admin::Controller;
 use remora::protocol::{Ford, Protocol, Validation};
 use remora::{Cluster, WorkerOptions};
+use remora_fabric::Nanos;
 use remora_fabric::sim::{Deployment, Profile, Sim, SimOptions};
-use remora_fabric::{Assumed, Nanos};
 use remora_workload::Prng;
+
+use crate::cluster::as_the_texts;
 
 use super::case::{ARCHIVE, Case, GROW, Load};
 use super::faults::plan;
@@ -82,8 +84,7 @@ fn simulation(case: &Case, random: &mut Prng) -> Result<SimOptions, String> {
         stretch: [0.0, 0.02, 0.1, 0.3][random.below(4) as usize],
         deployment: if random.below(2) == 0 { Deployment::Disaggregated } else { Deployment::Symmetric },
         // Tables are drawn that rely on whole lines.
-        assume: Assumed::AS_THE_TEXTS,
-        ..SimOptions::new(profile, case.seed)
+        ..as_the_texts(profile, case.seed)
     })
 }
 

@@ -128,20 +128,18 @@ impl ClusterOptions {
     /// [`inspect`](Cluster::inspect). Clients of this cluster have no leases, unless
     /// [`Cluster::with_lease`] gives them one.
     pub fn open_seeded(self, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
-        self.check()?;
-        let seeded = Seeded::new(&self.regions(), seed).map_err(MemoryError::from)?;
-        self.open_on_seeded(seeded)
+        self.open_on_seeded(seed, |seeded| seeded)
     }
 
     /// Makes the cluster as [`ClusterOptions::open_seeded`] does, on a fabric whose rounds take
     /// effect in order, over all nodes, as on shared memory.
     pub fn open_seeded_in_order(self, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
-        self.check()?;
-        let seeded = Seeded::new(&self.regions(), seed).map_err(MemoryError::from)?;
-        self.open_on_seeded(seeded.in_order())
+        self.open_on_seeded(seed, Seeded::in_order)
     }
 
-    fn open_on_seeded(self, seeded: Seeded) -> Result<(Cluster, Seeded), OpenError> {
+    fn open_on_seeded(self, seed: u64, kind: fn(Seeded) -> Seeded) -> Result<(Cluster, Seeded), OpenError> {
+        self.check()?;
+        let seeded = kind(Seeded::new(&self.regions(), seed).map_err(MemoryError::from)?);
         let cluster = Cluster::format(Arc::new(seeded.clone()), None, self)?;
         seeded.undisturbed(ClientId(cluster.admin()));
         Ok((cluster, seeded))

@@ -153,6 +153,13 @@ fn files(bytes: usize) -> ShmFiles {
     files
 }
 
+/// Fetches rows in one round, and returns the sum of their values.
+pub async fn read(tx: &mut Transaction<'_, '_>, rows: &Table<u64, Words<1>>, keys: Range<u64>) -> Result<u64, Error> {
+    let slots: Vec<_> = keys.map(|key| tx.want(rows, key)).collect();
+    tx.fetch().await?;
+    slots.into_iter().try_fold(0, |sum, slot| Ok(sum + slot.require(tx)?.0[0]))
+}
+
 /// A worker that plays `clients` clients, one coroutine each.
 pub fn worker(cluster: &Cluster, clients: usize, seed: u64) -> Worker {
     cluster

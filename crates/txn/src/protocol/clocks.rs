@@ -4,7 +4,8 @@
 use remora_fabric::{Completed, NodeId, Round};
 
 use crate::error::{Abort, Stop};
-use crate::limits::{READ_ATTEMPTS, READ_PAUSE_NS, SNAPSHOT_READS};
+use crate::limits::{READ_ATTEMPTS, SNAPSHOT_READS};
+use crate::protocol::Rereads;
 use crate::state::State;
 use crate::tx::Tx;
 
@@ -12,7 +13,7 @@ use crate::tx::Tx;
 #[derive(Default)]
 pub(super) struct SnapshotFetch {
     raises: u32,
-    reads: u32,
+    reads: Rereads,
 }
 
 impl SnapshotFetch {
@@ -46,13 +47,7 @@ impl SnapshotFetch {
     /// Pauses if a record that the round has brought cannot be used now, and is to be read again.
     /// The claims stay valid meanwhile.
     pub(super) async fn pause(&mut self, tx: &Tx<'_>, unstable: Option<Abort>) -> Result<(), Stop> {
-        let Some(why) = unstable else { return Ok(()) };
-        self.reads += 1;
-        if self.reads == SNAPSHOT_READS {
-            return Err(why.into());
-        }
-        tx.lane.sleep(READ_PAUSE_NS << (self.reads - 1)).await;
-        Ok(())
+        self.reads.pause(tx, unstable).await
     }
 }
 
@@ -123,6 +118,19 @@ pub(super) fn fix_time(tx: &mut Tx<'_>) {
         "landing 3: the time of a commit is above the times of all that it has read or replaces"
     );
     tx.state.sets.settle(tx.time);
+}
+
+/// Returns the time to which a transaction raises the clocks where it validates, or 0: its own time
+/// if it `writes` and its time is fixed, and if it writes nothing, the largest time that it has read
+/// (`landing.rs`, invariants 10 and 5).
+pub(super) fn raised_to(tx: &Tx<'_>, writes: bool) -> u64 {
+    if !tx.state.spec.discipline.has_clocks() {
+        return 0;
+    }
+    if writes {
+        return if mutant!(EarlyUnraised) { 0 } else { tx.time };
+    }
+    if tx.state.clocks.is_one() || mutant!(ReaderUnraised) { 0 } else { latest_read(tx) }
 }
 
 /// Notes the answers of a validation round that was to raise clocks to a time. Returns false if the

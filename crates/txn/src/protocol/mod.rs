@@ -24,8 +24,9 @@ pub use occ::{Locks, Primitives};
 pub use spec::{FirstRead, Primitive, ProtocolSpec, Validation};
 pub use unsynchronized::Unsynchronized;
 
-use crate::error::Stop;
+use crate::error::{Abort, Stop};
 use crate::event::Outcome;
+use crate::limits::{READ_PAUSE_NS, SNAPSHOT_READS};
 use crate::tx::Tx;
 
 /// The steps of a protocol. A transaction takes them in this order:
@@ -266,6 +267,24 @@ fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
         set &= set.wrapping_sub(1);
         node
     })
+}
+
+/// How often a snapshot has read records again.
+#[derive(Default)]
+struct Rereads(u32);
+
+impl Rereads {
+    /// Pauses if a record cannot be used now, and is to be read again, each time twice as long. Fails
+    /// if it was read too often.
+    async fn pause(&mut self, tx: &Tx<'_>, unstable: Option<Abort>) -> Result<(), Stop> {
+        let Some(why) = unstable else { return Ok(()) };
+        self.0 += 1;
+        if self.0 == SNAPSHOT_READS {
+            return Err(why.into());
+        }
+        tx.lane.sleep(READ_PAUSE_NS << (self.0 - 1)).await;
+        Ok(())
+    }
 }
 
 /// A transaction that has committed, and waits for the acknowledgement of the rounds after the

@@ -8,7 +8,7 @@ use clap::Args;
 use remora::protocol::Protocol;
 use remora_lab::hot::{Crowd, Crowded, measure};
 
-use remora_command::output::{ReportTo, grouped};
+use remora_command::output::{self, ReportTo, grouped};
 use remora_command::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args)]
@@ -63,9 +63,7 @@ pub(crate) fn hot(options: &HotOptions) -> Result<Verdict, Failure> {
 }
 
 fn table(found: &[Crowded]) -> String {
-    let mut text = String::new();
-    let _ = write_table(&mut text, found);
-    text
+    output::text(|text| write_table(text, found))
 }
 
 fn write_table(text: &mut String, found: &[Crowded]) -> std::fmt::Result {

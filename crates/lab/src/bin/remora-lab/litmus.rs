@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use remora_lab::litmus::{ALL, Bound, Comparison, Entry, Litmus, run};
 
-use remora_command::output::{ReportTo, grouped};
+use remora_command::output::{self, ReportTo, grouped};
 use remora_command::{Failure, Verdict};
 
 #[derive(Clone, Debug, Args)]
@@ -45,9 +45,7 @@ pub(crate) fn litmus(options: &LitmusOptions) -> Result<Verdict, Failure> {
 }
 
 fn table(found: &[Comparison]) -> String {
-    let mut text = String::new();
-    let _ = write_table(&mut text, found);
-    text
+    output::text(|text| write_table(text, found))
 }
 
 fn write_table(text: &mut String, found: &[Comparison]) -> std::fmt::Result {

@@ -160,9 +160,7 @@ fn progress_bar() -> ProgressBar {
 
 /// Formats the results as text.
 fn table(done: &Reproduction) -> String {
-    let mut text = String::new();
-    let _ = write_table(&mut text, done);
-    text
+    output::text(|text| write_table(text, done))
 }
 
 fn write_table(text: &mut String, done: &Reproduction) -> std::fmt::Result {

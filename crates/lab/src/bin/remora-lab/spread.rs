@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use remora::protocol::Protocol;
-use remora_command::output::{ReportTo, grouped};
+use remora_command::output::{self, ReportTo, grouped};
 use remora_command::{Failure, Verdict, value};
 use remora_lab::spread::{MEMORY_NODES, Spread, Spreaded, measure};
 
@@ -66,9 +66,7 @@ pub(crate) fn spread(options: &SpreadOptions) -> Result<Verdict, Failure> {
 }
 
 fn table(found: &[Spreaded]) -> String {
-    let mut text = String::new();
-    let _ = write_table(&mut text, found);
-    text
+    output::text(|text| write_table(text, found))
 }
 
 fn write_table(text: &mut String, found: &[Spreaded]) -> std::fmt::Result {

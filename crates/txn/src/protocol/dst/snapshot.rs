@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::Dst;
 use crate::error::{Abort, Limit, Stop};
-use crate::limits::{READ_PAUSE_NS, SNAPSHOT_READS};
+use crate::protocol::Rereads;
 use crate::protocol::lookup::{Examined, hear};
 use crate::rpc::{ABSENT, BUSY, FOUND, HAS_VECTOR, LATER, READ_REPLY_WORDS, claim_word, push_claimed};
 use crate::sets::{Fetch, Item, Sets, registered};
@@ -40,12 +40,12 @@ fn ask_again(sets: &mut Sets) {
 }
 
 async fn read_all(tx: &mut Tx<'_>, dst: Dst, time: u64, claims: usize) -> Result<(), Stop> {
-    let mut reads = 0;
+    let mut rereads = Rereads::default();
     while tx.state.sets.fetched < tx.state.sets.items.len() {
         let mut round = tx.lane.round();
         // What is asked for again is claimed again. As far as rule 5 holds, the claims are still
         // there.
-        let claims = if reads > 0 && mutant!(CommitLowersStamp) { claims & !crate::rpc::CLAIMS } else { claims };
+        let claims = if rereads.0 > 0 && mutant!(CommitLowersStamp) { claims & !crate::rpc::CLAIMS } else { claims };
         ask(tx.state, &mut round, time, claims);
         if round.is_empty() {
             return Err(Limit::Vector { clients: tx.state.vector.len() }.into());
@@ -55,13 +55,7 @@ async fn read_all(tx: &mut Tx<'_>, dst: Dst, time: u64, claims: usize) -> Result
         drop(done);
         tx.skip_what_is_here();
         // The holder of the lock is about to commit, or to abort.
-        if let Some(why) = busy {
-            reads += 1;
-            if reads == SNAPSHOT_READS {
-                return Err(why.into());
-            }
-            tx.lane.sleep(READ_PAUSE_NS << (reads - 1)).await;
-        }
+        rereads.pause(tx, busy).await?;
     }
     Ok(())
 }

@@ -255,8 +255,8 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
         write_entry(tx, &mut round, entry, ford.lean);
     }
     if draws && !mutant!(DrawBeforeData) {
-        let guards = guard_nodes(&tx.state.sets);
-        let draws = if tx.state.clocks.is_one() { 1 } else { nodes(entry.participants | guards).count() };
+        let written_or_guarded = NodeSet::from_bits(entry.participants | guard_nodes(&tx.state.sets));
+        let draws = usize::from(tx.state.clocks.nodes_of(written_or_guarded).count());
         if !round.has_room(draws, 8 * draws) {
             rounds.push(std::mem::replace(&mut round, lane.round()));
         }

@@ -149,7 +149,7 @@ pub(super) fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Option<(usize, Lo
             if !round.has_room(places, 32 * places) {
                 tx.post_release(std::mem::replace(&mut round, tx.lane.round()));
             }
-            for at in tx.state.sets.lock_addresses(&item, tx.locks_backups()) {
+            for at in tx.state.sets.lock_addresses(&item, true) {
                 swap_lock(&mut round, at, Swap::unlock(me.lock()));
             }
         }

@@ -12,7 +12,7 @@ use super::chain::{chain_of, link};
 use super::words::is_nobodys;
 use crate::error::{Abort, Limit, Stop};
 use crate::protocol::Check;
-use crate::protocol::clocks::{end_snapshot, has_raised, latest_read, note_times};
+use crate::protocol::clocks::{end_snapshot, has_raised, note_times, raised_to};
 use crate::protocol::spec::Validation;
 use crate::rpc::Code;
 use crate::sets::{Fetch, Item, Lock, Sets};
@@ -206,19 +206,6 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
         }
     }
     Ok(())
-}
-
-/// Returns the time to which a transaction raises the clocks where it validates, or 0: its own
-/// time, if that is fixed early, and if it writes nothing, the largest time that it has read
-/// (`landing.rs`, invariants 10 and 5).
-fn raised_to(tx: &Tx<'_>, writes: bool) -> u64 {
-    if tx.is_early && writes {
-        return if mutant!(EarlyUnraised) { 0 } else { tx.time };
-    }
-    if writes || !tx.state.spec.discipline.is_timed() || tx.state.clocks.is_one() || mutant!(ReaderUnraised) {
-        return 0;
-    }
-    latest_read(tx)
 }
 
 /// Adds the buckets of an absent key's chain, or of what is left of it, as far as the round has

@@ -62,8 +62,8 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
         Fetch::Probe(bucket, from_slot) => {
             tx.found_bucket(index, bucket, from_slot, done.words(item.read))?;
             let Sets { tables, items, .. } = &mut tx.state.sets;
-            let is_timed = registered(tables, item.table).entry().spec.discipline.unlinks_by_cpu();
-            if is_timed && matches!(items[index].fetch, Fetch::Absent) {
+            let is_timed = || registered(tables, item.table).entry().spec.discipline.unlinks_by_cpu();
+            if matches!(items[index].fetch, Fetch::Absent) && is_timed() {
                 // READs of one round have no order.
                 items[index].fetch = Fetch::Since;
             }

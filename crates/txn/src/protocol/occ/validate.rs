@@ -8,7 +8,7 @@ use remora_record::{LockWord, Swap, TransactionId};
 use super::Primitives;
 use crate::error::{Abort, Stop};
 use crate::protocol::Check;
-use crate::protocol::clocks::{end_snapshot, has_raised, latest_read};
+use crate::protocol::clocks::{end_snapshot, has_raised, latest_read, raised_to};
 use crate::protocol::refused::Refused;
 use crate::protocol::spec::Primitive;
 use crate::rpc::{self, Code};
@@ -142,7 +142,7 @@ async fn validate_those(
 ) -> Result<(), Stop> {
     let ignore_locks = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
     let me = tx.id;
-    let times = Times::of(tx, writes);
+    let raises_to = raised_to(tx, writes);
     tx.state.clocks.begin_snapshot();
     let (mut next, mut raises) = (0, 0);
     while next < tx.state.sets.items.len() {
@@ -152,11 +152,11 @@ async fn validate_those(
         checks.clear();
         while let Some(item) = sets.items.get(next) {
             if due(item) {
-                if times.raises_to > 0 {
+                if raises_to > 0 {
                     if !round.has_room(2, 32) {
                         break;
                     }
-                    clocks.claim(&mut round, sets.primary_node(item), times.raises_to, true);
+                    clocks.claim(&mut round, sets.primary_node(item), raises_to, true);
                 }
                 if !look_again(sets, next, primitive, &mut round, checks) {
                     break;
@@ -165,13 +165,16 @@ async fn validate_those(
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
-        if !has_raised(tx, &done, times.raises_to, &mut raises)? {
+        if !has_raised(tx, &done, raises_to, &mut raises)? {
             next = first;
             continue;
         }
         for number in 0..tx.state.checks.len() {
             let check = tx.state.checks[number];
-            if let Err(abort) = passes(&tx.state.sets, &done, check, (me, times.absent_by), ignore_locks) {
+            // A key that is absent now must not have been deleted after what the transaction has
+            // read, or at its own time.
+            let absent_by = || if writes { tx.time.saturating_sub(1) } else { latest_read(tx) };
+            if let Err(abort) = passes(&tx.state.sets, &done, check, absent_by, (me, ignore_locks)) {
                 match (abort, check) {
                     (Abort::Locked(lock), Check::Read { item, .. } | Check::Call { item, .. }) => tx.met(item, lock),
                     (
@@ -187,32 +190,6 @@ async fn validate_those(
         }
     }
     Ok(())
-}
-
-/// The times of a validation, where commits have times. Elsewhere they are 0.
-#[derive(Clone, Copy)]
-struct Times {
-    /// The time to which the clock of each primary is raised before the validation looks there
-    /// (`landing.rs`, invariants 10 and 5).
-    raises_to: u64,
-    /// The latest time at which a key may have been deleted that is absent now.
-    absent_by: u64,
-}
-
-impl Times {
-    /// Returns the times of a transaction. If it `writes`, it has a time. Otherwise it has read
-    /// what was there at the largest time that it has read.
-    fn of(tx: &Tx<'_>, writes: bool) -> Times {
-        if !tx.state.spec.discipline.unlinks_by_cpu() {
-            return Times { raises_to: 0, absent_by: 0 };
-        }
-        let (time, unraised) =
-            if writes { (tx.time, mutant!(EarlyUnraised)) } else { (latest_read(tx), mutant!(ReaderUnraised)) };
-        let absent_by = if writes { time.saturating_sub(1) } else { time };
-        // Where one clock counts for all nodes, it has reached what was read.
-        let is_reached = !writes && tx.state.clocks.is_one();
-        Times { raises_to: if unraised || is_reached { 0 } else { time }, absent_by }
-    }
 }
 
 /// Adds to a validation round the verbs that look again at an item. Returns false if the round has
@@ -273,8 +250,8 @@ fn passes(
     sets: &Sets,
     done: &Completed<'_>,
     check: Check,
-    (me, absent_by): (TransactionId, u64),
-    ignore_locks: bool,
+    absent_by: impl FnOnce() -> u64,
+    (me, ignore_locks): (TransactionId, bool),
 ) -> Result<(), Abort> {
     let (item, words) = match check {
         Check::Read { item, read } => (&sets.items[item], done.words(read)),
@@ -292,7 +269,7 @@ fn passes(
         Check::Find { call, .. } => {
             return match *done.reply(call) {
                 [0] => Ok(()),
-                [0, gone] if gone <= absent_by => Ok(()),
+                [0, gone] if gone <= absent_by() => Ok(()),
                 [0, _] => Err(Abort::Later),
                 _ => Err(Abort::Changed),
             };
