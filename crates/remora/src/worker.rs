@@ -633,8 +633,8 @@ impl Session {
     ///
     /// This is what protocols `remora` and `drtm-r-clocks` promise. The latter reads primaries. On
     /// shared memory both do, and order by real time
-    /// ([`has_strict_snapshots`](Session::has_strict_snapshots)). A snapshot of `dst`, `gts` or `vts` may miss
-    /// changes that were acknowledged just before it began, and reads primaries
+    /// ([`has_strict_snapshots`](Session::has_strict_snapshots)). A snapshot of `dst`, `gts` or
+    /// `vts` may miss changes that were acknowledged just before it began, and reads primaries
     /// (`docs/protocols/dst.md`). Under `rc` it is no snapshot.
     ///
     /// Fails as [`Session::transact`] does. Fails with [`Error::Misuse`] if the closure changes

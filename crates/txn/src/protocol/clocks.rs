@@ -120,9 +120,9 @@ pub(super) fn fix_time(tx: &mut Tx<'_>) {
     tx.state.sets.settle(tx.time);
 }
 
-/// Returns the time to which a transaction raises the clocks where it validates, or 0: its own time
-/// if it `writes` and its time is fixed, and if it writes nothing, the largest time that it has read
-/// (`landing.rs`, invariants 10 and 5).
+/// Returns the time to which a transaction raises the clocks where it validates, or 0: its own
+/// time if it `writes` and its time is fixed, and if it writes nothing, the largest time that it
+/// has read (`landing.rs`, invariants 10 and 5).
 pub(super) fn raised_to(tx: &Tx<'_>, writes: bool) -> u64 {
     if !tx.state.spec.discipline.has_clocks() {
         return 0;

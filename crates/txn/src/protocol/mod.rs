@@ -274,8 +274,8 @@ fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
 struct Rereads(u32);
 
 impl Rereads {
-    /// Pauses if a record cannot be used now, and is to be read again, each time twice as long. Fails
-    /// if it was read too often.
+    /// Pauses if a record cannot be used now, and is to be read again, each time twice as long.
+    /// Fails if it was read too often.
     async fn pause(&mut self, tx: &Tx<'_>, unstable: Option<Abort>) -> Result<(), Stop> {
         let Some(why) = unstable else { return Ok(()) };
         self.0 += 1;
