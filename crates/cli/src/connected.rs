@@ -73,8 +73,14 @@ impl Bench {
             let fitting = Protocol::ALL.into_iter().find(|protocol| protocol.accepts(discipline));
             cluster = self.connect(&nodes, fitting.unwrap_or_default(), &stop)?;
         }
-        let serializable = cluster.protocol().is_serializable();
-        let books = if serializable { cluster.clone() } else { self.connect(&nodes, Protocol::default(), &stop)? };
+        let protocol = cluster.protocol();
+        let books = if protocol.is_serializable() {
+            cluster.clone()
+        } else {
+            let of_same_tables = |other: &Protocol| other.is_serializable() && other.accepts(protocol.discipline());
+            let serializable = Protocol::ALL.into_iter().find(of_same_tables);
+            self.connect(&nodes, serializable.unwrap_or_default(), &stop)?
+        };
         let mut waiting = Waiting::new(&stop);
         let opened = if self.run.check {
             let guests = GuestBook::find(books, |loader| waiting.look(loader)).map_err(|error| self.guest(error))?;

@@ -145,16 +145,16 @@ fn options_that_contradict_what_is_there_are_refused() {
 #[test]
 fn tatp_and_the_bound_without_transactions_are_shared_too() {
     let (_nodes, connect) = listen("tatp", 2);
-    let tatp = words("bench tatp --threads 1 --transactions 500 --report -");
+    let tatp = words("bench tatp --threads 1 --transactions 500 --report - --protocol");
     for name in ["tatp-first", "tatp-second"] {
-        let ran = report(&remora(name, &[&tatp[..], &["--connect", &connect, "--subscribers", "50"]].concat()));
+        let ran = report(&remora(name, &[&tatp[..], &["drtm-r", "--connect", &connect, "--subscribers", "50"]].concat()));
         assert_eq!(holds(&ran), [Some(true); 6], "{ran:#}");
     }
-    let bare = ["--connect", &connect, "--protocol", "unsynchronized"];
+    let bare = ["unsynchronized", "--connect", &connect];
     let ran = report(&remora("tatp-bare", &[&tatp[..], &bare].concat()));
     assert_eq!(holds(&ran), [None; 6], "{ran:#}");
     // The bound without transactions has left differences, and no client is blamed for them.
-    let ran = report(&remora("tatp-third", &[&tatp[..], &["--connect", &connect]].concat()));
+    let ran = report(&remora("tatp-third", &[&tatp[..], &["drtm-r", "--connect", &connect]].concat()));
     assert_eq!(holds(&ran), [None; 6], "{ran:#}");
     assert!(ran["invariants"][0]["detail"].as_str().unwrap().contains("without transactions"));
 }

@@ -144,7 +144,7 @@ fn new_orders_alone_are_all_distributed() {
 /// complete.
 #[test]
 fn a_full_table_ends_a_run_and_nothing_else() {
-    for protocol in [Protocol::DRTM_R, Protocol::default(), Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let room = Room::for_orders(100);
         let cluster = options(protocol, 3, room).open().unwrap();
         let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap();

@@ -194,7 +194,7 @@ fn what_a_dead_client_was_creating_makes_way() {
 /// before.
 #[test]
 fn a_load_that_was_cut_short_is_begun_anew() {
-    for protocol in [Protocol::default(), Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let cluster = support::embedded(protocol, 3);
         let interrupt = Arc::new(AtomicBool::new(false));
         let table = cluster.create_table::<u64, Row>("rows", TableOptions::for_rows(1_000)).unwrap();

@@ -152,9 +152,9 @@ protocols! {
 }
 
 impl Default for Protocol {
-    /// Returns [`Protocol::DRTM_R`].
+    /// Returns [`Protocol::FORD`].
     fn default() -> Protocol {
-        Protocol::DRTM_R
+        Protocol::FORD
     }
 }
 

@@ -19,7 +19,7 @@ use crate::protocol::ProtocolArg;
 #[command(after_help = "Examples:
   remora-lab campaign --seeds 0..100
   remora-lab campaign --seeds 0..1000 --workload registers --protocol fasst --faults pause,delay,lose,duplicate
-  remora-lab campaign --mutants --seeds 0..1000
+  remora-lab campaign --mutants --protocol drtm-r --seeds 0..1000
 
 Exit status: 0 clean; 1 a history or an invariant is wrong, or something that was to be tested never happened; 2 bad input.")]
 pub(crate) struct CampaignOptions {
