@@ -147,7 +147,8 @@ fn tatp_and_the_bound_without_transactions_are_shared_too() {
     let (_nodes, connect) = listen("tatp", 2);
     let tatp = words("bench tatp --threads 1 --transactions 500 --report - --protocol");
     for name in ["tatp-first", "tatp-second"] {
-        let ran = report(&remora(name, &[&tatp[..], &["drtm-r", "--connect", &connect, "--subscribers", "50"]].concat()));
+        let ran =
+            report(&remora(name, &[&tatp[..], &["drtm-r", "--connect", &connect, "--subscribers", "50"]].concat()));
         assert_eq!(holds(&ran), [Some(true); 6], "{ran:#}");
     }
     let bare = ["unsynchronized", "--connect", &connect];

@@ -102,7 +102,7 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
 #[test]
 fn every_type_costs_its_round_trips() {
     for (replicas, seed) in [(1, 1_000), (3, 2_000)] {
-        let cluster = options(replicas).open().unwrap();
+        let cluster = options(replicas).protocol(Protocol::DRTM_R).open().unwrap();
         let bank = SmallBank::load(&cluster, Customers::standard(5_000)).unwrap();
         let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         worker.block_on(async |session| bank.warm(session, 0, 1).await).unwrap();
@@ -140,7 +140,7 @@ fn without_transactions_nothing_is_claimed() {
 /// A wrong ledger, or a lock that stays, must be found. Otherwise the checks above prove nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
-    let cluster = options(3).open().unwrap();
+    let cluster = options(3).protocol(Protocol::DRTM_R).open().unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(100)).unwrap();
     let after = |ledgers, settled, unknown| remora_workload::After { ledgers, settled, unknown };
     assert_sound(&bank.invariants(&cluster, after(&[5, -5], true, 0)).unwrap(), &NAMES);
