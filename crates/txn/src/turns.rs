@@ -180,6 +180,8 @@ struct Line {
     others: Vec<(u32, Nanos)>,
     /// How many streaks in a row have met no other client.
     quiet: u32,
+    /// What `quiet` was when the client last listened.
+    listened: u32,
     /// How many transactions have committed in this streak.
     streak: u32,
     /// How long the attempts of a streak take together: a running average.
@@ -249,10 +251,12 @@ impl Line {
         (self.others.len() as u64 * self.streak()).min(TURN_PAUSE_NS_MAX)
     }
 
-    /// The time for which a client that has met no other one listens before its next streak.
+    /// The time for which a client that has met no other one listens before its next streak. It
+    /// listens once behind a streak: an attempt that fails at a lock of its own client begins a
+    /// streak anew, and must not make it listen again.
     fn listens(&self) -> Nanos {
         let is_time = self.quiet.is_power_of_two() || self.quiet.is_multiple_of(LISTEN_STREAKS);
-        if self.quiet > 0 && is_time { self.streak_takes / 8 } else { 0 }
+        if self.quiet > 0 && self.quiet != self.listened && is_time { self.streak_takes / 8 } else { 0 }
     }
 
     /// How long others are remembered.
@@ -509,8 +513,13 @@ impl Turns {
     pub(crate) async fn pause(&self, lane: &Lane, bound: Nanos, until: Nanos) {
         let me = lane.id();
         let (of_lines, listens) = self.with(|lines| {
-            let new = lines.open().iter().filter(|line| line.is_turn_of(me) && line.streak == 0);
-            new.map(|line| (line.pause(), line.listens())).max().unwrap_or((0, 0))
+            let new = lines.open().iter_mut().filter(|line| line.is_turn_of(me) && line.streak == 0);
+            let times = new.map(|line| {
+                let listens = line.listens();
+                line.listened = line.quiet;
+                (line.pause(), listens)
+            });
+            times.max().unwrap_or((0, 0))
         });
         let time = match bound.max(of_lines) {
             0 => listens,
@@ -846,12 +855,31 @@ mod tests {
                     turns.with(|lines| {
                         let line = lines.of(R);
                         line.quiet = quiet;
-                        line.listens() > 0
+                        let listens = line.listens() > 0;
+                        line.listened = quiet;
+                        listens
                     })
                 })
                 .collect();
             let expected: Vec<bool> = (0..20).map(|quiet| [1, 2, 4, 8, 16].contains(&quiet)).collect();
             assert_eq!(listened, expected);
+        });
+    }
+
+    #[test]
+    fn a_client_that_meets_itself_listens_once() {
+        run(1, async |_, lane, turns| {
+            turns.failed(lane, R, None);
+            turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
+            turns.with(|lines| (lines.of(R).quiet, lines.of(R).streak_takes) = (1, 80_000));
+            let mut paused = Vec::new();
+            for _ in 0..3 {
+                turns.failed(lane, R, None);
+                let began = lane.now();
+                turns.pause(lane, 0, Nanos::MAX).await;
+                paused.push(lane.now() - began >= 10_000);
+            }
+            assert_eq!(paused, [true, false, false], "it listens once behind a streak");
         });
     }
 }
