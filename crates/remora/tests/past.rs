@@ -5,9 +5,11 @@ mod support;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::rc::Rc;
 use std::time::Duration;
 
 use remora::floors::txn::mutant::{self, Mutant};
+use remora::observe::{Observer, Order, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
 use remora::{
     Cluster, Error, Freshness, Intent, Limit, Misuse, Ordered, OrderedOptions, Session, Snapshot, Table, TableOptions,
@@ -488,6 +490,56 @@ fn fresh_beside_a_clock_that_is_ahead() -> u64 {
 fn a_fresh_snapshot_goes_back_only_where_it_has_been() {
     assert_eq!(fresh_beside_a_clock_that_is_ahead(), 999);
     assert!(with(Mutant::FormerOfUnseen, fresh_beside_a_clock_that_is_ahead) < 999);
+}
+
+/// Notes how the last attempt that committed is ordered in real time.
+#[derive(Clone, Default)]
+struct LastOrder(Rc<Cell<Option<Order>>>);
+
+impl Observer for LastOrder {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if event.outcome == Outcome::Committed {
+            self.0.set(Some(event.order));
+        }
+    }
+}
+
+/// Where one clock counts for all nodes, reads two rows, of which the second one changes before the
+/// first attempt reads it. The first one changes before the second attempt reads it. Returns the
+/// first row as it was read, and how the transaction is ordered.
+fn reads_what_changes(freshness: Freshness) -> (Option<u64>, Option<Order>) {
+    let (cluster, _) = support::options(Protocol::REMORA, 1).open_seeded_in_order(3).unwrap();
+    let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([100u64]));
+    let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
+    let (mut attempts, last) = (0, LastOrder::default());
+    let first = reader.block_on(async |session| {
+        session.observe(Some(Box::new(last.clone())));
+        let read = session.read(freshness, async |tx| {
+            attempts += 1;
+            let first = if attempts == 1 {
+                let first = rows.get(tx, 1).await?;
+                write(&mut writer, &rows, 2, 7);
+                first
+            } else {
+                // The snapshot has its time.
+                rows.get(tx, 3).await?;
+                if attempts == 2 {
+                    write(&mut writer, &rows, 1, 7);
+                }
+                rows.get(tx, 1).await?
+            };
+            rows.get(tx, 2).await?;
+            Ok(first.map(|row| row.0[0]))
+        });
+        read.await.unwrap()
+    });
+    (first, last.0.get())
+}
+
+#[test]
+fn a_strict_snapshot_does_not_go_back() {
+    assert_eq!(reads_what_changes(Freshness::Fresh), (Some(100), Some(Order::Fresh)));
+    assert_eq!(reads_what_changes(Freshness::Strict), (Some(7), Some(Order::Strict)));
 }
 
 /// A closure that names records one after the other, all of which change all the time, ends: an
