@@ -5,9 +5,11 @@ mod support;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::rc::Rc;
 use std::time::Duration;
 
 use remora::floors::txn::mutant::{self, Mutant};
+use remora::observe::{Observer, Order, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
 use remora::{
     Cluster, Error, Freshness, Intent, Limit, Misuse, Ordered, OrderedOptions, Session, Snapshot, Table, TableOptions,
@@ -17,6 +19,8 @@ use remora::{
 use support::{Words, others_run, table};
 
 type Row = Words<1>;
+/// What a commit keeps of a row: version, meta word, time, former image, key and value.
+const IMAGE_BYTES: u64 = 48;
 
 /// A worker that plays `clients` clients, one coroutine each, which keep much of what they
 /// overwrite.
@@ -68,7 +72,7 @@ fn is_limit<T: std::fmt::Debug>(outcome: Result<T, Error>, limit: Limit) {
 #[test]
 fn an_open_snapshot_has_what_records_were() {
     for replicas in [1, 3] {
-        let (_cluster, rows, [mut reader, mut writer]) = read_and_written(replicas, 4096);
+        let (cluster, rows, [mut reader, mut writer]) = read_and_written(replicas, 4096);
         let first = open(&mut reader);
         read(&mut reader, first, &rows, 1).unwrap();
         let snapshots: Vec<Snapshot> = (0..4)
@@ -93,16 +97,20 @@ fn an_open_snapshot_has_what_records_were() {
             assert_eq!((cost.writes, cost.atomics, cost.rpcs), (0, 0, 0));
         }
         let last = open(&mut reader);
-        let (value, cost) = reader.block_on(async |session| {
-            let before = session.lane().cost();
-            let value = session.snapshot_at(last, async |tx| Ok(rows.get(tx, 1).await?.map(|row| row.0[0]))).await;
-            (value.unwrap(), session.lane().cost().since(&before))
-        });
-        assert_eq!((value, cost.round_trips, cost.reads, cost.atomics), (Some(3), 1, 1, 0));
+        // So does a read by a client that has not asked for any clock itself.
+        for mut worker in [reader, cluster.worker(WorkerOptions::default()).unwrap()] {
+            let (value, cost) = worker.block_on(async |session| {
+                let before = session.lane().cost();
+                let value = session.snapshot_at(last, async |tx| Ok(rows.get(tx, 1).await?.map(|row| row.0[0]))).await;
+                (value.unwrap(), session.lane().cost().since(&before))
+            });
+            assert_eq!((value, cost.round_trips, cost.reads, cost.atomics), (Some(3), 1, 1, 0));
+        }
     }
 }
 
-/// A commit writes what it overwrites to the archive at each primary, and no more than that.
+/// A commit writes what it overwrites to the archive at each primary, and no more than that. It has
+/// a third record locked, which it only reads.
 #[test]
 fn a_commit_writes_its_archive_once_at_each_primary() {
     for replicas in [1, 3] {
@@ -112,9 +120,11 @@ fn a_commit_writes_its_archive_once_at_each_primary() {
                 let update = async |session: &mut Session| {
                     let before = session.lane().cost();
                     let all = async |tx: &mut remora::Transaction<'_, '_>| {
-                        let rows = [1, 2].map(|row| tx.want_for(&rows, row, Intent::Update));
+                        let changed = [1, 2].map(|row| tx.want_for(&rows, row, Intent::Update));
+                        let read = tx.want(&rows, 3);
                         tx.fetch().await?;
-                        rows.iter().try_for_each(|row| row.get_mut(tx).map(|row| row.0[0] = turn))
+                        assert_eq!(read.require(tx)?.0[0], 100);
+                        changed.iter().try_for_each(|row| row.get_mut(tx).map(|row| row.0[0] = turn))
                     };
                     session.transact(all).await.unwrap();
                     session.lane().cost().since(&before)
@@ -129,6 +139,7 @@ fn a_commit_writes_its_archive_once_at_each_primary() {
         // Both rows may be at one node.
         let nodes = with.writes - without.writes;
         assert!((1..=2).contains(&nodes), "{with:?} {without:?}");
+        assert_eq!(with.bytes_out - without.bytes_out, nodes * 2 * IMAGE_BYTES, "{with:?} {without:?}");
         assert_eq!((with.round_trips, with.reads, with.atomics), (without.round_trips, without.reads, without.atomics));
     }
 }
@@ -136,7 +147,7 @@ fn a_commit_writes_its_archive_once_at_each_primary() {
 /// What the archive does not have any more cannot be read.
 #[test]
 fn a_snapshot_gets_too_old() {
-    for (archive, kept) in [(0, 0), (64, 1), (256, 5)] {
+    for (archive, kept) in [(0, 0), (64, 1), (4 * IMAGE_BYTES, 4), (256, 5)] {
         let (_cluster, rows, [mut reader, mut writer]) = read_and_written(1, archive);
         let snapshot = open(&mut reader);
         for change in 0..kept {
@@ -156,8 +167,9 @@ fn a_snapshot_gets_too_old() {
 fn an_archive_may_have_a_new_owner() {
     let (cluster, rows, [mut reader, writer]) = read_and_written(1, 4096);
     drop(writer);
-    for (archive, value) in [(4096, 1), (64, 2), (2048, 3)] {
-        let mut writer = cluster.worker(WorkerOptions::default().archive(archive).coroutines(2)).unwrap();
+    // An archive lies behind the rings of the client, so it lies elsewhere if there are more rings.
+    for (archive, coroutines, value) in [(4096, 2, 1), (64, 3, 2), (2048, 1, 3)] {
+        let mut writer = cluster.worker(WorkerOptions::default().archive(archive).coroutines(coroutines)).unwrap();
         let snapshot = open(&mut reader);
         write(&mut writer, &rows, 1, value);
         assert_eq!(read(&mut reader, snapshot, &rows, 1).unwrap(), Some(if value == 1 { 100 } else { value - 1 }));
@@ -480,6 +492,56 @@ fn a_fresh_snapshot_goes_back_only_where_it_has_been() {
     assert!(with(Mutant::FormerOfUnseen, fresh_beside_a_clock_that_is_ahead) < 999);
 }
 
+/// Notes how the last attempt that committed is ordered in real time.
+#[derive(Clone, Default)]
+struct LastOrder(Rc<Cell<Option<Order>>>);
+
+impl Observer for LastOrder {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if event.outcome == Outcome::Committed {
+            self.0.set(Some(event.order));
+        }
+    }
+}
+
+/// Where one clock counts for all nodes, reads two rows, of which the second one changes before the
+/// first attempt reads it. The first one changes before the second attempt reads it. Returns the
+/// first row as it was read, and how the transaction is ordered.
+fn reads_what_changes(freshness: Freshness) -> (Option<u64>, Option<Order>) {
+    let (cluster, _) = support::options(Protocol::REMORA, 1).open_seeded_in_order(3).unwrap();
+    let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([100u64]));
+    let [mut reader, mut writer] = [1, 2].map(|seed| worker(&cluster, 1, seed));
+    let (mut attempts, last) = (0, LastOrder::default());
+    let first = reader.block_on(async |session| {
+        session.observe(Some(Box::new(last.clone())));
+        let read = session.read(freshness, async |tx| {
+            attempts += 1;
+            let first = if attempts == 1 {
+                let first = rows.get(tx, 1).await?;
+                write(&mut writer, &rows, 2, 7);
+                first
+            } else {
+                // The snapshot has its time.
+                rows.get(tx, 3).await?;
+                if attempts == 2 {
+                    write(&mut writer, &rows, 1, 7);
+                }
+                rows.get(tx, 1).await?
+            };
+            rows.get(tx, 2).await?;
+            Ok(first.map(|row| row.0[0]))
+        });
+        read.await.unwrap()
+    });
+    (first, last.0.get())
+}
+
+#[test]
+fn a_strict_snapshot_does_not_go_back() {
+    assert_eq!(reads_what_changes(Freshness::Fresh), (Some(100), Some(Order::Fresh)));
+    assert_eq!(reads_what_changes(Freshness::Strict), (Some(7), Some(Order::Strict)));
+}
+
 /// A closure that names records one after the other, all of which change all the time, ends: an
 /// attempt reads what earlier ones have read as it was.
 #[test]
@@ -579,28 +641,39 @@ fn a_stale_read_sees_what_a_snapshot_has_seen() {
 /// misses it, and neither does another one once the release of the last change has arrived.
 #[test]
 fn a_snapshot_is_above_times_that_are_above_the_clocks() {
-    let cluster = support::embedded(Protocol::REMORA, 1);
-    let [here, there] = apart(&cluster);
+    for open in [support::embedded, support::over_a_network] {
+        is_above_times(&open(Protocol::REMORA, 1));
+    }
+}
+
+fn is_above_times(cluster: &Cluster) {
+    let [here, there] = apart(cluster);
     let [mut reader, mut other, mut writer] = [(); 3].map(|()| cluster.worker(WorkerOptions::default()).unwrap());
-    for change in 0..1_000 {
-        write(&mut writer, &here, 0, change);
-    }
-    let both = async |session: &mut Session| {
-        let both = session.transact(async |tx| {
-            here.update(tx, 0, Words([1])).await?;
-            there.update(tx, 0, Words([1])).await
-        });
-        both.await
-    };
-    writer.block_on(both).unwrap();
-    for change in 0..500 {
-        write(&mut writer, &there, 0, change);
-    }
-    let seen = reader.block_on(async |session| session.transact(async |tx| there.get(tx, 0).await).await).unwrap();
-    assert_eq!(seen, Some(Words([499])));
-    for worker in [&mut reader, &mut other] {
-        let snapshot = open(worker);
-        assert_eq!(read(worker, snapshot, &there, 0).unwrap(), Some(499));
+    // The lag of the second clock is below what a snapshot is opened ahead, or above.
+    for changes in [40, 1_000] {
+        // The first snapshot of an epoch raises all clocks far.
+        open(&mut other);
+        for change in 0..changes {
+            write(&mut writer, &here, 0, change);
+        }
+        let both = async |session: &mut Session| {
+            let both = session.transact(async |tx| {
+                here.update(tx, 0, Words([1])).await?;
+                there.update(tx, 0, Words([1])).await
+            });
+            both.await
+        };
+        writer.block_on(both).unwrap();
+        for change in 0..changes / 2 {
+            write(&mut writer, &there, 0, change);
+        }
+        let last = changes / 2 - 1;
+        let seen = reader.block_on(async |session| session.transact(async |tx| there.get(tx, 0).await).await).unwrap();
+        assert_eq!(seen, Some(Words([last])));
+        for worker in [&mut other, &mut reader] {
+            let snapshot = open(worker);
+            assert_eq!(read(worker, snapshot, &there, 0).unwrap(), Some(last));
+        }
     }
 }
 
@@ -624,4 +697,128 @@ fn a_stale_read_sees_what_was_committed_together() {
             assert!(seen >= added, "{seen} {added}");
         }
     });
+}
+
+/// The sessions of a client write its archives one behind the other.
+#[test]
+fn sessions_of_a_client_share_its_archives() {
+    const CHANGES: u64 = 4;
+    let (cluster, rows, [mut reader, _]) = read_and_written(1, 0);
+    let snapshot = open(&mut reader);
+    let options = WorkerOptions::default().coroutines(4).archive(4 * CHANGES * IMAGE_BYTES);
+    let mut writer = cluster.worker(options).unwrap();
+    writer.run(async |number, session| {
+        for change in 0..CHANGES {
+            let row = number as u64;
+            session.transact(async |tx| rows.update(tx, row, Words([change])).await).await.unwrap();
+        }
+    });
+    assert!(writer.drain().unwrap());
+    for row in 0..4 {
+        assert_eq!(read(&mut reader, snapshot, &rows, row).unwrap(), Some(100));
+    }
+}
+
+/// A commit that overwrites more than 16 KiB keeps nothing of it, and a reader is told so.
+#[test]
+fn a_large_commit_keeps_nothing() {
+    type Large = Words<128>;
+    let cluster = support::embedded(Protocol::REMORA, 1);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(16), Large::all(100));
+    let [mut reader, mut writer] = [(); 2].map(|()| cluster.worker(WorkerOptions::default()).unwrap());
+    for (changed, is_kept) in [(15, true), (16, false)] {
+        let snapshot = open(&mut reader);
+        let change = async |session: &mut Session| {
+            let change = session.transact(async |tx| {
+                let changed: Vec<_> = (0..changed).map(|row| tx.want_for(&rows, row, Intent::Update)).collect();
+                tx.fetch().await?;
+                changed.iter().try_for_each(|row| row.get_mut(tx).map(|row| *row = Large::all(7)))
+            });
+            change.await
+        };
+        writer.block_on(change).unwrap();
+        assert!(writer.drain().unwrap());
+        for row in 0..changed {
+            let read = reader
+                .block_on(async |session| session.snapshot_at(snapshot, async |tx| rows.get(tx, row).await).await);
+            if is_kept {
+                assert_eq!(read.unwrap(), Some(Large::all(100)));
+            } else {
+                is_limit(read, Limit::SnapshotTooOld);
+            }
+        }
+    }
+}
+
+/// A stale read opens another snapshot if the session's last one is too old.
+#[test]
+fn a_stale_read_opens_another_snapshot() {
+    let (_cluster, rows, [mut reader, mut writer]) = read_and_written(1, IMAGE_BYTES);
+    let mut get = || {
+        let get = async |session: &mut Session| {
+            session.read(Freshness::Stale(Duration::from_secs(3600)), async |tx| rows.get(tx, 1).await).await
+        };
+        reader.block_on(get).unwrap().map(|row| row.0[0])
+    };
+    assert_eq!(get(), Some(100));
+    for change in 0..2 {
+        write(&mut writer, &rows, 1, change);
+    }
+    assert_eq!(get(), Some(1));
+}
+
+/// The program drops the future of a commit at any poll. If the commit lands all the same, the
+/// session's stale reads have it.
+#[test]
+fn a_stale_read_sees_what_its_session_has_left() {
+    let stale = Freshness::Stale(Duration::from_secs(3600));
+    let mut left = [0; 2];
+    for polls in 0..80 {
+        let (cluster, _) = support::seeded_of_either_kind(Protocol::REMORA, 1, polls);
+        let is_in_order = cluster.capabilities().in_order;
+        let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([100u64]));
+        let mut worker = worker(&cluster, 1, polls);
+        let is_left = worker.block_on(async |session| {
+            let get = async |session: &mut Session| {
+                let before = session.lane().cost();
+                let row = session.read(stale, async |tx| rows.get(tx, 1).await).await.unwrap();
+                (row.unwrap().0[0], session.lane().cost().since(&before).atomics)
+            };
+            assert_eq!(get(session).await.0, 100);
+            let change = session.transact(async |tx| rows.update(tx, 1, Words([7])).await);
+            let ended = support::cut_off(change, polls as usize / 2).await;
+            // This read may come before the commit has landed.
+            get(session).await;
+            support::rest(session).await;
+            let (seen, _) = get(session).await;
+            let (_, atomics) = get(session).await;
+            let now = session.snapshot(async |tx| rows.get(tx, 1).await).await.unwrap().unwrap().0[0];
+            assert_eq!(seen, now, "{polls}");
+            assert!(atomics == 0 || !is_in_order, "{polls}: another snapshot was opened");
+            ended.is_none() && now == 7
+        });
+        left[usize::from(is_in_order)] += u64::from(is_left);
+    }
+    assert!(left.iter().all(|left| *left > 0), "{left:?}");
+}
+
+/// A reader of a past time that misses a key leaves the cached location of the key alone.
+#[test]
+fn a_past_read_forgets_no_location() {
+    let (_cluster, rows, [mut reader, mut writer]) = crowded();
+    let snapshot = open(&mut reader);
+    replace(&mut writer, &rows, &BTreeMap::new(), &BTreeMap::from([(1, 7)]));
+    let get = |reader: &mut Worker| {
+        reader.block_on(async |session| {
+            let before = session.lane().cost();
+            let row = session.snapshot(async |tx| rows.get(tx, 1).await).await.unwrap();
+            let cost = session.lane().cost().since(&before);
+            (row.map(|row| row.0[0]), cost.round_trips, cost.bytes_in)
+        })
+    };
+    get(&mut reader);
+    let before = get(&mut reader);
+    assert_eq!((before.0, before.1), (Some(7), 1));
+    assert_eq!(read(&mut reader, snapshot, &rows, 1).unwrap(), None);
+    assert_eq!(get(&mut reader), before, "a read of the record, and not of its bucket");
 }

@@ -3,11 +3,14 @@
 mod support;
 
 use std::cell::Cell;
+use std::time::Duration;
 
-use remora::floors::fabric::{ClientId, Fabric};
+use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Freshness, Intent, Misuse, Session, Table, TableOptions, Worker, WorkerOptions};
+use remora::{
+    Cluster, Error, Freshness, Intent, Limit, Misuse, Session, Snapshot, Table, TableOptions, Worker, WorkerOptions,
+};
 
 use support::{Words, others_run, read, table, worker};
 
@@ -534,6 +537,80 @@ fn a_validated_reader_raises_the_clocks() {
         let read = read_in_between(protocol, Intent::Read);
         mutant::set(None);
         assert_eq!(read, [100, 101], "{protocol}: a reader that raises no clock is not caught");
+    }
+}
+
+/// Loses the first memory node, whose clock counts for all nodes, after many changes of row 0. No
+/// commit has drawn at the next first node before. Also returns a snapshot of the first epoch.
+fn without_the_first_node(seed: u64) -> (Cluster, Table<u64, Words<1>>, Snapshot) {
+    let (cluster, fabric) = support::options(Protocol::REMORA, 2).open_seeded_in_order(seed).unwrap();
+    let cluster = cluster.with_lease(Some(Duration::from_micros(100)));
+    let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
+    let mut writer = worker(&cluster, 1, seed);
+    // After 64 changes or more, the release of the next change of row 0 would raise the new clock.
+    for change in 0..50 {
+        change_row(&mut writer, &rows, 0, change);
+    }
+    let snapshot = writer.block_on(async |session| session.open_snapshot().await).unwrap();
+    assert!(writer.drain().unwrap());
+    drop(writer);
+    let mut controller = cluster.controller().unwrap();
+    fabric.fail(NodeId(0));
+    let epoch = || cluster.configuration().unwrap().look(|membership| membership.epoch()).unwrap();
+    controller.run(|| epoch() == 2);
+    (cluster, rows, snapshot)
+}
+
+fn change_row(worker: &mut Worker, rows: &Table<u64, Words<1>>, row: u64, value: u64) {
+    let change =
+        async |session: &mut Session| session.transact(async |tx| rows.update(tx, row, Words([value])).await).await;
+    worker.block_on(change).unwrap();
+}
+
+/// The clock of a new first node is above all earlier times, so the order of times is that of the
+/// commits. One transaction reads row 1 and changes rows 0 and 2. Another one then changes row 1. A
+/// snapshot that has the second one has the first one, too, even if it goes back to what row 2 was.
+#[test]
+fn times_go_on_when_the_first_node_is_lost() {
+    for seed in support::seeds(0..4) {
+        let (cluster, rows, former) = without_the_first_node(seed);
+        let [mut reader, mut writer] = [1, 2].map(|number| worker(&cluster, 1, 10 * seed + number));
+        let (mut attempts, mut is_first) = (0, true);
+        let read = reader.block_on(async |session| {
+            session
+                .snapshot(async |tx| {
+                    attempts += 1;
+                    let two = rows.get(tx, 2).await?.map_or(0, |row| row.0[0]);
+                    if std::mem::take(&mut is_first) {
+                        let first = async |session: &mut Session| {
+                            let first = session.transact(async |tx| {
+                                let read = tx.want(&rows, 1);
+                                let changed = [0, 2].map(|row| tx.want_for(&rows, row, Intent::Update));
+                                tx.fetch().await?;
+                                assert_eq!(read.require(tx)?.0[0], 100);
+                                changed.iter().try_for_each(|row| row.get_mut(tx).map(|row| row.0[0] = 7))
+                            });
+                            first.await
+                        };
+                        writer.block_on(first).unwrap();
+                        change_row(&mut writer, &rows, 1, 7);
+                        change_row(&mut writer, &rows, 3, 7);
+                    }
+                    // The first attempt is too early for this row, so there is a second one.
+                    assert_eq!(rows.get(tx, 3).await?, Some(Words([7])), "it was changed before");
+                    Ok([rows.get(tx, 1).await?.map_or(0, |row| row.0[0]), two])
+                })
+                .await
+        });
+        assert_eq!(read.unwrap(), [7, 7], "seed {seed}");
+        assert!(attempts > 1, "seed {seed}");
+        let last = async |session: &mut Session| {
+            assert!(session.has_strict_snapshots());
+            session.read(Freshness::Strict, async |tx| rows.get(tx, 0).await).await
+        };
+        assert_eq!(reader.block_on(last).unwrap(), Some(Words([7])), "seed {seed}");
+        let over = reader.block_on(async |session| session.snapshot_at(former, async |tx| rows.get(tx, 0).await).await);
+        assert!(matches!(&over, Err(Error::Limit(reason)) if reason.cause == Limit::SnapshotOver), "{over:?}");
     }
 }
 

@@ -3,16 +3,17 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use remora::protocol::Protocol;
-use remora::{Cluster, ClusterOptions, WorkerOptions};
+use remora::{Cluster, ClusterOptions, Error, Session, WorkerOptions};
 use remora_fabric::sim::{Profile, SimOptions};
 use remora_workload::driver::{self, Length, Measured, RunOptions};
 use remora_workload::simulated::{Simulation, simulate};
 use remora_workload::ycsb::analytic::{Analytic, AnalyticSize, Moved};
 use remora_workload::ycsb::{Distribution, Mix};
-use remora_workload::{After, Report, ScanReport, Scanner, Setting, Workload};
+use remora_workload::{After, Report, ScanReport, Scanner, Scans, Setting, Workload};
 
 use support::{assert_sound, serializable};
 
@@ -92,6 +93,26 @@ fn a_scan_that_is_overtaken_ends_with_the_run() {
         assert!(scans.tps_without.is_none() && scans.tps_with.is_some(), "{scans:?}");
         assert!(scans.cpu_seconds > 0.0, "{protocol:?}: {scans:?}");
         assert!(report.seconds < 5.0 && report.committed > 100, "{protocol:?}: {report:?}");
+    }
+}
+
+/// A scan that is told to end reads no further page, and does not count as complete.
+#[test]
+fn a_scan_ends_when_it_is_told_to() {
+    for protocol in [Protocol::REMORA, Protocol::DRTM_R] {
+        let size = size(7_000);
+        let cluster = options(protocol, size, 1).open().unwrap();
+        let analytic = Analytic::load(&cluster, size).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let (asked, mut scans, mut done) = (Cell::new(0), Scans::new(size.records), Moved::default());
+        let goes_on = || asked.replace(asked.get() + 1) < 2;
+        let ended = worker.block_on(async |session| analytic.scan(session, &mut scans, &mut done, &goes_on).await);
+        assert!(matches!(ended, Err(Error::User(_))), "{protocol:?}: {ended:?}");
+        assert_eq!(
+            (scans.rows_read, scans.furthest, done),
+            (4_000, 4_000, Moved::default()),
+            "{protocol:?}: two pages"
+        );
     }
 }
 
@@ -197,7 +218,13 @@ fn invariants_that_do_not_hold_are_found() {
     assert_eq!(scans(&report).consistent, Some(false));
     let wrong: Vec<_> = measured.invariants.iter().filter(|one| one.holds == Some(false)).collect();
     assert!(wrong.iter().any(|one| one.name == NAMES[3]) && !report.is_sound(), "{wrong:?}");
-    worker.block_on(async |session| session.transact(async |tx| table.remove(tx, 7).await).await).unwrap();
+    let gone = worker.block_on(async |session| session.transact(async |tx| table.remove(tx, 7).await).await).unwrap();
+    assert!(worker.drain().unwrap());
+    assert!(broken(Moved::default()).contains(&2));
+    // As many records, one of which is not of the table.
+    let entry = gone.expect("it was there");
+    let insert = async |session: &mut Session| session.transact(async |tx| table.insert(tx, 500, entry).await).await;
+    worker.block_on(insert).unwrap();
     assert!(worker.drain().unwrap());
     assert!(broken(Moved::default()).contains(&2));
 }

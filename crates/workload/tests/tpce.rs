@@ -411,6 +411,11 @@ fn a_torn_position_is_noticed() {
     check(&mut bed, false, true);
     bed.change(async |tx| tables.trade_history.insert(tx, (ca_id, 9, 1), before).await);
     check(&mut bed, false, false);
+    // All trades of the account are gone.
+    for number in 1..=10 {
+        bed.change(async |tx| tables.trade.remove(tx, (ca_id, number)).await);
+    }
+    check(&mut bed, false, true);
 }
 
 /// Damage that no client knows of must be found and named. Otherwise the checks above prove
@@ -458,6 +463,7 @@ fn invariants_that_do_not_hold_are_found() {
     broken!(last_trade[5], |row: &mut LastTrade| row.changes += 1, [3]);
     broken!(last_trade[5], |row: &mut LastTrade| row.symbol = 61, [4]);
     broken!(holding_summary[(ca_id, symbol)], |row: &mut Holding| row.quantity += 1, [1]);
+    broken!(holding_summary[(ca_id, symbol)], |row: &mut Holding| row.quantity = 0, [1, 4]);
     broken!(trade[(ca_id, 11)], |row: &mut Trade| row.settlement += 1, [0, 4]);
     broken!(trade[(ca_id, 11)], |row: &mut Trade| row.price += 1, [4]);
     broken!(trade[(ca_id, 11)], |row: &mut Trade| row.symbol = 61, [1, 4]);
@@ -494,6 +500,30 @@ fn invariants_that_do_not_hold_are_found() {
     missing!(trade[(ca_id, 11)], Some((5, 11)), [0, 1, 2, 4, 6]);
     missing!(trade_history[(ca_id, 11, 1)], None, [2]);
     missing!(trade_history[(ca_id, 11, 1)], Some((ca_id, 11, 3)), [4]);
+
+    // A trade is gone with its history, and is not the last one of its account.
+    let (key, before) = ((ca_id, 5), bed.row(&tables.trade, (ca_id, 5)));
+    let states = STATES.map(|state| (ca_id, 5, state));
+    let history = states.map(|key| bed.row(&tables.trade_history, key));
+    bed.change(async |tx| {
+        for state in states {
+            tables.trade_history.remove(tx, state).await?;
+        }
+        tables.trade.remove(tx, key).await
+    });
+    assert_eq!(bed.broken(done, true), [2, 6]);
+    bed.change(async |tx| {
+        for (state, row) in states.into_iter().zip(history) {
+            tables.trade_history.insert(tx, state, row).await?;
+        }
+        tables.trade.insert(tx, key, before).await
+    });
+    // Two rows are of one account.
+    let (spare, row) = (account_id(SCALE.customers + 1, 0), bed.row(&tables.account, ca_id));
+    bed.change(async |tx| tables.account.insert(tx, spare, row).await);
+    assert_eq!(bed.broken(done, true), [4]);
+    bed.change(async |tx| tables.account.remove(tx, spare).await);
+    assert!(bed.broken(done, true).is_empty());
 }
 
 /// Transactions of the mix change what the readers of the mix check.
@@ -508,5 +538,8 @@ fn ledgers_add_up() {
     }
     assert_eq!((ledger.trades, ledger.tickers, ledger.torn), (30, 30 * 20, 0));
     assert!(ledger.volume > 30 * 20 * 100);
+    let trades = rows(&bed.cluster, &bed.tables.trade);
+    let sold = trades.iter().filter(|((_, number), trade)| *number > 10 && trade.quantity < 0).count();
+    assert!((5..=25).contains(&sold), "{sold} of 30 trades sell");
     assert!(bed.broken(ledger, true).is_empty());
 }
