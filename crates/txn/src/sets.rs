@@ -399,6 +399,13 @@ impl Item {
         self.place.is_some_and(|place| place.bucket_slot == at)
     }
 
+    /// Returns whether the primary's CPU was asked to lock the key's record, and has not said where
+    /// the record is.
+    #[inline]
+    pub(crate) fn is_locked_by_key(&self) -> bool {
+        self.lock == Lock::Maybe && matches!(self.fetch, Fetch::Ask | Fetch::Place(_))
+    }
+
     /// Returns whether the commit writes the record.
     #[inline]
     pub(crate) fn is_written(&self) -> bool {

@@ -18,8 +18,8 @@ use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord, PATCH_WORDS};
 use crate::protocol::nodes;
 use crate::protocol::spec::Primitive;
-use crate::rpc::Code;
-use crate::sets::Change;
+use crate::rpc::{Code, HAS_TIME};
+use crate::sets::{Change, Lock};
 use crate::swap::swap_lock;
 use crate::tx::Tx;
 use crate::words::push_bytes;
@@ -127,6 +127,7 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
         log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
         ring::seal(frame, id);
     }
+    let stamps_at_release = tx.state.spec.discipline.stamps_at_release();
     let state = &mut *tx.state;
     let by_call = by == Primitive::Call || edit.is_some();
     let mut asked = [(NodeId(0), Default::default()); LOG_NODES_MAX];
@@ -147,6 +148,9 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
                 if let (true, [edit, ..]) = (node == *primary, &mut state.sets.edits[..]) {
                     edit.frame_at = at.offset;
                 }
+            } else if stamps_at_release {
+                let request = [Code::Log.word(HAS_TIME), at.offset, tx.time];
+                round.call(node, &request, Some(staged), 0);
             } else {
                 round.call(node, &[Code::Log.word(0), at.offset], Some(staged), 0);
             }
@@ -309,6 +313,21 @@ fn free_rounds<'s>(tx: &Tx<'s>, mut send: impl FnMut(Round<'s>)) {
             round.call(item.address.node, &free, None, 0);
             send(round);
         }
+    }
+}
+
+/// Keeps the locks of records that are only read, for the transaction to release when it ends. The
+/// locks of the write set are the log's by now, or are being released.
+pub(super) fn keep_read_locks(tx: &mut Tx<'_>) {
+    if tx.locking {
+        return; // the log was never sent, so the transaction still has all its locks
+    }
+    for item in &mut tx.state.sets.items {
+        if item.is_written() {
+            debug_assert_eq!(item.lock, Lock::Held, "no_wait 4: the log has exclusive locks alone");
+            item.lock = Lock::No;
+        }
+        tx.locking |= item.lock != Lock::No;
     }
 }
 

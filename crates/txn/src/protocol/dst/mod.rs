@@ -105,6 +105,7 @@ mod lock;
 mod oracle;
 mod snapshot;
 mod time;
+mod two_phase;
 mod unordered;
 mod validate;
 mod vector;
@@ -116,7 +117,7 @@ use lock::lock;
 use validate::validate;
 
 use crate::error::Stop;
-use crate::protocol::redo::{install_rounds, prepare_log, write_log};
+use crate::protocol::redo::{install_rounds, keep_read_locks, prepare_log, write_log};
 use crate::protocol::spec::{FirstRead, Primitive, ProtocolSpec};
 use crate::protocol::{Protocol, Steps, occ};
 use crate::rpc::{CLAIMS, HAS_VECTOR, WAITS};
@@ -126,6 +127,9 @@ use crate::vector::Vector;
 impl Protocol {
     /// Decentralized scalar timestamps (`dst`): transactions derive their times from the records.
     pub const DST: Protocol = Protocol::Dst(Dst::Derived);
+    /// Decentralized scalar timestamps on two-phase locking (`dst-2pl`): as `dst`, and a transaction
+    /// locks each record when it first reads it.
+    pub const DST_2PL: Protocol = Protocol::Dst(Dst::TwoPhase);
     /// Global timestamps (`gts`): an oracle gives all times.
     pub const GTS: Protocol = Protocol::Dst(Dst::Oracle);
     /// Vector timestamps (`vts`): each client numbers its commits, and an oracle knows which are
@@ -140,6 +144,8 @@ impl Protocol {
 pub enum Dst {
     /// From the records, by the transactions themselves.
     Derived,
+    /// As `Derived`. Each record is locked when it is first read.
+    TwoPhase,
     /// By an oracle, the CPU of one memory node.
     Oracle,
     /// By each client for itself. An oracle knows of which of them a snapshot is made.
@@ -153,7 +159,7 @@ impl Dst {
     /// session's state.
     async fn snapshot_time(self, tx: &mut Tx<'_>) -> Result<u64, Stop> {
         match self {
-            Dst::Derived => derived::snapshot_time(tx).await,
+            Dst::Derived | Dst::TwoPhase => derived::snapshot_time(tx).await,
             Dst::Oracle => oracle::snapshot_time(tx).await,
             Dst::Vector => vector::fetch_vector(tx).await.map(|()| 0),
             Dst::Unordered => unordered::snapshot_time(),
@@ -173,7 +179,7 @@ impl Dst {
     /// Returns what a CLAIM is to do.
     fn claims(self) -> usize {
         match self {
-            Dst::Derived => CLAIMS | WAITS,
+            Dst::Derived | Dst::TwoPhase => CLAIMS | WAITS,
             Dst::Vector => HAS_VECTOR,
             Dst::Oracle | Dst::Unordered => 0,
         }
@@ -201,10 +207,18 @@ impl Dst {
     /// With 0, validation stamps nothing. Returns `None` if nothing is validated.
     fn stamp(self, time: u64) -> Option<u64> {
         match self {
-            Dst::Derived | Dst::Vector => Some(time),
+            Dst::Derived | Dst::TwoPhase | Dst::Vector => Some(time),
             Dst::Oracle => Some(0),
             Dst::Unordered => None,
         }
+    }
+
+    /// Asserts, under `dst-2pl`, that what the transaction has found is still under its locks.
+    fn asserts_locks(self, tx: &Tx<'_>) {
+        debug_assert!(
+            self != Dst::TwoPhase || two_phase::has_all_locks(&tx.state.sets) || mutant!(),
+            "dst 9: a record that was found is locked until the commit"
+        );
     }
 
     /// Notes the time of a commit of this client.
@@ -244,13 +258,15 @@ impl Steps for Dst {
     fn spec(self) -> ProtocolSpec {
         let (name, discipline) = match self {
             Dst::Derived => ("dst", Discipline::OCC_STAMPED),
+            Dst::TwoPhase => ("dst-2pl", Discipline::TWO_PHASE_STAMPED),
             Dst::Oracle => ("gts", Discipline::OCC_ORDERED),
             Dst::Vector => ("vts", Discipline::OCC_VECTOR),
             Dst::Unordered => ("rc", Discipline::OCC_STAMPED),
         };
         let spec = ProtocolSpec::new(name, discipline);
         let is_serializable = self != Dst::Unordered;
-        ProtocolSpec { execute: FirstRead::Call, is_serializable, stale_snapshots: true, ..spec }
+        let locks_reads = self == Dst::TwoPhase;
+        ProtocolSpec { execute: FirstRead::Call, is_serializable, stale_snapshots: true, locks_reads, ..spec }
     }
 
     async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
@@ -259,7 +275,10 @@ impl Steps for Dst {
             return snapshot::execute(tx, self).await;
         }
         let first = tx.state.sets.fetched;
-        occ::execute(tx).await?;
+        match self {
+            Dst::TwoPhase => two_phase::execute(tx).await?,
+            _ => occ::execute(tx).await?,
+        }
         if self != Dst::Vector {
             let fetched = &tx.state.sets.items[first.min(tx.state.sets.items.len())..];
             tx.state.time.raise(fetched.iter().map(|item| item.time).max().unwrap_or(0));
@@ -279,7 +298,10 @@ impl Steps for Dst {
             validate(tx, true, 0).await?;
         }
         tx.state.behind.clear();
-        lock(tx, self).await?;
+        if self != Dst::TwoPhase {
+            lock(tx, self).await?;
+        }
+        self.asserts_locks(tx);
         let time = self.commit_time(tx).await?;
         tx.time = time;
         tx.state.sets.settle(time);
@@ -294,10 +316,16 @@ impl Steps for Dst {
             // The oracle waits for the commit until this client is recovered (invariant 7).
             tx.state.owed = None;
         }
+        if logged.is_err() && self == Dst::TwoPhase {
+            keep_read_locks(tx);
+        }
         logged?;
         tx.logged();
         self.has_committed(tx);
         self.install(tx);
+        if self == Dst::TwoPhase {
+            keep_read_locks(tx);
+        }
         tx.installed();
         Ok(())
     }
@@ -308,10 +336,14 @@ impl Steps for Dst {
             return Ok(());
         }
         tx.state.behind.clear();
+        self.asserts_locks(tx);
         let time = match self {
-            Dst::Derived | Dst::Vector => self.commit_time(tx).await?,
+            Dst::Derived | Dst::TwoPhase | Dst::Vector => self.commit_time(tx).await?,
             Dst::Oracle | Dst::Unordered => 0,
         };
+        if self == Dst::TwoPhase {
+            tx.time = time; // the releases of the locks note it
+        }
         if let Some(stamp) = self.stamp(time) {
             validate(tx, false, stamp).await?;
         }
@@ -325,5 +357,8 @@ impl Steps for Dst {
         self.has_committed(tx);
         rounds.extend(self.installation(tx));
         log.then_post_all(rounds);
+        if self == Dst::TwoPhase {
+            keep_read_locks(tx);
+        }
     }
 }
