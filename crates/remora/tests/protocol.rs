@@ -237,8 +237,9 @@ fn exact_cost(protocol: Protocol, replicas: u8, in_order: bool) -> Cost {
     if protocol == Protocol::DST_2PL {
         const TIME: u64 = 8;
         const WORDS: u64 = 16; // the time, and a word that this protocol does not use
-        // Two calls that lock and read, by code, shard, lock word and key; whether the lock is taken,
-        // and ts, come with the record. Log entries with the time beside them, and two commits.
+        // Two calls that lock and read, by code, shard, lock word and key; whether the lock is
+        // taken, and ts, come with the record. Log entries with the time beside them, and two
+        // commits.
         return Cost {
             round_trips,
             rpcs: 2 + logs + 2,

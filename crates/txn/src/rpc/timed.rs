@@ -209,8 +209,8 @@ impl Asked<'_> {
     }
 
     /// Frees a lock. If it may have protected a read, first notes the time of the read, in the same
-    /// step. Without a time, the holder's client is dead, and recovered: it may have read the record
-    /// at any time of which this node has heard.
+    /// step. Without a time, the holder's client is dead, and recovered: it may have read the
+    /// record at any time of which this node has heard.
     pub(super) fn release(&mut self, at: usize, pointer: Pointer, me: u64, time: Option<u64>) -> Option<()> {
         let stamps = self.discipline.stamps_at_release();
         if stamps && !(time.is_some() && mutant!(ReleaseUnstamped)) {

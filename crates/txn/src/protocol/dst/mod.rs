@@ -23,14 +23,26 @@
 //!
 //! # The presets
 //!
-//! One module a preset has how times are made. There is no other difference.
+//! One module a preset has how times are made, or what else is different.
 //!
-//! | preset | module       | time of a commit               | of a snapshot           | a snapshot |
-//! | ------ | ------------ | ------------------------------ | ----------------------- | ---------- |
-//! | `dst`  | `derived`    | above the client's time, and   | the client's time       | claims, and waits for one holder of a lock |
-//! | `gts`  | `oracle`     | the oracle's next one: 1 round trip more | up to which all commits are installed: 1 round trip | neither |
-//! | `vts`  | `vector`     | the client, and its next number | the vector of stable commits: 1 round trip | neither |
-//! | `rc`   | `unordered`  | as `dst`                       | none: the newest version | neither    |
+//! | preset    | module      | time of a commit               | of a snapshot           | a snapshot |
+//! | --------- | ----------- | ------------------------------ | ----------------------- | ---------- |
+//! | `dst`     | `derived`   | above the client's time, and the ts and versions that it has met | the client's time | claims, and waits for one holder of a lock |
+//! | `dst-2pl` | `two_phase` | as `dst`                       | as `dst`                | as `dst`   |
+//! | `gts`     | `oracle`    | the oracle's next one: 1 round trip more | up to which all commits are installed: 1 round trip | neither |
+//! | `vts`     | `vector`    | the client, and its next number | the vector of stable commits: 1 round trip | neither |
+//! | `rc`      | `unordered` | as `dst`                       | none: the newest version | neither    |
+//!
+//! `dst-2pl` is two-phase locking:
+//!
+//! ```text
+//! execute          call LOCK_KEY -> ts            -> primaries of all records  1
+//! validate         call STAMP_ABSENT, time        -> primaries of absent keys  1, if there are any
+//! log              as above; with the time        -> all participants' rings   1
+//! commit           call COMMIT                    -> write set's primaries     in the background
+//!                  call RELEASE, time             -> primaries of what is      in the background
+//!                                                    only read
+//! ```
 //!
 //! The *client's time* is the largest one of: its clock, the commits of its sessions, the times of
 //! the versions that they have read, and, when the client begins, the clock words of all memory
@@ -52,6 +64,9 @@
 //! record behind that has a later time, and the snapshot takes an older version. A holder whose
 //! lock is older may get a time that is not above the snapshot's, so the reader waits for it.
 //!
+//! `dst-2pl`: this also holds, because the locks of what was only read are released later than the
+//! transaction has its time, and each release raises ts to that time.
+//!
 //! `gts`: a transaction asks the oracle under all its locks, and before it validates. So the order
 //! of the oracle's answers is that of dependent commits. All commits up to the snapshot's time are
 //! installed, and no later one gets such a time.
@@ -70,6 +85,7 @@
 //! - No store lowers a ts. In the text a commit stores its time, which may be smaller than a claim.
 //! - OCC: validation looks at the record and raises its ts in one step. In the text these are two.
 //! - The memory node's CPU does not wait for a lock. It replies so, and the client asks again.
+//! - `dst-2pl`: a transaction that meets a lock aborts, and does not wait.
 //! - Times of an epoch are above those of former ones, for what lost claims had protected.
 //! - `vts`: the text's commits do not name the readers of what they overwrite. Then a snapshot may
 //!   have a writer, and not a reader that comes before it and writes elsewhere.
@@ -95,10 +111,21 @@
 //!    its commits are stable after all commits of which memory nodes have heard when it is
 //!    recovered.
 //!
-//! The client asserts rule 2 for the times that it has met, and the order of rule 3. Litmus tests
-//! check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule 4 `dst-whole` and
-//! `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`, rule 8 `vts-behind` and
-//! `vts-reader`. Campaigns in which clients and nodes die check rule 6, and the end of rule 8.
+//! 9. `dst-2pl`: **a record that was found is read under a lock, and unlocked at the time of the
+//!    transaction**, which ts has in the step that unlocks. An absent key, and a slot that is
+//!    prepared for another transaction's insert, have no such lock: rule 3 is for them.
+//! 10. `dst-2pl`: **a lock of a dead client is freed at a time that is not below the times of its
+//!     commits, and of all versions that it has read.** LOG tells each participant of the commit's
+//!     time. Recovery tells all nodes of the largest time of which one of them has heard, before
+//!     any lock of the client may be freed.
+//!
+//! The client asserts rule 2 for the times that it has met, the order of rule 3, and the locks of
+//! rule 9. Litmus tests check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule
+//! 4 `dst-whole` and `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`, rule 8
+//! `vts-behind` and `vts-reader`, rule 9 `dst-2pl-release`. Rules 1, 3 and 4 have litmus tests
+//! `dst-2pl-*`, too. Campaigns in which clients and nodes die check rule 6, and the end of rule 8.
+//! `what_a_dead_client_has_read_is_written_at_later_times` (`crates/remora/tests/recovery.rs`)
+//! checks rule 10.
 
 mod derived;
 mod lock;
@@ -127,8 +154,8 @@ use crate::vector::Vector;
 impl Protocol {
     /// Decentralized scalar timestamps (`dst`): transactions derive their times from the records.
     pub const DST: Protocol = Protocol::Dst(Dst::Derived);
-    /// Decentralized scalar timestamps on two-phase locking (`dst-2pl`): as `dst`, and a transaction
-    /// locks each record when it first reads it.
+    /// Decentralized scalar timestamps on two-phase locking (`dst-2pl`): as `dst`, and a
+    /// transaction locks each record when it first reads it.
     pub const DST_2PL: Protocol = Protocol::Dst(Dst::TwoPhase);
     /// Global timestamps (`gts`): an oracle gives all times.
     pub const GTS: Protocol = Protocol::Dst(Dst::Oracle);

@@ -2,8 +2,8 @@
 //! call.
 //!
 //! All locks are exclusive. A record that another transaction has locked aborts the attempt. An
-//! absent key has no record to lock: it is validated and stamped as under `dst`. If the key is to be
-//! inserted, the CPU prepares a slot for it, and locks the slot.
+//! absent key has no record to lock: it is validated and stamped as under `dst`. If the key is to
+//! be inserted, the CPU prepares a slot for it, and locks the slot.
 
 use remora_fabric::{Completed, Round, probes};
 
@@ -24,8 +24,8 @@ pub(super) fn has_all_locks(sets: &Sets) -> bool {
 
 /// Locks and brings every record that was named and has not been fetched yet.
 ///
-/// The caller may drop the future at any time. The next call then takes back every lock whose answer
-/// was not heard, and asks again.
+/// The caller may drop the future at any time. The next call then takes back every lock whose
+/// answer was not heard, and asks again.
 pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
     if tx.unheard {
         Box::pin(tx.forget_unheard()).await?;
