@@ -1269,7 +1269,7 @@ pub const ALL: &[Litmus] = &[
         source: "a phantom of one key: there is no record to lock",
         mutant: Mutant::AbsentWithoutValidation,
         protocol: Protocol::DST_2PL,
-        program: programs::absent_read,
+        program: programs::absent_read_each,
     },
     Litmus {
         name: "gts-whole",
