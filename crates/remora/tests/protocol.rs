@@ -235,15 +235,13 @@ fn exact_cost(protocol: Protocol, replicas: u8, in_order: bool) -> Cost {
         };
     }
     if protocol == Protocol::DST_2PL {
-        const TIME: u64 = 8;
         const WORDS: u64 = 16; // the time, and a word that this protocol does not use
         // Two calls that lock and read, by code, shard, lock word and key; whether the lock is
-        // taken, and ts, come with the record. Log entries with the time beside them, and two
-        // commits.
+        // taken, and ts, come with the record. Then log entries and two commits.
         return Cost {
             round_trips,
             rpcs: 2 + logs + 2,
-            bytes_out: 2 * (CALL + 8) + logs * (16 + TIME + entry + 2 * WORDS) + 2 * (CALL + IMAGE + WORDS),
+            bytes_out: 2 * (CALL + 8) + logs * (16 + entry + 2 * WORDS) + 2 * (CALL + IMAGE + WORDS),
             bytes_in: 2 * (16 + 24 + RECORD + WORDS),
             ..NONE
         };

@@ -245,7 +245,8 @@ async fn decide(
 
 /// Tells all memory nodes of the largest time of which one of them has heard. From then on, a node
 /// that frees a lock of a recovered client knows a bound of the times at which that client's
-/// transactions have read. So this comes before the clients count as recovered.
+/// transactions have read. So this comes after all of them are installed, and before the client
+/// counts as recovered.
 async fn spread_times(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> {
     let mut round = lane.round();
     let reads: Vec<_> = nodes.iter().map(|node| (node, round.read(clock_at(node), WORD_BYTES))).collect();

@@ -15,8 +15,8 @@
 //! VALIDATE pointer             lock word, version
 //! RELEASE  pointer, me,                                       notes that the record was read at
 //!          time if reads are locked                           that time; CAS(me -> 0)
-//! LOG      offset, time if reads are                          to a redo ring, at an offset of
-//!          locked, words                                      region 0
+//! LOG      offset, words                                      to a redo ring, at an offset of
+//!                                                             region 0
 //! COMMIT   pointer, me,                                       installs and unlocks;
 //!          patches (3 each),                                  frees a deleted slot
 //!          image
@@ -60,7 +60,7 @@
 //! holder's has to be, READ of an absent key also replies from when on the key is absent, and
 //! COMMIT keeps the version that it replaces. `stamps.rs` says what the CPU remembers of times.
 //!
-//! LOCK_KEY, FREE_KEY and HEAR, and the times of RELEASE, LOG and UNDO, are for tables whose
+//! LOCK_KEY, FREE_KEY and HEAR, and the times of RELEASE and UNDO, are for tables whose
 //! transactions lock what they only read ([`Discipline::stamps_at_release`]). There, a RELEASE
 //! without a time frees a lock of a dead client. The transaction that had the lock may have
 //! committed at any time of which the node has heard.
@@ -227,8 +227,6 @@ pub(crate) const PREPARE_REPLY_WORDS: usize = 4;
 pub(crate) const LINKED: u64 = 1;
 /// First word of a reply to PREPARE which says that the key was newly linked.
 pub(crate) const NEW: u64 = 2;
-/// Set in the upper half of the first word of a LOG: the time of the commit follows the offset.
-pub(crate) const HAS_TIME: usize = 1;
 /// Set in the upper half of the first word of a LOCK_KEY: the key is to be inserted.
 pub(crate) const PREPARES: usize = 1;
 /// Set in the first word of a reply to PREPARE if the shard has little room left.
@@ -343,7 +341,6 @@ impl RpcHandler {
         let (code, count) = Code::parse(*request.first()?)?;
         let arguments = &request[1..];
         match code {
-            Code::Log if count == HAS_TIME => self.log_at_time(arguments),
             Code::Log => self.log(arguments),
             Code::Hear => self.hear(arguments),
             Code::Consult => self.vcache.lock().ok()?.consult(count, arguments, reply),

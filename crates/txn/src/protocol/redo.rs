@@ -18,7 +18,7 @@ use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord, PATCH_WORDS};
 use crate::protocol::nodes;
 use crate::protocol::spec::Primitive;
-use crate::rpc::{Code, HAS_TIME};
+use crate::rpc::Code;
 use crate::sets::{Change, Lock};
 use crate::swap::swap_lock;
 use crate::tx::Tx;
@@ -127,7 +127,6 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
         log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
         ring::seal(frame, id);
     }
-    let stamps_at_release = tx.state.spec.discipline.stamps_at_release();
     let state = &mut *tx.state;
     let by_call = by == Primitive::Call || edit.is_some();
     let mut asked = [(NodeId(0), Default::default()); LOG_NODES_MAX];
@@ -148,9 +147,6 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
                 if let (true, [edit, ..]) = (node == *primary, &mut state.sets.edits[..]) {
                     edit.frame_at = at.offset;
                 }
-            } else if stamps_at_release {
-                let request = [Code::Log.word(HAS_TIME), at.offset, tx.time];
-                round.call(node, &request, Some(staged), 0);
             } else {
                 round.call(node, &[Code::Log.word(0), at.offset], Some(staged), 0);
             }

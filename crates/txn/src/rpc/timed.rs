@@ -107,13 +107,6 @@ impl RpcHandler {
         Some(())
     }
 
-    /// Writes a log entry to a ring, and notes the time of its commit before.
-    pub(super) fn log_at_time(&self, arguments: &[u64]) -> Option<()> {
-        let (&[offset, time], frame) = arguments.split_first_chunk()?;
-        self.hear(&[time])?;
-        self.log(&[&[offset], frame].concat())
-    }
-
     /// Replies all commits that this CPU has heard of, under vector timestamps, if they fit.
     pub(super) fn heard(&self, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
         let &[room] = arguments else { return None };

@@ -38,7 +38,7 @@
 //! ```text
 //! execute          call LOCK_KEY -> ts            -> primaries of all records  1
 //! validate         call STAMP_ABSENT, time        -> primaries of absent keys  1, if there are any
-//! log              as above; with the time        -> all participants' rings   1
+//! log              as above                       -> all participants' rings   1
 //! commit           call COMMIT                    -> write set's primaries     in the background
 //!                  call RELEASE, time             -> primaries of what is      in the background
 //!                                                    only read
@@ -115,9 +115,9 @@
 //!    transaction**, which ts has in the step that unlocks. An absent key, and a slot that is
 //!    prepared for another transaction's insert, have no such lock: rule 3 is for them.
 //! 10. `dst-2pl`: **a lock of a dead client is freed at a time that is not below the times of its
-//!     commits, and of all versions that it has read.** LOG tells each participant of the commit's
-//!     time. Recovery tells all nodes of the largest time of which one of them has heard, before
-//!     any lock of the client may be freed.
+//!     commits, and of all versions that it has read.** COMMIT tells a primary of the commit's
+//!     time, whether the client or its recoverer sends it. Then, and before any lock of the client
+//!     may be freed, recovery tells all nodes of the largest time of which one of them has heard.
 //!
 //! The client asserts rule 2 for the times that it has met, the order of rule 3, and the locks of
 //! rule 9. Litmus tests check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule
