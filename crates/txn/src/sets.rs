@@ -168,6 +168,9 @@ pub(crate) enum Lock {
     /// The CAS was sent, and its answer has not come. The answer never comes if the future of the
     /// round was dropped, or if the round has failed (`Tx::forget_unheard`).
     Maybe,
+    /// The primary's CPU was asked to find the key's record and to lock it, and has not said where
+    /// the record is.
+    MaybeByKey,
     /// This transaction has the lock, but has not read the record since it took the lock.
     Unseen,
     Held,
@@ -397,13 +400,6 @@ impl Item {
     /// Returns whether the pair at this offset of the index is the one of the item's key.
     pub(crate) fn is_place(&self, at: u64) -> bool {
         self.place.is_some_and(|place| place.bucket_slot == at)
-    }
-
-    /// Returns whether the primary's CPU was asked to lock the key's record, and has not said where
-    /// the record is.
-    #[inline]
-    pub(crate) fn is_locked_by_key(&self) -> bool {
-        self.lock == Lock::Maybe && matches!(self.fetch, Fetch::Ask | Fetch::Place(_))
     }
 
     /// Returns whether the commit writes the record.

@@ -896,7 +896,7 @@ impl<'s> Tx<'s> {
                     item.lock = Lock::Maybe;
                     self.state.shared.give_up(item.address, true);
                 }
-                Lock::No | Lock::Maybe | Lock::Unseen | Lock::Held => {}
+                Lock::No | Lock::Maybe | Lock::MaybeByKey | Lock::Unseen | Lock::Held => {}
             }
             if locking && item.lock == Lock::Unseen {
                 // The slot may be prepared for another transaction's insert, as in
@@ -909,7 +909,7 @@ impl<'s> Tx<'s> {
             if !locking || item.lock == Lock::No && !release_all {
                 continue;
             }
-            if item.is_locked_by_key() {
+            if item.lock == Lock::MaybeByKey {
                 item.lock = Lock::No;
                 let (node, request, words) = free_key_request(tables, arena, item, me);
                 if !round.has_room(1, 8 * (words + 1)) {
@@ -1104,21 +1104,20 @@ impl Tx<'_> {
                 // The record is asked for again.
                 self.state.shared.doubt(items[index].address);
             }
-            if items[index].lock != Lock::Maybe {
-                continue;
-            }
-            let address = items[index].address;
-            if mutant!(BelieveUnheard) {
-                items[index].lock = Lock::Held;
-                continue;
-            }
-            if items[index].is_locked_by_key() {
+            if items[index].lock == Lock::MaybeByKey {
                 let (node, request, words) = free_key_request(tables, arena, &items[index], me);
                 items[index].lock = Lock::No;
                 if !round.has_room(1, 8 * (words + 1)) {
                     self.lane.post(std::mem::replace(&mut round, self.lane.round()));
                 }
                 round.call(node, &request[..words], None, 0);
+            }
+            if items[index].lock != Lock::Maybe {
+                continue;
+            }
+            let address = items[index].address;
+            if mutant!(BelieveUnheard) {
+                items[index].lock = Lock::Held;
                 continue;
             }
             items[index].lock = Lock::No;

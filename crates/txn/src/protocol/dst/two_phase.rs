@@ -74,7 +74,7 @@ fn ask(tx: &mut Tx<'_>, index: usize, round: &mut Round<'_>) {
         item.fetch = Fetch::Ask; // the CPU finds the record by its key in any case
     }
     if item.lock == Lock::No {
-        item.lock = Lock::Maybe;
+        item.lock = Lock::MaybeByKey;
     }
     item.loose |= prepares;
     item.call = round.call(node, &request[..words], None, reply);
