@@ -139,7 +139,9 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
         };
     }
     if protocol.spec().locks_reads {
-        return RoundTrips { cold: 1, read_one: 1, read_several: 1, write_what_it_reads: 2, write_and_read_another: 2 };
+        // A call finds the record without a cached location.
+        let cold = u64::from(protocol != Protocol::DST_2PL);
+        return RoundTrips { cold, read_one: 1, read_several: 1, write_what_it_reads: 2, write_and_read_another: 2 };
     }
     if let Protocol::Dst(dst) = protocol {
         // What is only read is validated, unless it is not ordered.
@@ -230,6 +232,18 @@ fn exact_cost(protocol: Protocol, replicas: u8, in_order: bool) -> Cost {
                 + draws * 8
                 + calls * (16 + 2 * 16),
             bytes_in: 2 * record + again * record + (swaps + draws) * 8 + calls * CALLED,
+        };
+    }
+    if protocol == Protocol::DST_2PL {
+        const WORDS: u64 = 16; // the time, and a word that this protocol does not use
+        // Two calls that lock and read, by code, shard, lock word and key; whether the lock is
+        // taken, and ts, come with the record. Then log entries and two commits.
+        return Cost {
+            round_trips,
+            rpcs: 2 + logs + 2,
+            bytes_out: 2 * (CALL + 8) + logs * (16 + entry + 2 * WORDS) + 2 * (CALL + IMAGE + WORDS),
+            bytes_in: 2 * (16 + 24 + RECORD + WORDS),
+            ..NONE
         };
     }
     if protocol.spec().locks_reads {

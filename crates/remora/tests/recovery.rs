@@ -8,13 +8,14 @@ mod support;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use remora::admin::Standing;
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Fabric, Lane, NodeId, block_on};
-use remora::floors::node::connected;
+use remora::floors::node::{connected, node};
 use remora::observe::{Observer, Rollback, TransactionEvent};
 use remora::protocol::Protocol;
 use remora::{Cluster, Error, Intent, Session, Table, TableOptions, TransactionId, Verdict, Worker, WorkerOptions};
@@ -542,4 +543,67 @@ fn a_client_that_died_holds_no_snapshot_back() {
         }
         assert!(held_back > 0, "{protocol}: no commit was under way at the oracle");
     }
+}
+
+/// Under `dst-2pl` a client dies at any step of a transaction that reads one row and writes another
+/// one. Its times are far ahead of those of all others. If it has committed, and its lock of what
+/// it has read is freed without it, the next writer of that row has a later time all the same. So a
+/// snapshot that has the next writer has the dead client's commit.
+#[test]
+fn what_a_dead_client_has_read_is_written_at_later_times() {
+    const AHEAD: u64 = 1 << 50;
+    let mut left = 0;
+    for step in 0..40 {
+        let (cluster, fabric, rows) = cluster(Protocol::DST_2PL, 1, 6);
+        let (mut writer, mut reader) = (worker(&cluster, 1, 2), worker(&cluster, 1, 3));
+        let node_of = |key| {
+            let table = rows.untyped();
+            table.shard_replicas(table.home(support::rig::key(key).hash()).shard)[0].node
+        };
+        let written = 0;
+        let read_only = (1..ROWS).find(|key| node_of(*key) != node_of(written)).unwrap();
+        // Only the client that dies hears of a time that is far ahead.
+        let clock = |node| {
+            let region = fabric.region(node, node::REGION).unwrap();
+            move |time| region.words()[node::clock_at(node).offset as usize / 8].swap(time, Ordering::AcqRel)
+        };
+        let clock = clock(node_of(written));
+        let before = clock(AHEAD);
+        let mut victim = worker(&cluster, 1, 4);
+        clock(before);
+        let dead = victim.incarnations().next().unwrap();
+        let last = Cell::new(None);
+        fabric.revoke_after(ClientId(dead), step);
+        let _ = victim.block_on(async |session| {
+            let run = session.transact(async |tx| {
+                last.set(Some(tx.id()));
+                let (read, write) = (tx.want(&rows, read_only), tx.want(&rows, written));
+                tx.fetch().await?;
+                let value = read.require(tx)?.0[0];
+                write.get_mut(tx)?.0[0] += value;
+                Ok(())
+            });
+            run.await
+        });
+        victim.abandon();
+        let locked = look(&cluster, &rows).1.locked;
+        writer.recover(dead).unwrap();
+        let has_committed = last.get().is_some_and(|id: TransactionId| verdict(&mut writer, id) == Verdict::Committed);
+        left += u32::from(has_committed && locked > 0);
+        writer.block_on(async |session| {
+            let add = session.transact(async |tx| {
+                rows.get_mut(tx, read_only).await?.0[0] += 1;
+                Ok(())
+            });
+            add.await.unwrap();
+        });
+        let seen = reader.block_on(async |session| {
+            session.lane().sleep(10_000).await;
+            session.snapshot(async |tx| tx.get_many(((&rows, read_only), (&rows, written))).await).await
+        });
+        let (Some(first), Some(second)) = seen.unwrap() else { panic!("step {step}: rows are gone") };
+        let (has_next, has_dead) = (first.0[0] > MONEY, second.0[0] > MONEY);
+        assert!(has_dead || !has_next || !has_committed, "step {step}: {first:?} {second:?}, {locked} locked");
+    }
+    assert!(left > 0, "no lock of a committed reader was left");
 }

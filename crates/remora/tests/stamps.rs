@@ -12,13 +12,15 @@ use support::{Words, others_run, read, rest, table, worker};
 
 const ROWS: u64 = 6;
 const ALL: u64 = ROWS * 100;
-const SERIALIZABLE: [Protocol; 3] = [Protocol::DST, Protocol::GTS, Protocol::VTS];
+const SERIALIZABLE: [Protocol; 4] = [Protocol::DST, Protocol::DST_2PL, Protocol::GTS, Protocol::VTS];
 /// Memory nodes of an embedded cluster, all of which have some of 16 rows.
 const NODES: u64 = 3;
 
 #[test]
 fn round_trips_of_snapshots_are_exact() {
-    for (protocol, oracle) in [(Protocol::DST, 0), (Protocol::GTS, 1), (Protocol::VTS, 1), (Protocol::RC, 0)] {
+    let protocols = SERIALIZABLE.into_iter().chain([Protocol::RC]);
+    for protocol in protocols {
+        let oracle = u64::from([Protocol::GTS, Protocol::VTS].contains(&protocol));
         for replicas in [1, 3] {
             let cluster = support::embedded(protocol, replicas);
             let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([7u64]));

@@ -293,11 +293,14 @@ pub enum Mutant {
     /// VTS: a commit comes behind the commits whose versions it has read or overwritten, and not
     /// behind the readers of what it has overwritten. As in the text, figure 5-4.
     OmitReaders,
+    /// DST on two-phase locking: the release of a lock does not raise the ts of what was read under
+    /// it.
+    ReleaseUnstamped,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 110] = [
+    pub const ALL: [Mutant; 111] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -408,6 +411,7 @@ impl Mutant {
         Mutant::StableIsLatest,
         Mutant::DependOnNothing,
         Mutant::OmitReaders,
+        Mutant::ReleaseUnstamped,
     ];
 }
 
@@ -427,7 +431,7 @@ impl Mutant {
             | Mutant::ForgetEvicted
             | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
             _ if self as usize >= LeavePrepared as usize => false,
-            Mutant::WriteOverShared | Mutant::UnlockReadsEarly => protocol.spec().locks_reads,
+            Mutant::WriteOverShared | Mutant::UnlockReadsEarly => protocol == Protocol::NO_WAIT,
             // Two-phase locking validates only absent keys, and reads no record that another
             // transaction has locked.
             Mutant::ValidateVersionOnly

@@ -60,6 +60,7 @@ use remora_fabric::limits::ROUND_VERBS_MAX;
 use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, NodeSet, WORD_BYTES, probes};
 use remora_index::cluster_hash::{self, Geometry, HEADER_SLOTS_WORD, is_empty};
 use remora_index::{Patch, fstore};
+use remora_node::node::clock_at;
 use remora_node::ring::RingCopy;
 use remora_node::{
     Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, Replica, ShardId, ShardPlacement,
@@ -236,7 +237,31 @@ async fn decide(
         tracing::info!(client, transactions = logged.len(), "a dead client's transactions are decided");
         verdicts.push((*client, of_client));
     }
+    if catalog.metadata.tables.iter().any(|table| table.spec.discipline.stamps_at_release()) {
+        spread_times(lane, nodes).await?;
+    }
     Ok(verdicts)
+}
+
+/// Tells all memory nodes of the largest time of which one of them has heard. From then on, a node
+/// that frees a lock of a recovered client knows a bound of the times at which that client's
+/// transactions have read. So this comes after all of them are installed, and before the client
+/// counts as recovered.
+async fn spread_times(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    let reads: Vec<_> = nodes.iter().map(|node| (node, round.read(clock_at(node), WORD_BYTES))).collect();
+    let done = lane.execute(round).await?;
+    let heard: Vec<_> = reads.into_iter().map(|(node, read)| (node, done.words(read)[0])).collect();
+    drop(done);
+    let largest = heard.iter().map(|(_, time)| *time).max().unwrap_or(0);
+    let mut round = lane.round();
+    for (node, _) in heard.iter().filter(|(_, time)| *time < largest) {
+        round.call(*node, &[Code::Hear.word(0), largest], None, 0);
+    }
+    if !round.is_empty() {
+        lane.execute(round).await?;
+    }
+    Ok(())
 }
 
 /// The rule that decides the outcome of a logged transaction. The format of the transaction's log
@@ -678,16 +703,24 @@ pub(crate) fn free_in(
 /// the same (`Tx::undo_rounds`).
 async fn take_back(lane: &Lane, shard: &Shard<'_>, record: Pointer, me: TransactionId) -> Result<(), MemoryError> {
     let mut round = lane.round();
-    undo_in(&mut round, shard.at_primary(record.offset()), record, shard.locks(), me.lock());
+    undo_in(&mut round, shard.at_primary(record.offset()), record, shard.locks(), (me.lock(), None));
     lane.execute(round).await?;
     Ok(())
 }
 
 /// Adds to a round the verbs that take back an insert which was prepared in a slot, under the lock
-/// of `me`.
-pub(crate) fn undo_in(round: &mut remora_fabric::Round<'_>, at: Address, record: Pointer, by: Primitive, me: LockWord) {
+/// of `me`. If `me` has read under that lock that the key is absent, it has done so at `time`.
+pub(crate) fn undo_in(
+    round: &mut remora_fabric::Round<'_>,
+    at: Address,
+    record: Pointer,
+    by: Primitive,
+    (me, time): (LockWord, Option<u64>),
+) {
     let undo = [Code::Undo.word(0), record.to_bits(), me.to_bits()];
-    if by == Primitive::Call {
+    if let (Primitive::Call, Some(time)) = (by, time) {
+        round.call(at.node, &[undo[0], undo[1], undo[2], time], None, 0);
+    } else if by == Primitive::Call {
         round.call(at.node, &undo, None, 0);
     } else {
         swap_lock(round, at, Swap::lock(me));

@@ -13,7 +13,8 @@
 //! READERS  pointer             all readers, of which a        (vector timestamps)
 //!                              LOCK has said the number
 //! VALIDATE pointer             lock word, version
-//! RELEASE  pointer, me                                        CAS(me -> 0)
+//! RELEASE  pointer, me,                                       notes that the record was read at
+//!          time if reads are locked                           that time; CAS(me -> 0)
 //! LOG      offset, words                                      to a redo ring, at an offset of
 //!                                                             region 0
 //! COMMIT   pointer, me,                                       installs and unlocks;
@@ -22,7 +23,8 @@
 //! PREPARE  shard, key          0, or: 1 | 2, place, entry,    a slot for a key to be inserted:
 //!                              version, links (2 each),       1 = the index had it already,
 //!                              record if 1                    2 = newly linked
-//! UNDO     pointer, me                                        takes a PREPARE back
+//! UNDO     pointer, me,                                       takes a PREPARE back
+//!          time if reads are locked
 //! FREE     pointer, version                                   the slot of a committed delete
 //! DESCEND  see `descent.rs`                                   the leaf of a key of an
 //!                                                             ordered table
@@ -38,6 +40,11 @@
 //!          time                time that is too large         read at that time
 //! STAMP_ABSENT  shard, time,   1 if the index has the key,    notes that the key was absent
 //!          key                 else 0; as of STAMP            at that time
+//! LOCK_KEY shard, me, key      1 if me has the lock, else     CAS(0 -> me), if the key is
+//!                              0; ts; then as of READ or      present, or a slot is prepared
+//!                              of PREPARE                     for it
+//! FREE_KEY shard, me, key                                     takes a LOCK_KEY back
+//! HEAR     time                                               the node has heard of that time
 //! ORACLE   see `oracle.rs`                                    the times of all commits
 //! HEARD    room                number, and if there is room   (vector timestamps)
 //!                              all commits that the node has
@@ -52,6 +59,11 @@
 //! ([`Discipline::is_stamped`]). For such tables LOCK also replies the time above which the
 //! holder's has to be, READ of an absent key also replies from when on the key is absent, and
 //! COMMIT keeps the version that it replaces. `stamps.rs` says what the CPU remembers of times.
+//!
+//! LOCK_KEY, FREE_KEY and HEAR, and the times of RELEASE and UNDO, are for tables whose
+//! transactions lock what they only read ([`Discipline::stamps_at_release`]). There, a RELEASE
+//! without a time frees a lock of a dead client. The transaction that had the lock may have
+//! committed at any time of which the node has heard.
 //!
 //! The first word of a request is its code. Its upper half is the number of patches, of links, of
 //! pairs to be published, or of records to be claimed. `place` is the offset of the key's pair in
@@ -116,10 +128,13 @@ pub(crate) enum Code {
     Oracle = 20,
     Readers = 21,
     Heard = 22,
+    LockKey = 23,
+    FreeKey = 24,
+    Hear = 25,
 }
 
 impl Code {
-    const ALL: [Code; 22] = [
+    const ALL: [Code; 25] = [
         Code::Read,
         Code::Find,
         Code::Lock,
@@ -142,6 +157,9 @@ impl Code {
         Code::Oracle,
         Code::Readers,
         Code::Heard,
+        Code::LockKey,
+        Code::FreeKey,
+        Code::Hear,
     ];
 
     /// Returns the first word of a request: this code, and `count` in the upper half.
@@ -182,6 +200,9 @@ pub fn request_name(word: u64) -> Option<&'static str> {
         "oracle",
         "readers",
         "heard",
+        "lock key",
+        "free key",
+        "hear",
     ];
     let (code, _) = Code::parse(word)?;
     NAMES.get(code as usize - 1).copied()
@@ -192,7 +213,8 @@ pub(crate) const KEY_REQUEST_WORDS_MAX: usize = 2 + KEY_BYTES_MAX / WORD_BYTES;
 /// Largest number of words of a request about a key at a time.
 pub(crate) const TIMED_REQUEST_WORDS_MAX: usize = KEY_REQUEST_WORDS_MAX + 1;
 pub(crate) use timed::{
-    ABSENT, BUSY, CLAIMS, FOUND, HAS_VECTOR, LATER, LOCK_REPLY_WORDS, READERS_TOLD, WAITS, claim_word, push_claimed,
+    ABSENT, BUSY, CLAIMS, FOUND, HAS_VECTOR, LATER, LOCK_REPLY_WORDS, LOCKED_KEY_WORDS, READERS_TOLD, WAITS,
+    claim_word, push_claimed,
 };
 
 /// Links that a reply to PREPARE has room for.
@@ -205,6 +227,8 @@ pub(crate) const PREPARE_REPLY_WORDS: usize = 4;
 pub(crate) const LINKED: u64 = 1;
 /// First word of a reply to PREPARE which says that the key was newly linked.
 pub(crate) const NEW: u64 = 2;
+/// Set in the upper half of the first word of a LOCK_KEY: the key is to be inserted.
+pub(crate) const PREPARES: usize = 1;
 /// Set in the first word of a reply to PREPARE if the shard has little room left.
 pub(crate) const CROWDED: u64 = 1 << 16;
 
@@ -318,6 +342,7 @@ impl RpcHandler {
         let arguments = &request[1..];
         match code {
             Code::Log => self.log(arguments),
+            Code::Hear => self.hear(arguments),
             Code::Consult => self.vcache.lock().ok()?.consult(count, arguments, reply),
             Code::Oracle => self.oracle.lock().ok()?.answer(count, arguments, reply),
             Code::Claim => self.claim(count, arguments, reply),
@@ -332,6 +357,12 @@ impl RpcHandler {
             Code::Untake => self.untake(&Take::parse(count, arguments)?),
             Code::Edit => self.edit(&LogEdit::parse(count, arguments)?, reply),
             Code::Install => self.install(arguments),
+            Code::LockKey | Code::FreeKey => {
+                let (&[shard, me], key) = arguments.split_first_chunk()?;
+                let known = self.known()?;
+                let mut asked = known.shard(self.region.words(), ShardId(u16::try_from(shard).ok()?))?;
+                if code == Code::LockKey { asked.lock_key(count, me, key, reply) } else { asked.free_key(me, key) }
+            }
             Code::Read | Code::Find | Code::Prepare => {
                 let (&shard, key) = arguments.split_first()?;
                 let known = self.known()?;
@@ -650,9 +681,14 @@ impl Asked<'_> {
             (Code::Readers, &[]) => reply.extend(self.stamps().readers(pointer.offset())),
             (Code::Stamp, &[version, time]) => self.stamp(at, pointer, version, time, reply)?,
             (Code::Validate, &[]) => self.push_words(at, self.shard.shape.validated_bytes(), reply),
-            (Code::Release, &[me]) => self.unlock(at, me)?,
+            (Code::Release, &[me]) => self.release(at, pointer, me, None)?,
+            (Code::Release, &[me, time]) => self.release(at, pointer, me, Some(time))?,
             (Code::Commit, [me, rest @ ..]) => self.commit(at, pointer, count, *me, rest)?,
             (Code::Undo, &[me]) => self.undo(at, pointer, me)?,
+            (Code::Undo, &[me, time]) => {
+                self.stamp_locked(at, pointer, me, time);
+                self.undo(at, pointer, me)?;
+            }
             (Code::Free, &[version]) => self.free(pointer, version),
             _ => return None,
         }
@@ -776,9 +812,11 @@ impl Handler for RpcHandler {
     fn work(&self, request: &[u64]) -> Nanos {
         match request.first().and_then(|word| Code::parse(*word)) {
             Some((Code::Read | Code::Find | Code::Prepare | Code::StampAbsent, _)) => 308,
+            Some((Code::LockKey | Code::FreeKey, _)) => 308 + 84,
             Some((Code::Claim, count)) => 308 * timed::claimed(count) as u64,
             // Each pair costs a line of the CPU's cache, as a lock does.
             Some((Code::Lock | Code::Readers | Code::Validate | Code::Stamp | Code::Oracle | Code::Heard, _)) => 84,
+            Some((Code::Hear, _)) => 40,
             Some((Code::Consult, _)) => 84 * (request.len() as u64 / 2),
             Some((Code::Log, _)) => 43,
             // The leaf is found by its id, as a record is by its key, or as in DESCEND.

@@ -168,6 +168,9 @@ pub(crate) enum Lock {
     /// The CAS was sent, and its answer has not come. The answer never comes if the future of the
     /// round was dropped, or if the round has failed (`Tx::forget_unheard`).
     Maybe,
+    /// The primary's CPU was asked to find the key's record and to lock it, and has not said where
+    /// the record is.
+    MaybeByKey,
     /// This transaction has the lock, but has not read the record since it took the lock.
     Unseen,
     Held,

@@ -21,7 +21,7 @@ use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS,
 use crate::oracle::Question;
 use crate::protocol::spec::Primitive;
 use crate::recovery::{self, Verdict, free_in, undo_in};
-use crate::rpc::Code;
+use crate::rpc::{Code, TIMED_REQUEST_WORDS_MAX, timed_key_request};
 use crate::sets::{Adopted, Intent, Item, Lock, Part, Sets, Slot, lock_addresses, locks, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
@@ -876,7 +876,8 @@ impl<'s> Tx<'s> {
         let me = self.id.lock();
         let mut round = self.lane.round();
         let everywhere = self.locks_backups();
-        let Sets { tables, items, .. } = &mut self.state.sets;
+        let stamps = self.state.spec.discipline.stamps_at_release();
+        let Sets { tables, items, arena, .. } = &mut self.state.sets;
         for item in items {
             let release_all = mutant!(ReleaseAll) && item.is_written();
             match item.lock {
@@ -895,7 +896,7 @@ impl<'s> Tx<'s> {
                     item.lock = Lock::Maybe;
                     self.state.shared.give_up(item.address, true);
                 }
-                Lock::No | Lock::Maybe | Lock::Unseen | Lock::Held => {}
+                Lock::No | Lock::Maybe | Lock::MaybeByKey | Lock::Unseen | Lock::Held => {}
             }
             if locking && item.lock == Lock::Unseen {
                 // The slot may be prepared for another transaction's insert, as in
@@ -908,16 +909,27 @@ impl<'s> Tx<'s> {
             if !locking || item.lock == Lock::No && !release_all {
                 continue;
             }
+            if item.lock == Lock::MaybeByKey {
+                item.lock = Lock::No;
+                let (node, request, words) = free_key_request(tables, arena, item, me);
+                if !round.has_room(1, 8 * (words + 1)) {
+                    send(std::mem::replace(&mut round, self.lane.round()));
+                }
+                round.call(node, &request[..words], None, 0);
+                continue;
+            }
             item.lock = Lock::No;
             let places = lock_addresses(tables, item, everywhere).count();
-            if !round.has_room(places, 32 * places) {
+            if !round.has_room(places, 40 * places) {
                 send(std::mem::replace(&mut round, self.lane.round()));
             }
             if release_all {
                 round.write_words(item.address, &[me.freed().to_bits()]);
             } else if locks(tables, item) == Primitive::Call {
-                let request = [Code::Release.word(0), item.location.pointer.to_bits(), me.to_bits()];
-                round.call(item.address.node, &request, None, 0);
+                let request = [Code::Release.word(0), item.location.pointer.to_bits(), me.to_bits(), self.time];
+                // Where a lock may protect a read, its release notes the time of the read.
+                let words = if stamps { 4 } else { 3 };
+                round.call(item.address.node, &request[..words], None, 0);
             } else {
                 for at in lock_addresses(tables, item, everywhere) {
                     swap_lock(&mut round, at, Swap::unlock(me));
@@ -941,7 +953,8 @@ impl<'s> Tx<'s> {
     /// fills the slot or takes it back. This holds for every holder of the lock, even if it took
     /// the lock for another record, which lay there before.
     fn undo_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
-        let me = self.id.lock();
+        let time = self.state.spec.discipline.stamps_at_release().then_some(self.time);
+        let me = (self.id.lock(), time);
         let sets = &mut self.state.sets;
         for index in 0..sets.items.len() {
             let item = &mut sets.items[index];
@@ -1082,7 +1095,7 @@ impl Tx<'_> {
             self.state.backup_locks.clear();
         }
         let everywhere = self.locks_backups();
-        let Sets { tables, items, .. } = &mut self.state.sets;
+        let Sets { tables, items, arena, .. } = &mut self.state.sets;
         for index in 0..items.len() {
             if std::mem::take(&mut items[index].asked)
                 && items[index].lock == Lock::MaybeShared
@@ -1090,6 +1103,14 @@ impl Tx<'_> {
             {
                 // The record is asked for again.
                 self.state.shared.doubt(items[index].address);
+            }
+            if items[index].lock == Lock::MaybeByKey {
+                let (node, request, words) = free_key_request(tables, arena, &items[index], me);
+                items[index].lock = Lock::No;
+                if !round.has_room(1, 8 * (words + 1)) {
+                    self.lane.post(std::mem::replace(&mut round, self.lane.round()));
+                }
+                round.call(node, &request[..words], None, 0);
             }
             if items[index].lock != Lock::Maybe {
                 continue;
@@ -1234,6 +1255,20 @@ impl Tx<'_> {
             sets: &self.state.sets,
         }
     }
+}
+
+/// Returns the call that takes back the lock of a key's record, which the transaction may have, and
+/// the node of the record's primary.
+fn free_key_request(
+    tables: &[Option<Arc<Table>>],
+    arena: &[u64],
+    item: &Item,
+    me: LockWord,
+) -> (NodeId, [u64; TIMED_REQUEST_WORDS_MAX], usize) {
+    let table = registered(tables, item.table);
+    let shard = item.home.shard;
+    let (request, words) = timed_key_request(Code::FreeKey, table.shard_id(shard), me.to_bits(), item.key_words(arena));
+    (table.shard_replicas(shard)[0].node, request, words)
 }
 
 impl Drop for Tx<'_> {

@@ -444,6 +444,36 @@ pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
+/// Each of two clients inserts a key because the key of the other one is absent. Not both may
+/// commit. There is no record that both lock.
+pub(super) fn absent_read_each(protocol: Protocol, runs_max: u64) -> Outcome {
+    let mut stage = Stage::new(1, &[protocol; 2]);
+    let rows = stage.table(SingleLine, 1, &[]);
+    let keys = [rows(0), rows(1)];
+    stage.explore(
+        &within(runs_max),
+        async |_, _| {},
+        async |client, actor| {
+            let (own, others) = (keys[client], keys[1 - client]);
+            actor
+                .once(async |tx| {
+                    let (other, slot) = (want(tx, others)?, want_to_insert(tx, own)?);
+                    tx.fetch().await?;
+                    if tx.value(other)?.is_none() {
+                        insert(tx, own, slot, 2)?;
+                    }
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            let (values, found) = scene.look(&keys);
+            check(values.len() < 2, || "each key was inserted because the other one was absent".into())?;
+            check(found.locked + found.torn == 0, || format!("{found:?}"))
+        },
+    )
+}
+
 /// One client writes a record, and its commit is reported. After that, the other begins, and reads
 /// that record alone.
 pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Outcome {

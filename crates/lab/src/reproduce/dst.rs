@@ -117,7 +117,7 @@ struct Point {
 
 /// Experiments of the text that are left out here.
 const LEFT_OUT: [&str; 4] = [
-    "DST on two-phase locking, which is not built",
+    "DST on two-phase locking, which the text has in MySQL Cluster only",
     "MySQL Cluster and Rococo with DST",
     "TPC-C with Stock-Level of up to 20 districts",
     "the cost of waiting, and of stamping the read set (figure 5-15)",

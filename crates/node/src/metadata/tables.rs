@@ -124,10 +124,10 @@ pub struct Discipline {
     ///
     /// - 2: the whole write set with new values and index patches;
     /// - 3: the whole write set with old values;
-    /// - 4 to 7: as 2, and each new value has the time of its commit. With 4, transactions derive
+    /// - 4 to 8: as 2, and each new value has the time of its commit. With 4, transactions derive
     ///   their times from the records; with 5, the cluster's oracle gives the times; with 6, they
     ///   draw their times from landing clocks; with 7, each client numbers its commits, and a time
-    ///   is the name of a commit.
+    ///   is the name of a commit; with 8, as with 4, and a lock may protect a read.
     pub log: u8,
 }
 
@@ -153,6 +153,10 @@ impl Discipline {
     /// name of its commit: the client, and the number that the client has given the commit. Preset:
     /// `vts`.
     pub const OCC_VECTOR: Discipline = Discipline { log: 7, ..Discipline::OCC_CALLS };
+    /// As [`Discipline::OCC_STAMPED`], where transactions also lock what they only read, and the
+    /// release of such a lock notes the time of the read. Preset: `dst-2pl`. A client that frees
+    /// locks without that must not write.
+    pub const TWO_PHASE_STAMPED: Discipline = Discipline { log: 8, ..Discipline::OCC_CALLS };
     /// Exclusive and shared locks, which one-sided atomics take, with redo rings. Preset:
     /// `no-wait-2pl`.
     pub const TWO_PHASE: Discipline = Discipline { lock: 2, ..Discipline::OCC_ONE_SIDED };
@@ -188,6 +192,14 @@ impl Discipline {
     #[must_use]
     pub fn is_stamped(self) -> bool {
         matches!(self, Discipline::OCC_STAMPED | Discipline::OCC_ORDERED | Discipline::OCC_VECTOR)
+            || self.stamps_at_release()
+    }
+
+    /// Whether transactions lock what they only read, and the primary's CPU notes the time of the
+    /// read when such a lock is released.
+    #[must_use]
+    pub fn stamps_at_release(self) -> bool {
+        self == Discipline::TWO_PHASE_STAMPED
     }
 
     /// Whether times of commits are their names, which have no order among clients.

@@ -264,7 +264,7 @@ fn members_bring_records_along() {
             }
         };
         worker.run(run);
-        let locks_early = matches!(protocol, Protocol::Ford(_)) || protocol == Protocol::NO_WAIT;
+        let locks_early = matches!(protocol, Protocol::Ford(_)) || protocol.spec().locks_reads;
         let (joined, all) = (commits.joined(), commits.0.borrow().len());
         assert!(
             if locks_early { joined == 0 } else { 2 * joined > all },

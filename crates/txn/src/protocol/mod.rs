@@ -141,9 +141,9 @@ protocols! {
     /// trips: `ford` and its variants.
     ford: Ford(Ford) [FORD, FORD_LEAN, FORD_LOCAL, FORD_GLOBAL, REMORA],
     /// Optimistic concurrency control with older versions of the records, and a time for each
-    /// commit: `dst`, `gts` and `vts`. `rc` reads and writes committed versions, but its
-    /// transactions are **not serializable**.
-    dst: Dst(Dst) [DST, GTS, VTS] without_transactions [RC],
+    /// commit: `dst`, `gts` and `vts`; and `dst-2pl`, two-phase locking with such times.
+    /// `rc` reads and writes committed versions, but its transactions are **not serializable**.
+    dst: Dst(Dst) [DST, DST_2PL, GTS, VTS] without_transactions [RC],
     /// Two-phase locking with shared and exclusive locks, which aborts where it would have to wait.
     no_wait: NoWait(NoWait) [NO_WAIT],
     /// Bare rounds, which are **no transactions**. They are the bound that the protocols are

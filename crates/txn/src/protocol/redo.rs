@@ -19,7 +19,7 @@ use crate::log::{self, LoggedRecord, PATCH_WORDS};
 use crate::protocol::nodes;
 use crate::protocol::spec::Primitive;
 use crate::rpc::Code;
-use crate::sets::Change;
+use crate::sets::{Change, Lock};
 use crate::swap::swap_lock;
 use crate::tx::Tx;
 use crate::words::push_bytes;
@@ -309,6 +309,21 @@ fn free_rounds<'s>(tx: &Tx<'s>, mut send: impl FnMut(Round<'s>)) {
             round.call(item.address.node, &free, None, 0);
             send(round);
         }
+    }
+}
+
+/// Keeps the locks of records that are only read, for the transaction to release when it ends. The
+/// locks of the write set are the log's by now, or are being released.
+pub(super) fn keep_read_locks(tx: &mut Tx<'_>) {
+    if tx.locking {
+        return; // the log was never sent, so the transaction still has all its locks
+    }
+    for item in &mut tx.state.sets.items {
+        if item.is_written() {
+            debug_assert_eq!(item.lock, Lock::Held, "no_wait 4: the log has exclusive locks alone");
+            item.lock = Lock::No;
+        }
+        tx.locking |= item.lock != Lock::No;
     }
 }
 

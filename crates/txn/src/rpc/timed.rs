@@ -7,10 +7,10 @@ use remora_fabric::limits::ROUND_WORDS_MAX;
 use remora_fabric::{NodeId, WORD_BYTES, copy};
 use remora_index::{Patch, Presence};
 use remora_node::{Pointer, ShardId, node};
-use remora_record::{Key, Life, LockWord};
+use remora_record::{Key, Life, LockWord, Swap};
 use zerocopy::IntoBytes;
 
-use super::{Asked, Code, RpcHandler};
+use super::{Asked, Code, PREPARES, RpcHandler, swap};
 use crate::log::{PATCH_WORDS, patch};
 use crate::stamps::{Cut, Stamps, Then};
 use crate::vector::{Commits, UNKNOWN, Vector};
@@ -36,6 +36,9 @@ pub(crate) const HAS_VECTOR: usize = 4;
 /// Words of a reply to LOCK: the lock word before, the version, and ts. Under vector timestamps,
 /// the last one is the number of readers, and their names follow.
 pub(crate) const LOCK_REPLY_WORDS: usize = 3;
+/// Words of a reply to LOCK_KEY before what READ or PREPARE would reply: whether the caller has the
+/// lock, and ts.
+pub(crate) const LOCKED_KEY_WORDS: usize = 2;
 /// Readers that a reply to LOCK names at most.
 pub(crate) const READERS_TOLD: usize = 4;
 
@@ -97,6 +100,13 @@ impl RpcHandler {
         Some(())
     }
 
+    /// Notes a time of which the node has heard.
+    pub(super) fn hear(&self, arguments: &[u64]) -> Option<()> {
+        let &[time] = arguments else { return None };
+        clock(self.region.words()).fetch_max(time, Ordering::AcqRel);
+        Some(())
+    }
+
     /// Replies all commits that this CPU has heard of, under vector timestamps, if they fit.
     pub(super) fn heard(&self, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
         let &[room] = arguments else { return None };
@@ -140,6 +150,75 @@ impl Asked<'_> {
             }
             true => reply.push(stamps.locked(slot, time)),
             false => reply.push(if has_vectors { 0 } else { stamps.ts(slot, time) }),
+        }
+    }
+
+    /// Answers READ, or PREPARE if the key is to be inserted, and locks the record that this is
+    /// about. An absent key has no record to lock, even if a slot is prepared for it, unless the
+    /// caller is to insert it. Nothing happens in between, because calls about a shard run one
+    /// after the other.
+    pub(super) fn lock_key(&mut self, flags: usize, me: u64, key: &[u64], reply: &mut Vec<u64>) -> Option<()> {
+        if !self.discipline.stamps_at_release() {
+            return None;
+        }
+        let (prepares, start) = (flags & PREPARES != 0, reply.len());
+        reply.extend([0; LOCKED_KEY_WORDS]);
+        self.about_key(if prepares { Code::Prepare } else { Code::Read }, key, reply)?;
+        let Some((at, slot, life)) = self.record_of(key) else { return Some(()) };
+        if !prepares && !matches!(life, Some(Life::Present { .. })) {
+            return Some(());
+        }
+        let [lock, _] = self.cpu_lock(at)?;
+        let before = swap(lock, Swap::lock(LockWord::from_bits(me)));
+        if before.is_free() || before.to_bits() == me {
+            let time = self.time_of(at);
+            let ts = self.stamps().locked(slot, time);
+            reply[start..start + LOCKED_KEY_WORDS].copy_from_slice(&[1, ts]);
+        }
+        Some(())
+    }
+
+    /// Frees the lock of a key's record, if the caller has it.
+    pub(super) fn free_key(&mut self, me: u64, key: &[u64]) -> Option<()> {
+        if !self.discipline.stamps_at_release() {
+            return None;
+        }
+        match self.record_of(key) {
+            Some((at, ..)) => self.unlock(at, me),
+            None => Some(()),
+        }
+    }
+
+    /// Returns the record that the index has for a key: the index of its first word, its slot, and
+    /// whether the key is present.
+    fn record_of(&self, key: &[u64]) -> Option<(usize, u64, Option<Life>)> {
+        let key = self.stamped_key(key)?;
+        let Presence::Linked { location, .. } = self.shard.find(self.words, &key) else { return None };
+        let slot = location.pointer.offset();
+        let at = self.shard.slot_word(slot)?;
+        let mut head = [0; TIMED_WORDS];
+        copy::read(self.words, at + 1, &mut head);
+        Some((at, slot, self.shard.shape.life_of_image(&head)))
+    }
+
+    /// Frees a lock. If it may have protected a read, first notes the time of the read, in the same
+    /// step. Without a time, the holder's client is dead, and recovered: it may have read the
+    /// record at any time of which this node has heard.
+    pub(super) fn release(&mut self, at: usize, pointer: Pointer, me: u64, time: Option<u64>) -> Option<()> {
+        let stamps = self.discipline.stamps_at_release();
+        if stamps && !(time.is_some() && mutant!(ReleaseUnstamped)) {
+            let time = time.unwrap_or_else(|| clock(self.words).load(Ordering::Acquire));
+            self.stamp_locked(at, pointer, me, time);
+        }
+        self.unlock(at, me)
+    }
+
+    /// Notes that the holder of a lock has read the record at a time, if `me` is the holder.
+    pub(super) fn stamp_locked(&mut self, at: usize, pointer: Pointer, me: u64, time: u64) {
+        let is_held = self.words[at].load(Ordering::Acquire) == me;
+        if is_held && time > 0 && self.discipline.stamps_at_release() {
+            self.stamps().raise(pointer.offset(), time);
+            self.heard_of(time);
         }
     }
 

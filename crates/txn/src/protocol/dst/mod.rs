@@ -23,14 +23,26 @@
 //!
 //! # The presets
 //!
-//! One module a preset has how times are made. There is no other difference.
+//! One module a preset has how times are made, or what else is different.
 //!
-//! | preset | module       | time of a commit               | of a snapshot           | a snapshot |
-//! | ------ | ------------ | ------------------------------ | ----------------------- | ---------- |
-//! | `dst`  | `derived`    | above the client's time, and   | the client's time       | claims, and waits for one holder of a lock |
-//! | `gts`  | `oracle`     | the oracle's next one: 1 round trip more | up to which all commits are installed: 1 round trip | neither |
-//! | `vts`  | `vector`     | the client, and its next number | the vector of stable commits: 1 round trip | neither |
-//! | `rc`   | `unordered`  | as `dst`                       | none: the newest version | neither    |
+//! | preset    | module      | time of a commit               | of a snapshot           | a snapshot |
+//! | --------- | ----------- | ------------------------------ | ----------------------- | ---------- |
+//! | `dst`     | `derived`   | above the client's time, and the ts and versions that it has met | the client's time | claims, and waits for one holder of a lock |
+//! | `dst-2pl` | `two_phase` | as `dst`                       | as `dst`                | as `dst`   |
+//! | `gts`     | `oracle`    | the oracle's next one: 1 round trip more | up to which all commits are installed: 1 round trip | neither |
+//! | `vts`     | `vector`    | the client, and its next number | the vector of stable commits: 1 round trip | neither |
+//! | `rc`      | `unordered` | as `dst`                       | none: the newest version | neither    |
+//!
+//! `dst-2pl` is two-phase locking:
+//!
+//! ```text
+//! execute          call LOCK_KEY -> ts            -> primaries of all records  1
+//! validate         call STAMP_ABSENT, time        -> primaries of absent keys  1, if there are any
+//! log              as above                       -> all participants' rings   1
+//! commit           call COMMIT                    -> write set's primaries     in the background
+//!                  call RELEASE, time             -> primaries of what is      in the background
+//!                                                    only read
+//! ```
 //!
 //! The *client's time* is the largest one of: its clock, the commits of its sessions, the times of
 //! the versions that they have read, and, when the client begins, the clock words of all memory
@@ -52,6 +64,9 @@
 //! record behind that has a later time, and the snapshot takes an older version. A holder whose
 //! lock is older may get a time that is not above the snapshot's, so the reader waits for it.
 //!
+//! `dst-2pl`: this also holds, because the locks of what was only read are released later than the
+//! transaction has its time, and each release raises ts to that time.
+//!
 //! `gts`: a transaction asks the oracle under all its locks, and before it validates. So the order
 //! of the oracle's answers is that of dependent commits. All commits up to the snapshot's time are
 //! installed, and no later one gets such a time.
@@ -70,6 +85,7 @@
 //! - No store lowers a ts. In the text a commit stores its time, which may be smaller than a claim.
 //! - OCC: validation looks at the record and raises its ts in one step. In the text these are two.
 //! - The memory node's CPU does not wait for a lock. It replies so, and the client asks again.
+//! - `dst-2pl`: a transaction that meets a lock aborts, and does not wait.
 //! - Times of an epoch are above those of former ones, for what lost claims had protected.
 //! - `vts`: the text's commits do not name the readers of what they overwrite. Then a snapshot may
 //!   have a writer, and not a reader that comes before it and writes elsewhere.
@@ -95,16 +111,28 @@
 //!    its commits are stable after all commits of which memory nodes have heard when it is
 //!    recovered.
 //!
-//! The client asserts rule 2 for the times that it has met, and the order of rule 3. Litmus tests
-//! check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule 4 `dst-whole` and
-//! `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`, rule 8 `vts-behind` and
-//! `vts-reader`. Campaigns in which clients and nodes die check rule 6, and the end of rule 8.
+//! 9. `dst-2pl`: **a record that was found is read under a lock, and unlocked at the time of the
+//!    transaction**, which ts has in the step that unlocks. An absent key, and a slot that is
+//!    prepared for another transaction's insert, have no such lock: rule 3 is for them.
+//! 10. `dst-2pl`: **a lock of a dead client is freed at a time that is not below the times of its
+//!     commits, and of all versions that it has read.** COMMIT tells a primary of the commit's
+//!     time, whether the client or its recoverer sends it. Then, and before any lock of the client
+//!     may be freed, recovery tells all nodes of the largest time of which one of them has heard.
+//!
+//! The client asserts rule 2 for the times that it has met, the order of rule 3, and the locks of
+//! rule 9. Litmus tests check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule
+//! 4 `dst-whole` and `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`, rule 8
+//! `vts-behind` and `vts-reader`, rule 9 `dst-2pl-release`. Rules 1, 3 and 4 have litmus tests
+//! `dst-2pl-*`, too. Campaigns in which clients and nodes die check rule 6, and the end of rule 8.
+//! `what_a_dead_client_has_read_is_written_at_later_times` (`crates/remora/tests/recovery.rs`)
+//! checks rule 10.
 
 mod derived;
 mod lock;
 mod oracle;
 mod snapshot;
 mod time;
+mod two_phase;
 mod unordered;
 mod validate;
 mod vector;
@@ -116,7 +144,7 @@ use lock::lock;
 use validate::validate;
 
 use crate::error::Stop;
-use crate::protocol::redo::{install_rounds, prepare_log, write_log};
+use crate::protocol::redo::{install_rounds, keep_read_locks, prepare_log, write_log};
 use crate::protocol::spec::{FirstRead, Primitive, ProtocolSpec};
 use crate::protocol::{Protocol, Steps, occ};
 use crate::rpc::{CLAIMS, HAS_VECTOR, WAITS};
@@ -126,6 +154,9 @@ use crate::vector::Vector;
 impl Protocol {
     /// Decentralized scalar timestamps (`dst`): transactions derive their times from the records.
     pub const DST: Protocol = Protocol::Dst(Dst::Derived);
+    /// Decentralized scalar timestamps on two-phase locking (`dst-2pl`): as `dst`, and a
+    /// transaction locks each record when it first reads it.
+    pub const DST_2PL: Protocol = Protocol::Dst(Dst::TwoPhase);
     /// Global timestamps (`gts`): an oracle gives all times.
     pub const GTS: Protocol = Protocol::Dst(Dst::Oracle);
     /// Vector timestamps (`vts`): each client numbers its commits, and an oracle knows which are
@@ -140,6 +171,8 @@ impl Protocol {
 pub enum Dst {
     /// From the records, by the transactions themselves.
     Derived,
+    /// As `Derived`. Each record is locked when it is first read.
+    TwoPhase,
     /// By an oracle, the CPU of one memory node.
     Oracle,
     /// By each client for itself. An oracle knows of which of them a snapshot is made.
@@ -153,7 +186,7 @@ impl Dst {
     /// session's state.
     async fn snapshot_time(self, tx: &mut Tx<'_>) -> Result<u64, Stop> {
         match self {
-            Dst::Derived => derived::snapshot_time(tx).await,
+            Dst::Derived | Dst::TwoPhase => derived::snapshot_time(tx).await,
             Dst::Oracle => oracle::snapshot_time(tx).await,
             Dst::Vector => vector::fetch_vector(tx).await.map(|()| 0),
             Dst::Unordered => unordered::snapshot_time(),
@@ -173,7 +206,7 @@ impl Dst {
     /// Returns what a CLAIM is to do.
     fn claims(self) -> usize {
         match self {
-            Dst::Derived => CLAIMS | WAITS,
+            Dst::Derived | Dst::TwoPhase => CLAIMS | WAITS,
             Dst::Vector => HAS_VECTOR,
             Dst::Oracle | Dst::Unordered => 0,
         }
@@ -201,10 +234,18 @@ impl Dst {
     /// With 0, validation stamps nothing. Returns `None` if nothing is validated.
     fn stamp(self, time: u64) -> Option<u64> {
         match self {
-            Dst::Derived | Dst::Vector => Some(time),
+            Dst::Derived | Dst::TwoPhase | Dst::Vector => Some(time),
             Dst::Oracle => Some(0),
             Dst::Unordered => None,
         }
+    }
+
+    /// Asserts, under `dst-2pl`, that what the transaction has found is still under its locks.
+    fn asserts_locks(self, tx: &Tx<'_>) {
+        debug_assert!(
+            self != Dst::TwoPhase || two_phase::has_all_locks(&tx.state.sets) || mutant!(),
+            "dst 9: a record that was found is locked until the commit"
+        );
     }
 
     /// Notes the time of a commit of this client.
@@ -244,13 +285,15 @@ impl Steps for Dst {
     fn spec(self) -> ProtocolSpec {
         let (name, discipline) = match self {
             Dst::Derived => ("dst", Discipline::OCC_STAMPED),
+            Dst::TwoPhase => ("dst-2pl", Discipline::TWO_PHASE_STAMPED),
             Dst::Oracle => ("gts", Discipline::OCC_ORDERED),
             Dst::Vector => ("vts", Discipline::OCC_VECTOR),
             Dst::Unordered => ("rc", Discipline::OCC_STAMPED),
         };
         let spec = ProtocolSpec::new(name, discipline);
         let is_serializable = self != Dst::Unordered;
-        ProtocolSpec { execute: FirstRead::Call, is_serializable, stale_snapshots: true, ..spec }
+        let locks_reads = self == Dst::TwoPhase;
+        ProtocolSpec { execute: FirstRead::Call, is_serializable, stale_snapshots: true, locks_reads, ..spec }
     }
 
     async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
@@ -259,7 +302,10 @@ impl Steps for Dst {
             return snapshot::execute(tx, self).await;
         }
         let first = tx.state.sets.fetched;
-        occ::execute(tx).await?;
+        match self {
+            Dst::TwoPhase => two_phase::execute(tx).await?,
+            _ => occ::execute(tx).await?,
+        }
         if self != Dst::Vector {
             let fetched = &tx.state.sets.items[first.min(tx.state.sets.items.len())..];
             tx.state.time.raise(fetched.iter().map(|item| item.time).max().unwrap_or(0));
@@ -279,7 +325,10 @@ impl Steps for Dst {
             validate(tx, true, 0).await?;
         }
         tx.state.behind.clear();
-        lock(tx, self).await?;
+        if self != Dst::TwoPhase {
+            lock(tx, self).await?;
+        }
+        self.asserts_locks(tx);
         let time = self.commit_time(tx).await?;
         tx.time = time;
         tx.state.sets.settle(time);
@@ -294,10 +343,16 @@ impl Steps for Dst {
             // The oracle waits for the commit until this client is recovered (invariant 7).
             tx.state.owed = None;
         }
+        if logged.is_err() && self == Dst::TwoPhase {
+            keep_read_locks(tx);
+        }
         logged?;
         tx.logged();
         self.has_committed(tx);
         self.install(tx);
+        if self == Dst::TwoPhase {
+            keep_read_locks(tx);
+        }
         tx.installed();
         Ok(())
     }
@@ -308,10 +363,14 @@ impl Steps for Dst {
             return Ok(());
         }
         tx.state.behind.clear();
+        self.asserts_locks(tx);
         let time = match self {
-            Dst::Derived | Dst::Vector => self.commit_time(tx).await?,
+            Dst::Derived | Dst::TwoPhase | Dst::Vector => self.commit_time(tx).await?,
             Dst::Oracle | Dst::Unordered => 0,
         };
+        if self == Dst::TwoPhase {
+            tx.time = time; // the releases of the locks note it
+        }
         if let Some(stamp) = self.stamp(time) {
             validate(tx, false, stamp).await?;
         }
@@ -325,5 +384,8 @@ impl Steps for Dst {
         self.has_committed(tx);
         rounds.extend(self.installation(tx));
         log.then_post_all(rounds);
+        if self == Dst::TwoPhase {
+            keep_read_locks(tx);
+        }
     }
 }

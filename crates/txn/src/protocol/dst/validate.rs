@@ -6,7 +6,7 @@ use remora_fabric::Round;
 use crate::error::{Abort, Stop};
 use crate::protocol::Check;
 use crate::rpc::{Code, TIMED_REQUEST_WORDS_MAX, timed_key_request};
-use crate::sets::{Fetch, Sets};
+use crate::sets::{Fetch, Lock, Sets};
 use crate::tx::Tx;
 
 /// Words of a reply to STAMP: the lock word, the version, and 0 or a time that is too large.
@@ -34,7 +34,8 @@ async fn look_at_all(tx: &mut Tx<'_>, writes: bool, time: u64, checks: bool) -> 
         let state = &mut *tx.state;
         state.checks.clear();
         while let Some(item) = state.sets.items.get(next) {
-            let is_due = !(writes && item.is_written());
+            // Under its own lock, a record is as it was read.
+            let is_due = !(writes && item.is_written()) && item.lock != Lock::Held;
             if is_due && !look_again(&state.sets, next, time, &mut round, &mut state.checks) {
                 break;
             }

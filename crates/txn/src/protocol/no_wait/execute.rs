@@ -177,7 +177,7 @@ fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked,
                 }
             }
         }
-        Lock::No | Lock::Unseen | Lock::Upgrading => Err(Abort::Changed.into()),
+        Lock::No | Lock::MaybeByKey | Lock::Unseen | Lock::Upgrading => Err(Abort::Changed.into()),
     }
 }
 

@@ -63,7 +63,7 @@ use remora_node::Discipline;
 
 use crate::error::Stop;
 use crate::protocol::occ::validate_absent;
-use crate::protocol::redo::{self, install_rounds, prepare_log, write_log};
+use crate::protocol::redo::{self, install_rounds, keep_read_locks, prepare_log, write_log};
 use crate::protocol::spec::{Primitive, ProtocolSpec};
 use crate::protocol::{Protocol, Steps};
 use crate::sets::{Fetch, Item, Lock, Sets};
@@ -106,13 +106,13 @@ impl Steps for NoWait {
         tx.committing();
         let logged = write_log(tx, entry, Primitive::OneSided, false).await;
         if logged.is_err() {
-            keep_others(tx);
+            keep_read_locks(tx);
             return logged;
         }
         tx.logged();
         let lane = tx.lane;
         install_rounds(tx, |round| lane.post(round));
-        keep_others(tx);
+        keep_read_locks(tx);
         tx.installed();
         Ok(())
     }
@@ -128,7 +128,7 @@ impl Steps for NoWait {
 
     fn leave<'s>(self, tx: &mut Tx<'s>, log: Execute<'s>) {
         redo::leave(tx, log);
-        keep_others(tx);
+        keep_read_locks(tx);
     }
 }
 
@@ -136,19 +136,4 @@ impl Steps for NoWait {
 fn has_all_locks(sets: &Sets) -> bool {
     let is_locked = |item: &Item| matches!(item.lock, Lock::Shared | Lock::Held);
     sets.items.iter().all(|item| matches!(item.fetch, Fetch::Absent) || is_locked(item)) || mutant!(UnlockReadsEarly)
-}
-
-/// Keeps the locks of records that are only read, for the transaction to release when it ends
-/// (invariant 4). The locks of the write set are the log's by now, or are being released.
-fn keep_others(tx: &mut Tx<'_>) {
-    if tx.locking {
-        return; // the log was never sent, so the transaction still has all its locks
-    }
-    for item in &mut tx.state.sets.items {
-        if item.is_written() {
-            debug_assert_eq!(item.lock, Lock::Held, "no_wait 4: the log has exclusive locks alone");
-            item.lock = Lock::No;
-        }
-        tx.locking |= item.lock != Lock::No;
-    }
 }
