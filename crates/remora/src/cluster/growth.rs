@@ -35,8 +35,12 @@
 //!    into it, not even one of a dead client: the transactions of a dead client are decided before
 //!    it counts as having heard. A record that is locked counts as present. The scan of the table
 //!    begins and ends in the same epoch.
-//! 5. *Versions of a key never restart.* The versions of the larger table begin above all versions
-//!    that the smaller one can have given (`Table::version_floor`).
+//! 5. *Versions of a key grow when its row moves.* The versions of the larger table begin above all
+//!    versions that the smaller one can have given (`Table::version_floor`). In one case a key has
+//!    a smaller version than before: during wait 4 a client that knows of change 3 inserts it into
+//!    the larger table and deletes it, and then one that does not know inserts it into the smaller
+//!    one. The order of transactions is as it should be, but a history that is read by versions
+//!    shows another one, and `remora check` reports it.
 //!
 //! # When the grower dies
 //!
