@@ -633,9 +633,9 @@ impl Session {
     ///
     /// This is what protocols `remora` and `drtm-r-clocks` promise. The latter reads primaries. On
     /// shared memory both do, and order by real time
-    /// ([`has_strict_snapshots`](Session::has_strict_snapshots)). A snapshot of `dst`, `gts` or
-    /// `vts` may miss changes that were acknowledged just before it began, and reads primaries
-    /// (`docs/protocols/dst.md`). Under `rc` it is no snapshot.
+    /// ([`has_strict_snapshots`](Session::has_strict_snapshots)). A snapshot of `dst`, `dst-2pl`,
+    /// `gts` or `vts` may miss changes that were acknowledged just before it began, and reads
+    /// primaries (`docs/protocols/dst.md`). Under `rc` it is no snapshot.
     ///
     /// Fails as [`Session::transact`] does. Fails with [`Error::Misuse`] if the closure changes
     /// anything, or if the cluster's protocol has no snapshots ([`Protocol::has_snapshots`]).
