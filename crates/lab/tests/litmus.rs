@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use remora::protocol::Protocol;
 use remora_lab::litmus::{ALL, Bound, Litmus, run};
 
 /// The tests that are too large to be explored to the end.
@@ -105,8 +106,9 @@ fn names_are_unique_and_an_exploration_repeats() {
 fn the_table_of_litmus_tests_is_complete() {
     let book = include_str!("../../../docs/litmus.md");
     let code = book.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`').skip(1).step_by(2));
-    let is_name = |word: &&str| word.contains('-') && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
-    let table: BTreeSet<_> = code.filter(is_name).filter(|word| *word != "drtm-r").collect();
+    let in_names = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_name = |word: &&str| word.contains('-') && word.chars().all(in_names) && Protocol::named(word).is_none();
+    let table: BTreeSet<_> = code.filter(is_name).collect();
     let names: BTreeSet<_> = ALL.iter().map(|litmus| litmus.name).collect();
     assert_eq!(table, names);
     for (letter, last) in [('R', 27), ('T', 20), ('L', 16)] {
