@@ -382,7 +382,8 @@ fn a_begun_transaction_ends_with_its_epoch() {
         let body = async |_: usize, session: &mut Session| {
             move_one(session, false).await.expect("a healthy cluster");
             let ended = move_one(session, true).await;
-            // A commit that has all locks sends its log entry first, and cannot know what became of it.
+            // A commit that has all locks sends its log entry first, and cannot know what became of
+            // it.
             let is_unknown = protocol == Protocol::DST_2PL && matches!(ended, Err(Error::Unknown(_)));
             let is_known = matches!(ended, Err(Error::Fenced | Error::Unavailable(_)));
             assert!(is_known || is_unknown, "{protocol:?}: {ended:?}");
