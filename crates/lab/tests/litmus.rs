@@ -12,11 +12,12 @@ use remora_lab::litmus::{ALL, Bound, Litmus, run};
 const BOUNDED: [&str; 3] = ["early-insert", "ford-rollback-to-old-version", "no-wait-absent-read"];
 
 /// The tests that take most of the time.
-const LONG: [&str; 29] = [
+const LONG: [&str; 30] = [
     "snapshot-guard",
     "snapshot-guard-raised",
     "clocks-order",
     "dst-stamp",
+    "dst-2pl-release",
     "dst-2pl-whole",
     "dst-2pl-whole-behind-claim",
     "dst-2pl-whole-beside-claim",

@@ -16,7 +16,7 @@ use remora_record::{Key, TransactionId};
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer, Outcome};
 use crate::landing::{PastTime, Snapshot};
-use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX};
+use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, OWN_MEETINGS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
@@ -292,8 +292,12 @@ impl Session {
                     contested.clear();
                     contested.push(name);
                     // A holder that stays may be dead. To ask for its lock at the usual pace until
-                    // it is recovered would only cost other clients time.
-                    let bound = if persistence.is_held() { persistence.pause(trial.attempt.number) } else { 0 };
+                    // it is recovered would only cost other clients time. And two coroutines of a
+                    // client, each of which only reads what the other one writes, and locks it, may
+                    // meet again and again: chance lets one of them go first.
+                    let meets_own = other.is_none() && trial.attempt.number >= OWN_MEETINGS;
+                    let waits = persistence.is_held() || meets_own;
+                    let bound = if waits { persistence.pause(trial.attempt.number) } else { 0 };
                     match self.state.stand_in_line(lane, true, until).await {
                         Stood::Called(batch) => self.state.called_to = Some(batch),
                         Stood::Not | Stood::HasTurns => self.state.turns.pause(lane, bound, until).await,
