@@ -43,8 +43,9 @@ pub const HELD_DOUBLINGS: u32 = 3;
 /// further. Such a holder is not about to release the lock.
 pub const SAME_HOLDER: u32 = 16;
 
-/// Attempts after which a transaction that met a lock of its own client pauses for a random time.
-pub const OWN_MEETINGS: u32 = 16;
+/// Attempts after which a transaction pauses for a random time although it has not met a lock of
+/// another client.
+pub const LONELY_ATTEMPTS: u32 = 16;
 
 // A transaction must notice soon that a lock has been freed: after about 2 ms at most.
 const _: () = assert!(BACKOFF_NS << (BACKOFF_DOUBLINGS + HELD_DOUBLINGS) <= 2_100_000);

@@ -60,7 +60,6 @@ use remora_fabric::limits::ROUND_VERBS_MAX;
 use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, NodeSet, WORD_BYTES, probes};
 use remora_index::cluster_hash::{self, Geometry, HEADER_SLOTS_WORD, is_empty};
 use remora_index::{Patch, fstore};
-use remora_node::node::clock_at;
 use remora_node::ring::RingCopy;
 use remora_node::{
     Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, Replica, ShardId, ShardPlacement,
@@ -79,6 +78,7 @@ use crate::protocol::spec::Primitive;
 use crate::rpc::Code;
 use crate::shared::leave_in;
 use crate::swap::swap_lock;
+use crate::time::times_heard;
 
 /// Tells which clients are recovered, so that their locks mean nothing any more.
 pub trait Departed {
@@ -248,11 +248,7 @@ async fn decide(
 /// transactions have read. So this comes after all of them are installed, and before the client
 /// counts as recovered.
 async fn spread_times(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> {
-    let mut round = lane.round();
-    let reads: Vec<_> = nodes.iter().map(|node| (node, round.read(clock_at(node), WORD_BYTES))).collect();
-    let done = lane.execute(round).await?;
-    let heard: Vec<_> = reads.into_iter().map(|(node, read)| (node, done.words(read)[0])).collect();
-    drop(done);
+    let heard = times_heard(lane, nodes).await?;
     let largest = heard.iter().map(|(_, time)| *time).max().unwrap_or(0);
     let mut round = lane.round();
     for (node, _) in heard.iter().filter(|(_, time)| *time < largest) {
@@ -717,15 +713,14 @@ pub(crate) fn undo_in(
     by: Primitive,
     (me, time): (LockWord, Option<u64>),
 ) {
-    let undo = [Code::Undo.word(0), record.to_bits(), me.to_bits()];
-    if let (Primitive::Call, Some(time)) = (by, time) {
-        round.call(at.node, &[undo[0], undo[1], undo[2], time], None, 0);
-    } else if by == Primitive::Call {
-        round.call(at.node, &undo, None, 0);
+    let undo = [Code::Undo.word(0), record.to_bits(), me.to_bits(), time.unwrap_or(0)];
+    let undo = &undo[..3 + usize::from(time.is_some())];
+    if by == Primitive::Call {
+        round.call(at.node, undo, None, 0);
     } else {
         swap_lock(round, at, Swap::lock(me));
         round.after_completion();
-        round.call(at.node, &undo, None, 0);
+        round.call(at.node, undo, None, 0);
         round.after_completion();
         swap_lock(round, at, Swap::unlock(me));
     }

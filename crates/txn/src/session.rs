@@ -16,7 +16,9 @@ use remora_record::{Key, TransactionId};
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer, Outcome};
 use crate::landing::{PastTime, Snapshot};
-use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, OWN_MEETINGS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX};
+use crate::limits::{
+    BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, LONELY_ATTEMPTS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX,
+};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
@@ -295,8 +297,8 @@ impl Session {
                     // it is recovered would only cost other clients time. And two coroutines of a
                     // client, each of which only reads what the other one writes, and locks it, may
                     // meet again and again: chance lets one of them go first.
-                    let meets_own = other.is_none() && trial.attempt.number >= OWN_MEETINGS;
-                    let waits = persistence.is_held() || meets_own;
+                    let is_in_step = other.is_none() && trial.attempt.number >= LONELY_ATTEMPTS;
+                    let waits = persistence.is_held() || is_in_step;
                     let bound = if waits { persistence.pause(trial.attempt.number) } else { 0 };
                     match self.state.stand_in_line(lane, true, until).await {
                         Stood::Called(batch) => self.state.called_to = Some(batch),

@@ -81,11 +81,16 @@ impl ClientTime {
     /// Asks all memory nodes for the largest time that they have heard of. The client has
     /// registered by then (`protocol/dst`, invariant 6).
     pub(crate) async fn learn(&self, lane: &Lane, nodes: NodeSet) -> Result<(), FabricError> {
-        let mut round = lane.round();
-        let reads: Vec<_> = nodes.iter().map(|node| round.read(clock_at(node), WORD_BYTES)).collect();
-        let done = lane.execute(round).await?;
-        let heard = reads.into_iter().map(|read| done.words(read)[0]).max().unwrap_or(0);
+        let heard = times_heard(lane, nodes).await?.into_iter().map(|(_, time)| time).max().unwrap_or(0);
         self.0.time.set(self.get().max(heard).max(1));
         Ok(())
     }
+}
+
+/// Asks memory nodes for the largest time that each of them has heard of.
+pub(crate) async fn times_heard(lane: &Lane, nodes: NodeSet) -> Result<Vec<(NodeId, u64)>, FabricError> {
+    let mut round = lane.round();
+    let reads: Vec<_> = nodes.iter().map(|node| (node, round.read(clock_at(node), WORD_BYTES))).collect();
+    let done = lane.execute(round).await?;
+    Ok(reads.into_iter().map(|(node, read)| (node, done.words(read)[0])).collect())
 }

@@ -251,12 +251,13 @@ impl Line {
         (self.others.len() as u64 * self.streak()).min(TURN_PAUSE_NS_MAX)
     }
 
-    /// The time for which a client that has met no other one listens before its next streak. It
-    /// listens once behind a streak: an attempt that fails at a lock of its own client begins a
-    /// streak anew, and must not make it listen again.
-    fn listens(&self) -> Nanos {
+    /// Returns the time for which a client that has met no other one listens before its next
+    /// streak, and notes that it does. It listens once behind a streak: an attempt that fails at a
+    /// lock of its own client begins a streak anew, and must not make it listen again.
+    fn listen(&mut self) -> Nanos {
+        let has_listened = std::mem::replace(&mut self.listened, self.quiet) == self.quiet;
         let is_time = self.quiet.is_power_of_two() || self.quiet.is_multiple_of(LISTEN_STREAKS);
-        if self.quiet > 0 && self.quiet != self.listened && is_time { self.streak_takes / 8 } else { 0 }
+        if self.quiet > 0 && !has_listened && is_time { self.streak_takes / 8 } else { 0 }
     }
 
     /// How long others are remembered.
@@ -514,12 +515,7 @@ impl Turns {
         let me = lane.id();
         let (of_lines, listens) = self.with(|lines| {
             let new = lines.open().iter_mut().filter(|line| line.is_turn_of(me) && line.streak == 0);
-            let times = new.map(|line| {
-                let listens = line.listens();
-                line.listened = line.quiet;
-                (line.pause(), listens)
-            });
-            times.max().unwrap_or((0, 0))
+            new.map(|line| (line.pause(), line.listen())).max().unwrap_or((0, 0))
         });
         let time = match bound.max(of_lines) {
             0 => listens,
@@ -833,16 +829,14 @@ mod tests {
     #[test]
     fn streaks_end_and_others_are_let_in() {
         run(1, async |_, lane, turns| {
-            let pause = || {
-                turns.with(|lines| lines.find(R).map_or((0, 0, 0), |line| (line.streak, line.pause(), line.listens())))
-            };
+            let pause = || turns.with(|lines| lines.find(R).map_or((0, 0), |line| (line.streak, line.pause())));
             for other in [5, 6, 5] {
                 turns.failed(lane, R, None);
                 turns.take(lane, &mut vec![R], (&[], false), Nanos::MAX).await;
                 lane.sleep(10_000).await;
                 turns.failed(lane, R, Some(other));
             }
-            let (streak, bound, _) = pause();
+            let (streak, bound) = pause();
             assert!(streak == 0 && bound > 0, "two others were met: {bound}");
             assert_eq!(turns.with(|lines| lines.of(R).others.len()), 2);
             // Without a second coroutine in line, a streak is one transaction.
@@ -855,9 +849,7 @@ mod tests {
                     turns.with(|lines| {
                         let line = lines.of(R);
                         line.quiet = quiet;
-                        let listens = line.listens() > 0;
-                        line.listened = quiet;
-                        listens
+                        line.listen() > 0
                     })
                 })
                 .collect();

@@ -21,7 +21,7 @@ use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS,
 use crate::oracle::Question;
 use crate::protocol::spec::Primitive;
 use crate::recovery::{self, Verdict, free_in, undo_in};
-use crate::rpc::{Code, TIMED_REQUEST_WORDS_MAX, timed_key_request};
+use crate::rpc::{Code, timed_key_request};
 use crate::sets::{Adopted, Intent, Item, Lock, Part, Sets, Slot, lock_addresses, locks, registered, shape};
 use crate::state::State;
 use crate::swap::swap_lock;
@@ -910,12 +910,7 @@ impl<'s> Tx<'s> {
                 continue;
             }
             if item.lock == Lock::MaybeByKey {
-                item.lock = Lock::No;
-                let (node, request, words) = free_key_request(tables, arena, item, me);
-                if !round.has_room(1, 8 * (words + 1)) {
-                    send(std::mem::replace(&mut round, self.lane.round()));
-                }
-                round.call(node, &request[..words], None, 0);
+                free_by_key(&mut round, (tables, arena), item, me, self.lane, &mut send);
                 continue;
             }
             item.lock = Lock::No;
@@ -1105,12 +1100,7 @@ impl Tx<'_> {
                 self.state.shared.doubt(items[index].address);
             }
             if items[index].lock == Lock::MaybeByKey {
-                let (node, request, words) = free_key_request(tables, arena, &items[index], me);
-                items[index].lock = Lock::No;
-                if !round.has_room(1, 8 * (words + 1)) {
-                    self.lane.post(std::mem::replace(&mut round, self.lane.round()));
-                }
-                round.call(node, &request[..words], None, 0);
+                free_by_key(&mut round, (tables, arena), &mut items[index], me, self.lane, |full| self.lane.post(full));
             }
             if items[index].lock != Lock::Maybe {
                 continue;
@@ -1257,18 +1247,24 @@ impl Tx<'_> {
     }
 }
 
-/// Returns the call that takes back the lock of a key's record, which the transaction may have, and
-/// the node of the record's primary.
-fn free_key_request(
-    tables: &[Option<Arc<Table>>],
-    arena: &[u64],
-    item: &Item,
+/// Adds to a round the call that takes back the lock of a key's record, which the transaction may
+/// have. If the round is full, `send` gets it, and the call is in a new one.
+fn free_by_key<'s>(
+    round: &mut Round<'s>,
+    (tables, arena): (&[Option<Arc<Table>>], &[u64]),
+    item: &mut Item,
     me: LockWord,
-) -> (NodeId, [u64; TIMED_REQUEST_WORDS_MAX], usize) {
+    lane: &'s Lane,
+    send: impl FnOnce(Round<'s>),
+) {
     let table = registered(tables, item.table);
     let shard = item.home.shard;
     let (request, words) = timed_key_request(Code::FreeKey, table.shard_id(shard), me.to_bits(), item.key_words(arena));
-    (table.shard_replicas(shard)[0].node, request, words)
+    item.lock = Lock::No;
+    if !round.has_room(1, 8 * (words + 1)) {
+        send(std::mem::replace(round, lane.round()));
+    }
+    round.call(table.shard_replicas(shard)[0].node, &request[..words], None, 0);
 }
 
 impl Drop for Tx<'_> {

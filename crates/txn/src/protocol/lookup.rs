@@ -30,7 +30,7 @@ use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
 use crate::protocol::spec::FirstRead;
 use crate::rpc::{self, CROWDED, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Intent, LocationSource, Part, Place, Sets, head, registered};
-use crate::tx::Tx;
+use crate::tx::{Tx, Waiting};
 use crate::words::Span;
 
 /// The result of a look at the words of a record.
@@ -41,6 +41,34 @@ pub(crate) enum Examined {
     Another,
     /// The words cannot be used now.
     Unstable(Abort),
+}
+
+/// Brings every record that was named and has not been fetched yet. `ask` adds to a round what the
+/// items ask for next, and `arrived` takes the answer to one of them.
+///
+/// The caller may drop the future at any time. The next call then takes back every lock whose
+/// answer was not heard, and asks again.
+pub(super) async fn bring(
+    tx: &mut Tx<'_>,
+    ask: impl Fn(&mut Tx<'_>, &mut Round<'_>),
+    arrived: impl Fn(&mut Tx<'_>, usize, &Completed<'_>) -> Result<Examined, Stop>,
+) -> Result<(), Stop> {
+    if tx.unheard {
+        Box::pin(tx.forget_unheard()).await?;
+    }
+    let mut waiting = Waiting::default();
+    while tx.state.sets.fetched < tx.state.sets.items.len() {
+        let mut round = tx.lane.round();
+        ask(tx, &mut round);
+        tx.unheard = true;
+        let done = tx.lane.execute(round).await?;
+        tx.unheard = false;
+        let unstable = hear(tx, &done, &arrived)?;
+        drop(done);
+        tx.skip_what_is_here();
+        tx.wait(unstable, &mut waiting).await?;
+    }
+    Ok(())
 }
 
 /// Calls `arrived` for every item that has asked for something in a round. Returns the reason if

@@ -320,7 +320,7 @@ pub(super) fn keep_read_locks(tx: &mut Tx<'_>) {
     }
     for item in &mut tx.state.sets.items {
         if item.is_written() {
-            debug_assert_eq!(item.lock, Lock::Held, "no_wait 4: the log has exclusive locks alone");
+            debug_assert_eq!(item.lock, Lock::Held, "no_wait 4, dst 9: the log has exclusive locks alone");
             item.lock = Lock::No;
         }
         tx.locking |= item.lock != Lock::No;

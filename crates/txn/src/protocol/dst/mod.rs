@@ -248,6 +248,13 @@ impl Dst {
         );
     }
 
+    /// Keeps the locks of what is only read, which there are under `dst-2pl` alone.
+    fn keep_locks(self, tx: &mut Tx<'_>) {
+        if self == Dst::TwoPhase {
+            keep_read_locks(tx);
+        }
+    }
+
     /// Notes the time of a commit of this client.
     fn has_committed(self, tx: &Tx<'_>) {
         if self != Dst::Vector {
@@ -343,16 +350,14 @@ impl Steps for Dst {
             // The oracle waits for the commit until this client is recovered (invariant 7).
             tx.state.owed = None;
         }
-        if logged.is_err() && self == Dst::TwoPhase {
-            keep_read_locks(tx);
+        if logged.is_err() {
+            self.keep_locks(tx);
         }
         logged?;
         tx.logged();
         self.has_committed(tx);
         self.install(tx);
-        if self == Dst::TwoPhase {
-            keep_read_locks(tx);
-        }
+        self.keep_locks(tx);
         tx.installed();
         Ok(())
     }
@@ -384,8 +389,6 @@ impl Steps for Dst {
         self.has_committed(tx);
         rounds.extend(self.installation(tx));
         log.then_post_all(rounds);
-        if self == Dst::TwoPhase {
-            keep_read_locks(tx);
-        }
+        self.keep_locks(tx);
     }
 }

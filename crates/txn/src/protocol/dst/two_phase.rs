@@ -8,12 +8,12 @@
 use remora_fabric::{Completed, Round, probes};
 
 use crate::error::{Abort, Stop};
-use crate::protocol::lookup::{Examined, hear, split_reply};
+use crate::protocol::lookup::{Examined, bring, split_reply};
 use crate::rpc::{
     Code, LINKS_MAX, LOCKED_KEY_WORDS, PREPARE_REPLY_WORDS, PREPARES, READ_REPLY_WORDS, timed_key_request,
 };
 use crate::sets::{Fetch, Intent, Item, Lock, Sets};
-use crate::tx::{Tx, Waiting};
+use crate::tx::Tx;
 
 /// Returns whether a transaction has the lock of every record that it has found, unless members of
 /// a batch have brought the record along.
@@ -26,30 +26,19 @@ pub(super) fn has_all_locks(sets: &Sets) -> bool {
 ///
 /// The caller may drop the future at any time. The next call then takes back every lock whose
 /// answer was not heard, and asks again.
-pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
-    if tx.unheard {
-        Box::pin(tx.forget_unheard()).await?;
+pub(super) fn execute(tx: &mut Tx<'_>) -> impl Future<Output = Result<(), Stop>> {
+    bring(tx, ask, arrived)
+}
+
+fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
+    for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+        ask_record(tx, index, round);
     }
-    let mut waiting = Waiting::default();
-    while tx.state.sets.fetched < tx.state.sets.items.len() {
-        let mut round = tx.lane.round();
-        for index in tx.state.sets.fetched..tx.state.sets.items.len() {
-            ask(tx, index, &mut round);
-        }
-        tx.unheard = true;
-        let done = tx.lane.execute(round).await?;
-        tx.unheard = false;
-        let unstable = hear(tx, &done, arrived)?;
-        drop(done);
-        tx.skip_what_is_here();
-        tx.wait(unstable, &mut waiting).await?;
-    }
-    Ok(())
 }
 
 /// Adds to a round the call that locks and reads an item's record, if the item needs it and the
 /// round has room.
-fn ask(tx: &mut Tx<'_>, index: usize, round: &mut Round<'_>) {
+fn ask_record(tx: &mut Tx<'_>, index: usize, round: &mut Round<'_>) {
     let me = tx.id.lock();
     let sets = &mut tx.state.sets;
     let item = sets.items[index];

@@ -6,31 +6,16 @@ use remora_index::cluster_hash::BUCKET_BYTES;
 
 use crate::error::{Abort, Stop};
 use crate::protocol::clocks::{SnapshotFetch, claim, settle_snapshot};
-use crate::protocol::lookup::{Examined, ask_host, hear};
+use crate::protocol::lookup::{Examined, ask_host, bring, hear};
 use crate::sets::{Fetch, Intent, Sets, registered};
-use crate::tx::{Tx, Waiting};
+use crate::tx::Tx;
 
 /// Brings every record that was named and has not been fetched yet.
 ///
 /// The caller may drop the future at any time. The next call then asks again for every record whose
 /// answer was not heard.
-pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
-    if tx.unheard {
-        Box::pin(tx.forget_unheard()).await?;
-    }
-    let mut waiting = Waiting::default();
-    while tx.state.sets.fetched < tx.state.sets.items.len() {
-        let mut round = tx.lane.round();
-        ask(tx, &mut round);
-        tx.unheard = true;
-        let done = tx.lane.execute(round).await?;
-        tx.unheard = false;
-        let unstable = hear(tx, &done, arrived)?;
-        drop(done);
-        tx.skip_what_is_here();
-        tx.wait(unstable, &mut waiting).await?;
-    }
-    Ok(())
+pub(in crate::protocol) fn execute(tx: &mut Tx<'_>) -> impl Future<Output = Result<(), Stop>> {
+    bring(tx, ask, arrived)
 }
 
 /// Brings every record that was named and has not been fetched yet, in the state of a snapshot: one
