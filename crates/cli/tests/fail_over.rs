@@ -20,6 +20,14 @@ fn fresh(name: &str) -> PathBuf {
     path
 }
 
+/// Checks these histories together. Controllers have written some of them: a controller writes one
+/// only if it has put writes of a client back, and may have been killed.
+fn check(name: &str, histories: &[PathBuf]) {
+    let there = histories.iter().filter(|history| history.exists()).filter_map(|history| history.to_str());
+    let checked = remora(name, &["check", "--crashed"].into_iter().chain(there).collect::<Vec<_>>());
+    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+}
+
 fn committed_so_far(history: &PathBuf) -> usize {
     fs::read_to_string(history).map_or(0, |text| text.lines().filter(|line| line.contains("\"committed\"")).count())
 }
@@ -73,16 +81,13 @@ fn goes_on(protocol: &str) {
     nodes[1].process.kill();
     goes_on(&mut clients);
 
-    let mut checking = vec!["check".to_owned(), "--crashed".to_owned()];
-    checking.extend(put_back.iter().filter(|history| history.exists()).map(|history| history.display().to_string()));
     for (client, history) in &mut clients {
         client.signal(Signal::TERM);
         let ended = client.wait();
         assert_eq!(ended.code, Some(0), "{}", ended.errors);
-        checking.push(history.display().to_string());
+        put_back.push(history.clone());
     }
-    let checked = remora(&name("check"), &checking.iter().map(String::as_str).collect::<Vec<_>>());
-    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+    check(&name("check"), &put_back);
     let left = format!("bench smallbank {meet} --protocol {protocol} --check --report -");
     let left = remora(&name("left"), &words(&left));
     assert_eq!(left.code, Some(0), "{}", left.errors);
@@ -163,10 +168,7 @@ fn copies_are_restored(protocol: &str) {
     for invariant in report["invariants"].as_array().expect("invariants") {
         assert_eq!(invariant["holds"], true, "{invariant}");
     }
-    let mut checking = vec!["check", "--crashed", history.to_str().unwrap()];
-    checking.extend(put_back.to_str().filter(|_| put_back.exists()));
-    let checked = remora(&name("check"), &checking);
-    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+    check(&name("check"), &[history, put_back]);
 }
 
 #[test]
@@ -186,9 +188,11 @@ fn a_memory_node_is_added() {
     let (mut nodes, connect) = listen("added-node", 3);
     let configuration = fresh("added-configuration");
     let meet = format!("--connect {connect} --configuration {}", configuration.display());
-    let mut controllers = ["first", "second"].map(|which| {
-        let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500");
-        let mut controller = Process::start(&format!("added-{which}"), &words(&controller));
+    let put_back = ["first", "second"].map(|which| fresh(&format!("added-{which}.jsonl")));
+    let mut controllers = put_back.each_ref().map(|history| {
+        let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500 --history {}", history.display());
+        let name = history.file_stem().unwrap_or_default().to_string_lossy();
+        let mut controller = Process::start(&name, &words(&controller));
         controller.wait_until("ready", |process| process.output().ends_with('\n'));
         controller
     });
@@ -258,10 +262,8 @@ fn a_memory_node_is_added() {
     for invariant in report["invariants"].as_array().expect("invariants") {
         assert_eq!(invariant["holds"], true, "{invariant}");
     }
-    let checking: Vec<&str> =
-        std::iter::once("check").chain(checking.iter().filter_map(|path| path.to_str())).collect();
-    let checked = remora("added-check", &checking);
-    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+    checking.extend(put_back);
+    check("added-check", &checking);
 
     // The configuration that had the new node's address is lost, together with every process that
     // knew the address.
@@ -437,8 +439,9 @@ fn a_client_that_alone_has_lost_a_node_goes_on() {
     let (nodes, connect) = listen("alone-node", 3);
     let configuration = fresh("alone-configuration");
     let meet = |connect: &str| format!("--connect {connect} --configuration {}", configuration.display());
-    let mut controller =
-        Process::start("alone-controller", &words(&format!("controller {} --lease-ms 500", meet(&connect))));
+    let put_back = fresh("alone-controller.jsonl");
+    let controller = format!("controller {} --lease-ms 500 --history {}", meet(&connect), put_back.display());
+    let mut controller = Process::start("alone-controller", &words(&controller));
     controller.wait_until("ready", |process| process.output().ends_with('\n'));
     let wire = Wire::to(nodes[1].address().to_owned());
     let history = fresh("alone.jsonl");
@@ -465,8 +468,7 @@ fn a_client_that_alone_has_lost_a_node_goes_on() {
     for invariant in report["invariants"].as_array().expect("invariants") {
         assert_eq!(invariant["holds"], true, "{invariant}");
     }
-    let checked = remora("alone-check", &["check", history.to_str().unwrap()]);
-    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+    check("alone-check", &[history, put_back]);
     let holds_three = copies("alone-status", &connect).is_some_and(|all| all.iter().all(|copies| *copies == 3));
     assert!(holds_three, "nobody has lost the node");
     controller.signal(Signal::TERM);
