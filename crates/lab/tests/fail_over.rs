@@ -671,6 +671,13 @@ fn locks_in_a_bucket_that_was_never_taken_are_freed() {
     replay_of(Load::Registers, 15, "ford-global", &["fail", "crash", "partition"]);
 }
 
+/// A client lost its access between a skip and the entry behind it. The conductor waited until the
+/// node had applied the skip, and a node applies entries only.
+#[test]
+fn a_conductor_waits_for_entries_only() {
+    replay_of(Load::Registers, 24, "fasst", &["isolate", "pause", "delay", "partition"]);
+}
+
 /// Rule 5 of fail-over (`remora_txn::recovery::fail_over`), where a node takes its time to apply
 /// its rings.
 #[test]

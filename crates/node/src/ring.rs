@@ -380,15 +380,18 @@ impl RingReader {
         self.last
     }
 
-    /// Returns the next complete frame's id and entry, copied to `scratch`. `None` if it has not
-    /// arrived.
+    /// Returns the next entry and its id, copied to `scratch`. `None` if the entry has not arrived
+    /// whole.
+    ///
+    /// Where the rest of the ring is skipped, the reader only looks past it. Its position stays
+    /// behind the last entry until the next one has arrived at the start of the ring. Otherwise a
+    /// client could learn of a position that it has not written up to. And if a client dies between
+    /// a skip and the entry behind it, the ring would never count as applied.
     pub fn next<'s>(&mut self, region: &[AtomicU64], scratch: &'s mut Vec<u64>) -> Option<(u64, &'s [u64])> {
+        let mut position = self.position;
         loop {
-            let mut position = self.position;
             let mut left = ((RING_BYTES - position % RING_BYTES) / WORD_BYTES as u64) as usize;
             if left < FRAME_OVERHEAD_WORDS {
-                // The reader only looks past the end until a frame has arrived at the start. The
-                // client must not learn of a position that it has not written up to.
                 position += (left * WORD_BYTES) as u64;
                 left = RING_BYTES as usize / WORD_BYTES;
             }
@@ -412,7 +415,10 @@ impl RingReader {
                 return None;
             }
             match head as u32 {
-                KIND_SKIP => self.position = position + (left * WORD_BYTES) as u64,
+                // The client never skips a whole lap.
+                KIND_SKIP if !position.is_multiple_of(RING_BYTES) => {
+                    position += (left * WORD_BYTES) as u64;
+                }
                 KIND_ENTRY => {
                     self.position = position + (words * WORD_BYTES) as u64;
                     self.last = id;
@@ -494,9 +500,9 @@ pub struct RingCopy {
     read: u64,
     /// The position up to which the node has applied the ring.
     applied: u64,
-    /// The position behind the last whole frame.
+    /// The position behind the last whole entry.
     tail: u64,
-    /// The id of the last whole frame.
+    /// The id of the last whole entry.
     last: u64,
 }
 
@@ -542,20 +548,27 @@ impl RingCopy {
         copy.applied = reader.position();
         let mut scratch = Vec::new();
         loop {
-            let position = reader.position();
-            let place = position % RING_BYTES;
-            let left = RING_BYTES - place;
-            let place = if left < (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64 { 0 } else { place };
-            copy.fetch(lane, place, place + 2 * WORD_BYTES as u64).await?;
-            let head = (HEADER_BYTES + place) as usize / WORD_BYTES + 1;
-            let frame = (copy.words[head].load(Ordering::Relaxed) >> 32) * WORD_BYTES as u64;
-            copy.fetch(lane, place, place + frame.min(FRAME_BYTES_MAX as u64)).await?;
-            if reader.next(&copy.words, &mut scratch).is_none() && reader.position() == position {
+            let place = reader.position() % RING_BYTES;
+            let has_frame = RING_BYTES - place >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64;
+            // The next entry is at the start of the ring if the rest is skipped.
+            if !has_frame || copy.fetch_frame(lane, place).await? == KIND_SKIP {
+                copy.fetch_frame(lane, 0).await?;
+            }
+            if reader.next(&copy.words, &mut scratch).is_none() {
                 break;
             }
         }
         (copy.tail, copy.last) = (reader.position(), reader.last());
         Ok(copy)
+    }
+
+    /// Reads the frame that may be at a place of the data, and returns its kind.
+    async fn fetch_frame(&mut self, lane: &Lane, place: u64) -> Result<u32, MemoryError> {
+        self.fetch(lane, place, place + 2 * WORD_BYTES as u64).await?;
+        let head = self.words[(HEADER_BYTES + place) as usize / WORD_BYTES + 1].load(Ordering::Relaxed);
+        let bytes = (head >> 32) * WORD_BYTES as u64;
+        self.fetch(lane, place, place + bytes.min(FRAME_BYTES_MAX as u64)).await?;
+        Ok(head as u32)
     }
 
     /// Reads what has not been read yet of a piece of the data.

@@ -252,3 +252,47 @@ fn undo_entries_beyond_their_window_are_found() {
     })
     .unwrap();
 }
+
+/// A client dies between a skip and the entry behind it. The node has nothing to apply there, so
+/// the ring counts as applied. A recoverer that finds the entry elsewhere writes it on.
+#[test]
+fn a_skip_without_an_entry_leaves_nothing_to_apply() {
+    const OWNER: u32 = 7;
+    const WORDS: usize = FRAME_WORDS_MAX - 8;
+    let (shm, region) = memory();
+    block_on(&shm, ClientId(1), async |lane: &Lane| {
+        let (mut writer, mut scratch) = (RingWriter::new(NODE, BASE), Vec::new());
+        let mut applier = RingReader::resume(region.words(), BASE, OWNER).unwrap();
+        // An applier publishes only when it has applied an entry.
+        let mut apply = || {
+            let applied = applier.next(region.words(), &mut scratch).map(|(id, _)| id);
+            applied.inspect(|_| applier.publish(region.words()))
+        };
+        let is_applied = async || RingCopy::is_applied(lane, NODE, BASE, OWNER).await.unwrap();
+        for sequence in [1, 2] {
+            assert!(append(lane, &mut writer, &frame(id(OWNER, sequence), WORDS)).await);
+            assert!(!is_applied().await);
+            assert_eq!(apply(), Some(id(OWNER, sequence)));
+            assert!(is_applied().await);
+        }
+        writer.settle();
+        writer.learn(region.words()[BASE as usize / 8].load(Ordering::Acquire));
+        let room = writer.reserve(WORDS).expect("everything is applied and installed");
+        let (from, skip) = writer.take(room, id(OWNER, 3)).skip.expect("a third frame does not fit into the lap");
+        let mut round = lane.round();
+        round.write_words(from, &skip);
+        lane.execute(round).await.unwrap();
+        assert_eq!(apply(), None);
+        assert!(is_applied().await, "nothing has arrived behind the skip");
+
+        let mut copy = RingCopy::read(lane, NODE, BASE, OWNER).await.unwrap();
+        assert_eq!(copy.last(), id(OWNER, 2));
+        copy.append(lane, id(OWNER, 3), &[3; WORDS - FRAME_OVERHEAD_WORDS]).await.unwrap();
+        assert!(!is_applied().await);
+        assert_eq!(apply(), Some(id(OWNER, 3)));
+        assert!(is_applied().await);
+        let mut restarted = RingReader::resume(region.words(), BASE, OWNER).unwrap();
+        assert!(restarted.next(region.words(), &mut Vec::new()).is_none());
+    })
+    .unwrap();
+}

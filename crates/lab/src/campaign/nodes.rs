@@ -178,15 +178,23 @@ impl<'c> Memory<'c> {
     /// Whether the cluster is whole: it goes on without the failed nodes, has the nodes that are
     /// back, and has as many copies as it can have.
     pub(super) fn is_whole(&self) -> bool {
-        let Some(configuration) = self.cluster.configuration().filter(|_| self.nodes.can_be_lost()) else {
-            return true;
-        };
+        self.lack().is_none()
+    }
+
+    /// Returns what the cluster lacks until it is whole.
+    pub(super) fn lack(&self) -> Option<&'static str> {
+        let configuration = self.cluster.configuration().filter(|_| self.nodes.can_be_lost())?;
         if !self.failed.borrow().is_empty() {
-            return false;
+            return Some("a node that failed is not back");
         }
         let looked =
             configuration.look(|membership| (membership.has_controller(), membership.is_changing(), membership.lost()));
-        let Ok((true, false, lost)) = looked else { return false };
+        let lost = match looked {
+            Ok((true, false, lost)) => lost,
+            Ok((true, true, _)) => return Some("the change of the epoch has not ended"),
+            Ok((false, ..)) => return Some("no controller is left"),
+            Err(_) => return Some("the configuration cannot be read"),
+        };
         let all = NodeSet::first(self.nodes.count);
         // A node that has come back holds nothing until it is readmitted, even if no client had
         // noticed that it was away.
@@ -196,16 +204,19 @@ impl<'c> Memory<'c> {
         let drained = self.drained.borrow();
         let is_away = |left: &Option<Nanos>| left.is_some() && self.nodes.absence.is_none();
         if !drained.values().all(is_away) {
-            return false;
+            return Some("a drained node has not left, or is not back");
         }
         let settled = |node| match self.sim.answers(node) {
             true if drained.contains_key(&node) => lost.has(node),
             true => has_catalog(node) && !lost.has(node),
             false => lost.has(node),
         };
+        if !all.iter().all(settled) {
+            return Some("a node that answers was not admitted, or one that does not answer still counts");
+        }
         let copies = usize::from(self.nodes.replicas).min(all.without(lost).count().into());
         let shards = self.cluster.catalog().shards;
         let enough = |shard: &ShardPlacement| shard.copies().count() == copies && shard.replicas.len() == copies;
-        all.iter().all(settled) && shards.iter().all(enough)
+        (!shards.iter().all(enough)).then_some("a shard has fewer or more copies than it should have")
     }
 }

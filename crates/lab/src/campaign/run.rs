@@ -46,12 +46,12 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     let virtual_ns = sim.now() - began;
     sim.instant(true);
     let played = played?;
-    let is_whole = memory.is_whole();
+    let lack = memory.lack();
     drop(controllers);
     let buried = bury(case, &cluster, &sim, &recording, clients)?;
     check_play(&played, &buried)?;
-    if !is_whole {
-        return Err(format!("copies were not made again: {:?}", cluster.catalog().shards));
+    if let Some(lack) = lack {
+        return Err(format!("the cluster is not whole again: {lack}: {:?}", cluster.catalog().shards));
     }
     let fenced = buried.gone.iter().filter(|client| !sim.is_dead(ClientId(**client))).count() as u64;
     let told = tell(&cluster, &sim, &tables, &recording, &buried.gone)?;
