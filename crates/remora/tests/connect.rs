@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use remora::admin::{Freed, NodeId, Standing};
 use remora::connect::{ConnectError, ConnectOptions, NodeKey, NodeKeys, Nodes, Place};
+use remora::floors::fabric::shm::file::PassiveFile;
 use remora::floors::fabric::tcp::{Names, Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Lane, NodeSet, block_on};
 use remora::floors::membership::Membership;
@@ -213,6 +214,11 @@ fn files_keep_what_they_hold() {
 fn tables_of_passive_memory_are_made_grown_and_dropped() {
     let folder = Folder::new("passive");
     let paths = [0, 1].map(|number: u8| folder.0.join(number.to_string()));
+    // A process that was killed while it formatted the second file has not published it.
+    drop(PassiveFile::open(&paths[1], Some(BYTES)).unwrap());
+    let unfinished =
+        folder.options("cluster").nodes(Nodes::Shm(vec![paths[1].clone()])).open().unwrap_err().to_string();
+    assert!(unfinished.contains("run remora memnode --passive on it again"), "{unfinished}");
     for path in &paths {
         let made = PassiveMemory::format(path, Some(BYTES)).unwrap();
         assert_eq!((made.is_new, made.bytes), (true, BYTES));
