@@ -49,7 +49,8 @@ is left; every record has its copies. If not, the files of the run are kept.
 
 Exit status: 0 all of it holds, 1 something does not, 2 bad input, or a process could not be started.")]
 pub(crate) struct DrillOptions {
-    /// tcp, memory nodes over TCP; verbs, over RDMA; or shm, in files that the processes map.
+    /// tcp, memory nodes over TCP; verbs, over RDMA; shm, in files that the processes map; or
+    /// passive, in such files without memory node processes.
     #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = fabric)]
     #[serde(skip)]
     fabric: String,
@@ -139,8 +140,8 @@ enum Victims {
 
 fn fabric(text: &str) -> Result<String, String> {
     match text {
-        "tcp" | "verbs" | "shm" => Ok(text.to_owned()),
-        _ => Err("processes meet over tcp, verbs or shm".to_owned()),
+        "tcp" | "verbs" | "shm" | "passive" => Ok(text.to_owned()),
+        _ => Err("processes meet over tcp, verbs, shm or passive".to_owned()),
     }
 }
 
@@ -206,7 +207,7 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
     if options.snapshots {
         has_snapshots(value::protocol_without(&options.protocol, &options.ford_without))?;
     }
-    if options.kill == Victims::Nodes && options.fabric == "shm" {
+    if options.kill == Victims::Nodes && ["shm", "passive"].contains(&options.fabric.as_str()) {
         return Err(Failure::new("--kill nodes", "needs --fabric tcp or verbs: memory in files outlives its process"));
     }
     if u16::from(options.replicas) > options.memory_nodes.saturating_sub(options.spares) {

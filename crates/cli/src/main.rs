@@ -60,7 +60,8 @@ enum Command {
         #[command(subcommand)]
         workload: Workload,
     },
-    /// Serves memory to clients over TCP, or to processes of this host, until it is stopped.
+    /// Serves memory to clients over TCP, or to processes of this host, until it is stopped; or
+    /// formats memory that needs no server.
     Memnode(memnode::MemnodeOptions),
     /// Looks after memory nodes until it is stopped: when one dies, the cluster goes on without it.
     Controller(controller::ControllerOptions),

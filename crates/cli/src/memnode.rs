@@ -1,4 +1,4 @@
-//! `remora memnode`: serves memory until it is told to stop.
+//! `remora memnode`: serves memory until it is told to stop, or makes memory that needs no server.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use remora::floors::fabric::shm::file::OpenError;
 use remora::floors::fabric::tcp::ServerError;
 use remora::floors::fabric::{Headroom, LINE_BYTES, RegionError};
 use remora::floors::node::MemoryError;
-use remora::node::{MemoryNode, NodeError, PriorMemory, ServerOptions, ServerTls};
+use remora::node::{MemoryNode, NodeError, PassiveMemory, PriorMemory, ServerOptions, ServerTls};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -24,44 +24,52 @@ use crate::{Failure, Verdict, output, value};
   remora memnode --listen 10.0.0.7:7000 --size 16GiB --key-file cluster.key
   remora memnode --listen 10.0.0.7:7000 --size 16GiB --key-file cluster.key --fabric verbs
   remora memnode --shm /dev/shm/n0 --size 1GiB
+  remora memnode --passive /dev/shm/p0 --size 1GiB
 
 Prints one line when it is ready; SIGTERM and SIGINT stop it; SIGHUP does with --stop-on-hangup. After the handshake, which proves the key, plain TCP is
 neither encrypted nor signed; with --tls-cert it is both.
 
-Exit status: 0 stopped, 2 it cannot serve.")]
+--passive prints one line and ends: clients of this host use the file without a server (--connect shm:PATH). Their protocol must
+be one that needs no CPU of memory nodes, such as ford or remora.
+
+Exit status: 0 stopped, or formatted; 2 it cannot serve, or cannot be formatted.")]
 pub(crate) struct MemnodeOptions {
     /// Serve new memory over TCP, which is lost when the node stops. Port 0 takes a free one.
-    #[arg(long, value_name = "ADDR", required_unless_present = "shm", conflicts_with = "shm")]
+    #[arg(long, value_name = "ADDR", required_unless_present_any = ["shm", "passive"], conflicts_with_all = ["shm", "passive"])]
     listen: Option<String>,
     /// Serve a file of this host, or a memory device, with its content, to processes of this host.
     #[arg(long, value_name = "PATH")]
     shm: Option<PathBuf>,
-    /// Bytes to serve, such as 1GiB [default with --shm: the size of the file].
-    #[arg(long, value_name = "SIZE", value_parser = value::bytes, required_unless_present = "shm")]
+    /// Format a file of this host, or a memory device, for clients that use it without a server, or
+    /// check that it is formatted already. What it holds stays.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["shm", "stop_on_hangup"])]
+    passive: Option<PathBuf>,
+    /// Bytes of memory, such as 1GiB [default with --shm and --passive: the size of the file].
+    #[arg(long, value_name = "SIZE", value_parser = value::bytes, required_unless_present_any = ["shm", "passive"])]
     size: Option<u64>,
     /// The file with the key that clients must have: see remora keygen.
-    #[arg(long, value_name = "FILE", conflicts_with = "shm")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["shm", "passive"])]
     key_file: Option<PathBuf>,
     /// Use only TLS, and show this certificate: PEM, followed by the certificates that lead to one
     /// that clients trust.
-    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "shm")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with_all = ["shm", "passive"])]
     tls_cert: Option<PathBuf>,
     /// The private key to that certificate: PEM, which only its owner may read.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Serve every client that reaches the address, without a key.
-    #[arg(long, conflicts_with_all = ["shm", "key_file"])]
+    #[arg(long, conflicts_with_all = ["shm", "passive", "key_file"])]
     insecure: bool,
     /// Backend: tcp; or verbs, an RDMA device that clients reach the memory through [default: tcp].
-    #[arg(long, value_name = "NAME", conflicts_with = "shm", value_parser = ["tcp", "verbs"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["shm", "passive"], value_parser = ["tcp", "verbs"])]
     fabric: Option<String>,
     #[command(flatten)]
     rdma: RdmaArgs,
     /// Largest number of connections, of which each worker of a client has one [default: 1024].
-    #[arg(long, value_name = "N", conflicts_with = "shm", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["shm", "passive"], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_connections: Option<u32>,
     /// Threads that serve clients. A node with an RDMA device has one [default: 1].
-    #[arg(long, value_name = "N", conflicts_with = "shm", value_parser = clap::value_parser!(u32).range(1..=SERVER_THREADS_MAX as i64))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["shm", "passive"], value_parser = clap::value_parser!(u32).range(1..=SERVER_THREADS_MAX as i64))]
     threads: Option<u32>,
     /// Stop also on SIGHUP, when the terminal that started the node is closed.
     #[arg(long)]
@@ -73,6 +81,9 @@ pub(crate) struct MemnodeOptions {
 const LONG_TO_TAKE: u64 = 4 << 30;
 
 pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
+    if let Some(path) = &options.passive {
+        return format(path, options.size);
+    }
     // This comes before anything is served. From the ready line on, no signal may end the node in
     // another way.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new("signals", error))?;
@@ -124,9 +135,29 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
 }
 
 fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, Failure> {
+    in_file("--shm", path, bytes, MemoryNode::map)
+}
+
+/// Formats passive memory, or checks that it is formatted.
+fn format(path: &Path, bytes: Option<u64>) -> Result<Verdict, Failure> {
+    let PassiveMemory { bytes, is_new, .. } = in_file("--passive", path, bytes, PassiveMemory::format)?;
+    // The line must be one line, whatever characters the path has.
+    let (name, size) = (path.display().to_string(), value::show_bytes(bytes));
+    let found = if is_new { "new" } else { "formatted already" };
+    output::show(&format!("remora passive memory ready: {}, {size}, {found}\n", output::printable(&name)))?;
+    Ok(Verdict::Sound)
+}
+
+/// Opens or makes a memory node in the file that `option` names.
+fn in_file<T>(
+    option: &str,
+    path: &Path,
+    bytes: Option<u64>,
+    open: impl FnOnce(&Path, Option<u64>) -> Result<T, NodeError>,
+) -> Result<T, Failure> {
     if path.as_os_str().as_bytes().contains(&b',') {
         let why = "clients name memory nodes in a list with commas: take a path without one";
-        return Err(Failure::new(format!("--shm {}", path.display()), why));
+        return Err(Failure::new(format!("{option} {}", path.display()), why));
     }
     let size = bytes.map_or_else(|| "--size".to_owned(), |bytes| format!("--size {bytes}"));
     let there = fs::metadata(path);
@@ -135,15 +166,15 @@ fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, Failure> {
         return Err(Failure::new("--size", format!("is needed, because {} is new", path.display())));
     }
     let bytes = bytes.map(|bytes| bytes.checked_next_multiple_of(LINE_BYTES as u64).unwrap_or(u64::MAX));
-    MemoryNode::map(path, bytes).map_err(|error| match error {
+    open(path, bytes).map_err(|error| match error {
         NodeError::Memory(MemoryError::TooSmall { .. })
         | NodeError::Region(_)
         | NodeError::File(
             OpenError::Size { .. } | OpenError::NoRoom { .. } | OpenError::Region { cause: RegionError::Size(_), .. },
         ) => Failure::new(size, error),
         // These errors name the path themselves.
-        NodeError::File(_) => Failure::new("--shm", error),
-        error => Failure::new(format!("--shm {}", path.display()), error),
+        NodeError::File(_) => Failure::new(option, error),
+        error => Failure::new(format!("{option} {}", path.display()), error),
     })
 }
 

@@ -95,6 +95,12 @@ fn two_are_killed_shm_ford() {
     two_are_killed("shm", "ford");
 }
 
+/// No process serves the memory. The survivors recover the dead by themselves.
+#[test]
+fn two_are_killed_passive_ford() {
+    two_are_killed("passive", "ford");
+}
+
 /// Clients read snapshots, half of them of a past time, while others die.
 #[test]
 fn two_are_killed_tcp_remora() {

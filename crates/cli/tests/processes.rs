@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use remora::floors::node::node::{FORMAT, MAGIC};
+use remora::protocol::Protocol;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{Ended, Node, Process, listen, new_file, remora, scratch, words};
@@ -561,6 +562,93 @@ fn memory_in_files_outlives_its_server() {
     for path in &paths {
         fs::remove_file(path).unwrap();
     }
+}
+
+/// Makes passive memory. Returns its path.
+fn passive(name: &str) -> PathBuf {
+    let path = new_file(name);
+    let _ = fs::remove_file(path.with_extension("configuration"));
+    let made = remora(name, &["memnode", "--passive", path.to_str().unwrap(), "--size", "16MiB"]);
+    let ready = format!("remora passive memory ready: {}, 16.0 MiB, new\n", path.display());
+    assert_eq!((made.code, made.output, made.errors), (Some(0), ready, String::new()));
+    path
+}
+
+/// No process serves passive memory, so what needs one is refused by name.
+#[test]
+fn every_protocol_runs_on_passive_memory_or_says_why_not() {
+    for protocol in Protocol::ALL {
+        let name = protocol.name();
+        let path = passive(&format!("passive-{name}"));
+        let connect = format!("shm:{}", path.display());
+        let options = format!("--accounts 40 --transactions 200 --protocol {name}");
+        let ran = remora(&format!("passive-{name}"), &bank(&connect, &options));
+        if protocol.needs_node_cpu() {
+            assert_refused(&ran, &[&format!("protocol {name} needs"), "passive memory", "ford, ", "memnode --shm"]);
+        } else {
+            assert_eq!(holds(&report(&ran)), [Some(true); 4], "{name}");
+        }
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn passive_memory_is_shared_without_a_memory_node() {
+    let paths = ["passive-first", "passive-second"].map(passive);
+    let [first, second] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let connect = format!("shm:{first},{second}");
+    let run = |name: &str, options: &str| {
+        let ran = report(&remora(name, &bank(&connect, options)));
+        assert_eq!((holds(&ran), &ran["fabric"]), (vec![Some(true); 4], &"shm".into()), "{ran:#}");
+    };
+    run("passive-load", "--accounts 100 --transactions 500");
+    // The memory stays when all clients have left, and is found whole.
+    let again = remora("passive-again", &["memnode", "--passive", first]);
+    let found = format!("remora passive memory ready: {first}, 16.0 MiB, formatted already\n");
+    assert_eq!((again.code, again.output.as_str()), (Some(0), found.as_str()), "{}", again.errors);
+    run("passive-later", "--transactions 500");
+    let status = remora("passive-status", &["status", "--connect", &connect]);
+    assert_eq!(status.code, Some(0), "{}", status.errors);
+    assert!(status.output.contains("savings"), "{}", status.output);
+
+    let read = || fs::read(first).unwrap();
+    let before = read();
+    for (line, names) in [
+        (format!("--shm {first}"), &["--shm", first, "passive memory"][..]),
+        (format!("--passive {first} --size 8MiB"), &["--size 8388608", "16777216"]),
+        (format!("--passive {first} --size 64KiB"), &["--size 65536", "too few"]),
+        (format!("--passive {first} --shm {first}"), &["--passive", "--shm"]),
+        (format!("--passive {first} --listen 127.0.0.1:0"), &["--passive", "--listen"]),
+        ("--passive /nonexistent/node --size 16MiB".to_owned(), &["--passive", "/nonexistent/node"]),
+        ("--passive /tmp/a,b --size 16MiB".to_owned(), &["--passive", "commas"]),
+        (format!("--passive {first}-new"), &["--size", "is new"]),
+    ] {
+        assert_refused(&remora("passive-refused", &[&["memnode"], &words(&line)[..]].concat()), names);
+    }
+    assert!(read() == before, "what is refused changes nothing");
+    // The superblock is of another version.
+    let file = OpenOptions::new().write(true).open(first).unwrap();
+    let version_at = before.len() as u64 - (16 << 20) + 8;
+    file.write_all_at(&(FORMAT + 1).to_le_bytes(), version_at).unwrap();
+    let found = format!("memory format {};", FORMAT + 1);
+    let other_version = read();
+    assert_refused(&remora("passive-version", &["memnode", "--passive", first]), &["--passive", first, &found]);
+    assert!(read() == other_version, "what is refused changes nothing");
+    assert_refused(&remora("passive-version", &bank(&connect, "")), &[&found]);
+    file.write_all_at(&FORMAT.to_le_bytes(), version_at).unwrap();
+    run("passive-last", "--transactions 10");
+
+    // A file that a memory node serves, or has served, is no passive memory.
+    let served = new_file("passive-served");
+    let path = served.to_str().unwrap();
+    let mut node = Node::start("passive-served", &format!("--shm {path} --size 8MiB"));
+    assert_refused(&remora("passive-busy", &["memnode", "--passive", path]), &["--passive", path, "serves it"]);
+    let mixed = format!("shm:{first},{path}");
+    assert_refused(&remora("passive-mixed", &bank(&mixed, "")), &[path, "files of one kind"]);
+    node.process.signal(Signal::TERM);
+    assert_eq!(node.process.wait().code, Some(0));
+    assert_refused(&remora("passive-stopped", &["memnode", "--passive", path]), &["--passive", path, "memnode --shm"]);
+    [first, second, path].into_iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
 /// A file of the format version before this one, as its superblock says.

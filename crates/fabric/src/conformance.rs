@@ -81,10 +81,26 @@ pub trait Bed: Sync {
 }
 
 /// Makes one `#[test]` for each row of the contract. The argument is a constant expression whose
-/// value implements [`Bed`](crate::conformance::Bed).
+/// value implements [`Bed`](crate::conformance::Bed). With `without_node_cpus` before it, leaves
+/// out the rows that need CPUs of memory nodes
+/// ([`Capabilities::node_cpu`](crate::Capabilities::node_cpu)).
 #[macro_export]
 macro_rules! conformance_suite {
     ($bed:expr) => {
+        $crate::conformance_suite! { without_node_cpus $bed }
+        $crate::conformance_suite! { @rows $bed;
+            handles_of_another_round_are_caught
+            a_node_that_forgets_begins_anew
+            a_service_runs_until_its_handle_is_dropped
+            a_call_is_answered_once
+            calls_are_served_in_order
+            calls_of_several_clients_are_served
+            a_call_wakes_a_node_that_has_gone_to_sleep
+            a_call_that_cannot_be_answered_fails
+            a_large_call_arrives_whole
+        }
+    };
+    (without_node_cpus $bed:expr) => {
         $crate::conformance_suite! { @rows $bed;
             write_precedes_read
             write_precedes_write
@@ -126,7 +142,6 @@ macro_rules! conformance_suite {
             nothing_lands_after_a_revocation
             a_round_cut_by_a_revocation_fails_and_may_have_run
             a_node_that_is_down_is_named_and_others_work
-            a_node_that_forgets_begins_anew
             nothing_behind_a_fence_runs_after_a_failure
             a_background_failure_is_reported
             a_dropped_round_leaves_no_trace_in_others
@@ -136,18 +151,10 @@ macro_rules! conformance_suite {
             costs_are_exact
             a_flush_costs_no_round_trip
             a_sleep_is_pending_at_least_once
-            handles_of_another_round_are_caught
             wakers_of_other_threads_wake_a_lane
             a_yielding_endpoint_lets_others_run
             a_lane_that_yields_lets_others_run
             a_worker_runs_as_many_lanes_as_it_has_bits
-            a_service_runs_until_its_handle_is_dropped
-            a_call_is_answered_once
-            calls_are_served_in_order
-            calls_of_several_clients_are_served
-            a_call_wakes_a_node_that_has_gone_to_sleep
-            a_call_that_cannot_be_answered_fails
-            a_large_call_arrives_whole
         }
     };
     (@rows $bed:expr; $($row:ident)*) => {

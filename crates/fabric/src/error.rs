@@ -177,6 +177,12 @@ pub enum Refusal {
     /// process.
     #[error("may not stop this process, and could not revoke its access: run both as one user")]
     NoRight,
+    /// The node is passive, and processes use it that this process can neither watch nor stop.
+    #[error(
+        "is passive memory in use by processes that this one cannot stop: of another host, container or user, or from before a \
+         restart; run all clients as one user of one host, or, if those are gone for good, format new memory"
+    )]
+    OtherRealm,
 }
 
 impl From<io::Error> for Refusal {

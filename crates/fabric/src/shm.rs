@@ -37,7 +37,7 @@ use crate::service::{Service, ServiceHandle};
 use crate::transport::{Capabilities, Fabric, Handler, Host, Transport};
 
 use access::Attachment;
-use control::{Control, Phase, Word};
+use control::{Control, Mode, Phase, Word};
 use files::Servers;
 use server::Server;
 use transport::ShmTransport;
@@ -56,6 +56,7 @@ pub struct Shm {
 #[derive(Debug)]
 struct Shared {
     memory: Memory,
+    capabilities: Capabilities,
     controls: Box<[Arc<Control>]>,
     /// The servers of nodes to which [`Shm`] has given a handler. They stop with the last
     /// transport.
@@ -107,8 +108,10 @@ fn gate_bit(node: NodeId) -> u64 {
 
 impl Shared {
     fn new(memory: Memory, controls: Box<[Arc<Control>]>) -> Arc<Shared> {
+        let node_cpu = controls.iter().all(|control| control.mode() == Mode::Served);
         Arc::new(Shared {
             memory,
+            capabilities: Capabilities { node_cpu, ..OWN_CAPABILITIES },
             controls,
             servers: Mutex::default(),
             watched: OnceLock::new(),
@@ -208,7 +211,7 @@ impl Fabric for Shm {
     }
 
     fn capabilities(&self) -> Capabilities {
-        OWN_CAPABILITIES
+        self.shared.capabilities
     }
 }
 

@@ -220,6 +220,7 @@ impl Sim {
             flush,
             revoke: true,
             partitions: true,
+            node_cpu: true,
         };
         Ok(Sim { memory, world: Arc::new(Mutex::new(world)), capabilities })
     }

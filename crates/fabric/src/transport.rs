@@ -71,6 +71,9 @@ pub struct Capabilities {
     /// Whether some clients may be unable to reach a node that answers others. This can happen in
     /// networks.
     pub partitions: bool,
+    /// Whether memory nodes have CPUs, which serve calls, and run services such as the one that
+    /// applies redo logs. Passive memory has none.
+    pub node_cpu: bool,
 }
 
 /// A connection of one endpoint to all memory nodes. It is not shared between threads.

@@ -1,13 +1,16 @@
 //! Runs the contract of a round on shared memory in files. Clients are threads. Servers and clients
-//! map the files separately.
+//! map the files separately. Passive files have no server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::Host;
 use remora_fabric::conformance::{Bed, Clients};
-use remora_fabric::shm::file::{ShmFiles, ShmNode};
+use remora_fabric::shm::file::{PassiveFile, ShmFiles, ShmNode};
 
-struct FileBed;
+enum FileBed {
+    Served,
+    Passive,
+}
 
 impl Bed for FileBed {
     fn fabric(&self, nodes: &[Vec<usize>], _: u64) -> Box<dyn Host> {
@@ -17,11 +20,16 @@ impl Bed for FileBed {
             std::env::temp_dir().join(format!("remora-conformance-{}-{number}", std::process::id()))
         };
         let paths: Vec<_> = nodes.iter().map(path).collect();
-        let served = nodes.iter().zip(&paths).map(|(regions, path)| {
+        let mut served = Vec::new();
+        for (regions, path) in nodes.iter().zip(&paths) {
             let [bytes] = regions[..] else { panic!("a file has one region") };
-            ShmNode::open(path, Some(bytes as u64)).expect("a test's file")
-        });
-        let served = served.collect();
+            match self {
+                FileBed::Served => served.push(ShmNode::open(path, Some(bytes as u64)).expect("a test's file")),
+                FileBed::Passive => {
+                    PassiveFile::open(path, Some(bytes as u64)).expect("a test's file").publish();
+                }
+            }
+        }
         let fabric = ShmFiles::new(&paths, served).expect("a test's files");
         // The files are mapped now, so their names are not needed any more.
         paths.iter().for_each(|path| std::fs::remove_file(path).expect("a test's file"));
@@ -37,7 +45,11 @@ impl Bed for FileBed {
     }
 
     fn turns(&self) -> u64 {
-        40_000
+        match self {
+            FileBed::Served => 40_000,
+            // The verbs are those of served files. What differs is how clients come and go.
+            FileBed::Passive => 2_000,
+        }
     }
 
     fn reorders(&self) -> bool {
@@ -45,4 +57,10 @@ impl Bed for FileBed {
     }
 }
 
-remora_fabric::conformance_suite!(FileBed);
+remora_fabric::conformance_suite!(FileBed::Served);
+
+mod passive {
+    use super::FileBed;
+
+    remora_fabric::conformance_suite!(without_node_cpus FileBed::Passive);
+}

@@ -1,7 +1,7 @@
 //! Tests of shared memory across real processes. This test runs itself as servers and clients, and
 //! stops and kills them.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora_fabric::shm::file::{OpenError, PriorMemory, ShmFiles, ShmNode};
+use remora_fabric::shm::file::{OpenError, PassiveFile, PriorMemory, ShmFiles, ShmNode};
 use remora_fabric::{
     Address, ClientId, Fabric, FabricError, Fault, Handler, Lane, NodeId, Refusal, Region, RegionId, block_on,
 };
@@ -30,6 +30,13 @@ impl Scratch {
         static FILES: AtomicU64 = AtomicU64::new(0);
         let number = FILES.fetch_add(1, Ordering::Relaxed);
         Scratch(std::env::temp_dir().join(format!("remora-processes-{}-{number}", std::process::id())))
+    }
+
+    /// Makes passive memory.
+    fn lay_out(&self) -> PassiveFile {
+        let file = PassiveFile::open(&self.0, Some(REGION as u64)).expect("a test's file");
+        file.publish();
+        file
     }
 
     fn serve(&self) -> ShmNode {
@@ -151,6 +158,20 @@ fn child() {
                 lane.execute(round).await.expect("a healthy node");
             }
         }),
+        "adder" => client(&path, async |lane| {
+            let began = Instant::now();
+            for _ in (1..).take_while(|_| began.elapsed() < Duration::from_secs(60)) {
+                let mut round = lane.round();
+                round.fetch_add(word(0), 1);
+                lane.execute(round).await.expect("memory that no process serves");
+            }
+        }),
+        "crowd" => {
+            let fabric = ShmFiles::new(&[&path], Vec::new()).expect("the file");
+            let crowd: Vec<_> = (0..).map_while(|client| fabric.connect(ClientId(client)).ok()).collect();
+            say(crowd.len());
+            let _ = std::io::stdin().read_line(&mut String::new());
+        }
         _ => client(&path, async |_| {
             let _ = std::io::stdin().read_line(&mut String::new());
         }),
@@ -325,6 +346,97 @@ fn a_killed_server_is_noticed_and_a_restart_says_so() {
     })
     .expect("a connection");
     assert_eq!(file.serve().found(), PriorMemory::Stopped);
+}
+
+#[test]
+fn clients_of_passive_memory_go_on_when_others_are_killed() {
+    let file = Scratch::new();
+    let region = file.lay_out().region().clone();
+    let sum = || region.words()[0].load(Ordering::Acquire);
+    let mut adders: Vec<Child> = (0..2).map(|_| Child::start("adder", &file.0)).collect();
+    adders.iter_mut().for_each(|adder| assert_eq!(adder.hear(), "connected"));
+    eventually("nobody adds", || sum() > 0);
+    let mut killed = adders.pop().expect("the second");
+    killed.signal(Signal::KILL);
+    killed.process.wait().expect("it has ended");
+    let before = sum();
+    eventually("the other one has stopped", || sum() > before + 1000);
+    // One process takes all channels that are left, and is killed. They are free again.
+    let mut crowd = Child::start("crowd", &file.0);
+    let taken: usize = crowd.hear().parse().expect("a number");
+    assert_eq!(taken, 511, "the channel of the killed adder is free, that of the other one is not");
+    let fabric = ShmFiles::new(&[&file.0], Vec::new()).expect("the file");
+    let full = FabricError { node: NodeId(0), fault: Fault::Refused(Refusal::Full) };
+    assert_eq!(fabric.connect(ClientId(1)).err(), Some(full));
+    crowd.signal(Signal::KILL);
+    crowd.process.wait().expect("it has ended");
+    assert!(fabric.connect(ClientId(1)).is_ok());
+    assert!(adders[0].process.try_wait().expect("a child").is_none(), "the adder is not of the dead");
+}
+
+#[test]
+fn a_client_of_passive_memory_paused_inside_a_write_is_revoked() {
+    let file = Scratch::new();
+    let region = file.lay_out().region().clone();
+    let fabric = ShmFiles::new(&[&file.0], Vec::new()).expect("the file");
+    let mut writer = Child::start("writer", &file.0);
+    assert_eq!(writer.hear(), "connected");
+    assert_eq!(fabric.is_connected(ClientId(9)), Some(true));
+    pause_inside(&writer, &region);
+    revoke_paused(&fabric, writer, &region);
+    assert_eq!(fabric.is_connected(ClientId(9)), None);
+}
+
+#[test]
+fn passive_memory_and_a_server_exclude_each_other() {
+    let [passive, served, other] = [(); 3].map(|()| Scratch::new());
+    let lay_out = |file: &Scratch, bytes| PassiveFile::open(&file.0, bytes);
+    let header_and_length = |file: &Scratch| {
+        let mut header = [0; 64];
+        let mut file = std::fs::File::open(&file.0).expect("the file");
+        file.read_exact(&mut header).expect("the file");
+        (header, file.metadata().expect("the file").len())
+    };
+    let unchanged = |file: &Scratch, what: &dyn Fn() -> Option<OpenError>| {
+        let before = header_and_length(file);
+        let error = what().expect("it is refused");
+        assert_eq!(header_and_length(file), before, "{error}");
+        error
+    };
+    let region = passive.lay_out().region().clone();
+    region.words()[0].store(7, Ordering::Release);
+    assert_eq!(std::fs::metadata(&passive.0).expect("the file").len(), (4 << 20) + REGION as u64);
+    let again = lay_out(&passive, None).expect("it is one already");
+    assert!(again.is_published() && again.region().words()[0].load(Ordering::Acquire) == 7);
+    drop(again);
+    let node = served.serve();
+    let refused = unchanged(&served, &|| lay_out(&served, None).err());
+    let own = std::process::id().into();
+    assert!(matches!(refused, OpenError::Served { pid, .. } if pid == own), "{refused}");
+    // Files of both kinds are no cluster.
+    for paths in [[&passive.0, &served.0], [&served.0, &passive.0]] {
+        let mixed = ShmFiles::new(&paths, Vec::new());
+        assert!(matches!(mixed, Err(OpenError::Mixed { .. })), "{mixed:?}");
+    }
+    drop(node);
+    let refused = unchanged(&served, &|| lay_out(&served, None).err());
+    assert!(matches!(refused, OpenError::NeedsServer { .. }), "{refused}");
+    let refused = unchanged(&passive, &|| ShmNode::open(&passive.0, None).err());
+    assert!(matches!(refused, OpenError::Passive { .. }), "{refused}");
+    let refused = unchanged(&passive, &|| lay_out(&passive, Some(4096)).err());
+    assert!(matches!(refused, OpenError::Size { found: 0x10_0000, expected: 4096, .. }), "{refused}");
+    // A file may begin with zeros, and be another program's.
+    let mut content = vec![0; 5 << 20];
+    for at in [0, 32 << 10] {
+        content[at] = b'x';
+        std::fs::write(&other.0, &content).expect("the file");
+        content[at] = 0;
+        let refused = unchanged(&other, &|| lay_out(&other, Some(4096)).err());
+        assert!(matches!(refused, OpenError::Foreign { .. }), "{refused}");
+    }
+    // A process that was killed while it took the file's space has left zeros.
+    std::fs::write(&other.0, &content).expect("the file");
+    assert!(lay_out(&other, Some(REGION as u64)).is_ok_and(|file| !file.is_published()));
 }
 
 #[test]

@@ -85,7 +85,8 @@ fn what_has_no_room_is_refused_and_leaves_nothing() {
     let said = error.to_string();
     assert!(matches!(error, OpenError::NoRoom { .. }), "{said}");
     assert!(
-        said.contains("it takes 150 MiB, of which 134 MiB are mailboxes") && said.contains(" MiB are free"),
+        said.contains("it takes 150 MiB, of which 134 MiB are for its clients' channels")
+            && said.contains(" MiB are free"),
         "{said}"
     );
     assert!(!other.exists());

@@ -270,6 +270,18 @@ pub enum MemoryError {
     /// atomic to each other.
     #[error("protocol {0} needs a fabric whose WRITEs are atomic against CASes of the same word: use ford")]
     NeedsAtomicWrites(&'static str),
+    /// The protocol needs CPUs of memory nodes, and the memory nodes are passive.
+    #[error(
+        "protocol {protocol} needs memory nodes that serve calls and apply logs, and passive memory does neither: use one of {}, \
+         or memory nodes with a server (memnode --shm)",
+        instead.join(", ")
+    )]
+    NeedsNodeCpu {
+        /// The name of the protocol.
+        protocol: &'static str,
+        /// The names of protocols that need no such CPU.
+        instead: Vec<&'static str>,
+    },
     /// The protocol's clients share state that only one process has, and no configuration says
     /// whether clients of other processes write the same tables.
     #[error("protocol {0} needs a configuration, which says whether clients of other processes write the same tables")]

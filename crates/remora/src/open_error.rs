@@ -119,7 +119,9 @@ fn kind_of(error: &MemoryError) -> OpenErrorKind {
         | MemoryError::Empty { .. }
         | MemoryError::Name(_)
         | MemoryError::NodeCount { .. } => OpenErrorKind::Argument,
-        MemoryError::NeedsAtomicLines | MemoryError::NeedsAtomicWrites(_) => OpenErrorKind::Unsupported,
+        MemoryError::NeedsAtomicLines | MemoryError::NeedsAtomicWrites(_) | MemoryError::NeedsNodeCpu { .. } => {
+            OpenErrorKind::Unsupported
+        }
         MemoryError::Fabric(_) | MemoryError::NoReplica(_) | MemoryError::Loopback(_) => OpenErrorKind::Unavailable,
         MemoryError::EpochChanging
         | MemoryError::CatalogLocked(_)

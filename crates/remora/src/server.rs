@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use remora_fabric::shm::Memory;
-use remora_fabric::shm::file::{self, PriorMemory, ShmFiles, ShmNode};
+use remora_fabric::shm::file::{self, PassiveFile, PriorMemory, ShmFiles, ShmNode};
 use remora_fabric::tcp::{Server, ServerError, ServerHandle, ServerOptions};
 use remora_fabric::{Host, LINE_BYTES, NodeId, Region, RegionError, ServiceHandle};
 use remora_node::{MemoryError, node};
@@ -72,14 +72,10 @@ impl MemoryNode {
     /// that it has. Fails if the file cannot be used, is too small, or has content that this
     /// program does not know.
     pub fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, NodeError> {
-        if let Some(bytes) = bytes.filter(|bytes| *bytes < node::BYTES_MIN) {
-            // The check comes before there is a file of that size.
-            return Err(MemoryError::TooSmall { wanted: node::BYTES_MIN, bytes }.into());
-        }
+        large_enough(bytes)?;
         let file = ShmNode::open(path, bytes)?;
         let (region, found) = (file.region().clone(), file.found());
-        let mut line = [0; 8];
-        remora_fabric::copy::read(region.words(), 0, &mut line);
+        let line = first_line(&region);
         // If the first line is zeros, the process that made the file was killed before it laid the
         // memory out. So no client has used it.
         if found == PriorMemory::New || line == [0; 8] {
@@ -109,6 +105,53 @@ impl MemoryNode {
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.region
+    }
+}
+
+/// Fails if a memory node cannot have so few bytes. Call this before there is a file of that size.
+fn large_enough(bytes: Option<u64>) -> Result<(), MemoryError> {
+    match bytes.filter(|bytes| *bytes < node::BYTES_MIN) {
+        Some(bytes) => Err(MemoryError::TooSmall { wanted: node::BYTES_MIN, bytes }),
+        None => Ok(()),
+    }
+}
+
+fn first_line(region: &Region) -> [u64; 8] {
+    let mut line = [0; 8];
+    remora_fabric::copy::read(region.words(), 0, &mut line);
+    line
+}
+
+/// Passive memory: a memory node in a file of this host, or in a memory device, that clients use
+/// without a server. `remora memnode --passive` makes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct PassiveMemory {
+    /// The size of the node's memory in bytes.
+    pub bytes: u64,
+    /// Whether the memory was formatted now, and is empty.
+    pub is_new: bool,
+}
+
+impl PassiveMemory {
+    /// Formats a file or memory device, or checks that it is passive memory of this version
+    /// already. Then clients can use it ([`Nodes::Shm`](crate::connect::Nodes::Shm)). Makes the
+    /// file, with `bytes` bytes, if there is none. If `bytes` is `None`, the file must exist, and
+    /// has the size that it has.
+    ///
+    /// Fails, and changes nothing, if the file is something else, has another size or version, or
+    /// has a server.
+    pub fn format(path: &Path, bytes: Option<u64>) -> Result<PassiveMemory, NodeError> {
+        large_enough(bytes)?;
+        let file = PassiveFile::open(path, bytes)?;
+        let (region, is_new) = (file.region(), !file.is_published());
+        if is_new {
+            node::format(region, node::Place::default())?;
+            file.publish();
+        } else {
+            node::Superblock::parse(NodeId(0), &first_line(region))?;
+        }
+        Ok(PassiveMemory { bytes: region.bytes(), is_new })
     }
 }
 

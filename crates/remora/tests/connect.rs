@@ -14,16 +14,17 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::admin::{NodeId, Standing};
+use remora::admin::{Freed, NodeId, Standing};
 use remora::connect::{ConnectError, ConnectOptions, NodeKey, NodeKeys, Nodes, Place};
+use remora::floors::fabric::shm::file::PassiveFile;
 use remora::floors::fabric::tcp::{Names, Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Lane, NodeSet, block_on};
 use remora::floors::membership::Membership;
 use remora::floors::node::identity;
 use remora::floors::record::Swap;
-use remora::node::{MemoryNode, PriorMemory, ServerOptions};
+use remora::node::{MemoryNode, PassiveMemory, PriorMemory, ServerOptions};
 use remora::protocol::Protocol;
-use remora::{Cluster, OpenErrorKind, Table, TableOptions, TransactionId};
+use remora::{Cluster, OpenErrorKind, OrderedOptions, Table, TableOptions, TransactionId};
 
 use support::{Words, cut_off};
 use wire::Wire;
@@ -206,6 +207,58 @@ fn files_keep_what_they_hold() {
     let gone = options.clone().nodes(&nodes).open().unwrap_err().to_string();
     assert!(gone.contains(&paths[0].display().to_string()), "{gone}");
     paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+}
+
+/// No process serves the memory, so clients make, grow and drop the tables by themselves.
+#[test]
+fn tables_of_passive_memory_are_made_grown_and_dropped() {
+    let folder = Folder::new("passive");
+    let paths = [0, 1].map(|number: u8| folder.0.join(number.to_string()));
+    // A process that was killed while it formatted the second file has not published it.
+    drop(PassiveFile::open(&paths[1], Some(BYTES)).unwrap());
+    let unfinished =
+        folder.options("cluster").nodes(Nodes::Shm(vec![paths[1].clone()])).open().unwrap_err().to_string();
+    assert!(unfinished.contains("run remora memnode --passive on it again"), "{unfinished}");
+    for path in &paths {
+        let made = PassiveMemory::format(path, Some(BYTES)).unwrap();
+        assert_eq!((made.is_new, made.bytes), (true, BYTES));
+    }
+    let found = PassiveMemory::format(&paths[0], None).unwrap();
+    assert_eq!((found.is_new, found.bytes), (false, BYTES));
+    let options = folder.options("cluster").nodes(Nodes::Shm(paths.to_vec())).replicas(2);
+    let refused = options.clone().protocol(Protocol::DRTM_R).open().unwrap_err();
+    assert!(matches!(&refused, ConnectError::Open(why) if why.kind() == OpenErrorKind::Unsupported), "{refused}");
+
+    let [one, other] = [(); 2].map(|()| options.open().unwrap());
+    assert!(!one.capabilities().node_cpu);
+    let rows = support::table(&one, "rows", TableOptions::for_rows(20), Words([0]));
+    assert_eq!(add_to_all(&other), 20);
+    // Rows are inserted until the table has grown by itself several times.
+    let mut worker = one.worker(Default::default()).unwrap();
+    worker.run(async |coroutine, session| {
+        for key in (20..1_000).skip(coroutine).step_by(8) {
+            session.transact(async |tx| rows.insert(tx, key, Words([0])).await).await.unwrap();
+        }
+    });
+    let found = one.inspect(&rows, |_| ()).unwrap();
+    assert_eq!((found.records, found.locked, found.differing_lines), (1_000, 0, 0));
+    let tree = one.create_ordered::<u64, u64>("tree", OrderedOptions::for_rows(500)).unwrap();
+    let sum = worker.block_on(async |session| {
+        for key in 0..300 {
+            session.transact(async |tx| tree.insert(tx, key, key).await).await.unwrap();
+        }
+        session
+            .transact(async |tx| Ok(tree.scan(tx, .., 1_000).await?.iter().map(|(_, value)| value).sum::<u64>()))
+            .await
+    });
+    assert_eq!(sum.unwrap(), 300 * 299 / 2);
+    drop(worker);
+    let freed = other.drop_table("rows").unwrap();
+    assert_eq!(freed, Freed::Now);
+    let dropped = one.open_table::<u64, Words<1>>("rows").unwrap_err();
+    assert_eq!(dropped.kind(), OpenErrorKind::Dropped);
+    support::table(&one, "rows", TableOptions::for_rows(20), Words([0]));
+    assert_eq!(add_to_all(&other), 20);
 }
 
 /// The content of the lost node is stale, and the node does not know it.

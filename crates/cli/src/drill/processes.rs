@@ -216,8 +216,9 @@ impl Processes {
             lease_ms: options.lease_ms,
             seed: options.seed,
         };
-        let shm = options.fabric == "shm";
-        if shm && Path::new("/dev/shm").is_dir() {
+        let (shm, passive) = (options.fabric == "shm", options.fabric == "passive");
+        let in_files = shm || passive;
+        if in_files && Path::new("/dev/shm").is_dir() {
             let memory = Path::new("/dev/shm").join(&name);
             make(&memory)?;
             processes.memory = Some(memory);
@@ -227,7 +228,11 @@ impl Processes {
         let mut places = Vec::new();
         for number in 0..options.memory_nodes {
             let path = processes.memory.as_ref().unwrap_or(&processes.folder).join(format!("node-{number}"));
-            let [option, place] = if shm { ["--shm".into(), path.into()] } else { TCP.map(OsString::from) };
+            let [option, place] = match (shm, passive) {
+                (true, _) => ["--shm".into(), path.into()],
+                (_, true) => ["--passive".into(), path.into()],
+                _ => TCP.map(OsString::from),
+            };
             let size = ["--size".into(), node_bytes.to_string().into()];
             let arguments = [vec!["memnode".into(), option, place.clone()], size.into(), rdma.clone()].concat();
             let node = Process::start(&processes.folder, &format!("node-{number}"), &arguments)?;
@@ -235,6 +240,12 @@ impl Processes {
             places.push(place);
         }
         for ((node, arguments), place) in processes.nodes.iter_mut().zip(&mut places) {
+            if let Some(mut made) = node.take_if(|_| passive) {
+                let status = made.wait()?;
+                if !status.success() {
+                    return Err(made.failure(status));
+                }
+            }
             let Some(node) = node else { continue };
             wait_for(node, READY, |node| node.said().ends_with('\n'))?;
             let said = node.said();
@@ -245,7 +256,7 @@ impl Processes {
                 *place = address;
             }
         }
-        let mut list = OsString::from(if shm { "shm:" } else { "" });
+        let mut list = OsString::from(if in_files { "shm:" } else { "" });
         list.push(places.join(OsStr::new(",")));
         processes.connect = vec!["--connect".into(), list];
         processes.bank = [rdma, processes.bank_options(options)].concat();

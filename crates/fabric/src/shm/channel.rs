@@ -2,7 +2,8 @@
 //! replies.
 //!
 //! ```text
-//! byte     0  client 8 | start of its process 8 | zero 48      the client, before it asks
+//! byte     0  client 8 | start of its process 8 | realm 8 | zero 40
+//!                                                              the client, before it asks
 //!         64  requests put 8 | replies taken 8 | zero 48       the client
 //!        128  requests taken 8 | replies put 8 | zero 48       the server
 //!        192  doorbell of the client:
@@ -14,6 +15,9 @@
 //! request:  words 32 | room for the reply, in words 32 | the words
 //! reply:    words 32 | outcome 32                      | the words, if the outcome is 0
 //! ```
+//!
+//! A channel of a passive node is only the first 256 bytes. There the client also writes the realm
+//! of its process ([`realm`](super::process::realm)).
 //!
 //! 1. Positions count words since the channel was claimed. A word's place is its position modulo
 //!    the ring.
@@ -37,18 +41,22 @@ pub(super) const RING_WORDS: u64 = (RING_BYTES / 8) as u64;
 const HEADER_BYTES: usize = 4096;
 /// Bytes of a channel.
 pub(super) const CHANNEL_BYTES: usize = HEADER_BYTES + 2 * RING_BYTES;
+/// Bytes of a channel without mailboxes.
+pub(super) const BARE_CHANNEL_BYTES: usize = 256;
 
 // A call that fits a round fits an empty ring. So a call that waits for room will get it.
 const _: () = assert!((ROUND_WORDS_MAX as u64) < RING_WORDS);
 
 const CLIENT: usize = 0;
 const START: usize = 1;
+const REALM: usize = 2;
 const REQUESTS_PUT: usize = 8;
 const REPLIES_TAKEN: usize = 9;
 const REQUESTS_TAKEN: usize = 16;
 const REPLIES_PUT: usize = 17;
 const RINGS: usize = 24;
 const PARKED: usize = 25;
+const _: () = assert!(PARKED < BARE_CHANNEL_BYTES / 8);
 
 /// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +76,7 @@ pub(super) struct Channel<'a> {
 
 impl<'a> Channel<'a> {
     pub(super) fn of(words: &'a [AtomicU64]) -> Channel<'a> {
-        debug_assert_eq!(words.len(), CHANNEL_BYTES / 8);
+        debug_assert!([BARE_CHANNEL_BYTES, CHANNEL_BYTES].contains(&(8 * words.len())));
         Channel { words }
     }
 
@@ -102,6 +110,16 @@ impl<'a> Channel<'a> {
         }
         self.store(START, start);
         self.store(CLIENT, u64::from(client));
+    }
+
+    /// Writes the realm of the client's process.
+    pub(super) fn set_realm(self, realm: u64) {
+        self.store(REALM, realm);
+    }
+
+    /// Returns the realm of the client's process. Only channels of passive nodes have it.
+    pub(super) fn realm(self) -> u64 {
+        self.load(REALM)
     }
 
     pub(super) fn client(self) -> u32 {

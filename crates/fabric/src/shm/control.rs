@@ -2,6 +2,9 @@
 //! itself. Within one process it is anonymous memory. Across processes it is the front of the
 //! node's file. All of it is accessed by atomic words.
 //!
+//! A node is *served* or *passive* ([`Mode`]). A passive node has no server. The words of the
+//! server then stay zero, but for `service`, and a channel is only its first 256 bytes.
+//!
 //! ```text
 //! byte     0  magic 8 | version 8 | features 8 | region bytes 8 | zero 32         once, magic last
 //!         64  service 8 | incarnation 8 | server pid 8 | its start 8 | zero 32    the server
@@ -11,9 +14,12 @@
 //!       320.. zero
 //!       4096  512 channel states of 8 bytes: generation 32 | process 24 | phase 8 see below
 //!       8192  revoked clients, a bit for each of 2^24, by the revoking process      never cleared
-//!   8192+2Mi  512 channels of 260 KiB each                                        see `channel`
-//!   134 MiB   the region
+//!   8192+2Mi  512 channels of 260 KiB each, or of 256 bytes                       see `channel`
+//!   134 MiB   the region of a served node
+//!     4 MiB   the region of a passive node
 //! ```
+//!
+//! Bit 0 of `features` says that the node is passive.
 //!
 //! # Channels and their states
 //!
@@ -27,11 +33,12 @@
 //! Asked -> Open         the server, when it can revoke the client's access (it may signal its
 //!                       process)
 //! Asked -> Refused      the server, when it cannot, or the client is revoked
-//! Claimed -> Open       a client in the server's own process
+//! Claimed -> Open       a client in the server's own process, or any client of a passive node
 //! any -> Stale          a new server, if the client of an old one still lives: it can be revoked,
 //!                       but is not served
 //! any -> Closing        the process that ends it: its client, a client that revokes this one, or
-//!                       the server when the client's process has ended
+//!                       the server when the client's process has ended; at a passive node, a
+//!                       client that finds all channels taken, and this one's process dead
 //! Closing -> Free       the process that has seen the server outside of the channel since, or the
 //!                       server itself, which is outside
 //! ```
@@ -56,24 +63,62 @@ use crate::ids::ClientId;
 use crate::limits::{CHANNELS_MAX, CLIENT_BITS};
 use crate::region::{HUGE_PAGE_BYTES, Region, RegionError, futex_wake};
 
-use super::channel::{CHANNEL_BYTES, Channel};
+use super::channel::{BARE_CHANNEL_BYTES, CHANNEL_BYTES, Channel};
 use super::doorbell::{BellWord, Doorbell};
 use super::process::Process;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"RemoraSM");
 /// The version of the control area. 1 is the first.
 pub(super) const VERSION: u64 = 1;
-/// Bits of features that a reader must know to use the file. There are none yet.
-pub(super) const FEATURES: u64 = 0;
+/// The feature bit of a passive node.
+const FEATURE_PASSIVE: u64 = 1;
+/// Bits of features that this program knows. A reader must know all features of a file to use it.
+pub(super) const FEATURES: u64 = FEATURE_PASSIVE;
 
 const STATES_AT: usize = 4096;
 const REVOKED_AT: usize = STATES_AT + CHANNELS_MAX * 8;
 const REVOKED_BYTES: usize = (1 << CLIENT_BITS) / 8;
 const CHANNELS_AT: usize = REVOKED_AT + REVOKED_BYTES;
-/// Bytes of a control area.
-pub(super) const CONTROL_BYTES: usize = (CHANNELS_AT + CHANNELS_MAX * CHANNEL_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
 
-const _: () = assert!(REVOKED_AT == 8192 && CONTROL_BYTES == 134 << 20);
+const _: () = assert!(REVOKED_AT == 8192);
+const _: () = assert!(Mode::Served.control_bytes() == 134 << 20 && Mode::Passive.control_bytes() == 4 << 20);
+
+/// Whether a process serves a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mode {
+    /// A server admits clients, serves their calls, and frees the channels of dead processes.
+    Served,
+    /// No process serves the node, and no call is ever answered. A client admits itself, and frees
+    /// channels of dead processes when it needs one.
+    Passive,
+}
+
+impl Mode {
+    /// Returns the mode that the features of a control area name.
+    pub(super) fn of_features(features: u64) -> Mode {
+        if features & FEATURE_PASSIVE == 0 { Mode::Served } else { Mode::Passive }
+    }
+
+    /// Returns the features of a control area of this mode.
+    pub(super) fn features(self) -> u64 {
+        match self {
+            Mode::Served => 0,
+            Mode::Passive => FEATURE_PASSIVE,
+        }
+    }
+
+    const fn channel_bytes(self) -> usize {
+        match self {
+            Mode::Served => CHANNEL_BYTES,
+            Mode::Passive => BARE_CHANNEL_BYTES,
+        }
+    }
+
+    /// Returns the bytes of a control area of this mode.
+    pub(super) const fn control_bytes(self) -> usize {
+        (CHANNELS_AT + CHANNELS_MAX * self.channel_bytes()).next_multiple_of(HUGE_PAGE_BYTES)
+    }
+}
 
 /// The single words of the area, by their index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +145,8 @@ pub(super) enum Word {
 pub(super) mod service {
     pub(in super::super) const STOPPED: u64 = 1;
     pub(in super::super) const SERVING: u64 = 2;
+    /// The node is passive, and its memory is laid out for clients.
+    pub(in super::super) const LAID_OUT: u64 = 3;
 }
 
 /// The phase of a channel's life. The table is in the [module](self)'s page.
@@ -171,21 +218,31 @@ impl BellWord for AtomicU64 {
     }
 }
 
+fn is_zero(words: &[AtomicU64]) -> bool {
+    words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+}
+
 /// A node's control area.
 #[derive(Debug)]
 pub(super) struct Control {
     region: Region,
+    mode: Mode,
 }
 
 impl Control {
     /// Makes the control area of a node whose clients are all in this process.
     pub(super) fn anonymous() -> Result<Arc<Control>, RegionError> {
-        Region::sparse(CONTROL_BYTES).map(|region| Arc::new(Control { region }))
+        let mode = Mode::Served;
+        Region::sparse(mode.control_bytes()).map(|region| Arc::new(Control { region, mode }))
     }
 
-    pub(super) fn of(region: Region) -> Arc<Control> {
-        debug_assert_eq!(region.words().len(), CONTROL_BYTES / 8);
-        Arc::new(Control { region })
+    pub(super) fn of(region: Region, mode: Mode) -> Arc<Control> {
+        debug_assert_eq!(region.words().len(), mode.control_bytes() / 8);
+        Arc::new(Control { region, mode })
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
     }
 
     #[inline]
@@ -204,7 +261,12 @@ impl Control {
 
     /// Whether the first page has never been written to.
     pub(super) fn header_is_zero(&self) -> bool {
-        self.region.words()[..STATES_AT / 8].iter().all(|word| word.load(Ordering::Relaxed) == 0)
+        is_zero(&self.region.words()[..STATES_AT / 8])
+    }
+
+    /// Whether nothing in the area has ever been written to.
+    pub(super) fn is_zero(&self) -> bool {
+        is_zero(self.region.words())
     }
 
     pub(super) fn server_bell(&self) -> Doorbell<'_, AtomicU64> {
@@ -218,8 +280,9 @@ impl Control {
     }
 
     pub(super) fn channel(&self, index: usize) -> Channel<'_> {
-        let start = (CHANNELS_AT + index * CHANNEL_BYTES) / 8;
-        Channel::of(&self.region.words()[start..start + CHANNEL_BYTES / 8])
+        let bytes = self.mode.channel_bytes();
+        let start = (CHANNELS_AT + index * bytes) / 8;
+        Channel::of(&self.region.words()[start..start + bytes / 8])
     }
 
     #[inline]

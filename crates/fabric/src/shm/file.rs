@@ -1,9 +1,10 @@
 //! Shared memory across the processes of a host: a memory node is a file, or a memory device, which
-//! its server and its clients map. [`ShmNode`] serves one node. [`ShmFiles`] is the fabric of
-//! several.
+//! its server and its clients map. [`ShmNode`] serves one node. [`PassiveFile`] lays out a node
+//! that no process serves. [`ShmFiles`] is the fabric of several nodes.
 //!
 //! ```text
-//! file:  control area 134 MiB | region
+//! file of a served node:   control area 134 MiB | region
+//! file of a passive node:  control area   4 MiB | region
 //! ```
 //!
 //! A server takes all the space of its file before it serves, so its clients are safe from a file
@@ -18,6 +19,13 @@
 //!
 //! Endpoints outlive their server in this respect. A server that is started again keeps the former
 //! endpoints in its list until their processes end, and no longer serves them.
+//!
+//! **A passive node** has no server that admits clients. A client writes itself into a free
+//! channel, and then looks at all other channels. It goes away again if one of them is of another
+//! *realm*: of a process that it could not see or not kill. Of two clients that come at the same
+//! time, the one that looks later sees the other one. So all clients of a passive node can watch
+//! and kill one another, which revocation needs. A client that finds all channels taken frees
+//! those of dead processes.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -37,7 +45,7 @@ use crate::limits::{RESERVE_BYTES, TAKE_BYTES};
 use crate::region::{HUGE_PAGE_BYTES, Region, RegionError};
 use crate::transport::Handler;
 
-use super::control::{CONTROL_BYTES, Control, FEATURES, MAGIC, Phase, State, VERSION, Word, service};
+use super::control::{Control, FEATURES, MAGIC, Mode, Phase, State, VERSION, Word, service};
 pub use super::files::ShmFiles;
 use super::memory::Answering;
 use super::process::{Process, Watch, exists};
@@ -48,6 +56,12 @@ const BLOCK_BYTES: u64 = 512;
 /// The numbers of file systems whose files are memory, as `statfs` gives them.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
+
+/// The time between two looks whether another process has finished with a file that this one is to
+/// lay out.
+const LOCKED_PAUSE: Duration = Duration::from_millis(10);
+/// Number of such looks, after which the other process is taken for a server.
+const LOCKED_LOOKS: u32 = 1000;
 
 /// The time between two searches of a server for clients that died before it knew their process.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -72,6 +86,34 @@ pub enum OpenError {
         path: PathBuf,
         /// The process id of the other server, as the file has it.
         pid: u64,
+    },
+    /// The file is passive memory, and the call was to serve it.
+    #[error(
+        "{path}: is passive memory, which clients use without a server: name it to them as it is, or serve another file"
+    )]
+    Passive {
+        /// The path of the file.
+        path: PathBuf,
+    },
+    /// The file was made for a server, and the call was to lay it out as passive memory.
+    #[error("{path}: was made for a server (memnode --shm): start that one, or give another path for passive memory")]
+    NeedsServer {
+        /// The path of the file.
+        path: PathBuf,
+    },
+    /// The process that laid out the passive memory was ended before it had finished.
+    #[error("{path}: is passive memory that was not laid out to its end: run remora memnode --passive on it again")]
+    Unfinished {
+        /// The path of the file.
+        path: PathBuf,
+    },
+    /// Some nodes of the fabric are passive, and others are not.
+    #[error("{path}: {}, unlike the file before it: name files of one kind", made_for(*passive))]
+    Mixed {
+        /// The path of the first file that differs.
+        path: PathBuf,
+        /// Whether that file is passive.
+        passive: bool,
     },
     /// The file is not a memory node.
     #[error("{path}: is not a memory node of this program, and not empty; give another path, or remove it")]
@@ -109,14 +151,16 @@ pub enum OpenError {
     },
     /// There is not enough memory or space for the node.
     #[error(
-        "{path}: has no room: it takes {} MiB, of which {} MiB are mailboxes of clients, and {left}",
-        bytes.div_ceil(1 << 20), CONTROL_BYTES >> 20
+        "{path}: has no room: it takes {} MiB, of which {} MiB are for its clients' channels, and {left}",
+        bytes.div_ceil(1 << 20), control >> 20
     )]
     NoRoom {
         /// The path of the file.
         path: PathBuf,
         /// The bytes that the node takes in all.
         bytes: u64,
+        /// The bytes of that which are not memory for clients to use.
+        control: u64,
         /// What the process may still take.
         left: Headroom,
     },
@@ -128,6 +172,10 @@ pub enum OpenError {
         /// The reason.
         cause: RegionError,
     },
+}
+
+fn made_for(passive: bool) -> &'static str {
+    if passive { "is passive memory" } else { "was made for a server" }
 }
 
 /// What a server found in its file: the memory of an earlier server, if there was one.
@@ -175,11 +223,13 @@ fn parse_size(text: &str) -> io::Result<u64> {
     text.parse().map_err(refused)
 }
 
-/// Takes all the space of a file, up to this size. Otherwise an access to its mapping could find
-/// the file system full, which would be a SIGBUS in the server and in every client. What the file
-/// holds stays. A file system in memory takes the process's memory, so the limits of the process
-/// are checked before each piece.
-fn take(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
+/// Takes all the space of a file with a region of `region` bytes. Otherwise an access to its
+/// mapping could find the file system full, which would be a SIGBUS in the server and in every
+/// client. What the file holds stays. A file system in memory takes the process's memory, so the
+/// limits of the process are checked before each piece.
+fn take(path: &Path, file: &File, mode: Mode, region: u64) -> Result<(), OpenError> {
+    let control = mode.control_bytes() as u64;
+    let bytes = control.saturating_add(region);
     let failed = |cause: Errno| io_error(path, "take its space")(cause.into());
     let metadata = file.metadata().map_err(io_error(path, "read its metadata"))?;
     let has = metadata.blocks().saturating_mul(BLOCK_BYTES);
@@ -188,7 +238,7 @@ fn take(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
     }
     let room = |wanted: u64, left: Headroom| {
         let path = path.to_path_buf();
-        if wanted > left.bytes { Err(OpenError::NoRoom { path, bytes, left }) } else { Ok(()) }
+        if wanted > left.bytes { Err(OpenError::NoRoom { path, bytes, control, left }) } else { Ok(()) }
     };
     room(bytes, Headroom::of_a_file())?;
     let system = fstatvfs(file).map_err(failed)?;
@@ -229,7 +279,7 @@ fn take(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
 fn take_again(path: &Path, file: &File, mapped: &Mapped) -> Result<(), OpenError> {
     match size(path, file)? {
         (_, true) => Ok(()),
-        (_, false) => take(path, file, CONTROL_BYTES as u64 + mapped.region.bytes()),
+        (_, false) => take(path, file, mapped.control.mode(), mapped.region.bytes()),
     }
 }
 
@@ -241,37 +291,47 @@ impl Mapped {
         if size == 0 {
             return Ok(None);
         }
-        if size <= CONTROL_BYTES as u64 {
+        // The header is the same in both modes, and names the mode.
+        let least = Mode::Passive;
+        if size <= least.control_bytes() as u64 {
             return Err(OpenError::Foreign { path: path.into() });
         }
-        let control = Mapped::map(path, file, 0, CONTROL_BYTES)?;
-        let control = Control::of(control);
+        let mut control = Control::of(Mapped::map(path, file, 0, least.control_bytes())?, least);
         match (control.get(Word::Magic), control.get(Word::Version)) {
-            // The magic number is written last, so a file without it was never served. But then the
-            // rest of the header must be zero, too.
-            (0, _) if control.header_is_zero() => return Ok(None),
+            // The magic number is written last, so a file without it was never used. But then the
+            // rest of the header must be zero, too, and of a file all that a control area covers:
+            // files of other programs may begin with some pages of zeros.
+            (0, _) if device && control.header_is_zero() || !device && control.is_zero() => return Ok(None),
             (MAGIC, VERSION) => {}
             (MAGIC, found) => return Err(OpenError::Version { path: path.into(), found, known: VERSION }),
             _ => return Err(OpenError::Foreign { path: path.into() }),
         }
-        let unknown = control.get(Word::Features) & !FEATURES;
-        if unknown != 0 {
-            return Err(OpenError::Features { path: path.into(), unknown });
+        let features = control.get(Word::Features);
+        if features & !FEATURES != 0 {
+            return Err(OpenError::Features { path: path.into(), unknown: features & !FEATURES });
         }
-        let bytes = control.get(Word::RegionBytes);
-        let expected = (CONTROL_BYTES as u64).saturating_add(bytes);
+        let (mode, bytes) = (Mode::of_features(features), control.get(Word::RegionBytes));
+        let expected = (mode.control_bytes() as u64).saturating_add(bytes);
         if size < expected || size > expected && !device {
             return Err(OpenError::Size { path: path.into(), found: size, expected });
+        }
+        if mode != least {
+            control = Control::of(Mapped::map(path, file, 0, mode.control_bytes())?, mode);
         }
         Mapped::with(path, file, control, bytes).map(Some)
     }
 
     /// Lays out a new file.
-    fn new(path: &Path, file: &File, bytes: Option<u64>) -> Result<Mapped, OpenError> {
+    fn new(path: &Path, file: &File, mode: Mode, bytes: Option<u64>) -> Result<Mapped, OpenError> {
         let (size, device) = size(path, file)?;
-        let room = size.saturating_sub(CONTROL_BYTES as u64);
+        let control_bytes = mode.control_bytes() as u64;
+        let room = size.saturating_sub(control_bytes);
+        // A file of zeros may be what a process has left that was killed while it took its space.
+        if size > 0 && room == 0 {
+            return Err(OpenError::Foreign { path: path.into() });
+        }
         let bytes = bytes.unwrap_or(if device { room } else { 0 });
-        let expected = (CONTROL_BYTES as u64).saturating_add(bytes);
+        let expected = control_bytes.saturating_add(bytes);
         if bytes == 0 || !bytes.is_multiple_of(LINE_BYTES as u64) {
             let cause = RegionError::Size(bytes as usize);
             return Err(OpenError::Region { path: path.into(), cause });
@@ -280,29 +340,141 @@ impl Mapped {
             return Err(OpenError::Size { path: path.into(), found: size, expected });
         }
         if !device {
-            let taken = take(path, file, expected);
+            let taken = take(path, file, mode, bytes);
             if taken.is_err() {
                 let _ = file.set_len(size); // this gives back what has been taken of the file
             }
             taken?;
         }
-        let control = Control::of(Mapped::map(path, file, 0, CONTROL_BYTES)?);
+        let control = Control::of(Mapped::map(path, file, 0, mode.control_bytes())?, mode);
         control.set(Word::RegionBytes, bytes);
-        control.set(Word::Features, FEATURES);
+        control.set(Word::Features, mode.features());
         control.set(Word::Version, VERSION);
         control.set(Word::Magic, MAGIC);
         Mapped::with(path, file, control, bytes)
     }
 
+    /// Whether the node is passive, and clients can use its memory.
+    pub(super) fn is_laid_out(&self) -> bool {
+        self.control.mode() == Mode::Passive && self.control.get(Word::Service) == service::LAID_OUT
+    }
+
     fn with(path: &Path, file: &File, control: Arc<Control>, bytes: u64) -> Result<Mapped, OpenError> {
-        let region = Arc::new(Mapped::map(path, file, CONTROL_BYTES as u64, bytes as usize)?);
+        let region = Mapped::map(path, file, control.mode().control_bytes() as u64, bytes as usize)?;
         let metadata = file.metadata().map_err(io_error(path, "read its metadata"))?;
-        Ok(Mapped { control, region, identity: (metadata.dev(), metadata.ino()) })
+        Ok(Mapped { control, region: Arc::new(region), identity: (metadata.dev(), metadata.ino()) })
     }
 
     fn map(path: &Path, file: &File, offset: u64, bytes: usize) -> Result<Region, OpenError> {
         let huge = offset != 0 && bytes >= HUGE_PAGE_BYTES;
         Region::of_file(file, offset, bytes, huge).map_err(|cause| OpenError::Region { path: path.into(), cause })
+    }
+}
+
+/// A node's file that this process has locked and mapped, and laid out if it was new.
+struct Laid {
+    mapped: Mapped,
+    is_new: bool,
+    locked: File,
+}
+
+impl Laid {
+    /// Opens a file or memory device with a region of `bytes` bytes, in this mode. Makes the file
+    /// if it does not exist. Without a size, an existing file keeps the size that it has. A file
+    /// that is not as expected is left untouched.
+    fn open(path: &Path, mode: Mode, bytes: Option<u64>) -> Result<Laid, OpenError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(bytes.is_some()).truncate(false).mode(0o600);
+        let was_there = path.exists();
+        let locked = options.open(path).map_err(io_error(path, "open it"))?;
+        lock_file(path, &locked)?;
+        let Some(mapped) = Mapped::of(path, &locked)? else {
+            let made = Mapped::new(path, &locked, mode, bytes);
+            if made.is_err() && !was_there {
+                let _ = std::fs::remove_file(path); // the file system is as it was
+            }
+            return Ok(Laid { mapped: made?, is_new: true, locked });
+        };
+        match (mapped.control.mode(), mode) {
+            (Mode::Passive, Mode::Served) => return Err(OpenError::Passive { path: path.into() }),
+            (Mode::Served, Mode::Passive) => return Err(OpenError::NeedsServer { path: path.into() }),
+            _ => {}
+        }
+        let found = mapped.region.bytes();
+        if let Some(expected) = bytes.filter(|expected| *expected != found) {
+            return Err(OpenError::Size { path: path.into(), found, expected });
+        }
+        take_again(path, &locked, &mapped)?;
+        Ok(Laid { mapped, is_new: false, locked })
+    }
+}
+
+/// Takes the lock of a node's file. Fails if a server has it. A process that lays out passive
+/// memory has it only for as long as that takes, so this waits for such a process for a while.
+fn lock_file(path: &Path, file: &File) -> Result<(), OpenError> {
+    let mut looks = 0;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(cause)) => return Err(io_error(path, "lock it")(cause)),
+        }
+        let (pid, may_end) = match Mapped::of(path, file) {
+            Ok(Some(mapped)) => (mapped.control.server().pid, mapped.control.mode() == Mode::Passive),
+            found => (0, found.is_ok()),
+        };
+        looks += 1;
+        if !may_end || looks == LOCKED_LOOKS {
+            return Err(OpenError::Served { path: path.into(), pid: pid.into() });
+        }
+        std::thread::sleep(LOCKED_PAUSE);
+    }
+}
+
+/// Passive memory: a file or memory device that clients use and no process serves. This value is
+/// the one process that lays the memory out, or checks it. It has the file's lock until it is
+/// dropped.
+#[derive(Debug)]
+pub struct PassiveFile {
+    mapped: Mapped,
+    locked: File,
+}
+
+impl PassiveFile {
+    /// Opens a file or memory device as passive memory with a region of `bytes` bytes. Makes the
+    /// file if it does not exist. Without a size, an existing file keeps the size that it has. A
+    /// file that is something else, or has another size, is left untouched.
+    ///
+    /// Clients cannot use a new file before [`PassiveFile::publish`].
+    pub fn open(path: impl AsRef<Path>, bytes: Option<u64>) -> Result<PassiveFile, OpenError> {
+        let Laid { mapped, locked, .. } = Laid::open(path.as_ref(), Mode::Passive, bytes)?;
+        Ok(PassiveFile { mapped, locked })
+    }
+
+    /// Returns whether clients can use the memory: it was published.
+    #[must_use]
+    pub fn is_published(&self) -> bool {
+        self.mapped.is_laid_out()
+    }
+
+    /// Returns the node's region. It is zero in a new file.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.mapped.region
+    }
+
+    /// Lets clients use the memory from now on.
+    pub fn publish(&self) {
+        self.mapped.control.set(Word::Service, service::LAID_OUT);
+    }
+}
+
+impl Drop for PassiveFile {
+    fn drop(&mut self) {
+        // A process that is being forked may still have the file open, and would keep the lock.
+        if let Err(cause) = self.locked.unlock() {
+            tracing::error!(%cause, "unlocking a passive memory node's file failed");
+        }
     }
 }
 
@@ -326,39 +498,13 @@ impl ShmNode {
     /// belong to this program is left untouched.
     pub fn open(path: impl AsRef<Path>, bytes: Option<u64>) -> Result<ShmNode, OpenError> {
         let path = path.as_ref();
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(bytes.is_some()).truncate(false).mode(0o600);
-        let was_there = path.exists();
-        let file = options.open(path).map_err(io_error(path, "open it"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let pid =
-                    Mapped::of(path, &file).ok().flatten().map_or(0, |other| u64::from(other.control.server().pid));
-                return Err(OpenError::Served { path: path.into(), pid });
-            }
-            Err(TryLockError::Error(cause)) => return Err(io_error(path, "lock it")(cause)),
-        }
-        let process = Process::current().map_err(io_error(path, "find out who serves"))?;
-        let (mapped, found) = match Mapped::of(path, &file)? {
-            None => {
-                let made = Mapped::new(path, &file, bytes);
-                if made.is_err() && !was_there {
-                    let _ = std::fs::remove_file(path); // the file system is as it was
-                }
-                (made?, PriorMemory::New)
-            }
-            Some(mapped) => {
-                let found = if bytes.is_none_or(|bytes| bytes == mapped.region.bytes()) {
-                    mapped.control.get(Word::Service)
-                } else {
-                    let (found, expected) = (mapped.region.bytes(), bytes.unwrap_or_default());
-                    return Err(OpenError::Size { path: path.into(), found, expected });
-                };
-                take_again(path, &file, &mapped)?;
-                (mapped, if found == service::STOPPED { PriorMemory::Stopped } else { PriorMemory::Killed })
-            }
+        let Laid { mapped, is_new, locked } = Laid::open(path, Mode::Served, bytes)?;
+        let found = match mapped.control.get(Word::Service) {
+            _ if is_new => PriorMemory::New,
+            service::STOPPED => PriorMemory::Stopped,
+            _ => PriorMemory::Killed,
         };
+        let process = Process::current().map_err(io_error(path, "find out who serves"))?;
         let control = mapped.control.clone();
         control.set(Word::Answers, 0);
         control.set(Word::Serving, control.get(Word::Serving).next_multiple_of(2));
@@ -377,7 +523,7 @@ impl ShmNode {
         let server = Server::spawn("memory-node", control.clone(), answering.clone(), Some(admission));
         let server = Some(server.map_err(io_error(path, "start a thread"))?);
         control.set(Word::Service, service::SERVING);
-        Ok(ShmNode { path: path.into(), found, mapped, answering, server, watch: Some(watch), locked: file })
+        Ok(ShmNode { path: path.into(), found, mapped, answering, server, watch: Some(watch), locked })
     }
 
     /// Returns what the file held when it was opened.

@@ -2,7 +2,7 @@
 //! client's own process serves.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +20,17 @@ use crate::service::{Service, ServiceHandle};
 use crate::transport::{Capabilities, Fabric, Handler, Host, Transport};
 
 use super::access::Attachment;
-use super::control::{Control, Phase, Word, service};
+use super::control::{Control, Mode, Phase, State, Word, service};
 use super::file::{Mapped, OpenError, ShmNode, io_error};
-use super::memory::{Memory, OWN_CAPABILITIES};
-use super::process::{Process, Watch};
+use super::memory::Memory;
+use super::process::{Process, Watch, realm};
 use super::transport::ShmTransport;
 use super::{Shared, gate_bit, lock, serve};
 
 /// Time within which a live server answers a client that connects. Afterwards it is taken for dead.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Time between two looks for that answer.
+const ANSWER_PAUSE: Duration = Duration::from_micros(50);
 /// Time between two checks of a client whether its servers have stopped without dying.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -38,8 +40,8 @@ static FABRICS: Mutex<Vec<(Weak<Shared>, Vec<Identity>)>> = Mutex::new(Vec::new(
 
 type Identity = (u64, u64);
 
-/// Memory nodes in files, each of which some process of this host serves. Clones share the
-/// mappings.
+/// Memory nodes in files. Either some process of this host serves each of them, or all of them are
+/// passive. Clones share the mappings.
 #[derive(Clone, Debug)]
 pub struct ShmFiles {
     inner: Arc<Inner>,
@@ -48,9 +50,13 @@ pub struct ShmFiles {
 #[derive(Debug)]
 struct Inner {
     process: Process,
+    /// The realm of this process ([`realm`]).
+    realm: u64,
     shared: Arc<Shared>,
     nodes: Vec<Mapped>,
     hosted: BTreeMap<u16, ShmNode>,
+    /// The files of the nodes, if these are passive.
+    doors: Vec<Mutex<File>>,
     /// For each node, the incarnation of the server that is watched.
     watched: Mutex<Vec<u64>>,
 }
@@ -68,10 +74,19 @@ impl ShmFiles {
     /// nodes of `hosted` whose file is among them. It stops any other.
     pub fn new(paths: &[impl AsRef<Path>], hosted: Vec<ShmNode>) -> Result<ShmFiles, OpenError> {
         assert!(paths.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
-        let mut nodes = Vec::with_capacity(paths.len());
+        let (mut nodes, mut doors) = (Vec::with_capacity(paths.len()), Vec::new());
         for path in paths.iter().map(AsRef::as_ref) {
             let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error(path, "open it"))?;
-            nodes.push(Mapped::of(path, &file)?.ok_or_else(|| OpenError::Foreign { path: path.into() })?);
+            let mapped = Mapped::of(path, &file)?.ok_or_else(|| OpenError::Foreign { path: path.into() })?;
+            let passive = mapped.control.mode() == Mode::Passive;
+            if passive && !mapped.is_laid_out() {
+                return Err(OpenError::Unfinished { path: path.into() });
+            }
+            if nodes.first().is_some_and(|first: &Mapped| first.control.mode() != mapped.control.mode()) {
+                return Err(OpenError::Mixed { path: path.into(), passive });
+            }
+            nodes.push(mapped);
+            doors.extend(passive.then(|| Mutex::new(file)));
         }
         let hosted = hosted.into_iter().filter_map(|node| {
             let at = nodes.iter().position(|mapped| mapped.identity == node.identity())?;
@@ -81,22 +96,17 @@ impl ShmFiles {
         let memory = Memory::of_regions(nodes.iter().map(|node| node.region.clone()));
         let shared = Shared::new(memory, nodes.iter().map(|node| node.control.clone()).collect());
         let here = paths.first().map_or(Path::new(""), AsRef::as_ref);
-        let theirs = Arc::downgrade(&shared);
-        let look = move || {
-            if let Some(shared) = theirs.upgrade() {
-                shared.look_at_servers();
-            }
-        };
-        let watch = Watch::spawn("memory-nodes-watch", LOOK_EVERY, look).map_err(io_error(here, "start a thread"))?;
-        let died = nodes.iter().map(|_| AtomicU64::new(0)).collect();
-        let _ = shared.watched.set(Servers { watch, died }); // the cell is new, and not set yet
+        if doors.is_empty() {
+            shared.watch_servers().map_err(io_error(here, "start a thread"))?;
+        }
         let mut fabrics = lock(&FABRICS);
         fabrics.retain(|(shared, _)| shared.strong_count() > 0);
         fabrics.push((Arc::downgrade(&shared), nodes.iter().map(|node| node.identity).collect()));
         drop(fabrics);
-        let process = Process::current().map_err(io_error(here, "find out who connects"))?;
+        let who = |process: Process| Ok((process, realm()?));
+        let (process, realm) = Process::current().and_then(who).map_err(io_error(here, "find out who connects"))?;
         let watched = Mutex::new(vec![0; nodes.len()]);
-        Ok(ShmFiles { inner: Arc::new(Inner { process, shared, nodes, hosted, watched }) })
+        Ok(ShmFiles { inner: Arc::new(Inner { process, realm, shared, nodes, hosted, doors, watched }) })
     }
 
     /// Returns the node of this number, if this process serves it.
@@ -116,6 +126,20 @@ impl ShmFiles {
 }
 
 impl Shared {
+    /// Begins to look for servers that no longer exist.
+    fn watch_servers(self: &Arc<Shared>) -> io::Result<()> {
+        let theirs = Arc::downgrade(self);
+        let look = move || {
+            if let Some(shared) = theirs.upgrade() {
+                shared.look_at_servers();
+            }
+        };
+        let watch = Watch::spawn("memory-nodes-watch", LOOK_EVERY, look)?;
+        let died = self.controls.iter().map(|_| AtomicU64::new(0)).collect();
+        let _ = self.watched.set(Servers { watch, died }); // the cell is new, and not set yet
+        Ok(())
+    }
+
     /// Takes nodes from the endpoints that were connected to servers which no longer exist.
     fn look_at_servers(&self) {
         let Some(servers) = self.watched.get() else { return };
@@ -167,6 +191,9 @@ impl Inner {
     fn join(&self, node: usize, client: ClientId) -> Result<(u64, (usize, u32)), Fault> {
         let unreachable = |kind: io::ErrorKind| Fault::Refused(Refused::Unreachable(kind.into()));
         let control = &self.nodes[node].control;
+        if let Some(door) = self.doors.get(node) {
+            return self.enter(control, &lock(door), client).map(|channel| (0, channel));
+        }
         let incarnation = control.get(Word::Incarnation);
         if control.get(Word::Service) != service::SERVING || !self.watch(node, incarnation) {
             return Err(unreachable(io::ErrorKind::ConnectionRefused));
@@ -180,7 +207,7 @@ impl Inner {
             let fault = match control.state(index).phase() {
                 Phase::Open => return Ok((incarnation, (index, claimed.generation()))),
                 Phase::Asked if Instant::now() < deadline => {
-                    thread::sleep(Duration::from_micros(50));
+                    thread::sleep(ANSWER_PAUSE);
                     continue;
                 }
                 Phase::Asked => unreachable(io::ErrorKind::TimedOut),
@@ -191,6 +218,65 @@ impl Inner {
             control.close_within(index, claimed.generation(), || false);
             return Err(fault);
         }
+    }
+
+    /// Gets a channel at a passive node, whose file is `door`. Returns its index and generation.
+    fn enter(&self, control: &Control, door: &File, client: ClientId) -> Result<(usize, u32), Fault> {
+        let (index, generation) = loop {
+            // While a channel is claimed, it does not say whose it is. So this process holds a
+            // lock until the channel is open. If the process dies before, nothing holds the lock
+            // any more, and the channel is free: see `free_dead`.
+            let entering = Lock::shared(door)?;
+            let claimed = control.claim(self.process.pid);
+            let opened = claimed.filter(|(index, claimed)| {
+                control.channel(*index).begin(client.0, self.process.start);
+                control.channel(*index).set_realm(self.realm);
+                control.change(*index, *claimed, claimed.to(Phase::Open))
+            });
+            drop(entering);
+            match opened {
+                Some((index, state)) => break (index, state.generation()),
+                None if claimed.is_some() || self.free_dead(control, door) => {}
+                None => return Err(Fault::Refused(Refused::Full)),
+            }
+        };
+        // Both checks come after the channel is open. A revoking process marks first, and then
+        // looks at the channels: if this process does not see the mark, that one kills it. And of
+        // two processes of different realms, the one that opens its channel later sees the other.
+        let is_strange = |(other, state): (usize, State)| {
+            !matches!(state.phase(), Phase::Claimed | Phase::Closing) && control.channel(other).realm() != self.realm
+        };
+        let fault = if control.channels().any(is_strange) {
+            Fault::Refused(Refused::OtherRealm)
+        } else if control.is_revoked(client) {
+            Fault::Revoked
+        } else {
+            return Ok((index, generation));
+        };
+        control.close(index, generation);
+        Err(fault)
+    }
+
+    /// Frees the channels of dead processes at a passive node. Returns whether there were any.
+    fn free_dead(&self, control: &Control, door: &File) -> bool {
+        // If nobody else has the lock, every process that had claimed a channel, and has not opened
+        // it, is dead.
+        let alone = Lock::alone(door);
+        let mut freed = false;
+        for (index, state) in control.channels() {
+            let channel = control.channel(index);
+            let process = Process { pid: state.process(), start: channel.start() };
+            let is_dead = match state.phase() {
+                Phase::Claimed => alone.is_some(),
+                _ => channel.realm() == self.realm && !process.lives(),
+            };
+            // The channel may have passed to another process since its state was read.
+            if is_dead && control.state(index) == state {
+                control.close(index, state.generation());
+                freed = true;
+            }
+        }
+        freed
     }
 
     /// Ends the access of a client at one node. A process that uses it is killed, unless it is this
@@ -205,6 +291,38 @@ impl Inner {
             control.close(index, state.generation());
         }
         Ok(())
+    }
+}
+
+/// A lock of a passive node's file. It ends when this is dropped, or when the process dies.
+struct Lock<'f>(&'f File);
+
+impl Lock<'_> {
+    /// Takes the lock together with others. The lock is only ever held for a moment.
+    fn shared(file: &File) -> Result<Lock<'_>, Fault> {
+        let unreachable = |cause: io::Error| Fault::Refused(Refused::Unreachable(cause.into()));
+        for _ in 0..ANSWER_MAX.as_micros() / ANSWER_PAUSE.as_micros() {
+            match file.try_lock_shared() {
+                Ok(()) => return Ok(Lock(file)),
+                Err(TryLockError::WouldBlock) => thread::sleep(ANSWER_PAUSE),
+                Err(TryLockError::Error(cause)) => return Err(unreachable(cause)),
+            }
+        }
+        Err(unreachable(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Takes the lock, unless another process has it.
+    fn alone(file: &File) -> Option<Lock<'_>> {
+        file.try_lock().ok().map(|()| Lock(file))
+    }
+}
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        // A process that is being forked may still have the file open, and would keep the lock.
+        if let Err(cause) = self.0.unlock() {
+            tracing::error!(%cause, "unlocking a passive memory node's file failed");
+        }
     }
 }
 
@@ -295,7 +413,7 @@ impl Fabric for ShmFiles {
     }
 
     fn capabilities(&self) -> Capabilities {
-        OWN_CAPABILITIES
+        self.inner.shared.capabilities
     }
 }
 
@@ -308,5 +426,129 @@ impl Host for ShmFiles {
         if let Some(node) = self.hosted(node) {
             node.answer(handler);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::executor::block_on;
+    use crate::limits::CHANNELS_MAX;
+    use crate::shm::file::PassiveFile;
+
+    /// Passive memory in a file without a name. Returns its fabric, and the control area that other
+    /// processes have.
+    fn passive(name: &str) -> (ShmFiles, Arc<Control>) {
+        let path = std::env::temp_dir().join(format!("remora-passive-{name}-{}", std::process::id()));
+        let file = PassiveFile::open(&path, Some(4096)).expect("a test's file");
+        let unfinished = ShmFiles::new(&[&path], Vec::new());
+        assert!(matches!(unfinished, Err(OpenError::Unfinished { .. })), "{unfinished:?}");
+        file.publish();
+        let fabric = ShmFiles::new(&[&path], Vec::new()).expect("a test's file");
+        std::fs::remove_file(&path).expect("a test's file");
+        let control = fabric.inner.nodes[0].control.clone();
+        (fabric, control)
+    }
+
+    /// Writes the channel of a client in another process.
+    fn stranger(control: &Control, process: Process, realm: u64) -> (usize, u32) {
+        let (index, claimed) = control.claim(process.pid).expect("a free channel");
+        control.channel(index).begin(7, process.start);
+        control.channel(index).set_realm(realm);
+        assert!(control.change(index, claimed, claimed.to(Phase::Open)));
+        (index, claimed.generation())
+    }
+
+    fn refused(fabric: &ShmFiles, client: u32) -> Option<Fault> {
+        fabric.connect(ClientId(client)).err().map(|error| error.fault)
+    }
+
+    #[test]
+    fn passive_memory_says_that_it_has_no_cpu() {
+        let (fabric, _) = passive("calls");
+        assert!(!fabric.capabilities().node_cpu && fabric.capabilities().revoke);
+        let called = block_on(&fabric, ClientId(1), async |lane| {
+            assert!(!lane.capabilities().node_cpu);
+            let mut round = lane.round();
+            round.call(NodeId(0), &[1], None, 1);
+            lane.execute(round).await.err()
+        });
+        assert_eq!(called, Ok(Some(FabricError { node: NodeId(0), fault: Fault::NoHandler })));
+        assert_eq!(fabric.server_cpu_ns(NodeId(0)), None);
+    }
+
+    #[test]
+    fn channels_of_dead_processes_are_used_again() {
+        let (fabric, control) = passive("dead");
+        let ours = fabric.inner.realm;
+        let me = fabric.inner.process;
+        // One process has ended, and its number belongs to another one. One has begun to come, and
+        // one was leaving.
+        let dead = Process { start: me.start + 1, ..me };
+        stranger(&control, dead, ours);
+        control.claim(dead.pid).expect("a free channel");
+        let (closing, _) = stranger(&control, dead, ours);
+        let open = control.state(closing);
+        assert!(control.change(closing, open, open.to(Phase::Closing)));
+        let connected: Vec<_> =
+            (0..CHANNELS_MAX as u32).map_while(|client| fabric.connect(ClientId(client)).ok()).collect();
+        assert_eq!(connected.len(), CHANNELS_MAX, "three channels were those of dead processes");
+        assert_eq!(refused(&fabric, 9), Some(Fault::Refused(Refused::Full)), "all clients live");
+        drop(connected);
+        assert_eq!(control.channels().count(), 0);
+    }
+
+    /// A process that has claimed a channel and not opened it yet is alive while it has the lock.
+    #[test]
+    fn a_channel_that_is_being_taken_is_not_that_of_a_dead_process() {
+        let (fabric, control) = passive("claimed");
+        let door = format!("/proc/self/fd/{}", lock(&fabric.inner.doors[0]).as_raw_fd());
+        let other = File::open(door).expect("the same file, opened again");
+        other.lock_shared().expect("nothing hinders it");
+        let (index, claimed) = control.claim(1).expect("a free channel");
+        let connected: Vec<_> =
+            (0..CHANNELS_MAX as u32).map_while(|client| fabric.connect(ClientId(client)).ok()).collect();
+        assert_eq!((connected.len(), control.state(index)), (CHANNELS_MAX - 1, claimed));
+        other.unlock().expect("it has the lock");
+        assert_eq!(refused(&fabric, 9), None, "the process is dead");
+        // A process that keeps the lock for itself makes the others wait, but not for ever.
+        drop(connected);
+        other.lock().expect("nothing hinders it");
+        let late = Refused::Unreachable(io::ErrorKind::TimedOut.into());
+        assert_eq!(refused(&fabric, 9), Some(Fault::Refused(late)));
+    }
+
+    #[test]
+    fn processes_that_cannot_watch_one_another_do_not_share_passive_memory() {
+        let (fabric, control) = passive("realm");
+        let (ours, me) = (fabric.inner.realm, fabric.inner.process);
+        let theirs = (ours + 1, Process { pid: 1, start: 1 });
+        let (index, generation) = stranger(&control, theirs.1, theirs.0);
+        assert_eq!(refused(&fabric, 1), Some(Fault::Refused(Refused::OtherRealm)));
+        assert_eq!(control.channels().count(), 1, "only the stranger is left, alive or not");
+        // A stranger that is coming will see this process. One that is leaving does nothing more.
+        let open = control.state(index);
+        for phase in [Phase::Claimed, Phase::Closing] {
+            assert!(control.change(index, control.state(index), open.to(phase)));
+            assert_eq!(refused(&fabric, 1), None, "{phase:?}");
+        }
+        control.close(index, generation);
+        let ours_too = stranger(&control, me, ours);
+        assert_eq!(refused(&fabric, 1), None, "a process of this realm");
+        control.close(ours_too.0, ours_too.1);
+    }
+
+    #[test]
+    fn a_revoked_client_of_passive_memory_does_not_come_back() {
+        let (fabric, control) = passive("revoked");
+        fabric.revoke(ClientId(3)).expect("nothing hinders it");
+        let transport = fabric.connect(ClientId(3)).expect("an endpoint that reaches nothing");
+        assert_eq!(control.channels().count(), 0);
+        drop(transport);
+        // The client was marked while it came.
+        let connected = fabric.inner.join(0, ClientId(3)).map(|(_, channel)| channel);
+        assert_eq!((connected, control.channels().count()), (Err(Fault::Revoked), 0));
     }
 }

@@ -306,6 +306,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     flush: Flush::Visible,
     revoke: true,
     partitions: false,
+    node_cpu: true,
 };
 
 /// What shared memory promises: a client's own CPU executes its verbs one after the other.

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::io::{PipeWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -89,6 +90,21 @@ impl Process {
 /// Whether any process has this number.
 pub(super) fn exists(pid: u32) -> bool {
     Pid::from_raw(pid as i32).is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+/// Returns a number for the processes that see one another by their numbers, and may signal one
+/// another: those of one user, in one PID namespace, on one running kernel.
+pub(super) fn realm() -> io::Result<u64> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let namespace = |kind| match fs::metadata(format!("/proc/self/ns/{kind}")) {
+        // A kernel that does not know such namespaces has one.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        space => space.map(|space| space.ino()),
+    };
+    let numbers: [u64; 3] = [namespace("pid")?, namespace("user")?, rustix::process::geteuid().as_raw().into()];
+    // FNV-1a, as the same program must find the same number on every host.
+    let bytes = boot.trim().bytes().chain(numbers.into_iter().flat_map(u64::to_le_bytes));
+    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)))
 }
 
 fn has_ended(handle: &OwnedFd) -> bool {

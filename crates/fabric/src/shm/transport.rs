@@ -15,7 +15,7 @@ use crate::transport::{Capabilities, Posted, Transport};
 use super::Shared;
 use super::access::{Access, Attachment};
 use super::calls::Calls;
-use super::memory::{OWN_CAPABILITIES, monotonic_ns};
+use super::memory::monotonic_ns;
 
 pub(super) struct ShmTransport {
     access: Access,
@@ -96,7 +96,7 @@ impl Transport for ShmTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        OWN_CAPABILITIES
+        self.access.shared.capabilities
     }
 }
 

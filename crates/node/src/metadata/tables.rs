@@ -233,6 +233,13 @@ impl Discipline {
         self.atomics == Discipline::OCC_CALLS.atomics
     }
 
+    /// Whether tables of this discipline need CPUs of memory nodes, which take its locks or apply
+    /// its redo rings.
+    #[must_use]
+    pub fn needs_node_cpu(self) -> bool {
+        self.locks_by_cpu() || self.replication == Discipline::OCC_ONE_SIDED.replication
+    }
+
     /// Whether tables of this discipline have a version cache.
     #[must_use]
     pub fn has_version_cache(self) -> bool {
@@ -251,6 +258,12 @@ pub enum IndexKind {
 }
 
 impl IndexKind {
+    /// Whether the CPU of the primary's node changes the index for clients.
+    #[must_use]
+    pub fn needs_node_cpu(self) -> bool {
+        self == IndexKind::ClusterHash
+    }
+
     pub(super) fn from_code(code: u8) -> Option<IndexKind> {
         [IndexKind::ClusterHash, IndexKind::FStore].into_iter().find(|kind| *kind as u8 == code)
     }

@@ -110,11 +110,12 @@ impl ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Connects to the memory nodes, which must be running, and founds their cluster if no client
-    /// has yet. This blocks the calling thread. If the cluster has a controller, the call waits up
-    /// to 10 seconds for nodes that do not answer, until the cluster goes on without them. The call
-    /// fails if a node that the cluster counts on cannot be used, or if the configuration cannot be
-    /// used. It also fails if the nodes do not form one cluster ([`ConnectError`] has the reasons).
+    /// Connects to the memory nodes, which must be running or passive, and founds their cluster if
+    /// no client has yet. This blocks the calling thread. If the cluster has a controller, the call
+    /// waits up to 10 seconds for nodes that do not answer, until the cluster goes on without them.
+    /// The call fails if a node that the cluster counts on cannot be used, or if the configuration
+    /// cannot be used. It also fails if the nodes are passive and the protocol needs their CPUs, or
+    /// if the nodes do not form one cluster ([`ConnectError`] has the reasons).
     pub fn open(&self) -> Result<Cluster, ConnectError> {
         let options = self;
         if self.nodes.count() == 0 {
@@ -318,6 +319,7 @@ type Known = (u64, Option<Arc<dyn Configuration>>);
 /// is known.
 fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> Result<Met, ConnectError> {
     let mut remote = Remote::new(named, options.tcp())?;
+    works_on(&*remote.fabric(), options.protocol)?;
     // The address of a node that was added and is lost may by now be the one of another cluster's
     // node, or of a node that has come by another name.
     let unasked = match known {
@@ -357,6 +359,16 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
         missing.retain(|number, _| !lost.has(*number));
     }
     Ok(Met { nodes, cluster: found.cluster, founders: found.founders, remote, configuration, missing })
+}
+
+/// Fails if the memory nodes of this fabric have no CPU, and the protocol needs one.
+fn works_on(fabric: &dyn Fabric, protocol: Protocol) -> Result<(), OpenError> {
+    if fabric.capabilities().node_cpu || !protocol.needs_node_cpu() {
+        return Ok(());
+    }
+    let needs_none = Protocol::ALL.into_iter().filter(|other| other.is_serializable() && !other.needs_node_cpu());
+    let instead = needs_none.map(Protocol::name).collect();
+    Err(MemoryError::NeedsNodeCpu { protocol: protocol.name(), instead }.into())
 }
 
 /// Brings a new configuration to the memory nodes' epoch, after the cluster's former configuration

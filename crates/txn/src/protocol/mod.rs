@@ -202,6 +202,13 @@ impl Protocol {
         self.spec().needs_atomic_writes
     }
 
+    /// Returns whether this protocol needs CPUs of memory nodes
+    /// ([`ProtocolSpec::needs_node_cpu`]).
+    #[must_use]
+    pub fn needs_node_cpu(self) -> bool {
+        self.spec().needs_node_cpu()
+    }
+
     /// Returns whether the transactions of this protocol are strictly serializable.
     #[must_use]
     pub fn is_serializable(self) -> bool {

@@ -53,6 +53,19 @@ impl ProtocolSpec {
     }
 }
 
+impl ProtocolSpec {
+    /// Returns whether the protocol needs CPUs of memory nodes, which passive memory does not have
+    /// ([`Capabilities::node_cpu`]). They take its locks, apply its redo logs, maintain its index
+    /// or its version cache, or serve its calls.
+    ///
+    /// [`Capabilities::node_cpu`]: remora_fabric::Capabilities::node_cpu
+    #[must_use]
+    pub fn needs_node_cpu(&self) -> bool {
+        let asks = !matches!(self.execute, FirstRead::OneSided { .. }) || self.validation == Validation::Global;
+        asks || self.discipline.needs_node_cpu() || self.index.needs_node_cpu()
+    }
+}
+
 /// How a record is read the first time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FirstRead {

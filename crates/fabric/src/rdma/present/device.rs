@@ -117,6 +117,7 @@ impl Device {
             flush: Flush::Visible,
             revoke: true,
             partitions: true,
+            node_cpu: true,
         }
     }
 }
