@@ -221,11 +221,17 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
     (before.get(), after.get())
 }
 
+/// The protocols that promise transactions and keep copies of records.
+fn with_copies() -> impl Iterator<Item = Protocol> {
+    let has_copies = |one: &Protocol| one.is_serializable() && one.discipline().copies_max() > 1;
+    Protocol::ALL.into_iter().filter(has_copies)
+}
+
 /// Every protocol survives the loss, every second one with two copies and the others with three.
 /// `.ci/long` runs each of them with both, and all protocols.
 fn goes_on(shape: Shape) {
     let kinds = [Protocol::DRTM_R, Protocol::FASST, Protocol::FARM, Protocol::FORD, Protocol::NO_WAIT];
-    let protocols = Protocol::ALL.into_iter().filter(|one| one.is_serializable() && (is_long() || kinds.contains(one)));
+    let protocols = with_copies().filter(|one| is_long() || kinds.contains(one));
     for (number, protocol) in protocols.enumerate() {
         let replicas = if is_long() { vec![3, 2] } else { vec![3 - number as u8 % 2] };
         for replicas in replicas {
@@ -355,7 +361,7 @@ fn a_copy_that_differs_is_made_again() {
 /// transaction ends with its epoch, without effect, and the session continues.
 #[test]
 fn a_begun_transaction_ends_with_its_epoch() {
-    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+    for protocol in with_copies() {
         let shape = SHAPE;
         let (cluster, sim, accounts) = cluster(protocol, shape, 7);
         sim.place(0);
@@ -440,7 +446,7 @@ fn a_node_that_does_not_apply_what_was_logged_is_named() {
 /// clients finish what the client had under way. It continues as a new client, in the same epoch.
 #[test]
 fn a_client_that_alone_has_lost_a_node_connects_again() {
-    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+    for protocol in with_copies() {
         let shape = Shape { lost: NodeId(0), ..SHAPE };
         let (cluster, sim, accounts) = cluster(protocol, shape, 7);
         let mut workers: Vec<_> = (0..2)
@@ -506,7 +512,7 @@ fn a_client_that_alone_has_lost_a_node_connects_again() {
 /// It must do so by itself, because other clients wait for these locks.
 #[test]
 fn a_client_in_doubt_connects_again_even_if_it_is_idle() {
-    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+    for protocol in with_copies() {
         let mut in_doubt = 0;
         for seed in 0..8 {
             let (cluster, sim, accounts) = cluster(protocol, SHAPE, seed);
@@ -602,7 +608,7 @@ fn is_long() -> bool {
 fn survives(load: Load) {
     let faults = ["fail", "isolate", "crash", "pause", "delay", "partition"].map(String::from);
     let seeds = std::env::var("REMORA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2);
-    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+    for protocol in with_copies() {
         let case = Case { transactions: 300, ..Case::new(0, load, protocol, &faults) };
         for seed in 0..seeds {
             // Whatever else the seed draws, a node is lost.

@@ -199,6 +199,20 @@ pub enum MemoryError {
         /// The program's schema.
         wanted: Box<SchemaShown>,
     },
+    /// Records were to be read in another way than by checksums.
+    #[error("protocol {0} reads records by checksums: leave the read scheme to it")]
+    NeedsChecksums(&'static str),
+    /// More copies were asked for than the protocol can keep.
+    #[error(
+        "protocol {protocol} keeps one copy of each record, and {copies} were asked for: ask for one, or take a protocol \
+         with copies, such as ford"
+    )]
+    OneCopy {
+        /// The name of the protocol.
+        protocol: &'static str,
+        /// The number of copies that was asked for.
+        copies: usize,
+    },
     /// A value exceeds a limit of the format.
     #[error("{of}{what}: {value} is more than the {max} that fit")]
     Limit {

@@ -304,7 +304,10 @@ impl Arrived {
                     .map_err(unusable)?;
             }
         }
-        let sequence = Rc::new(Cell::new(TransactionId::SEQUENCE_MAX - cluster.transaction_ids() + 1));
+        let sequence = {
+            let max = cluster.protocol().sequence_max();
+            Rc::new(Cell::new(max - cluster.transaction_ids().min(max) + 1))
+        };
         let (protocol, vcache) = (cluster.protocol(), cluster.own_version_cache());
         let shared = SharedLocks::new(&registration, epoch);
         let keeper = cluster.configuration().cloned().map(|configuration| {
@@ -338,8 +341,8 @@ impl Life {
 
     /// Returns whether less than an eighth of the incarnation's transaction ids is left.
     fn has_few_ids(&self, cluster: &Cluster) -> bool {
-        let left = TransactionId::SEQUENCE_MAX.saturating_sub(self.config.sequence.get());
-        left < cluster.transaction_ids() / 8
+        let left = self.config.protocol.sequence_max().saturating_sub(self.config.sequence.get());
+        left < cluster.transaction_ids().min(self.config.protocol.sequence_max()) / 8
     }
 
     /// Returns the epoch of this incarnation.

@@ -32,7 +32,8 @@ const BALANCE: u64 = 1000;
 const OWN: u64 = 1 << 32;
 
 fn cluster(protocol: Protocol) -> Cluster {
-    Cluster::embedded().nodes(3).replicas(2).node_bytes(256 << 20).protocol(protocol).open().unwrap()
+    let copies = protocol.discipline().copies_max().min(2) as u8;
+    Cluster::embedded().nodes(3).replicas(copies).node_bytes(256 << 20).protocol(protocol).open().unwrap()
 }
 
 fn is_full(error: &Error) -> bool {
@@ -156,7 +157,8 @@ fn a_table_grows_by_itself(protocol: Protocol) {
 
 /// If the memory nodes have no room for a larger table, the error says so, and the rows stay.
 fn full_memory_nodes_are_told(protocol: Protocol) {
-    let cluster = Cluster::embedded().nodes(2).replicas(2).node_bytes(3 << 20).protocol(protocol).open().unwrap();
+    let copies = protocol.discipline().copies_max().min(2) as u8;
+    let cluster = Cluster::embedded().nodes(2).replicas(copies).node_bytes(3 << 20).protocol(protocol).open().unwrap();
     let rows: Table<u64, [u64; 100]> = cluster.create_table("rows", TableOptions::for_rows(200)).unwrap();
     let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
     let inserted = worker.block_on(async |session| {

@@ -8,7 +8,8 @@ use remora::protocol::Protocol;
 use crate::report::Invariant;
 
 pub(crate) const REPLICAS: &str = "replicas are identical";
-pub(crate) const LOCKS: &str = "no lock is held";
+/// The name of the invariant that no record is locked.
+pub const LOCKS: &str = "no lock is held";
 pub(crate) const LOG: &str = "every log entry is settled";
 
 /// Returns the invariants that every workload has: the state of its tables from outside, and

@@ -108,6 +108,14 @@ impl Case {
         Case { seed, load, protocol, faults, clients: 4, coroutines: 4, keys: 50, transactions: 1_000 }
     }
 
+    /// Returns why the case cannot be run, if it cannot.
+    #[must_use]
+    pub fn impossible(&self) -> Option<String> {
+        let (protocol, one_copy) = (self.protocol.name(), self.protocol.discipline().copies_max() == 1);
+        (one_copy && self.loses_nodes())
+            .then(|| format!("{protocol} keeps one copy of each record, which fail, isolate and drain would lose"))
+    }
+
     /// Returns this case for another seed. The seed draws each fault of the case with probability
     /// one half. If that leaves none, the run has all of them.
     #[must_use]

@@ -141,20 +141,23 @@ impl Tables {
                 let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.ycsb).collect();
                 ycsb.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
             }
-            Tables::Registers(registers) => Ok(vec![whole(&registers.inspect(cluster)?, settled)]),
+            Tables::Registers(registers) => Ok(vec![whole(cluster, &registers.inspect(cluster)?, settled)]),
             Tables::Ranges(ranges) => {
                 let (tables, faults) = ranges.inspect(cluster)?;
                 let holds = Some(faults.is_empty());
                 let trees = Invariant { name: "ordered tables are trees", holds, detail: faults.join(", ") };
-                Ok(vec![whole(&tables, settled), trees])
+                Ok(vec![whole(cluster, &tables, settled), trees])
             }
         }
     }
 }
 
 /// Returns the invariant that tables of every workload are whole.
-fn whole(tables: &[Inspection], settled: bool) -> Invariant {
-    let wrong = |table: &Inspection| table.locked + table.torn + table.differing_lines;
+fn whole(cluster: &Cluster, tables: &[Inspection], settled: bool) -> Invariant {
+    // Where clients repair what they meet, nobody frees a dead client's lock that no one meets.
+    let stays = cluster.protocol().discipline().is_repairable();
+    let locked = |table: &Inspection| if stays { 0 } else { table.locked };
+    let wrong = |table: &Inspection| locked(table) + table.torn + table.differing_lines;
     let holds = Some(settled && tables.iter().map(wrong).sum::<u64>() == 0);
     Invariant { name: "replicas are identical and no lock is held", holds, detail: format!("{tables:?}") }
 }
@@ -175,7 +178,8 @@ fn market(case: &Case) -> (tpce::Scale, tpce::Room) {
 
 pub(super) fn node_bytes(case: &Case, replicas: u8) -> usize {
     // Where nodes fail, other nodes get their shards.
-    let times = if case.loses_nodes() { 2 } else { 1 };
+    // Tables of objects have blocks in reserve.
+    let times = if case.loses_nodes() || case.protocol.discipline().is_repairable() { 2 } else { 1 };
     // Spare clients count as well, and so does the janitor.
     let (workers, coroutines) = (2 * case.clients as u64 + 1, case.coroutines as u64);
     let setting = Setting { memory_nodes: NODES, replicas, workers, coroutines, archive: Some(ARCHIVE) };

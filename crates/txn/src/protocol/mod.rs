@@ -16,11 +16,14 @@ use std::fmt;
 
 use remora_fabric::{CallHandle, Execute, NodeId, ReadHandle};
 use remora_node::{Discipline, IndexKind};
+use remora_record::{RepairableLock, TransactionId};
 
 pub use dst::Dst;
 pub use ford::Ford;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
+pub use rtx::Rtx;
+pub(crate) use rtx::{Repairs, give_back_all, look_up, release_rounds};
 pub use spec::{FirstRead, Primitive, ProtocolSpec, Validation};
 pub use unsynchronized::Unsynchronized;
 
@@ -146,6 +149,8 @@ protocols! {
     dst: Dst(Dst) [DST, DST_2PL, GTS, VTS] without_transactions [RC],
     /// Two-phase locking with shared and exclusive locks, which aborts where it would have to wait.
     no_wait: NoWait(NoWait) [NO_WAIT],
+    /// Repairable transactions, which any client finishes or undoes for another one. One copy.
+    rtx: Rtx(Rtx) [RTX],
     /// Bare rounds, which are **no transactions**. They are the bound that the protocols are
     /// measured against.
     unsynchronized: Unsynchronized(Unsynchronized) [] without_transactions [UNSYNCHRONIZED],
@@ -165,6 +170,13 @@ impl fmt::Display for Protocol {
 }
 
 impl Protocol {
+    /// Returns the largest sequence number of a transaction id: lock words have room for no larger
+    /// one.
+    #[must_use]
+    pub fn sequence_max(self) -> u64 {
+        if self.spec().discipline.is_repairable() { RepairableLock::SEQUENCE_MAX } else { TransactionId::SEQUENCE_MAX }
+    }
+
     /// Returns the protocol's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {

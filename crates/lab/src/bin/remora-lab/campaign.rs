@@ -119,7 +119,7 @@ impl CaseArgs {
         if !protocol.is_serializable() {
             return Err(Failure::new(self.protocol.option(), "runs no transactions: nothing to check"));
         }
-        Ok(Case {
+        let case = Case {
             seed,
             load: self.workload,
             protocol,
@@ -128,7 +128,8 @@ impl CaseArgs {
             coroutines: self.coroutines as usize,
             keys: self.keys,
             transactions: self.transactions,
-        })
+        };
+        case.impossible().map_or(Ok(case), |why| Err(Failure::new("--faults", why)))
     }
 }
 

@@ -1,0 +1,229 @@
+//! The log of an attempt under protocol `rtx`: by it, any client finishes or undoes the attempt
+//! (`protocol/rtx`).
+//!
+//! ```text
+//! word in the ring's header, CASed only
+//! | 0 : 3 | stage : 2 | owner : 24 | sequence : 35 |
+//!
+//! entries, in the ring's data
+//! +0   count   u64
+//! +8   word    u64   that the commit swaps: the pointer of the object's lock, and in the lowest
+//!                    bits how many words behind the lock it is, 1 or 2
+//!      old     u64
+//!      new     u64   and so on for each swap
+//! ```
+//!
+//! ```text
+//! ended(p) -> begun(s)       owner            begun(s) -> decided(s)    owner: the commit point
+//! begun(s) -> aborted(s)     anyone           aborted(s) -> ended(s)    owner
+//!                                             decided(s) -> ended(s)    owner
+//! ```
+
+use remora_fabric::{Address, Lane, WORD_BYTES};
+use remora_node::Pointer;
+use remora_node::ring::ATTEMPT_ENTRIES_BYTES;
+use remora_record::{LogPlace, RepairableLock, TransactionId};
+
+use crate::error::Stop;
+
+/// How far the attempt has come whose log it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// The attempt has ended, and has left nothing to do. A log that was never used is in this
+    /// stage.
+    Ended,
+    /// The attempt may have locks, and has not committed.
+    Begun,
+    /// The attempt has committed. What it swaps may not be swapped yet.
+    Decided,
+    /// The attempt will not commit. It may have locks.
+    Aborted,
+}
+
+const STAGE_SHIFT: u32 = 59;
+const OWNER_SHIFT: u32 = 35;
+
+/// Returns the word of a log for an attempt in this stage.
+pub(crate) fn word(stage: Stage, id: TransactionId) -> u64 {
+    debug_assert!(id.sequence() <= RepairableLock::SEQUENCE_MAX);
+    let stage = match stage {
+        Stage::Ended => 0,
+        Stage::Begun => 1,
+        Stage::Decided => 2,
+        Stage::Aborted => 3u64,
+    };
+    stage << STAGE_SHIFT | u64::from(id.owner()) << OWNER_SHIFT | id.sequence()
+}
+
+/// Returns the stage of the log's attempt, and the attempt. `None` if the log was never used.
+pub(crate) fn parse(word: u64) -> Option<(Stage, TransactionId)> {
+    let stage = match word >> STAGE_SHIFT & 3 {
+        0 => Stage::Ended,
+        1 => Stage::Begun,
+        2 => Stage::Decided,
+        _ => Stage::Aborted,
+    };
+    let owner = word >> OWNER_SHIFT & ((1 << 24) - 1);
+    Some((stage, TransactionId::new(owner as u32, word & RepairableLock::SEQUENCE_MAX)?))
+}
+
+/// Returns whether the log with this word was never used, or its attempt has ended.
+pub(crate) fn is_ended(word: u64) -> bool {
+    parse(word).is_none_or(|(stage, _)| stage == Stage::Ended)
+}
+
+/// The largest number of swaps that a log has room for.
+pub(crate) const SWAPS_MAX: usize = (ATTEMPT_ENTRIES_BYTES / WORD_BYTES - 1) / ENTRY_WORDS;
+const ENTRY_WORDS: usize = 3;
+/// The bits of an entry's first word that a pointer of a lock, which is a multiple of 8, leaves
+/// free.
+const WORD_MASK: u64 = WORD_BYTES as u64 - 1;
+
+/// A word that a commit swaps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Swapped {
+    /// The pointer of the object's lock.
+    pub(crate) lock: Pointer,
+    /// How many words behind the lock the word is: 1 or 2.
+    pub(crate) word: u64,
+    /// The word before the commit.
+    pub(crate) old: u64,
+    /// The word after the commit.
+    pub(crate) new: u64,
+}
+
+/// Returns the words of the entries of these swaps.
+pub(crate) fn encode(swaps: &[Swapped], words: &mut Vec<u64>) {
+    words.clear();
+    words.push(swaps.len() as u64);
+    words.extend(swaps.iter().flat_map(|swap| [swap.lock.to_bits() | swap.word, swap.old, swap.new]));
+}
+
+/// Returns the swaps of entries that were read. The words may be any.
+pub(crate) fn decode(words: &[u64]) -> impl Iterator<Item = Swapped> {
+    let (count, entries) = words.split_first().map_or((0, &[][..]), |(count, entries)| (*count, entries));
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let swap = |entry: &[u64]| Swapped {
+        lock: Pointer::from_bits(entry[0] & !WORD_MASK),
+        word: entry[0] & WORD_MASK,
+        old: entry[1],
+        new: entry[2],
+    };
+    entries.chunks_exact(ENTRY_WORDS).take(count).map(swap)
+}
+
+/// Bytes of the entries that a repairer reads at first: more than most attempts have.
+const FIRST_ENTRIES_BYTES: usize = 256;
+
+/// Reads the entries of a log. They may be torn: the caller looks at the log's word again.
+pub(crate) async fn entries(lane: &Lane, at: Address) -> Result<Vec<Swapped>, Stop> {
+    let mut bytes = FIRST_ENTRIES_BYTES;
+    loop {
+        let mut round = lane.round();
+        let read = round.read(at, bytes);
+        let done = lane.execute(round).await?;
+        let words = done.words(read);
+        let wanted = (words[0] as usize).saturating_mul(3 * WORD_BYTES).saturating_add(WORD_BYTES);
+        if wanted <= bytes || bytes == ATTEMPT_ENTRIES_BYTES {
+            return Ok(decode(words).collect());
+        }
+        bytes = wanted.min(ATTEMPT_ENTRIES_BYTES);
+    }
+}
+
+/// Ends the attempt whose log this is, in the name of its client, which does nothing any more:
+/// swaps what it has decided, or undoes what it has begun, and frees its locks. Returns the log's
+/// word, and the attempt, if it had not ended, and whether it was decided.
+pub(crate) async fn settle(
+    lane: &Lane,
+    (word_at, entries_at): (Address, Address),
+    address_of: impl Fn(Pointer) -> Option<Address>,
+) -> Result<(u64, Option<(TransactionId, bool)>), Stop> {
+    let mut decided = None;
+    loop {
+        let mut round = lane.round();
+        let read = round.read(word_at, WORD_BYTES);
+        let found = lane.execute(round).await?.words(read)[0];
+        let Some((stage, id)) = parse(found) else { return Ok((found, None)) };
+        match stage {
+            Stage::Ended => return Ok((found, decided)),
+            Stage::Begun => {
+                let mut round = lane.round();
+                round.compare_swap(word_at, found, word(Stage::Aborted, id));
+                lane.execute(round).await?;
+            }
+            Stage::Aborted | Stage::Decided => {
+                decided = Some((id, stage == Stage::Decided));
+                let swaps = entries(lane, entries_at).await?;
+                end(lane, (id, stage), &swaps, &address_of).await?;
+                let mut round = lane.round();
+                round.compare_swap(word_at, found, word(Stage::Ended, id));
+                lane.execute(round).await?;
+            }
+        }
+    }
+}
+
+/// Swaps what an attempt has decided, and frees its locks.
+async fn end(
+    lane: &Lane,
+    (id, stage): (TransactionId, Stage),
+    swaps: &[Swapped],
+    address_of: &impl Fn(Pointer) -> Option<Address>,
+) -> Result<(), Stop> {
+    for swap in swaps {
+        let Some(at) = address_of(swap.lock) else { continue };
+        let mut round = lane.round();
+        if stage == Stage::Decided {
+            round.compare_swap(at.plus(swap.word * WORD_BYTES as u64), swap.old, swap.new);
+            lane.execute(round).await?;
+            round = lane.round();
+        }
+        let is_last = swaps.iter().rfind(|other| other.lock == swap.lock) == Some(swap);
+        for place in [LogPlace::Here, LogPlace::Leader].into_iter().filter(|_| is_last) {
+            if let Some(held) = RepairableLock::held_by(id, place) {
+                let (from, to) = (held.word().to_bits(), held.freed().to_bits());
+                round.compare_swap(at, from, to);
+            }
+        }
+        lane.execute(round).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_word_names_a_stage_and_an_attempt(owner in 1u32..1 << 24, sequence in 0u64..1 << 35) {
+            let id = TransactionId::new(owner, sequence).unwrap();
+            for stage in [Stage::Ended, Stage::Begun, Stage::Decided, Stage::Aborted] {
+                prop_assert_eq!(parse(word(stage, id)), Some((stage, id)));
+            }
+            prop_assert_eq!(parse(0), None);
+        }
+
+        #[test]
+        fn what_is_encoded_is_decoded(
+            swaps in prop::collection::vec((any::<[u64; 3]>(), 1u64..3), 0..20), rest in 0usize..9,
+        ) {
+            let swap = |([lock, old, new], word): ([u64; 3], u64)| Swapped { lock: Pointer::from_bits(lock & !7), word, old, new };
+            let swaps: Vec<Swapped> = swaps.into_iter().map(swap).collect();
+            let mut words = Vec::new();
+            encode(&swaps, &mut words);
+            words.resize(words.len() + rest, 7);
+            prop_assert!(decode(&words).eq(swaps.iter().copied()));
+        }
+
+        /// Whatever lies in a log, nothing panics.
+        #[test]
+        fn any_words_are_entries(words in prop::collection::vec(any::<u64>(), 0..40), log in any::<u64>()) {
+            prop_assert!(decode(&words).count() <= words.len() / 3);
+            let _any = parse(log);
+        }
+    }
+}
