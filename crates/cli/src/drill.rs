@@ -138,6 +138,13 @@ enum Victims {
     Nodes,
 }
 
+impl DrillOptions {
+    /// Whether memory nodes are files, which processes of this host map.
+    fn is_in_files(&self) -> bool {
+        ["shm", "passive"].contains(&self.fabric.as_str())
+    }
+}
+
 fn fabric(text: &str) -> Result<String, String> {
     match text {
         "tcp" | "verbs" | "shm" | "passive" => Ok(text.to_owned()),
@@ -207,7 +214,7 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
     if options.snapshots {
         has_snapshots(value::protocol_without(&options.protocol, &options.ford_without))?;
     }
-    if options.kill == Victims::Nodes && ["shm", "passive"].contains(&options.fabric.as_str()) {
+    if options.kill == Victims::Nodes && options.is_in_files() {
         return Err(Failure::new("--kill nodes", "needs --fabric tcp or verbs: memory in files outlives its process"));
     }
     if u16::from(options.replicas) > options.memory_nodes.saturating_sub(options.spares) {

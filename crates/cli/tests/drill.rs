@@ -198,7 +198,7 @@ fn drills_that_make_no_sense_are_refused() {
     for (options, names) in [
         ("--clients 1", &["--clients"][..]),
         ("--replicas 4", &["--replicas 4", "--memory-nodes is 3"]),
-        ("--fabric sim", &["--fabric", "tcp, verbs or shm"]),
+        ("--fabric sim", &["--fabric", "tcp, verbs, shm or passive"]),
         ("--protocol unsynchronized", &["--protocol unsynchronized"]),
         ("--protocol ford --ford-without corrections", &["--ford-without corrections"]),
         ("--csv /nonexistent/drill.csv", &["--csv /nonexistent/drill.csv"]),

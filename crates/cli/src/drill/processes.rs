@@ -216,8 +216,7 @@ impl Processes {
             lease_ms: options.lease_ms,
             seed: options.seed,
         };
-        let (shm, passive) = (options.fabric == "shm", options.fabric == "passive");
-        let in_files = shm || passive;
+        let in_files = options.is_in_files();
         if in_files && Path::new("/dev/shm").is_dir() {
             let memory = Path::new("/dev/shm").join(&name);
             make(&memory)?;
@@ -228,11 +227,8 @@ impl Processes {
         let mut places = Vec::new();
         for number in 0..options.memory_nodes {
             let path = processes.memory.as_ref().unwrap_or(&processes.folder).join(format!("node-{number}"));
-            let [option, place] = match (shm, passive) {
-                (true, _) => ["--shm".into(), path.into()],
-                (_, true) => ["--passive".into(), path.into()],
-                _ => TCP.map(OsString::from),
-            };
+            let [option, place] =
+                if in_files { [format!("--{}", options.fabric).into(), path.into()] } else { TCP.map(OsString::from) };
             let size = ["--size".into(), node_bytes.to_string().into()];
             let arguments = [vec!["memnode".into(), option, place.clone()], size.into(), rdma.clone()].concat();
             let node = Process::start(&processes.folder, &format!("node-{number}"), &arguments)?;
@@ -240,7 +236,7 @@ impl Processes {
             places.push(place);
         }
         for ((node, arguments), place) in processes.nodes.iter_mut().zip(&mut places) {
-            if let Some(mut made) = node.take_if(|_| passive) {
+            if let Some(mut made) = node.take_if(|_| options.fabric == "passive") {
                 let status = made.wait()?;
                 if !status.success() {
                     return Err(made.failure(status));

@@ -165,7 +165,11 @@ fn a_full_file_system_kills_no_process() {
     let (first, second) = (mounted.path("a"), mounted.path("b"));
     let _node = memnode("", "full-1", &format!("--shm {first} --size 60MiB")).expect("there is room");
     let ended = memnode("", "full-2", &format!("--shm {second} --size 60MiB")).map(drop).expect_err("ready");
-    let said = ["--size 62914560: ", "it takes 194 MiB, of which 134 MiB are mailboxes", " MiB are free where"];
+    let said = [
+        "--size 62914560: ",
+        "it takes 194 MiB, of which 134 MiB are for its clients' channels",
+        " MiB are free where",
+    ];
     assert_refused(&ended, &said);
     assert!(!Path::new(&second).exists(), "it leaves a file");
     // Another program takes the rest.

@@ -27,6 +27,7 @@
 //! and kill one another, which revocation needs. A client that finds all channels taken frees
 //! those of dead processes.
 
+use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::num::ParseIntError;
@@ -431,6 +432,14 @@ fn lock_file(path: &Path, file: &File) -> Result<(), OpenError> {
     }
 }
 
+/// Gives the lock of a node's file back. To close the file is not enough: a process that this one
+/// starts at that moment may have it open, too, and would keep the lock.
+pub(super) fn unlock(file: &File, of: impl fmt::Display) {
+    if let Err(cause) = file.unlock() {
+        tracing::error!(%cause, %of, "unlocking a memory node's file failed");
+    }
+}
+
 /// Passive memory: a file or memory device that clients use and no process serves. This value is
 /// the one process that lays the memory out, or checks it. It has the file's lock until it is
 /// dropped.
@@ -471,10 +480,7 @@ impl PassiveFile {
 
 impl Drop for PassiveFile {
     fn drop(&mut self) {
-        // A process that is being forked may still have the file open, and would keep the lock.
-        if let Err(cause) = self.locked.unlock() {
-            tracing::error!(%cause, "unlocking a passive memory node's file failed");
-        }
+        unlock(&self.locked, "passive memory");
     }
 }
 
@@ -580,10 +586,7 @@ impl Drop for ShmNode {
         }
         control.set(Word::Service, service::STOPPED);
         control.ring_clients();
-        // A process that is being forked may still have the file open, and would keep the lock.
-        if let Err(cause) = self.locked.unlock() {
-            tracing::error!(%cause, path = %self.path.display(), "unlocking a memory node's file failed");
-        }
+        unlock(&self.locked, self.path.display());
     }
 }
 

@@ -21,7 +21,7 @@ use crate::transport::{Capabilities, Fabric, Handler, Host, Transport};
 
 use super::access::Attachment;
 use super::control::{Control, Mode, Phase, State, Word, service};
-use super::file::{Mapped, OpenError, ShmNode, io_error};
+use super::file::{Mapped, OpenError, ShmNode, io_error, unlock};
 use super::memory::Memory;
 use super::process::{Process, Watch, realm};
 use super::transport::ShmTransport;
@@ -319,10 +319,7 @@ impl Lock<'_> {
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        // A process that is being forked may still have the file open, and would keep the lock.
-        if let Err(cause) = self.0.unlock() {
-            tracing::error!(%cause, "unlocking a passive memory node's file failed");
-        }
+        unlock(self.0, "passive memory");
     }
 }
 
