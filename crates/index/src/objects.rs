@@ -8,6 +8,7 @@
 //! +0    overflow   u64   overflow buckets given out      FETCH_ADDed
 //! +8    blocks     u64   blocks given out                FETCH_ADDed
 //! +16   returned   u64   first block that was returned   CASed
+//! +24   ...        u64   first overflow bucket that was returned, as a block's place   CASed
 //! +72   loaded     u64   rows that were loaded
 //! +120  loader     u64   client that loads rows
 //! +128  main buckets, then overflow buckets
@@ -30,8 +31,9 @@
 //!    insert takes a version above the floor. So the versions of a key never restart, although
 //!    nothing of a deleted record stays.
 //! 3. **A chain grows only at its end**, and never shrinks. The client that grows it has taken the
-//!    bucket for itself before. If its transaction aborts, it keeps the bucket for the next time. A
-//!    bucket in no chain may hold anything, so whoever reads a whole table follows the links.
+//!    bucket for itself before. If its transaction aborts, it keeps the bucket for the next time,
+//!    or returns it to the shard when it comes to rest. A bucket in no chain may hold anything, so
+//!    a client that reads a whole table follows the links.
 //!
 //! # Absent keys
 //!
@@ -71,6 +73,9 @@ pub const AT_OVERFLOW: u64 = 0;
 pub const AT_BLOCKS: u64 = 8;
 /// The offset in a shard of the place of the first block that was returned.
 pub const AT_RETURNED: u64 = 16;
+/// The offset in a shard of the place of the first overflow bucket that was returned. It names a
+/// bucket as it would name a block.
+pub const AT_RETURNED_BUCKETS: u64 = 24;
 /// The index of the word that counts the loaded rows.
 pub(crate) const LOADED_WORD: usize = 9;
 

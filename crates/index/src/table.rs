@@ -401,6 +401,13 @@ impl Table {
         ShardId(self.entry.shard_first.0 + shard)
     }
 
+    /// Returns whether this is the id of one of the table's shards.
+    #[inline]
+    #[must_use]
+    pub fn has_shard(&self, shard: ShardId) -> bool {
+        shard.0.checked_sub(self.entry.shard_first.0).is_some_and(|number| number < self.shards())
+    }
+
     /// Returns the address of the word that bounds the times of deletes whose keys a shard's index
     /// does not have any more. The host keeps the word, where it unlinks
     /// ([`Discipline::unlinks_by_cpu`](remora_node::Discipline::unlinks_by_cpu)).

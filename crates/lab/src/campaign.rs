@@ -53,7 +53,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora_fabric::probes;
 
-pub use case::{Case, FAULTS, Load, Ran, Violation};
+pub use case::{Case, FAULTS, Load, Ran, Violation, faults_of};
 pub use run::{run, run_recorded};
 
 /// Shrinks a failing case to one that also fails: with fewer faults, clients, coroutines, keys or

@@ -22,7 +22,7 @@ use remora_membership::ConfigurationError;
 use remora_node::hot::HotList;
 use remora_node::{MemoryError, Registration, Room, identity};
 use remora_record::TransactionId;
-use remora_txn::{ClientTime, SessionConfig, SharedLocks, Turns, enter_epoch};
+use remora_txn::{ClientTime, Outcomes, SessionConfig, SharedLocks, Turns, enter_epoch};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
 use crate::conflicts::ClientConflicts;
@@ -322,7 +322,8 @@ impl Arrived {
             enter_epoch(&admin, nodes, epoch).await.map_err(MemoryError::from)?;
         }
         let archive_place = Rc::default();
-        let config = SessionConfig { protocol, epoch, sequence, archive_place, vcache, shared, turns, time };
+        let outcomes = Outcomes::new(&registration);
+        let config = SessionConfig { protocol, epoch, sequence, archive_place, vcache, shared, turns, time, outcomes };
         Ok(Life { registration, endpoint, admin, keeper, config })
     }
 }

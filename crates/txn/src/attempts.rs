@@ -19,10 +19,10 @@
 //!                                             decided(s) -> ended(s)    owner
 //! ```
 
-use remora_fabric::{Address, Lane, WORD_BYTES};
-use remora_node::Pointer;
+use remora_fabric::{Address, Lane, NodeSet, WORD_BYTES};
 use remora_node::ring::ATTEMPT_ENTRIES_BYTES;
-use remora_record::{LogPlace, RepairableLock, TransactionId};
+use remora_node::{Metadata, Pointer, metadata};
+use remora_record::{LockWord, RepairableLock, TransactionId};
 
 use crate::error::Stop;
 
@@ -136,8 +136,8 @@ pub(crate) async fn entries(lane: &Lane, at: Address) -> Result<Vec<Swapped>, St
 /// word, and the attempt, if it had not ended, and whether it was decided.
 pub(crate) async fn settle(
     lane: &Lane,
+    nodes: NodeSet,
     (word_at, entries_at): (Address, Address),
-    address_of: impl Fn(Pointer) -> Option<Address>,
 ) -> Result<(u64, Option<(TransactionId, bool)>), Stop> {
     let mut decided = None;
     loop {
@@ -154,8 +154,14 @@ pub(crate) async fn settle(
             }
             Stage::Aborted | Stage::Decided => {
                 decided = Some((id, stage == Stage::Decided));
+                // The attempt may have written tables that this client does not know.
+                let metadata = metadata::read(lane, nodes.leader()).await?;
                 let swaps = entries(lane, entries_at).await?;
-                end(lane, (id, stage), &swaps, &address_of).await?;
+                for of_object in swaps.chunk_by(|one, other| one.lock == other.lock) {
+                    if let Some(at) = address_of(&metadata, of_object[0].lock) {
+                        end(lane, (id, stage), at, of_object).await?;
+                    }
+                }
                 let mut round = lane.round();
                 round.compare_swap(word_at, found, word(Stage::Ended, id));
                 lane.execute(round).await?;
@@ -164,36 +170,45 @@ pub(crate) async fn settle(
     }
 }
 
-/// Swaps what an attempt has decided, and frees its locks.
+/// Returns the address of an object's lock, or `None` if the object's table was dropped.
+fn address_of(metadata: &Metadata, lock: Pointer) -> Option<Address> {
+    let shard = metadata.shards.get(usize::from(lock.shard().0))?;
+    let table = metadata.tables.get(usize::from(shard.table.0))?;
+    let replica = shard.replicas.first().filter(|_| table.spec.discipline.is_repairable())?;
+    Some(replica.address(lock.offset()))
+}
+
+/// Swaps what an attempt has decided at one object, and frees its lock. If the object has another
+/// lock, nothing is left to do. Its table may even be another one, in which the old words of the
+/// swaps recur.
 async fn end(
     lane: &Lane,
     (id, stage): (TransactionId, Stage),
+    at: Address,
     swaps: &[Swapped],
-    address_of: &impl Fn(Pointer) -> Option<Address>,
 ) -> Result<(), Stop> {
-    for swap in swaps {
-        let Some(at) = address_of(swap.lock) else { continue };
-        let mut round = lane.round();
-        if stage == Stage::Decided {
-            round.compare_swap(at.plus(swap.word * WORD_BYTES as u64), swap.old, swap.new);
-            lane.execute(round).await?;
-            round = lane.round();
-        }
-        let is_last = swaps.iter().rfind(|other| other.lock == swap.lock) == Some(swap);
-        for place in [LogPlace::Here, LogPlace::Leader].into_iter().filter(|_| is_last) {
-            if let Some(held) = RepairableLock::held_by(id, place) {
-                let (from, to) = (held.word().to_bits(), held.freed().to_bits());
-                round.compare_swap(at, from, to);
-            }
-        }
-        lane.execute(round).await?;
+    let mut round = lane.round();
+    let read = round.read(at, WORD_BYTES);
+    let lock = LockWord::from_bits(lane.execute(round).await?.words(read)[0]);
+    if lock.repairable().and_then(RepairableLock::holder) != Some(id) {
+        return Ok(());
     }
+    let mut round = lane.round();
+    for swap in swaps.iter().filter(|_| stage == Stage::Decided) {
+        round.compare_swap(at.plus(swap.word * WORD_BYTES as u64), swap.old, swap.new);
+    }
+    round.compare_swap(at, lock.to_bits(), lock.freed().to_bits());
+    lane.execute(round).await?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use remora_fabric::shm::Shm;
+    use remora_fabric::{ClientId, Fabric, NodeId, block_on};
+    use remora_node::{Discipline, Fingerprint, Grows, IndexKind, Registration, ShardId, TableSpec, node};
+    use remora_record::{LogPlace, layout_of_block};
 
     use super::*;
 
@@ -224,6 +239,71 @@ mod tests {
         fn any_words_are_entries(words in prop::collection::vec(any::<u64>(), 0..40), log in any::<u64>()) {
             prop_assert!(decode(&words).count() <= words.len() / 3);
             let _any = parse(log);
+        }
+    }
+
+    /// A client ends the logs of another one without knowing the tables. What is locked by another
+    /// attempt, or lies in a table that was dropped, stays as it is.
+    #[test]
+    fn a_log_is_settled_without_its_tables() {
+        for stage in [Stage::Decided, Stage::Aborted, Stage::Begun] {
+            let fabric = Shm::new(&[vec![1 << 20]]).unwrap();
+            node::format(&fabric.region(NodeId(0), node::REGION).unwrap(), node::Place::default()).unwrap();
+            let settled = block_on(&fabric, ClientId(1), async |lane: &Lane| {
+                let nodes = NodeSet::first(1);
+                let (table, metadata) =
+                    metadata::create_table(lane, nodes, nodes, 1, spec(), NodeId(0)).await.unwrap();
+                let client = Registration::connect(lane, nodes, 1).await.unwrap();
+                let (id, other) = (TransactionId::new(9, 70).unwrap(), TransactionId::new(9, 71).unwrap());
+                let shard = metadata.tables[usize::from(table.0)].shard_first;
+                let held = |id| RepairableLock::held_by(id, LogPlace::Here).unwrap();
+                // The objects of a record, of a bucket, and of a record that has another lock by now.
+                let objects = [(0, 1), (64, 1), (64, 2), (128, 1)];
+                let swap = |(at, word)| Swapped { lock: Pointer::new(shard, at), word, old: 10 + word, new: 20 + word };
+                let mut swaps: Vec<Swapped> = objects.into_iter().map(swap).collect();
+                swaps.push(Swapped { lock: Pointer::new(ShardId(shard.0 + 1), 0), ..swaps[0] });
+                let (word_at, entries_at) = client.ring(NodeId(0), 0).attempt_log_at();
+                let at = |offset| metadata.shards[usize::from(shard.0)].replicas[0].address(offset);
+                let mut words = Vec::new();
+                encode(&swaps, &mut words);
+                let mut round = lane.round();
+                round.write_words(entries_at, &words);
+                round.write_words(word_at, &[word(stage, id)]);
+                for (offset, id) in [(0, id), (64, id), (128, other)] {
+                    round.write_words(at(offset), &[held(id).word().to_bits(), 11, 12]);
+                }
+                lane.execute(round).await.unwrap();
+
+                let settled = settle(lane, nodes, (word_at, entries_at)).await.unwrap();
+                assert_eq!(settled, (word(Stage::Ended, id), Some((id, stage == Stage::Decided))));
+                let mut round = lane.round();
+                let reads = [0, 64, 128].map(|offset| round.read(at(offset), 24));
+                let done = lane.execute(round).await.unwrap();
+                let freed = held(id).freed().to_bits();
+                let [record, bucket] = if stage == Stage::Decided { [[21, 12], [21, 22]] } else { [[11, 12]; 2] };
+                assert_eq!(done.words(reads[0]), [freed, record[0], record[1]], "{stage:?}");
+                assert_eq!(done.words(reads[1]), [freed, bucket[0], bucket[1]], "{stage:?}");
+                assert_eq!(done.words(reads[2]), [held(other).word().to_bits(), 11, 12], "{stage:?}");
+            });
+            settled.unwrap();
+        }
+    }
+
+    fn spec() -> TableSpec {
+        TableSpec {
+            name: "objects".to_owned(),
+            schema: String::new(),
+            fingerprint: Fingerprint(0),
+            layout: layout_of_block(8, 8, None).unwrap(),
+            index: IndexKind::Objects,
+            discipline: Discipline::COPY_ON_WRITE,
+            shards: 1,
+            replicas: 1,
+            buckets: 1,
+            indirect: 0,
+            slots: 2,
+            shard_bytes: 4096,
+            grows: Grows::WhenTold,
         }
     }
 }

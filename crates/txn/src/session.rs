@@ -19,8 +19,8 @@ use crate::landing::{PastTime, Snapshot};
 use crate::limits::{
     BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, LONELY_ATTEMPTS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX,
 };
-use crate::protocol::{give_back_all, look_up};
-use crate::recovery::{self, Departed, Verdict};
+use crate::protocol::rest;
+use crate::recovery::{Departed, Verdict};
 use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
 use crate::state::{Lease, SessionConfig, State, Tried};
@@ -154,13 +154,9 @@ impl Session {
     #[inline(never)]
     pub fn look_up(&mut self, id: TransactionId) -> Outlined<impl Future<Output = Result<Verdict, Stop>>> {
         outline(async move {
-            if self.state.spec.discipline.is_repairable() {
-                return look_up(&self.lane, &mut self.state, id).await;
-            }
-            let in_place = self.state.spec.discipline.is_in_place();
             // A transaction of this session that was given up may still be on its way.
             let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
-            Ok(recovery::look_up(&self.lane, self.state.nodes, id, in_place, ended).await?)
+            self.state.look_up(&self.lane, id, ended).await
         })
     }
 
@@ -368,8 +364,8 @@ impl Session {
                 drop(done);
                 if self.lane.background() == 0 && self.state.rings.iter().all(RingWriter::drained) {
                     let is_over = !self.state.is_in_doubt(&self.lane);
-                    if is_over {
-                        give_back_all(&self.lane, &mut self.state).await?;
+                    if is_over && self.state.spec.discipline.is_repairable() {
+                        rest(&self.lane, &mut self.state).await?;
                     }
                     return Ok(is_over);
                 }

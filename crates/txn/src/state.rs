@@ -22,8 +22,8 @@ use crate::landing::{BackupLock, Clocks};
 use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX};
 use crate::oracle::{Question, oracle_of};
 use crate::protocol::spec::ProtocolSpec;
-use crate::protocol::{Check, Protocol, Repairs};
-use crate::recovery::Departed;
+use crate::protocol::{Check, Outcomes, Protocol, Repairs, look_up};
+use crate::recovery::{self, Departed, Verdict};
 use crate::sets::Sets;
 use crate::shared::SharedLocks;
 use crate::time::ClientTime;
@@ -53,6 +53,8 @@ pub struct SessionConfig {
     pub turns: Turns,
     /// The largest time of a transaction that the client knows of, for all of its sessions.
     pub time: ClientTime,
+    /// The outcomes of the client's last attempts, for all of its sessions.
+    pub outcomes: Outcomes,
 }
 
 /// What the sessions of a client know of its lease.
@@ -209,7 +211,7 @@ pub(crate) struct State {
 }
 
 /// Largest number of transactions that a session remembers as unsure. It forgets the oldest ones.
-const UNSURE_MAX: usize = 64;
+pub(crate) const UNSURE_MAX: usize = 64;
 
 /// The session notes the ends of phases for one in this number of attempts, because four looks at
 /// the clock cost more than a verb.
@@ -228,7 +230,7 @@ impl State {
             nodes: client.nodes(),
             reservations: Vec::new(),
             checks: Vec::new(),
-            repairs: Repairs::new(client, ring),
+            repairs: Repairs::new(client, ring, config.outcomes),
             asked: Vec::new(),
             loose: Vec::new(),
             in_doubt: false,
@@ -265,6 +267,15 @@ impl State {
             tried: Tried::default(),
             stopped: Stop::Abort(Abort::Dropped),
         }
+    }
+
+    /// Returns what is known of a transaction of a client that is alive. If it is one of this
+    /// client, `ended` says that nothing of it is on its way.
+    pub(crate) async fn look_up(&self, lane: &Lane, id: TransactionId, ended: bool) -> Result<Verdict, Stop> {
+        if self.spec.discipline.is_repairable() {
+            return look_up(lane, self, id).await;
+        }
+        Ok(recovery::look_up(lane, self.nodes, id, self.spec.discipline.is_in_place(), ended).await?)
     }
 
     /// Returns whether an attempt is of this client.

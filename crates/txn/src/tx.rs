@@ -20,7 +20,7 @@ use crate::landing::{PastTime, Raise, Snapshot};
 use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS, SNAPSHOT_READS};
 use crate::oracle::Question;
 use crate::protocol::{self, spec::Primitive};
-use crate::recovery::{self, Verdict, free_in, undo_in};
+use crate::recovery::{Verdict, free_in, undo_in};
 use crate::rpc::{Code, timed_key_request};
 use crate::sets::{Adopted, Intent, Item, Lock, Part, Sets, Slot, lock_addresses, locks, registered, shape};
 use crate::state::State;
@@ -764,13 +764,12 @@ impl<'s> Tx<'s> {
     }
 
     /// Returns the outcome of the transaction with this id, of this client, whose log is on its
-    /// way. Looks for it in the rings.
+    /// way.
     #[cold]
     async fn find_out(&self, id: TransactionId) -> Result<(), Stop> {
-        let in_place = self.state.spec.discipline.is_in_place();
         let give_up = self.lane.now() + LOG_PATIENCE_NS;
         while self.lane.now() < give_up {
-            match recovery::look_up(self.lane, self.state.nodes, id, in_place, false).await {
+            match self.state.look_up(self.lane, id, false).await {
                 Ok(Verdict::Committed) => return Ok(()),
                 Ok(Verdict::Aborted) => return Err(Abort::Dropped.into()),
                 Ok(Verdict::Undecided) => self.lane.sleep(LOG_PAUSE_NS).await,

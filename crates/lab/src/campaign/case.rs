@@ -62,6 +62,18 @@ pub const FAULTS: [&str; 13] = [
     GROW,
 ];
 
+/// Faults by which memory nodes leave, or are lost, rightly or wrongly.
+const LOSING: [&str; 3] = ["fail", "isolate", DRAIN];
+
+/// Returns all faults that a campaign of a protocol can have. Of records that have one copy, no
+/// node may leave.
+#[must_use]
+pub fn faults_of(protocol: Protocol) -> Vec<String> {
+    let keeps_all = protocol.discipline().copies_max() == 1;
+    let all = FAULTS.into_iter().filter(|fault| !(keeps_all && LOSING.contains(fault)));
+    all.map(str::to_owned).collect()
+}
+
 /// The fault in which an operator drains a node. It is not a fault of the simulation.
 pub(super) const DRAIN: &str = "drain";
 
@@ -132,7 +144,7 @@ impl Case {
 
     /// Whether memory nodes leave, or are lost, rightly or wrongly.
     pub(super) fn loses_nodes(&self) -> bool {
-        self.has("fail") || self.has("isolate") || self.has(DRAIN)
+        LOSING.iter().any(|fault| self.has(fault))
     }
 
     /// Returns the number of places of clients and of their spares. Controllers have the next

@@ -28,7 +28,7 @@ use remora::floors::node::{
 use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout_of_block, layout_with_time};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, ClientTime, Inspection, Intent, Limit, Observer, Outcome, PastTime, RpcHandler, Session, SessionConfig,
+    Applier, ClientTime, Inspection, Intent, Limit, Observer, Outcome, Outcomes, PastTime, RpcHandler, Session, SessionConfig,
     SharedLocks, Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx, Validation, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
@@ -472,6 +472,7 @@ impl Stage {
             shared,
             turns: Turns::default(),
             time: ClientTime::default(),
+            outcomes: Outcomes::new(registration),
         };
         // A client that has the CPU take locks has a catalog of its own, which says that the table
         // is of that discipline.
@@ -802,6 +803,21 @@ impl Actor {
     /// round.
     pub(super) async fn reported(&self, count: usize) {
         poll_fn(|_| if self.ledger.reported.get() >= count { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Waits until `count` commits have been reported, as [`Actor::reported`] does. Returns false
+    /// when nothing else can happen before that, because the client that was to commit has died.
+    /// The client must have posted no round before, because it would wake when others change what
+    /// it has read.
+    pub(super) async fn reported_or_never(&self, count: usize) -> bool {
+        let mut sleep = pin!(self.session.lane().sleep(1));
+        poll_fn(|context| {
+            if self.ledger.reported.get() >= count {
+                return Poll::Ready(true);
+            }
+            sleep.as_mut().poll(context).map(|()| false)
+        })
+        .await
     }
 
     /// Returns a function that notes what the client reads, whether it commits or not.

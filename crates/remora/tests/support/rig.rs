@@ -14,7 +14,7 @@ use remora::floors::node::{
 };
 use remora::floors::record::{Key, layout};
 use remora::floors::txn::{
-    Applier, ClientTime, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache, inspect,
+    Applier, ClientTime, Inspection, Outcomes, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 
@@ -165,6 +165,7 @@ impl<F: Host> Rig<F> {
                     shared,
                     turns: Turns::default(),
                     time: ClientTime::default(),
+                    outcomes: Outcomes::new(&client),
                 },
             )
         };

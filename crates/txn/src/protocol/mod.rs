@@ -22,8 +22,8 @@ pub use dst::Dst;
 pub use ford::Ford;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
-pub use rtx::Rtx;
-pub(crate) use rtx::{Repairs, give_back_all, look_up, release_rounds};
+pub(crate) use rtx::{Repairs, look_up, release_rounds, rest};
+pub use rtx::{Outcomes, Rtx};
 pub use spec::{FirstRead, Primitive, ProtocolSpec, Validation};
 pub use unsynchronized::Unsynchronized;
 

@@ -2,12 +2,11 @@
 //! these attempts, when it meets their locks. The recoverer does it at once, because the client's
 //! rings, in which the logs are, will get another owner.
 
-use remora_fabric::Lane;
+use remora_fabric::{Lane, NodeSet};
 use remora_node::ring::attempt_log_at;
-use remora_node::{MemoryError, Pointer, Remains};
+use remora_node::{MemoryError, Remains};
 use remora_record::TransactionId;
 
-use super::Catalog;
 use crate::attempts::settle;
 use crate::error::Stop;
 
@@ -15,13 +14,12 @@ use crate::error::Stop;
 /// ended, and whether they have committed.
 pub(super) async fn end_all(
     lane: &Lane,
-    catalog: &Catalog,
+    nodes: NodeSet,
     remains: &Remains,
 ) -> Result<Vec<(TransactionId, bool)>, MemoryError> {
-    let address_of = |lock: Pointer| Some(catalog.shard(lock.shard())?.at_primary(lock.offset()));
     let mut all = Vec::new();
     for (node, _, base) in remains.rings() {
-        let ended = settle(lane, attempt_log_at(node, base), address_of).await;
+        let ended = settle(lane, nodes, attempt_log_at(node, base)).await;
         all.extend(ended.map_err(failure)?.1);
     }
     Ok(all)

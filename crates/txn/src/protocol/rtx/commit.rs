@@ -1,13 +1,16 @@
 //! The commit of `rtx`: locks, validation, the decision, and the swaps.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use remora_fabric::{Address, Execute, NodeId, Round, WORD_BYTES, probes};
 use remora_index::objects::{AT_BLOCKS, BUCKET_BYTES};
-use remora_node::ShardId;
 use remora_record::{LogPlace, Place, RepairableLock, Version};
 
 use super::execute::{BLOCKS_TAKEN, block_address, blocks_arrived, bucket_item};
+use super::pool::List;
 use super::repair::{self, address_of, log_of};
-use super::state::{Grown, Heard, Look, Plan};
+use super::state::{Grown, Heard, Look, Plan, Site};
 use super::validate::{behind_lock, look_at, look_for, make_room, send};
 use crate::attempts::{self, SWAPS_MAX, Stage};
 use crate::error::{Abort, Limit, Stop};
@@ -48,7 +51,7 @@ pub(super) async fn prepare(tx: &mut Tx<'_>) -> Result<Plan, Stop> {
     };
     let Some(lock) = RepairableLock::held_by(tx.id, place) else { return Err(Limit::TransactionIds.into()) };
     if let Some(node) = log {
-        repair::make_ready(tx, node).await?;
+        repair::make_ready(tx.lane, tx.state, node).await?;
     }
     tx.state.repairs.held = Some(lock);
     Ok(Plan { log, lock, is_spread })
@@ -79,14 +82,14 @@ async fn take_blocks(tx: &mut Tx<'_>) -> Result<(), Stop> {
         if item.structural || !item.is_written() {
             continue;
         }
-        let shard = item.location.pointer.shard();
+        let site = Site::of(tx.state.sets.table(item.table), item.location.pointer);
         let place = match item.change {
             Change::Delete => Place::vacated_by(tx.id),
             _ => loop {
-                if let Some(place) = tx.state.repairs.take_block(tx.lane, shard, item.hash) {
+                if let Some(place) = tx.state.repairs.take_block(tx.lane, site, item.hash) {
                     break place;
                 }
-                ask_for_blocks(tx, index, shard).await?;
+                ask_for_blocks(tx, index, site).await?;
             },
         };
         tx.state.repairs.object(index).new_word = place.to_bits();
@@ -95,7 +98,7 @@ async fn take_blocks(tx: &mut Tx<'_>) -> Result<(), Stop> {
 }
 
 /// Asks a shard for blocks: for new ones, and if there are none left, for one that was returned.
-async fn ask_for_blocks(tx: &mut Tx<'_>, index: usize, shard: ShardId) -> Result<(), Stop> {
+async fn ask_for_blocks(tx: &mut Tx<'_>, index: usize, site: Site) -> Result<(), Stop> {
     let item = tx.state.sets.items[index];
     let table = tx.state.sets.table(item.table);
     let mut round = tx.lane.round();
@@ -106,7 +109,7 @@ async fn ask_for_blocks(tx: &mut Tx<'_>, index: usize, shard: ShardId) -> Result
     let State { sets, repairs, .. } = &mut *tx.state;
     let table = sets.table(item.table);
     let is_left = first < table.objects().map_or(0, |objects| objects.blocks);
-    if blocks_arrived(repairs, table, shard, first) {
+    if blocks_arrived(repairs, table, site, first) {
         sets.crowded = Some(item.table);
     }
     if is_left {
@@ -118,7 +121,9 @@ async fn ask_for_blocks(tx: &mut Tx<'_>, index: usize, shard: ShardId) -> Result
         tx.lane.sleep(READ_PAUSE_NS).await;
         return Ok(());
     }
-    if super::pool::take_returned(tx, index).await? {
+    let table = tx.state.sets.table(item.table);
+    if let Some(returned) = List::Blocks.take(tx.lane, table, item.location.pointer).await? {
+        tx.state.repairs.add_free(site, returned);
         return Ok(());
     }
     let full = Limit::TableFull { slots: tx.state.sets.table(item.table).rows_of_shard() };
@@ -182,11 +187,11 @@ async fn write_grown<'s>(tx: &mut Tx<'s>, round: &mut Round<'s>) -> Result<(), S
     for number in 0..tx.state.repairs.grown.len() {
         make_room(tx, round, (1, BUCKET_BYTES)).await?;
         let State { sets, repairs, .. } = &mut *tx.state;
-        let Grown { shard, bucket, mut words } = repairs.grown[number];
+        let Grown { site, bucket, mut words, .. } = repairs.grown[number];
         let mut at = None;
         for index in written(sets).collect::<Vec<_>>() {
             let (pointer, table) = (sets.items[index].location.pointer, sets.table(sets.items[index].table));
-            let Some(geometry) = table.objects().filter(|_| pointer.shard() == shard) else { continue };
+            let Some(geometry) = table.objects().filter(|_| Site::of(table, pointer) == site) else { continue };
             let offset = geometry.buckets.at(bucket);
             at = Some(table.primary_at(pointer, offset));
             let within = pointer.offset().checked_sub(offset).map(|within| within as usize / WORD_BYTES);
@@ -285,7 +290,7 @@ pub(super) async fn decide(tx: &mut Tx<'_>, plan: Plan) -> Result<(), Stop> {
         Ok(done) => done.swapped(swap),
         Err(error) => {
             tracing::warn!(id = %tx.id, %error, "the answer to a commit was lost: the outcome is unknown");
-            tx.state.repairs.note_lost(tx.id);
+            tx.state.repairs.outcomes.left(tx.id);
             forget(tx);
             return Err(Stop::Unknown(tx.id));
         }
@@ -321,43 +326,54 @@ pub(super) fn leave<'s>(tx: &mut Tx<'s>, log: Execute<'s>) {
     let displaced = displaced(tx);
     let mut rounds = swap_rounds(tx, plan);
     let repairs = &tx.state.repairs;
-    let grown = repairs.grown.iter().map(|grown| (grown.shard, grown.bucket)).collect();
+    repairs.outcomes.left(tx.id);
+    let grown = repairs.grown.iter().map(|grown| (grown.site, grown.place)).collect();
     let taken = repairs.taken.clone();
     let ended = plan.log.map(|node| (node, attempts::word(Stage::Ended, tx.id)));
-    let (id, heard) = (tx.id, repairs.heard.clone());
-    if let [round] = &mut rounds[..] {
-        round.fill_later(move |answers, filling| {
-            let is_decided = answers.swapped(decided) == Some(true);
-            let (blocks, grown) = if is_decided { (displaced, Vec::new()) } else { (taken, grown) };
-            heard.borrow_mut().push(Heard { id, is_decided, blocks, grown, log: ended.filter(|_| is_decided) });
-            if !is_decided {
+    let (id, outcomes, heard) = (tx.id, repairs.outcomes.clone(), repairs.heard.clone());
+    let is_decided = Rc::new(Cell::new(false));
+    let is_decided_later = is_decided.clone();
+    let mut later = rounds.iter_mut();
+    if let Some(first) = later.next() {
+        first.fill_later(move |answers, filling| {
+            let has_committed = answers.swapped(decided) == Some(true);
+            outcomes.ended(id, has_committed);
+            is_decided.set(has_committed);
+            let (blocks, grown) = if has_committed { (displaced, Vec::new()) } else { (taken, grown) };
+            heard.borrow_mut().push(Heard { blocks, grown, log: ended.filter(|_| has_committed) });
+            if !has_committed {
                 filling.clear();
             }
         });
-        log.then_post_all(rounds);
-    } else {
-        // So large a commit is left to those who meet its locks.
-        drop(log);
-        tx.state.repairs.note_lost(id);
     }
+    for round in later {
+        let is_decided = is_decided_later.clone();
+        round.fill_later(move |_, filling| {
+            if !is_decided.get() {
+                filling.clear();
+            }
+        });
+    }
+    log.then_post_all(rounds);
     forget(tx);
 }
 
 /// Returns the places that the commit displaces.
-fn displaced(tx: &mut Tx<'_>) -> Vec<(ShardId, Place)> {
+fn displaced(tx: &mut Tx<'_>) -> Vec<(Site, Place)> {
     let State { sets, repairs, .. } = &mut *tx.state;
-    let of = |index: usize| (sets.items[index].location.pointer.shard(), repairs.object(index).place());
+    let site = |item: &Item| Site::of(sets.table(item.table), item.location.pointer);
+    let of = |index: usize| (site(&sets.items[index]), repairs.object(index).place());
     let records: Vec<usize> = written(sets).filter(|index| !sets.items[*index].structural).collect();
     records.into_iter().map(of).filter(|(_, place)| place.block().is_some()).collect()
 }
 
 /// Swaps what the transaction has decided, frees its locks and ends its log, in the background.
 pub(super) fn finish(tx: &mut Tx<'_>, plan: Plan) {
-    for (shard, place) in displaced(tx) {
-        tx.state.repairs.displaced(shard, place);
+    for (site, place) in displaced(tx) {
+        tx.state.repairs.displaced(site, place);
     }
     tx.state.repairs.keep_taken();
-    tx.state.repairs.note_commit(tx.id);
+    tx.state.repairs.outcomes.ended(tx.id, true);
     let sets = &tx.state.sets;
     for item in sets.items.iter().filter(|item| item.change == Change::Delete) {
         sets.table(item.table).forget(item.home, item.hash, item.location);
@@ -435,8 +451,9 @@ pub(super) fn release_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
     }
     let mut round = tx.lane.round();
     let lane = tx.lane;
+    let ended = Some(attempts::word(Stage::Ended, tx.id)).filter(|_| !repairs.is_log_in_doubt);
     let log = log_at.map(|node| {
-        repairs.note_log_word(node, Some(attempts::word(Stage::Ended, tx.id)));
+        repairs.note_log_word(node, ended);
         rings[usize::from(node.0)].attempt_log_at().0
     });
     let stage = |stage| attempts::word(stage, tx.id);

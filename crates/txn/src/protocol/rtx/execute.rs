@@ -11,7 +11,8 @@ use remora_index::{BucketRef, Location, Table};
 use remora_node::{Pointer, ShardId, TableId};
 use remora_record::{FetchedRecord, LockWord, Place, Version};
 
-use super::state::{Object, Repairs};
+use super::pool::List;
+use super::state::{Object, Repairs, Site};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
 use crate::protocol::lookup::{Examined, bring};
@@ -51,7 +52,19 @@ pub(super) fn chain_of(arena: &[u64], chain: u32) -> impl Iterator<Item = ChainL
 
 /// Brings every record that was named and has not been fetched yet.
 pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
-    bring(tx, ask, arrived).await
+    loop {
+        tx.state.repairs.lacks_bucket = None;
+        let brought = bring(tx, ask, arrived).await;
+        let Some((index, last)) = tx.state.repairs.lacks_bucket else { return brought };
+        // All overflow buckets were given out, but one may have been returned.
+        let item = tx.state.sets.items[index];
+        let table = tx.state.sets.table(item.table);
+        let shard = Pointer::new(table.shard_id(last.shard), 0);
+        let site = Site::of(table, shard);
+        let Some(returned) = List::Buckets.take(tx.lane, table, shard).await? else { return brought };
+        tx.state.repairs.add_spare(site, returned);
+        choose_object(tx, index, last)?;
+    }
 }
 
 /// Adds the next step of every item to the round, as far as the round has room.
@@ -79,7 +92,7 @@ fn ask_item(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> bool {
     let State { sets, repairs, .. } = &mut *tx.state;
     let table = registered(&sets.tables, item.table);
     let wants_block = item.intent != Intent::Read && !item.structural;
-    let shard = table.shard_id(item.home.shard);
+    let site = Site { shard: table.shard_id(item.home.shard), born: table.born() };
     let (at, bytes) = match item.fetch {
         Fetch::Probe(bucket, _) => (table.bucket_address(bucket), BUCKET_BYTES),
         Fetch::Record(_) if item.structural => (item.address, HEAD_BYTES),
@@ -107,7 +120,7 @@ fn ask_item(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> bool {
     if !round.has_room(2, bytes + 8) {
         return false;
     }
-    let takes = wants_block && repairs.lacks_blocks(shard);
+    let takes = wants_block && repairs.lacks_blocks(site);
     let header = table.shard_replicas(item.home.shard)[0].address(AT_BLOCKS);
     let item = &mut sets.items[index];
     item.read = round.read(at, bytes);
@@ -137,7 +150,8 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
     if std::mem::take(&mut tx.state.sets.items[index].takes_blocks) {
         let State { sets, repairs, .. } = &mut *tx.state;
         let table = sets.table(item.table);
-        if blocks_arrived(repairs, table, table.shard_id(item.home.shard), done.added(item.add)) {
+        let site = Site { shard: table.shard_id(item.home.shard), born: table.born() };
+        if blocks_arrived(repairs, table, site, done.added(item.add)) {
             sets.crowded = Some(item.table);
         }
     }
@@ -155,9 +169,9 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
 
 /// Takes the blocks that a shard has given to the session, from this number on. Returns whether the
 /// shard has few blocks left.
-pub(super) fn blocks_arrived(repairs: &mut Repairs, table: &Table, shard: ShardId, first: u64) -> bool {
+pub(super) fn blocks_arrived(repairs: &mut Repairs, table: &Table, site: Site, first: u64) -> bool {
     let count = table.objects().map_or(0, |objects| objects.blocks);
-    repairs.add_blocks(shard, first.min(count)..first.saturating_add(BLOCKS_TAKEN).min(count));
+    repairs.add_blocks(site, first.min(count)..first.saturating_add(BLOCKS_TAKEN).min(count));
     first >= count - count / 16
 }
 
@@ -314,6 +328,7 @@ fn choose_object(tx: &mut Tx<'_>, index: usize, last: BucketRef) -> Result<Exami
     let table = sets.table(item.table);
     let Some(geometry) = table.objects().copied() else { return Err(Abort::Changed.into()) };
     let (shard, floor) = (table.shard_id(last.shard), table.version_floor());
+    let site = Site { shard, born: table.born() };
     let is_taken = |at: Pointer| sets.items.iter().any(|other| other.vacant && other.location.pointer == at);
     let mut chosen = None;
     for link in chain_of(&sets.arena, item.chain) {
@@ -331,7 +346,7 @@ fn choose_object(tx: &mut Tx<'_>, index: usize, last: BucketRef) -> Result<Exami
     // This transaction may have added buckets to the chain for other keys. The key can go there.
     let mut end = last;
     while chosen.is_none() {
-        let link = match (repairs.grown(shard, end.bucket), bucket_number(sets, shard, &geometry, end)) {
+        let link = match (repairs.grown(site, end.bucket), bucket_number(sets, shard, &geometry, end)) {
             (Some(grown), _) => grown.words[LINK_WORD],
             (None, Some(head)) => repairs.object(head).new_word,
             (None, None) => 0,
@@ -373,12 +388,13 @@ fn grow(tx: &mut Tx<'_>, index: usize, last: BucketRef) -> Result<Examined, Stop
     let table = sets.table(item.table);
     let Some(geometry) = table.objects().copied() else { return Err(Abort::Changed.into()) };
     let shard = table.shard_id(last.shard);
-    let Some(new) = repairs.take_spare(shard) else {
+    let site = Site { shard, born: table.born() };
+    let Some(new) = repairs.take_spare(site, geometry.buckets.main) else {
         sets.items[index].fetch = Fetch::Grow(last);
         return Ok(Examined::Kept);
     };
     let link = objects::Geometry::link_to(new);
-    if let Some(grown) = repairs.grown(shard, last.bucket) {
+    if let Some(grown) = repairs.grown(site, last.bucket) {
         grown.words[LINK_WORD] = link;
     } else {
         let words = chain_of(&sets.arena, item.chain).find(|link| link.bucket == last).map(|link| link.words.to_vec());
@@ -415,15 +431,16 @@ fn overflow_arrived(tx: &mut Tx<'_>, index: usize, used: u64, last: BucketRef) -
     let table = sets.table(item.table);
     let Some(geometry) = table.objects().copied() else { return Err(Abort::Changed.into()) };
     let overflow = geometry.buckets.overflow;
-    if used >= overflow {
-        let full = Limit::TableFull { slots: table.rows_of_shard() };
-        sets.note(index, full.into());
-        return Err(full.into());
-    }
-    repairs.add_spare(table.shard_id(last.shard), geometry.buckets.main + used);
     if used + used / 3 >= overflow {
         sets.crowded = Some(item.table);
     }
+    if used >= overflow {
+        let full = Limit::TableFull { slots: table.rows_of_shard() };
+        sets.note(index, full.into());
+        repairs.lacks_bucket = Some((index, last));
+        return Err(full.into());
+    }
+    repairs.add_spare(Site { shard: table.shard_id(last.shard), born: table.born() }, Place::first_use(used, item.hash));
     choose_object(tx, index, last)
 }
 

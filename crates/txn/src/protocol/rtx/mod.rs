@@ -61,6 +61,7 @@
 
 mod commit;
 mod execute;
+mod outcomes;
 mod pool;
 mod repair;
 mod state;
@@ -69,7 +70,8 @@ mod validate;
 use remora_fabric::{Execute, Round, probes};
 use remora_node::{Discipline, IndexKind};
 
-pub(crate) use pool::give_back_all;
+pub use outcomes::Outcomes;
+pub(crate) use pool::rest;
 pub(crate) use repair::look_up;
 pub(crate) use state::Repairs;
 

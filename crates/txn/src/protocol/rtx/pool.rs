@@ -1,76 +1,111 @@
-//! Blocks that clients have returned when they left: a list in each shard, whose head is a word
-//! that clients CAS. The word names the first block of the list. A returned block has the word that
-//! names the next one in its own first word.
+//! Blocks and overflow buckets that clients have returned when they came to rest: two lists in each
+//! shard. The head of a list is a word that clients CAS. It names the first member, as a place
+//! names a block. A member has the word that names the next one in its own first word.
 
-use remora_fabric::{Lane, WORD_BYTES};
+use std::sync::Arc;
+
+use remora_fabric::{Address, Lane, WORD_BYTES};
 use remora_index::Table;
-use remora_index::objects::AT_RETURNED;
-use remora_node::ShardId;
+use remora_index::objects::{AT_RETURNED, AT_RETURNED_BUCKETS};
+use remora_node::Pointer;
 use remora_record::{KeyHash, Place};
 
 use super::execute::block_address;
+use super::repair::make_ready;
+use super::state::Site;
 use crate::error::Stop;
 use crate::state::State;
-use crate::tx::Tx;
 
-/// Takes a block that a client has returned to the shard of an item. Returns false if there is
-/// none.
-pub(super) async fn take_returned(tx: &mut Tx<'_>, index: usize) -> Result<bool, Stop> {
-    let item = tx.state.sets.items[index];
-    let lane = tx.lane;
-    loop {
-        let table = tx.state.sets.table(item.table);
-        let head_at = table.primary_at(item.location.pointer, AT_RETURNED);
-        let mut round = lane.round();
-        let read = round.read(head_at, WORD_BYTES);
-        let head = Place::from_bits(lane.execute(round).await?.words(read)[0]);
-        let Some(block) = block_address(table, item.location.pointer, head) else { return Ok(false) };
-        let mut round = lane.round();
-        let read = round.read(block, WORD_BYTES);
-        let next = lane.execute(round).await?.words(read)[0];
-        let mut round = lane.round();
-        let swap = round.compare_swap(head_at, head.to_bits(), next);
-        if lane.execute(round).await?.swapped(swap) {
-            tx.state.repairs.add_free(item.location.pointer.shard(), head);
-            return Ok(true);
-        }
-    }
+/// A list of what clients have returned to a shard.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum List {
+    Blocks,
+    /// Overflow buckets, whose numbers count from the first one.
+    Buckets,
 }
 
-/// Returns the blocks of a shard that a session owns and no object has.
-pub(super) async fn give_back(lane: &Lane, table: &Table, shard: ShardId, places: Vec<Place>) -> Result<(), Stop> {
-    let pointer = remora_node::Pointer::new(shard, 0);
-    let head_at = table.primary_at(pointer, AT_RETURNED);
-    // The head of the list must not recur, either. So a block is returned with its next use.
-    for place in places.into_iter().filter_map(|place| place.next_use(KeyHash::default())) {
-        let Some(block) = block_address(table, pointer, place) else { continue };
+impl List {
+    fn head_at(self, table: &Table, shard: Pointer) -> Address {
+        table.primary_at(shard, match self {
+            List::Blocks => AT_RETURNED,
+            List::Buckets => AT_RETURNED_BUCKETS,
+        })
+    }
+
+    fn member_at(self, table: &Table, shard: Pointer, place: Place) -> Option<Address> {
+        match self {
+            List::Blocks => block_address(table, shard, place),
+            List::Buckets => {
+                let buckets = table.objects()?.buckets;
+                let number = place.block().filter(|number| *number < buckets.overflow)?;
+                Some(table.primary_at(shard, buckets.at(buckets.main + number)))
+            }
+        }
+    }
+
+    /// Takes a member out of the list of the shard of an object. Returns its last place, or `None`
+    /// if the list is empty.
+    pub(super) async fn take(self, lane: &Lane, table: &Table, object: Pointer) -> Result<Option<Place>, Stop> {
+        let head_at = self.head_at(table, object);
+        loop {
+            let mut round = lane.round();
+            let read = round.read(head_at, WORD_BYTES);
+            let head = Place::from_bits(lane.execute(round).await?.words(read)[0]);
+            let Some(member) = self.member_at(table, object, head) else { return Ok(None) };
+            let mut round = lane.round();
+            let read = round.read(member, WORD_BYTES);
+            let next = lane.execute(round).await?.words(read)[0];
+            let mut round = lane.round();
+            let swap = round.compare_swap(head_at, head.to_bits(), next);
+            if lane.execute(round).await?.swapped(swap) {
+                return Ok(Some(head));
+            }
+        }
+    }
+
+    /// Puts a member into the list of the shard of an object. No chain and no object has it.
+    async fn put(self, lane: &Lane, table: &Table, object: Pointer, last: Place) -> Result<(), Stop> {
+        // The head of the list must not recur, either. So the member is returned with its next use.
+        let Some(place) = last.next_use(KeyHash::default()) else { return Ok(()) };
+        let Some(member) = self.member_at(table, object, place) else { return Ok(()) };
+        let head_at = self.head_at(table, object);
         let mut round = lane.round();
         let read = round.read(head_at, WORD_BYTES);
         let mut head = lane.execute(round).await?.words(read)[0];
         loop {
             let mut round = lane.round();
-            round.write_words(block, &[head]);
+            round.write_words(member, &[head]);
             let swap = round.compare_swap(head_at, head, place.to_bits());
             let done = lane.execute(round).await?;
             if done.swapped(swap) {
-                break;
+                return Ok(());
             }
             head = done.previous(swap);
         }
     }
+}
+
+/// Ends what a session has begun, and returns all blocks and buckets that it owns, before it rests
+/// or leaves. Nothing of it may be under way.
+pub(crate) async fn rest(lane: &Lane, state: &mut State) -> Result<(), Stop> {
+    for node in state.nodes.iter() {
+        // When the client has left, nobody can find its logs any more.
+        make_ready(lane, state, node).await?;
+    }
+    while let Some((site, place)) = state.repairs.pop_block() {
+        put(lane, state, List::Blocks, (site, place)).await?;
+    }
+    while let Some((site, place)) = state.repairs.pop_spare() {
+        put(lane, state, List::Buckets, (site, place)).await?;
+    }
     Ok(())
 }
 
-/// Returns all blocks that a session owns, before it rests or ends.
-pub(crate) async fn give_back_all(lane: &Lane, state: &mut State) -> Result<(), Stop> {
-    for (shard, places) in state.repairs.drain() {
-        let table = state.sets.tables.iter().flatten().find(|table| {
-            let first = table.shard_id(0).0;
-            (first..first + table.shards()).contains(&shard.0)
-        });
-        if let Some(table) = table.cloned() {
-            give_back(lane, &table, shard, places).await?;
-        }
+async fn put(lane: &Lane, state: &State, list: List, (site, place): (Site, Place)) -> Result<(), Stop> {
+    let has = |table: &&Arc<Table>| table.born() == site.born && table.has_shard(site.shard);
+    match state.sets.tables.iter().flatten().find(has) {
+        Some(table) => list.put(lane, table, Pointer::new(site.shard, 0), place).await,
+        // A session forgets a table when the table is gone.
+        None => Ok(()),
     }
-    Ok(())
 }

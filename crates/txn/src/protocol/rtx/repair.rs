@@ -6,7 +6,8 @@
 //!    aborted            CAS unlock
 //!    decided            READ the entries; await; READ the word again: still decided;
 //!                       CAS the object's words, CAS unlock
-//!    another, ended     the attempt is over: look at the lock again
+//!    ended, or of a     CAS unlock: if the lock is still there, it was taken too late
+//!    later attempt
 //!
 //! a lock without a log  take    CAS(lock -> own lock), READ the place
 //!                       mark    CAS(place -> the same, with the next mark)
@@ -25,14 +26,17 @@
 //! attempt's CAS, which may still come, must fail. A client that got the lock by the CAS from a
 //! free word need not.
 
+use std::sync::Arc;
+
 use remora_fabric::{Address, Lane, NodeId, WORD_BYTES};
+use remora_index::Table;
 use remora_index::objects::AT_BLOCKS;
 use remora_node::ring::attempt_log_at;
 use remora_node::{ClientSlot, Pointer, connected};
 use remora_record::{FetchedRecord, KeyHash, Life, LockWord, LogPlace, Place, RepairableLock, TransactionId};
 
 use super::execute::{BLOCKS_TAKEN, block_address, blocks_arrived};
-use super::state::{Suspect, ring_of};
+use super::state::{Repairs, Site, Suspect, ring_of};
 use crate::attempts::{self, Stage};
 use crate::error::{Limit, Stop};
 use crate::limits::READ_PAUSE_NS;
@@ -80,20 +84,26 @@ fn unlock(lock: LockWord) -> (u64, u64) {
 /// Finishes or undoes what an attempt does to one object, by the attempt's log.
 async fn by_log(tx: &mut Tx<'_>, suspect: Suspect, at: Address, node: NodeId) -> Result<(), Stop> {
     let Some(id) = suspect.word.holder() else { return Ok(()) };
+    let lane = tx.lane;
     let Some(client) = client_of(tx, node, id.owner()).await? else {
-        // The client's log was settled before it gave its slot back. So the lock is another one
-        // now.
-        return Ok(());
+        // The client's logs were ended before it gave its slot back.
+        return free(lane, at, suspect.word).await;
     };
     let (word_at, entries_at) = attempt_log_at(node, client.ring(ring_of(id.sequence(), client.lanes)));
-    let lane = tx.lane;
     loop {
         let mut round = lane.round();
         let read = round.read(word_at, WORD_BYTES);
         let word = lane.execute(round).await?.words(read)[0];
-        let Some((stage, _)) = attempts::parse(word).filter(|(_, whose)| *whose == id) else { return Ok(()) };
+        let stage = match attempts::parse(word) {
+            Some((stage, whose)) if whose == id => stage,
+            Some((_, whose)) if whose > id => Stage::Ended,
+            // An attempt begins its log before it takes a lock.
+            _ => return Ok(()),
+        };
         match stage {
-            Stage::Ended => return Ok(()),
+            // The lock is another one by now. If not, the CAS that took it came after the attempt
+            // was undone.
+            Stage::Ended => return free(lane, at, suspect.word).await,
             Stage::Begun if mutant!(FreeSuspects) => return free(lane, at, suspect.word).await,
             Stage::Begun => {
                 let mut round = lane.round();
@@ -120,6 +130,14 @@ async fn by_log(tx: &mut Tx<'_>, suspect: Suspect, at: Address, node: NodeId) ->
                 return Ok(());
             }
         }
+    }
+}
+
+/// Calls `give` with the site of an object, if the session knows the object's table.
+fn give_out(tx: &mut Tx<'_>, object: Pointer, give: impl FnOnce(&mut Repairs, Site)) {
+    let State { sets, repairs, .. } = &mut *tx.state;
+    if let Some(table) = table_of(sets, object) {
+        give(repairs, Site::of(table, object));
     }
 }
 
@@ -182,13 +200,13 @@ async fn take_and_mark(tx: &mut Tx<'_>, lock: Pointer, at: Address, from: LockWo
         let done = lane.execute(round).await?;
         if done.swapped(swap) {
             if is_copy {
-                tx.state.repairs.displaced(lock.shard(), place);
+                give_out(tx, lock, |repairs, site| repairs.displaced(site, place));
             }
             break;
         }
         drop(done);
         if is_copy {
-            tx.state.repairs.add_free(lock.shard(), marked);
+            give_out(tx, lock, |repairs, site| repairs.add_free(site, marked));
         }
         // The former holder's swap has come first, or another repairer has taken the lock from this
         // one.
@@ -208,8 +226,8 @@ async fn take_and_mark(tx: &mut Tx<'_>, lock: Pointer, at: Address, from: LockWo
 /// Copies the value of a place to another block. `None` if the value is gone, because another
 /// repairer has taken the lock, or if there is no block.
 async fn copied(tx: &mut Tx<'_>, lock: Pointer, place: Place) -> Result<Option<Place>, Stop> {
-    let has = |table: &&std::sync::Arc<remora_index::Table>| address_in(table, lock).is_some();
-    let Some(table) = tx.state.sets.tables.iter().flatten().find(has).cloned() else { return Ok(None) };
+    let Some(table) = table_of(&tx.state.sets, lock).cloned() else { return Ok(None) };
+    let site = Site::of(&table, lock);
     let Some(from) = block_address(&table, lock, place) else { return Ok(None) };
     let mut round = tx.lane.round();
     let read = round.read(from, table.shape().record_bytes());
@@ -224,13 +242,13 @@ async fn copied(tx: &mut Tx<'_>, lock: Pointer, place: Place) -> Result<Option<P
     record.copy_value(&mut value);
     let (version, bytes) = (record.version(), record.value_bytes());
     drop(done);
-    let mut copy = tx.state.repairs.take_block(tx.lane, lock.shard(), hash);
+    let mut copy = tx.state.repairs.take_block(tx.lane, site, hash);
     if copy.is_none() {
         let mut round = tx.lane.round();
         let add = round.fetch_add(table.primary_at(lock, AT_BLOCKS), BLOCKS_TAKEN);
         let first = tx.lane.execute(round).await?.added(add);
-        blocks_arrived(&mut tx.state.repairs, &table, lock.shard(), first);
-        copy = tx.state.repairs.take_block(tx.lane, lock.shard(), hash);
+        blocks_arrived(&mut tx.state.repairs, &table, site, first);
+        copy = tx.state.repairs.take_block(tx.lane, site, hash);
     }
     let Some(copy) = copy else { return Ok(None) };
     let Some(to) = block_address(&table, lock, copy) else { return Ok(None) };
@@ -244,46 +262,40 @@ async fn copied(tx: &mut Tx<'_>, lock: Pointer, place: Place) -> Result<Option<P
     Ok(Some(copy))
 }
 
-fn address_in(table: &remora_index::Table, lock: Pointer) -> Option<Address> {
-    let first = table.shard_id(0).0;
-    (first..first + table.shards()).contains(&lock.shard().0).then(|| table.primary(lock))
-}
-
 /// Makes sure that this lane's log at a node can be begun: everything that the last attempt has
 /// posted has come, and it is known how that attempt has ended.
-pub(super) async fn make_ready(tx: &mut Tx<'_>, node: NodeId) -> Result<(), Stop> {
+pub(super) async fn make_ready(lane: &Lane, state: &mut State, node: NodeId) -> Result<(), Stop> {
     // A CAS and a later WRITE are not ordered. So the swaps of the last attempt must have come
     // before its entries are overwritten.
-    while tx.lane.background() > 0 {
-        tx.lane.hurry();
-        tx.lane.sleep(READ_PAUSE_NS).await;
+    while lane.background() > 0 {
+        lane.hurry();
+        lane.sleep(READ_PAUSE_NS).await;
     }
-    tx.state.repairs.hear();
-    if tx.state.repairs.log_word(node).is_some() {
+    state.repairs.hear();
+    state.repairs.notice_failures(lane);
+    if state.repairs.log_word(node).is_some() {
         return Ok(());
     }
-    let (word_at, entries_at) = log_of(tx, node);
-    let (word, _) = attempts::settle(tx.lane, (word_at, entries_at), |lock| address_of(&tx.state.sets, lock)).await?;
-    tx.state.repairs.note_log_word(node, Some(word));
+    let log = state.rings[usize::from(node.0)].attempt_log_at();
+    let (word, ended) = attempts::settle(lane, state.nodes, log).await?;
+    if let Some((id, has_committed)) = ended.filter(|(id, _)| state.is_of(*id)) {
+        state.repairs.outcomes.ended(id, has_committed);
+    }
+    state.repairs.note_log_word(node, Some(word));
     Ok(())
 }
 
-/// Returns what is known of the outcome of an attempt: by this session, if the attempt was its own,
-/// and otherwise by the attempt's log. Not every attempt has a log.
-pub(crate) async fn look_up(
-    lane: &Lane,
-    state: &mut State,
-    id: TransactionId,
-) -> Result<Verdict, Stop> {
-    if state.is_of(id) && state.repairs.is_own(id) {
-        let at_rest = lane.background() == 0;
-        let given_up = at_rest && state.unsure.contains(&id);
-        return Ok(match state.repairs.has_committed(id, given_up) {
-            Some(true) => Verdict::Committed,
-            Some(false) => Verdict::Aborted,
-            None if at_rest => Verdict::Forgotten,
-            None => Verdict::Undecided,
-        });
+/// Returns what is known of the outcome of an attempt: by its client, if that is this one, and
+/// otherwise by the attempt's log. Not every attempt has a log.
+pub(crate) async fn look_up(lane: &Lane, state: &State, id: TransactionId) -> Result<Verdict, Stop> {
+    let known = || if state.is_of(id) { state.repairs.outcomes.of(id) } else { None };
+    let is_own = state.is_of(id) && state.repairs.is_own(id);
+    let is_at_rest = is_own && lane.background() == 0;
+    match known() {
+        Some(verdict @ (Verdict::Committed | Verdict::Aborted)) => return Ok(verdict),
+        // The program has given the attempt up before it was sent to be decided.
+        None if is_at_rest && state.unsure.contains(&id) => return Ok(Verdict::Aborted),
+        _ => {}
     }
     for node in state.nodes.iter() {
         let clients = connected(lane, node).await?;
@@ -299,7 +311,13 @@ pub(crate) async fn look_up(
             Some((Stage::Ended, _)) | None => {}
         }
     }
-    Ok(Verdict::Forgotten)
+    Ok(match known() {
+        // The answer was lost, and no log has it.
+        Some(Verdict::Undecided) if is_at_rest => Verdict::Forgotten,
+        Some(verdict) => verdict,
+        None if is_own && !is_at_rest => Verdict::Undecided,
+        None => Verdict::Forgotten,
+    })
 }
 
 /// Returns the addresses of this lane's log at a node: of its word, and of its entries.
@@ -309,10 +327,10 @@ pub(super) fn log_of(tx: &Tx<'_>, node: NodeId) -> (Address, Address) {
 
 /// Returns the address of an object's lock, if the session knows its table.
 pub(super) fn address_of(sets: &Sets, lock: Pointer) -> Option<Address> {
-    let has = |table: &&std::sync::Arc<remora_index::Table>| {
-        let first = table.shard_id(0).0;
-        (first..first + table.shards()).contains(&lock.shard().0)
-    };
-    let table = sets.tables.iter().flatten().find(has)?;
-    Some(table.primary(lock))
+    Some(table_of(sets, lock)?.primary(lock))
+}
+
+/// Returns the table of an object, if the session knows it.
+fn table_of(sets: &Sets, lock: Pointer) -> Option<&Arc<Table>> {
+    sets.tables.iter().flatten().find(|table| table.has_shard(lock.shard()))
 }

@@ -2,14 +2,15 @@
 //! blocks, its logs, and the locks that it has met.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use remora_fabric::{Lane, Nanos, NodeId, ReadHandle, SwapHandle, WORD_BYTES};
+use remora_index::{BucketRef, Table};
 use remora_index::objects::BUCKET_BYTES;
 use remora_node::{ClientSlot, Pointer, Registration, ShardId};
 use remora_record::{KeyHash, LockWord, Place, RepairableLock, TransactionId};
 
+use super::outcomes::Outcomes;
 use crate::attempts::{self, Swapped};
 
 /// How a transaction that writes commits.
@@ -69,10 +70,27 @@ impl Object {
     }
 }
 
+/// A shard of a table. The shard's number alone may be that of a shard of a later table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Site {
+    pub(super) shard: ShardId,
+    /// The birth of the table.
+    pub(super) born: u64,
+}
+
+impl Site {
+    /// Returns the site of an object of a table.
+    pub(super) fn of(table: &Table, object: Pointer) -> Site {
+        Site { shard: object.shard(), born: table.born() }
+    }
+}
+
 /// An overflow bucket that an attempt adds to a chain. The attempt writes it before it decides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grown {
-    pub(super) shard: ShardId,
+    pub(super) site: Site,
+    /// The bucket, as the place of a block is.
+    pub(super) place: Place,
     pub(super) bucket: u64,
     pub(super) words: [u64; BUCKET_BYTES / WORD_BYTES],
 }
@@ -80,7 +98,7 @@ pub(super) struct Grown {
 /// The blocks of a shard that a session owns.
 #[derive(Debug)]
 pub(super) struct Pool {
-    shard: ShardId,
+    site: Site,
     /// Places that were never given out. The first use of a block has no place before it.
     fresh: Vec<u64>,
     /// Places that objects have had, or that no object has ever had because the attempt aborted.
@@ -117,16 +135,14 @@ pub(super) enum Look {
     Chain { item: usize, chain: usize, read: ReadHandle },
 }
 
-/// What was heard of an attempt that was dropped while it was decided.
+/// What a session has again, once it was heard how an attempt has ended that was dropped while it
+/// was decided.
 #[derive(Debug)]
 pub(super) struct Heard {
-    pub(super) id: TransactionId,
-    /// Whether the attempt has committed.
-    pub(super) is_decided: bool,
     /// Blocks that are the session's: the attempt has displaced them, or has taken them in vain.
-    pub(super) blocks: Vec<(ShardId, Place)>,
+    pub(super) blocks: Vec<(Site, Place)>,
     /// Overflow buckets that the attempt has taken in vain.
-    pub(super) grown: Vec<(ShardId, u64)>,
+    pub(super) grown: Vec<(Site, Place)>,
     /// The word of the lane's log at a node, if it is known.
     pub(super) log: Option<(NodeId, u64)>,
 }
@@ -138,10 +154,6 @@ pub(super) struct Suspect {
     pub(super) word: LockWord,
     pub(super) since: Nanos,
 }
-
-/// Number of attempts of each kind whose outcomes a session remembers: as many as a session
-/// remembers that it has given up.
-const OUTCOMES: usize = 64;
 
 /// Largest number of locks that a session suspects at a time.
 const SUSPECTS_MAX: usize = 16;
@@ -161,17 +173,15 @@ pub(crate) struct Repairs {
     pub(super) log_at: Option<NodeId>,
     /// The CAS that decides the attempt, while its answer is awaited.
     pub(super) deciding: Option<(Plan, SwapHandle)>,
-    /// The last attempts that have committed.
-    outcomes: VecDeque<(TransactionId, bool)>,
-    /// The last attempts that were dropped while they were decided, and whether they have
-    /// committed.
-    heard_outcomes: VecDeque<(TransactionId, bool)>,
-    /// Attempts whose outcome this session will never hear of.
-    lost: Vec<TransactionId>,
+    /// Whether a round of the attempt has failed, so that it is not known whether the log was
+    /// begun.
+    pub(super) is_log_in_doubt: bool,
+    /// The outcomes of the client's attempts.
+    pub(super) outcomes: Outcomes,
     /// What was heard of attempts that were dropped while they were decided.
     pub(super) heard: Rc<RefCell<Vec<Heard>>>,
     /// Places that the attempt has taken from pools, and the shards.
-    pub(super) taken: Vec<(ShardId, Place)>,
+    pub(super) taken: Vec<(Site, Place)>,
     /// Overflow buckets that the attempt adds to chains.
     pub(super) grown: Vec<Grown>,
     /// The swaps of the attempt.
@@ -179,13 +189,17 @@ pub(crate) struct Repairs {
     /// Words that are being encoded.
     pub(super) words: Vec<u64>,
     pools: Vec<Pool>,
+    /// An item whose chain is to grow behind this bucket, for which its shard has no new bucket.
+    pub(super) lacks_bucket: Option<(usize, BucketRef)>,
     /// Overflow buckets that the session has taken, and no chain has.
-    spares: Vec<(ShardId, u64)>,
+    spares: Vec<(Site, Place)>,
     /// The word of this lane's log at each node, by the node's number, as far as it is known.
     logs: Vec<Option<u64>>,
+    /// The number of background rounds of the lane that had failed when the session last looked.
+    failures: u32,
     pub(super) suspects: Vec<Suspect>,
     /// Shards that the current round asks for blocks.
-    asked: Vec<ShardId>,
+    asked: Vec<Site>,
     /// What the current round of the commit looks at.
     pub(super) looks: Vec<Look>,
     /// The clients of a node, as they were when the session last asked.
@@ -197,8 +211,9 @@ pub(crate) struct Repairs {
 }
 
 impl Repairs {
-    pub(crate) fn new(client: &Registration, ring: usize) -> Repairs {
-        let mut repairs = Repairs { lanes: client.lanes() as u64, ring: ring as u64, ..Repairs::default() };
+    pub(crate) fn new(client: &Registration, ring: usize, outcomes: Outcomes) -> Repairs {
+        let (lanes, ring_number) = (client.lanes() as u64, ring as u64);
+        let mut repairs = Repairs { lanes, ring: ring_number, outcomes, ..Repairs::default() };
         for node in client.nodes().iter() {
             let word = client.attempt_word(node, ring).filter(|word| attempts::is_ended(*word));
             repairs.note_log_word(node, word);
@@ -221,7 +236,7 @@ impl Repairs {
     pub(crate) fn begin(&mut self) {
         debug_assert!(self.log_at.is_none(), "rtx 2: an attempt ends its log before the next one begins");
         self.hear();
-        (self.held, self.deciding) = (None, None);
+        (self.held, self.deciding, self.is_log_in_doubt) = (None, None, false);
         self.objects.clear();
         self.rejected.clear();
         self.swaps.clear();
@@ -242,9 +257,8 @@ impl Repairs {
             return;
         }
         let all = std::mem::take(&mut *self.heard.borrow_mut());
-        for Heard { id, is_decided, blocks, grown, log } in all {
-            push(&mut self.heard_outcomes, (id, is_decided));
-            blocks.into_iter().for_each(|(shard, place)| self.pool(shard).cooling.push(place));
+        for Heard { blocks, grown, log } in all {
+            blocks.into_iter().for_each(|(site, place)| self.pool(site).cooling.push(place));
             self.spares.extend(grown);
             if let Some((node, word)) = log {
                 self.note_log_word(node, Some(word));
@@ -252,50 +266,46 @@ impl Repairs {
         }
     }
 
-    /// Notes that an attempt has committed.
-    pub(super) fn note_commit(&mut self, id: TransactionId) {
-        push(&mut self.outcomes, (id, true));
+    /// If background rounds have failed since the session last looked, forgets what it knew of its
+    /// logs, and loses the blocks that verbs of these rounds may still name or write.
+    pub(super) fn notice_failures(&mut self, lane: &Lane) {
+        let failures = lane.background_failures();
+        if std::mem::replace(&mut self.failures, failures) != failures {
+            self.logs.clear();
+            self.pools.iter_mut().for_each(|pool| pool.cooling.clear());
+        }
     }
 
-    /// Notes an attempt whose outcome this session will never hear of.
-    pub(super) fn note_lost(&mut self, id: TransactionId) {
-        self.lost.truncate(OUTCOMES - 1);
-        self.lost.insert(0, id);
+    /// Notes that a round of the attempt has failed. Its verbs may still come.
+    #[cold]
+    pub(super) fn round_failed(&mut self) {
+        self.is_log_in_doubt = true;
+        self.lose_taken();
     }
 
-    /// Returns whether an attempt of this session has committed, if the session knows. An attempt
-    /// that the program has `given_up`, and of which nothing is on its way, has aborted, unless it
-    /// was being decided.
-    pub(super) fn has_committed(&mut self, id: TransactionId, given_up: bool) -> Option<bool> {
-        self.hear();
-        let all = self.outcomes.iter().chain(&self.heard_outcomes);
-        let known = all.filter(|(one, _)| *one == id).map(|(_, has_committed)| *has_committed).last();
-        known.or_else(|| (given_up && !self.lost.contains(&id)).then_some(false))
-    }
-
-    fn pool(&mut self, shard: ShardId) -> &mut Pool {
-        let known = self.pools.iter().position(|pool| pool.shard == shard);
+    fn pool(&mut self, site: Site) -> &mut Pool {
+        let known = self.pools.iter().position(|pool| pool.site == site);
         let number = known.unwrap_or_else(|| {
-            self.pools.push(Pool { shard, fresh: Vec::new(), free: Vec::new(), cooling: Vec::new() });
+            self.pools.push(Pool { site, fresh: Vec::new(), free: Vec::new(), cooling: Vec::new() });
             self.pools.len() - 1
         });
         &mut self.pools[number]
     }
 
     /// Takes a block of a shard that the session owns, for a value of a key with this hash.
-    pub(super) fn take_block(&mut self, lane: &Lane, shard: ShardId, hash: KeyHash) -> Option<Place> {
+    pub(super) fn take_block(&mut self, lane: &Lane, site: Site, hash: KeyHash) -> Option<Place> {
         self.cool(lane);
-        let place = self.pool(shard).take(hash)?;
-        self.taken.push((shard, place));
+        let place = self.pool(site).take(hash)?;
+        self.taken.push((site, place));
         Some(place)
     }
 
     /// Returns whether the current round should ask a shard for blocks: the session has none of it,
     /// and the round does not ask for some already.
-    pub(super) fn lacks_blocks(&mut self, shard: ShardId) -> bool {
-        let pool = self.pool(shard);
-        let lacks = pool.fresh.is_empty() && pool.free.is_empty() && !self.asked.contains(&shard);
-        self.asked.extend(lacks.then_some(shard));
+    pub(super) fn lacks_blocks(&mut self, site: Site) -> bool {
+        let pool = self.pool(site);
+        let lacks = pool.fresh.is_empty() && pool.free.is_empty() && !self.asked.contains(&site);
+        self.asked.extend(lacks.then_some(site));
         lacks
     }
 
@@ -306,35 +316,46 @@ impl Repairs {
     }
 
     /// Notes blocks that the shard has given to this session.
-    pub(super) fn add_blocks(&mut self, shard: ShardId, blocks: impl Iterator<Item = u64>) {
-        self.pool(shard).fresh.extend(blocks);
+    pub(super) fn add_blocks(&mut self, site: Site, blocks: impl Iterator<Item = u64>) {
+        self.pool(site).fresh.extend(blocks);
     }
 
     /// Notes a block that the session has got with its last place.
-    pub(super) fn add_free(&mut self, shard: ShardId, place: Place) {
-        self.pool(shard).free.push(place);
+    pub(super) fn add_free(&mut self, site: Site, place: Place) {
+        self.pool(site).free.push(place);
     }
 
-    /// Returns all blocks that the session owns, with the last place of each, and forgets them.
-    pub(super) fn drain(&mut self) -> Vec<(ShardId, Vec<Place>)> {
-        let of = |pool: Pool| {
-            let fresh = pool.fresh.into_iter().map(|block| Place::first_use(block, KeyHash::default()));
-            (pool.shard, pool.free.into_iter().chain(pool.cooling).chain(fresh).collect())
-        };
-        std::mem::take(&mut self.pools).into_iter().map(of).collect()
+    /// Takes a block that the session owns and does not need any more, with its last place. No swap
+    /// may be on its way.
+    pub(super) fn pop_block(&mut self) -> Option<(Site, Place)> {
+        loop {
+            let pool = self.pools.last_mut()?;
+            let fresh = |pool: &mut Pool| Some(Place::first_use(pool.fresh.pop()?, KeyHash::default()));
+            let place = pool.free.pop().or_else(|| pool.cooling.pop()).or_else(|| fresh(pool));
+            match place {
+                Some(place) => return Some((pool.site, place)),
+                None => _ = self.pools.pop(),
+            }
+        }
+    }
+
+    /// Takes an overflow bucket that the session owns and does not need any more.
+    pub(super) fn pop_spare(&mut self) -> Option<(Site, Place)> {
+        self.spares.pop()
     }
 
     /// Frees the blocks that no swap on its way can name any more.
     fn cool(&mut self, lane: &Lane) {
+        self.notice_failures(lane);
         if lane.background() == 0 {
             self.pools.iter_mut().for_each(|pool| pool.free.append(&mut pool.cooling));
         }
     }
 
     /// Notes that a commit has displaced a place, by a swap that may still be on its way.
-    pub(super) fn displaced(&mut self, shard: ShardId, place: Place) {
+    pub(super) fn displaced(&mut self, site: Site, place: Place) {
         if place.block().is_some() {
-            self.pool(shard).cooling.push(place);
+            self.pool(site).cooling.push(place);
         }
     }
 
@@ -346,11 +367,11 @@ impl Repairs {
 
     /// Gives back what the attempt has taken and no object has got.
     pub(super) fn give_back_taken(&mut self) {
-        for (shard, place) in std::mem::take(&mut self.taken) {
-            self.pool(shard).cooling.push(place);
+        for (site, place) in std::mem::take(&mut self.taken) {
+            self.pool(site).cooling.push(place);
         }
         let grown = std::mem::take(&mut self.grown);
-        self.spares.extend(grown.into_iter().map(|grown| (grown.shard, grown.bucket)));
+        self.spares.extend(grown.into_iter().map(|grown| (grown.site, grown.place)));
     }
 
     /// Forgets what the attempt has taken, because it is not known whether objects have it.
@@ -359,17 +380,19 @@ impl Repairs {
         self.grown.clear();
     }
 
-    /// Takes an overflow bucket of a shard that the session has in hand.
-    pub(super) fn take_spare(&mut self, shard: ShardId) -> Option<u64> {
-        let at = self.spares.iter().position(|(whose, _)| *whose == shard)?;
-        let (shard, bucket) = self.spares.swap_remove(at);
-        self.grown.push(Grown { shard, bucket, words: [0; BUCKET_BYTES / WORD_BYTES] });
+    /// Takes an overflow bucket of a shard that the session has in hand. `main` is the number of
+    /// the shard's main buckets.
+    pub(super) fn take_spare(&mut self, site: Site, main: u64) -> Option<u64> {
+        let at = self.spares.iter().position(|(whose, _)| *whose == site)?;
+        let (site, place) = self.spares.swap_remove(at);
+        let bucket = main + place.block()?;
+        self.grown.push(Grown { site, place, bucket, words: [0; BUCKET_BYTES / WORD_BYTES] });
         Some(bucket)
     }
 
     /// Returns an overflow bucket that the attempt adds to a chain.
-    pub(super) fn grown(&mut self, shard: ShardId, bucket: u64) -> Option<&mut Grown> {
-        self.grown.iter_mut().find(|grown| (grown.shard, grown.bucket) == (shard, bucket))
+    pub(super) fn grown(&mut self, site: Site, bucket: u64) -> Option<&mut Grown> {
+        self.grown.iter_mut().find(|grown| (grown.site, grown.bucket) == (site, bucket))
     }
 
     /// Notes that an object has got a block that the attempt has taken.
@@ -378,8 +401,8 @@ impl Repairs {
     }
 
     /// Notes an overflow bucket that a shard has given to this session.
-    pub(super) fn add_spare(&mut self, shard: ShardId, bucket: u64) {
-        self.spares.push((shard, bucket));
+    pub(super) fn add_spare(&mut self, site: Site, place: Place) {
+        self.spares.push((site, place));
     }
 
     /// Returns the word of this lane's log at a node, if it is known.
@@ -423,14 +446,6 @@ impl Repairs {
         self.clients.retain(|(whose, _)| *whose != node);
         self.clients.push((node, clients));
     }
-}
-
-/// Adds an outcome to a list, which keeps the last ones.
-fn push(outcomes: &mut VecDeque<(TransactionId, bool)>, outcome: (TransactionId, bool)) {
-    if outcomes.len() == OUTCOMES {
-        outcomes.pop_front();
-    }
-    outcomes.push_back(outcome);
 }
 
 /// Returns the number of the ring that has the log of the attempt with this sequence number, of a

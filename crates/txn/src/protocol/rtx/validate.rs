@@ -186,7 +186,13 @@ pub(super) async fn make_room<'s>(
 /// Sends a round of the commit, and looks at its answers.
 pub(super) async fn send<'s>(tx: &mut Tx<'s>, round: &mut Round<'s>) -> Result<(), Stop> {
     let full = std::mem::replace(round, tx.lane.round());
-    let done = tx.lane.execute(full).await?;
+    let done = match tx.lane.execute(full).await {
+        Ok(done) => done,
+        Err(error) => {
+            tx.state.repairs.round_failed();
+            return Err(error.into());
+        }
+    };
     passed(tx, &done)
 }
 
