@@ -469,7 +469,8 @@ fn attend(
     }
     if lost.back_ns.is_some() && lost.copied_ns.is_none() && now >= *asked + ASK_NS {
         *asked = now;
-        if copies(&processes.ask("copies", &["status", "--report", "-"], false)?, options.replicas()).holds == Some(true)
+        if copies(&processes.ask("copies", &["status", "--report", "-"], false)?, options.replicas()).holds
+            == Some(true)
         {
             lost.copied_ns = Some(now_ns());
         }

@@ -84,7 +84,7 @@ pub(crate) const LOADED_WORD: usize = 9;
 const OCCUPANCY: f64 = 0.6;
 /// Bytes of the blocks that clients have in hand for their next writes, beside those of the rows,
 /// and how many blocks these are at least and at most.
-const SPARE_BYTES: u64 = 1 << 20;
+const SPARE_BYTES: u64 = 1 << 18;
 const SPARE_BLOCKS: [u64; 2] = [64, 1024];
 
 /// The sizes and places of buckets and blocks within a shard.

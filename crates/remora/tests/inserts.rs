@@ -540,6 +540,46 @@ fn chains_grow_until_the_reserved_space_is_used(protocol: Protocol) {
     }
 }
 
+/// Fills a table of `rtx` with rows of `N` words, after some clients have come, have taken blocks and
+/// buckets in vain, and have left. Returns the number of rows.
+fn room_after<const N: usize>(clients: u64, wanted: u64) -> u64 {
+    let cluster = embedded(Protocol::RTX, 1);
+    let rows: Table<u64, Words<N>> = cluster.create_table("rows", at_one_node(wanted)).unwrap();
+    for client in 0..clients {
+        let mut worker = worker(&cluster, 1, client);
+        worker.block_on(async |session| {
+            session.transact(async |tx| rows.insert(tx, 0, Words::all(1)).await).await.unwrap();
+            session.transact(async |tx| rows.remove(tx, 0).await).await.unwrap();
+            let mut begun = session.begin().unwrap();
+            let mut tx = begun.transaction();
+            let slots: Vec<_> = (100..120).map(|key| tx.want_for(&rows, key, Intent::Insert)).collect();
+            tx.fetch().await.unwrap();
+            slots.into_iter().for_each(|slot| slot.insert(&mut tx, Words::all(2)).unwrap());
+            begun.abort().await;
+        });
+        assert!(worker.drain().unwrap());
+    }
+    worker(&cluster, 1, clients).block_on(async |session| {
+        let mut inserted = 0;
+        loop {
+            match session.transact(async |tx| rows.insert(tx, inserted, Words::all(3)).await).await {
+                Ok(()) => inserted += 1,
+                Err(error) if matches!(error.limit(), Some(remora::Limit::TableFull { .. })) => return inserted,
+                Err(error) => panic!("{error}"),
+            }
+            rest(session).await;
+        }
+    })
+}
+
+/// What a client of `rtx` has in hand is there for others when it has left: overflow buckets, which
+/// the first of these tables runs out of, and blocks, which the second one does.
+#[test]
+fn what_is_in_hand_is_returned() {
+    let [buckets, blocks] = [room_after::<1>(0, 5), room_after::<900>(0, 100)];
+    assert_eq!([room_after::<1>(8, 5), room_after::<900>(20, 100)], [buckets, blocks]);
+}
+
 /// A bulk load makes chains of any length. Keys in a long chain are found, and no key is added to
 /// it.
 #[test]

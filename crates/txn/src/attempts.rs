@@ -181,12 +181,7 @@ fn address_of(metadata: &Metadata, lock: Pointer) -> Option<Address> {
 /// Swaps what an attempt has decided at one object, and frees its lock. If the object has another
 /// lock, nothing is left to do. Its table may even be another one, in which the old words of the
 /// swaps recur.
-async fn end(
-    lane: &Lane,
-    (id, stage): (TransactionId, Stage),
-    at: Address,
-    swaps: &[Swapped],
-) -> Result<(), Stop> {
+async fn end(lane: &Lane, (id, stage): (TransactionId, Stage), at: Address, swaps: &[Swapped]) -> Result<(), Stop> {
     let mut round = lane.round();
     let read = round.read(at, WORD_BYTES);
     let lock = LockWord::from_bits(lane.execute(round).await?.words(read)[0]);
@@ -251,8 +246,7 @@ mod tests {
             node::format(&fabric.region(NodeId(0), node::REGION).unwrap(), node::Place::default()).unwrap();
             let settled = block_on(&fabric, ClientId(1), async |lane: &Lane| {
                 let nodes = NodeSet::first(1);
-                let (table, metadata) =
-                    metadata::create_table(lane, nodes, nodes, 1, spec(), NodeId(0)).await.unwrap();
+                let (table, metadata) = metadata::create_table(lane, nodes, nodes, 1, spec(), NodeId(0)).await.unwrap();
                 let client = Registration::connect(lane, nodes, 1).await.unwrap();
                 let (id, other) = (TransactionId::new(9, 70).unwrap(), TransactionId::new(9, 71).unwrap());
                 let shard = metadata.tables[usize::from(table.0)].shard_first;

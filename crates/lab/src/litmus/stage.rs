@@ -28,8 +28,9 @@ use remora::floors::node::{
 use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout_of_block, layout_with_time};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, ClientTime, Inspection, Intent, Limit, Observer, Outcome, Outcomes, PastTime, RpcHandler, Session, SessionConfig,
-    SharedLocks, Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx, Validation, VersionCache, inspect,
+    Applier, ClientTime, Inspection, Intent, Limit, Observer, Outcome, Outcomes, PastTime, RpcHandler, Session,
+    SessionConfig, SharedLocks, Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx, Validation,
+    VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 use zerocopy::IntoBytes;

@@ -14,7 +14,8 @@ use remora::floors::node::{
 };
 use remora::floors::record::{Key, layout};
 use remora::floors::txn::{
-    Applier, ClientTime, Inspection, Outcomes, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache, inspect,
+    Applier, ClientTime, Inspection, Outcomes, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache,
+    inspect,
 };
 use remora::protocol::Protocol;
 

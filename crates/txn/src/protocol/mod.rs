@@ -22,8 +22,8 @@ pub use dst::Dst;
 pub use ford::Ford;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
-pub(crate) use rtx::{Repairs, look_up, release_rounds, rest};
 pub use rtx::{Outcomes, Rtx};
+pub(crate) use rtx::{Repairs, look_up, release_rounds, rest};
 pub use spec::{FirstRead, Primitive, ProtocolSpec, Validation};
 pub use unsynchronized::Unsynchronized;
 

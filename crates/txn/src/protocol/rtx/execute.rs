@@ -431,16 +431,19 @@ fn overflow_arrived(tx: &mut Tx<'_>, index: usize, used: u64, last: BucketRef) -
     let table = sets.table(item.table);
     let Some(geometry) = table.objects().copied() else { return Err(Abort::Changed.into()) };
     let overflow = geometry.buckets.overflow;
+    let (site, full) = (
+        Site { shard: table.shard_id(last.shard), born: table.born() },
+        Limit::TableFull { slots: table.rows_of_shard() },
+    );
     if used + used / 3 >= overflow {
         sets.crowded = Some(item.table);
     }
     if used >= overflow {
-        let full = Limit::TableFull { slots: table.rows_of_shard() };
         sets.note(index, full.into());
         repairs.lacks_bucket = Some((index, last));
         return Err(full.into());
     }
-    repairs.add_spare(Site { shard: table.shard_id(last.shard), born: table.born() }, Place::first_use(used, item.hash));
+    repairs.add_spare(site, Place::first_use(used, item.hash));
     choose_object(tx, index, last)
 }
 
