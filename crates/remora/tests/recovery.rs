@@ -135,8 +135,10 @@ fn verdict(worker: &mut Worker, id: TransactionId) -> Verdict {
 }
 
 /// Asserts that the verdict agrees with what was reported.
-fn assert_answer(result: &Result<(), Error>, verdict: Verdict, what: &str) {
+fn assert_answer(protocol: Protocol, result: &Result<(), Error>, verdict: Verdict, what: &str) {
     match result {
+        // No log says that there was an attempt.
+        Err(Error::Fenced) if protocol == Protocol::RTX && verdict == Verdict::Forgotten => {}
         Ok(()) => assert_eq!(verdict, Verdict::Committed, "{what}: it was reported"),
         Err(Error::Unknown(_)) => assert!(matches!(verdict, Verdict::Committed | Verdict::Aborted), "{what}"),
         Err(Error::Fenced) => assert_eq!(verdict, Verdict::Aborted, "{what}: it was told so"),
@@ -151,6 +153,8 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
         // the answer. Its release is over then only by chance, and sooner where there is one copy.
         let (often, one_copy) = match protocol {
             Protocol::Ford(_) => (1, 1),
+            // Few steps lie between the decision and its answer. There is one copy in any case.
+            Protocol::Rtx(_) => (1, 60),
             // Two round trips: few steps lie between the log and its answer.
             _ if protocol.spec().locks_reads => (1, 4),
             // With draws, few of the steps that are tried lie there.
@@ -167,7 +171,7 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
                 let (dead, id, result) = victim(&cluster, &fabric, &rows, keys, step);
                 survivor.recover(dead).unwrap();
                 let verdict = verdict(&mut survivor, id);
-                assert_answer(&result, verdict, &what);
+                assert_answer(protocol, &result, verdict, &what);
                 if verdict == Verdict::Committed {
                     money[keys.0 as usize] -= 1;
                     money[keys.1 as usize] += 1;
@@ -212,7 +216,7 @@ fn a_recoverer_dies_at_every_step(protocol: Protocol) {
                 if let Some(Standing::Recovered { .. } | Standing::Forgotten) = standing(&cluster, dead) {
                     let mut other = worker(&cluster, 1, seed);
                     let now = verdict(&mut other, id);
-                    assert_answer(&result, now, &what);
+                    assert_answer(protocol, &result, now, &what);
                     assert_eq!(*first.get_or_insert(now), now, "{what}: a decision was changed");
                 }
                 if outcome.is_ok() {
@@ -262,7 +266,7 @@ fn an_inserter_dies_at_every_step(protocol: Protocol) {
             worker.abandon();
             survivor.recover(dead).unwrap();
             let verdict = verdict(&mut survivor, last.get().unwrap());
-            assert_answer(&result, verdict, &what);
+            assert_answer(protocol, &result, verdict, &what);
             let committed = verdict == Verdict::Committed;
             let found =
                 survivor.block_on(async |session| [read(session, &rows, old).await, read(session, &rows, new).await]);

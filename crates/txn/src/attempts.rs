@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! word in the ring's header, CASed only
-//! | 0 : 3 | stage : 2 | owner : 24 | sequence : 35 |
+//! | 0 : 2 | stage : 3 | owner : 24 | sequence : 35 |
 //!
 //! entries, in the ring's data
 //! +0   count   u64
@@ -14,9 +14,9 @@
 //! ```
 //!
 //! ```text
-//! ended(p) -> begun(s)       owner            begun(s) -> decided(s)    owner: the commit point
-//! begun(s) -> aborted(s)     anyone           aborted(s) -> ended(s)    owner
-//!                                             decided(s) -> ended(s)    owner
+//! (un)done(p) -> begun(s)    owner            begun(s) -> decided(s)     owner: the commit point
+//! begun(s) -> aborted(s)     anyone           aborted(s) -> undone(s)    owner
+//!                                             decided(s) -> done(s)      owner
 //! ```
 
 use remora_fabric::{Address, Lane, NodeSet, WORD_BYTES};
@@ -29,15 +29,20 @@ use crate::error::Stop;
 /// How far the attempt has come whose log it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// The attempt has ended, and has left nothing to do. A log that was never used is in this
-    /// stage.
-    Ended,
+    /// The attempt has committed, and has left nothing to do.
+    Done,
     /// The attempt may have locks, and has not committed.
     Begun,
     /// The attempt has committed. What it swaps may not be swapped yet.
     Decided,
     /// The attempt will not commit. It may have locks.
     Aborted,
+    /// The attempt has not committed, and has left nothing to do.
+    Undone,
+}
+
+impl Stage {
+    const ALL: [Stage; 5] = [Stage::Done, Stage::Begun, Stage::Decided, Stage::Aborted, Stage::Undone];
 }
 
 const STAGE_SHIFT: u32 = 59;
@@ -46,30 +51,19 @@ const OWNER_SHIFT: u32 = 35;
 /// Returns the word of a log for an attempt in this stage.
 pub(crate) fn word(stage: Stage, id: TransactionId) -> u64 {
     debug_assert!(id.sequence() <= RepairableLock::SEQUENCE_MAX);
-    let stage = match stage {
-        Stage::Ended => 0,
-        Stage::Begun => 1,
-        Stage::Decided => 2,
-        Stage::Aborted => 3u64,
-    };
-    stage << STAGE_SHIFT | u64::from(id.owner()) << OWNER_SHIFT | id.sequence()
+    (stage as u64) << STAGE_SHIFT | u64::from(id.owner()) << OWNER_SHIFT | id.sequence()
 }
 
 /// Returns the stage of the log's attempt, and the attempt. `None` if the log was never used.
 pub(crate) fn parse(word: u64) -> Option<(Stage, TransactionId)> {
-    let stage = match word >> STAGE_SHIFT & 3 {
-        0 => Stage::Ended,
-        1 => Stage::Begun,
-        2 => Stage::Decided,
-        _ => Stage::Aborted,
-    };
+    let stage = *Stage::ALL.get((word >> STAGE_SHIFT) as usize)?;
     let owner = word >> OWNER_SHIFT & ((1 << 24) - 1);
     Some((stage, TransactionId::new(owner as u32, word & RepairableLock::SEQUENCE_MAX)?))
 }
 
-/// Returns whether the log with this word was never used, or its attempt has ended.
+/// Returns whether the log with this word was never used, or its attempt has left nothing to do.
 pub(crate) fn is_ended(word: u64) -> bool {
-    parse(word).is_none_or(|(stage, _)| stage == Stage::Ended)
+    parse(word).is_none_or(|(stage, _)| matches!(stage, Stage::Done | Stage::Undone))
 }
 
 /// The largest number of swaps that a log has room for.
@@ -133,27 +127,26 @@ pub(crate) async fn entries(lane: &Lane, at: Address) -> Result<Vec<Swapped>, St
 
 /// Ends the attempt whose log this is, in the name of its client, which does nothing any more:
 /// swaps what it has decided, or undoes what it has begun, and frees its locks. Returns the log's
-/// word, and the attempt, if it had not ended, and whether it was decided.
+/// word then, and the attempt, if there was one, and whether it has committed.
 pub(crate) async fn settle(
     lane: &Lane,
     nodes: NodeSet,
     (word_at, entries_at): (Address, Address),
 ) -> Result<(u64, Option<(TransactionId, bool)>), Stop> {
-    let mut decided = None;
     loop {
         let mut round = lane.round();
         let read = round.read(word_at, WORD_BYTES);
         let found = lane.execute(round).await?.words(read)[0];
         let Some((stage, id)) = parse(found) else { return Ok((found, None)) };
         match stage {
-            Stage::Ended => return Ok((found, decided)),
+            Stage::Done | Stage::Undone => return Ok((found, Some((id, stage == Stage::Done)))),
             Stage::Begun => {
                 let mut round = lane.round();
                 round.compare_swap(word_at, found, word(Stage::Aborted, id));
                 lane.execute(round).await?;
             }
             Stage::Aborted | Stage::Decided => {
-                decided = Some((id, stage == Stage::Decided));
+                let ended = if stage == Stage::Decided { Stage::Done } else { Stage::Undone };
                 // The attempt may have written tables that this client does not know.
                 let metadata = metadata::read(lane, nodes.leader()).await?;
                 let swaps = entries(lane, entries_at).await?;
@@ -163,7 +156,7 @@ pub(crate) async fn settle(
                     }
                 }
                 let mut round = lane.round();
-                round.compare_swap(word_at, found, word(Stage::Ended, id));
+                round.compare_swap(word_at, found, word(ended, id));
                 lane.execute(round).await?;
             }
         }
@@ -211,7 +204,7 @@ mod tests {
         #[test]
         fn a_word_names_a_stage_and_an_attempt(owner in 1u32..1 << 24, sequence in 0u64..1 << 35) {
             let id = TransactionId::new(owner, sequence).unwrap();
-            for stage in [Stage::Ended, Stage::Begun, Stage::Decided, Stage::Aborted] {
+            for stage in Stage::ALL {
                 prop_assert_eq!(parse(word(stage, id)), Some((stage, id)));
             }
             prop_assert_eq!(parse(0), None);
@@ -241,7 +234,9 @@ mod tests {
     /// attempt, or lies in a table that was dropped, stays as it is.
     #[test]
     fn a_log_is_settled_without_its_tables() {
-        for stage in [Stage::Decided, Stage::Aborted, Stage::Begun] {
+        for (stage, ended) in
+            [(Stage::Decided, Stage::Done), (Stage::Aborted, Stage::Undone), (Stage::Begun, Stage::Undone)]
+        {
             let fabric = Shm::new(&[vec![1 << 20]]).unwrap();
             node::format(&fabric.region(NodeId(0), node::REGION).unwrap(), node::Place::default()).unwrap();
             let settled = block_on(&fabric, ClientId(1), async |lane: &Lane| {
@@ -269,7 +264,8 @@ mod tests {
                 lane.execute(round).await.unwrap();
 
                 let settled = settle(lane, nodes, (word_at, entries_at)).await.unwrap();
-                assert_eq!(settled, (word(Stage::Ended, id), Some((id, stage == Stage::Decided))));
+                assert_eq!(settled, (word(ended, id), Some((id, stage == Stage::Decided))));
+                assert_eq!(settle(lane, nodes, (word_at, entries_at)).await.unwrap(), settled);
                 let mut round = lane.round();
                 let reads = [0, 64, 128].map(|offset| round.read(at(offset), 24));
                 let done = lane.execute(round).await.unwrap();

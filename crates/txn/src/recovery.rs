@@ -248,7 +248,7 @@ async fn decide(
             of_client.add_in_place(in_place::repair(lane, &catalog.metadata, &mut rings, told).await?);
         }
         if catalog.has_repairable_tables() {
-            of_client.add_attempts(&attempts::end_all(lane, nodes, &remains).await?);
+            of_client.add_attempts(&attempts::end_all(lane, nodes, *client, &remains).await?);
         }
         tracing::info!(client, transactions = logged.len(), "a dead client's transactions are decided");
         verdicts.push((*client, of_client));

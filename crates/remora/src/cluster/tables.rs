@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use remora_fabric::{Lane, NodeId, NodeSet};
 use remora_index::Sizes;
+use remora_node::limits::REPLICAS_MAX;
 use remora_node::{Discipline, Grows, MemoryError, ReadScheme, SchemaShown, TableEntry, TableSpec, metadata};
 use remora_record::{layout_of_block, layout_with_cells, layout_with_time};
 
@@ -134,7 +135,7 @@ impl Cluster {
             },
         };
         let copies = usize::from(options.replicas.unwrap_or_else(|| self.replicas()));
-        if copies > self.protocol.discipline().copies_max() {
+        if copies > self.protocol.discipline().copies_max() && copies <= REPLICAS_MAX {
             return Err(MemoryError::OneCopy { protocol: self.protocol.name(), copies }.into());
         }
         if options.rows == 0 {

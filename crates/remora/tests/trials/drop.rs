@@ -31,9 +31,9 @@ type Rows = Table<u64, Row>;
 struct Other([u64; 9]);
 
 /// The protocols that these tests are about: locks by NICs, locks by CPUs, replicas in place,
-/// shared locks, values in blocks of their own.
-const PROTOCOLS: [Protocol; 6] =
-    [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD, Protocol::FORD_LEAN, Protocol::NO_WAIT, Protocol::RTX];
+/// shared locks.
+const PROTOCOLS: [Protocol; 5] =
+    [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD, Protocol::FORD_LEAN, Protocol::NO_WAIT];
 
 fn leased(protocol: Protocol) -> Cluster {
     small(protocol).with_lease(Some(Duration::from_millis(400)))

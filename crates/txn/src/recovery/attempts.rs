@@ -10,17 +10,19 @@ use remora_record::TransactionId;
 use crate::attempts::settle;
 use crate::error::Stop;
 
-/// Ends all attempts whose logs a dead client has left. Returns the attempts that had not
-/// ended, and whether they have committed.
+/// Ends all attempts whose logs a dead client has left. Returns the last attempt of each log, and
+/// whether it has committed.
 pub(super) async fn end_all(
     lane: &Lane,
     nodes: NodeSet,
+    client: u32,
     remains: &Remains,
 ) -> Result<Vec<(TransactionId, bool)>, MemoryError> {
     let mut all = Vec::new();
     for (node, _, base) in remains.rings() {
-        let ended = settle(lane, nodes, attempt_log_at(node, base)).await;
-        all.extend(ended.map_err(failure)?.1);
+        let (_, last) = settle(lane, nodes, attempt_log_at(node, base)).await.map_err(failure)?;
+        // A log that this client has not used may have the attempt of another one.
+        all.extend(last.filter(|(id, _)| id.owner() == client));
     }
     Ok(all)
 }

@@ -10,7 +10,7 @@ use remora_record::{LogPlace, Place, RepairableLock, Version};
 use super::execute::{BLOCKS_TAKEN, block_address, blocks_arrived, bucket_item};
 use super::pool::List;
 use super::repair::{self, address_of, log_of};
-use super::state::{Grown, Heard, Look, Plan, Site};
+use super::state::{Grown, Heard, Look, Plan, Repairs, Site};
 use super::validate::{behind_lock, look_at, look_for, make_room, send};
 use crate::attempts::{self, SWAPS_MAX, Stage};
 use crate::error::{Abort, Limit, Stop};
@@ -323,13 +323,15 @@ pub(super) fn leave<'s>(tx: &mut Tx<'s>, log: Execute<'s>) {
         drop(log);
         return forget(tx);
     };
-    let displaced = displaced(tx);
-    let mut rounds = swap_rounds(tx, plan);
+    let State { sets, repairs, .. } = &mut *tx.state;
+    let displaced: Vec<_> = (0..sets.items.len()).filter_map(|index| displaced(sets, repairs, index)).collect();
+    let (mut rounds, last) = swap_rounds(tx, plan);
+    rounds.push(last);
     let repairs = &tx.state.repairs;
     repairs.outcomes.left(tx.id);
     let grown = repairs.grown.iter().map(|grown| (grown.site, grown.place)).collect();
     let taken = repairs.taken.clone();
-    let ended = plan.log.map(|node| (node, attempts::word(Stage::Ended, tx.id)));
+    let ended = plan.log.map(|node| (node, attempts::word(Stage::Done, tx.id)));
     let (id, outcomes, heard) = (tx.id, repairs.outcomes.clone(), repairs.heard.clone());
     let is_decided = Rc::new(Cell::new(false));
     let is_decided_later = is_decided.clone();
@@ -358,19 +360,21 @@ pub(super) fn leave<'s>(tx: &mut Tx<'s>, log: Execute<'s>) {
     forget(tx);
 }
 
-/// Returns the places that the commit displaces.
-fn displaced(tx: &mut Tx<'_>) -> Vec<(Site, Place)> {
-    let State { sets, repairs, .. } = &mut *tx.state;
-    let site = |item: &Item| Site::of(sets.table(item.table), item.location.pointer);
-    let of = |index: usize| (site(&sets.items[index]), repairs.object(index).place());
-    let records: Vec<usize> = written(sets).filter(|index| !sets.items[*index].structural).collect();
-    records.into_iter().map(of).filter(|(_, place)| place.block().is_some()).collect()
+/// Returns the place that the commit displaces at an item, if it displaces one.
+fn displaced(sets: &Sets, repairs: &mut Repairs, index: usize) -> Option<(Site, Place)> {
+    let item = &sets.items[index];
+    let is_one = item.is_written() && !item.structural;
+    let place = is_one.then(|| repairs.object(index).place()).filter(|place| place.block().is_some())?;
+    Some((Site::of(sets.table(item.table), item.location.pointer), place))
 }
 
 /// Swaps what the transaction has decided, frees its locks and ends its log, in the background.
 pub(super) fn finish(tx: &mut Tx<'_>, plan: Plan) {
-    for (site, place) in displaced(tx) {
-        tx.state.repairs.displaced(site, place);
+    for index in 0..tx.state.sets.items.len() {
+        let State { sets, repairs, .. } = &mut *tx.state;
+        if let Some((site, place)) = displaced(sets, repairs, index) {
+            repairs.displaced(site, place);
+        }
     }
     tx.state.repairs.keep_taken();
     tx.state.repairs.outcomes.ended(tx.id, true);
@@ -379,31 +383,32 @@ pub(super) fn finish(tx: &mut Tx<'_>, plan: Plan) {
         sets.table(item.table).forget(item.home, item.hash, item.location);
     }
     if let Some(node) = plan.log {
-        let rounds = swap_rounds(tx, plan);
-        tx.lane.post_all(rounds);
+        let (full, last) = swap_rounds(tx, plan);
+        tx.lane.post_all(full.into_iter().chain([last]));
         tx.state.repairs.log_at = None;
-        tx.state.repairs.note_log_word(node, Some(attempts::word(Stage::Ended, tx.id)));
+        tx.state.repairs.note_log_word(node, Some(attempts::word(Stage::Done, tx.id)));
     }
     tx.state.sets.items.iter_mut().for_each(|item| item.lock = Lock::No);
     tx.locking = false;
 }
 
-/// Returns the rounds that follow the decision, to be posted one after the other. Almost always it
-/// is one. Without a log nothing is left to do, and the round only looks.
-fn swap_rounds<'s>(tx: &mut Tx<'s>, plan: Plan) -> Vec<Round<'s>> {
+/// Returns the rounds that follow the decision, to be posted one after the other: full ones, of
+/// which there is almost never one, and the last one. Without a log nothing is left to do, and the
+/// round only looks.
+fn swap_rounds<'s>(tx: &mut Tx<'s>, plan: Plan) -> (Vec<Round<'s>>, Round<'s>) {
     let lane = tx.lane;
     let log_at = plan.log.map(|node| log_of(tx, node).0);
     let State { sets, repairs, .. } = &mut *tx.state;
-    let (mut rounds, mut round) = (Vec::new(), lane.round());
+    let (mut full, mut round) = (Vec::new(), lane.round());
     let Some(log_at) = log_at else {
         if let Some(item) = sets.items.iter().find(|item| item.is_written()) {
             let _look = round.read(item.address, WORD_BYTES);
         }
-        return vec![round];
+        return (full, round);
     };
     let mut add = |at: Address, old: u64, new: u64, is_behind_all: bool| {
         if !round.has_room(2, 3 * WORD_BYTES) {
-            rounds.push(std::mem::replace(&mut round, lane.round()));
+            full.push(std::mem::replace(&mut round, lane.round()));
         } else if is_behind_all && plan.is_spread {
             round.after_completion();
         }
@@ -418,7 +423,7 @@ fn swap_rounds<'s>(tx: &mut Tx<'s>, plan: Plan) -> Vec<Round<'s>> {
             add(item.address, held, freed, number == 0);
         }
     };
-    let (decided, ended) = (attempts::word(Stage::Decided, tx.id), attempts::word(Stage::Ended, tx.id));
+    let (decided, ended) = (attempts::word(Stage::Decided, tx.id), attempts::word(Stage::Done, tx.id));
     if mutant!(UnlockBeforeInstall) {
         unlock(&mut add);
     }
@@ -436,8 +441,7 @@ fn swap_rounds<'s>(tx: &mut Tx<'s>, plan: Plan) -> Vec<Round<'s>> {
     if !mutant!(EndBeforeUnlock) {
         add(log_at, decided, ended, true);
     }
-    rounds.push(round);
-    rounds
+    (full, round)
 }
 
 /// Sends the rounds that undo what an attempt has begun: it frees the locks that it may have, and
@@ -451,7 +455,7 @@ pub(super) fn release_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
     }
     let mut round = tx.lane.round();
     let lane = tx.lane;
-    let ended = Some(attempts::word(Stage::Ended, tx.id)).filter(|_| !repairs.is_log_in_doubt);
+    let ended = Some(attempts::word(Stage::Undone, tx.id)).filter(|_| !repairs.is_log_in_doubt);
     let log = log_at.map(|node| {
         repairs.note_log_word(node, ended);
         rings[usize::from(node.0)].attempt_log_at().0
@@ -481,7 +485,7 @@ pub(super) fn release_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
                 // The log must not end before the last lock is free.
                 round.after_completion();
             }
-            round.compare_swap(at, stage(Stage::Aborted), stage(Stage::Ended));
+            round.compare_swap(at, stage(Stage::Aborted), stage(Stage::Undone));
         }
         // Nothing orders the rounds. So the lane ends the log before it begins the next one.
         (Some(_), Some(node)) => repairs.note_log_word(node, None),

@@ -96,14 +96,14 @@ async fn by_log(tx: &mut Tx<'_>, suspect: Suspect, at: Address, node: NodeId) ->
         let word = lane.execute(round).await?.words(read)[0];
         let stage = match attempts::parse(word) {
             Some((stage, whose)) if whose == id => stage,
-            Some((_, whose)) if whose > id => Stage::Ended,
+            Some((_, whose)) if whose > id => Stage::Undone,
             // An attempt begins its log before it takes a lock.
             _ => return Ok(()),
         };
         match stage {
             // The lock is another one by now. If not, the CAS that took it came after the attempt
             // was undone.
-            Stage::Ended => return free(lane, at, suspect.word).await,
+            Stage::Done | Stage::Undone => return free(lane, at, suspect.word).await,
             Stage::Begun if mutant!(FreeSuspects) => return free(lane, at, suspect.word).await,
             Stage::Begun => {
                 let mut round = lane.round();
@@ -305,10 +305,10 @@ pub(crate) async fn look_up(lane: &Lane, state: &State, id: TransactionId) -> Re
         let read = round.read(word_at, WORD_BYTES);
         let word = lane.execute(round).await?.words(read)[0];
         match attempts::parse(word).filter(|(_, whose)| *whose == id) {
-            Some((Stage::Decided, _)) => return Ok(Verdict::Committed),
-            Some((Stage::Aborted, _)) => return Ok(Verdict::Aborted),
+            Some((Stage::Decided | Stage::Done, _)) => return Ok(Verdict::Committed),
+            Some((Stage::Aborted | Stage::Undone, _)) => return Ok(Verdict::Aborted),
             Some((Stage::Begun, _)) => return Ok(Verdict::Undecided),
-            Some((Stage::Ended, _)) | None => {}
+            None => {}
         }
     }
     Ok(match known() {

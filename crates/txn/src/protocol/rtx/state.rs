@@ -367,11 +367,10 @@ impl Repairs {
 
     /// Gives back what the attempt has taken and no object has got.
     pub(super) fn give_back_taken(&mut self) {
-        for (site, place) in std::mem::take(&mut self.taken) {
+        while let Some((site, place)) = self.taken.pop() {
             self.pool(site).cooling.push(place);
         }
-        let grown = std::mem::take(&mut self.grown);
-        self.spares.extend(grown.into_iter().map(|grown| (grown.site, grown.place)));
+        self.spares.extend(self.grown.drain(..).map(|grown| (grown.site, grown.place)));
     }
 
     /// Forgets what the attempt has taken, because it is not known whether objects have it.
