@@ -6,12 +6,12 @@
 //! execution  1  READ lock and place of each object
 //!            2  READ the block that each place names; READ lock and place again
 //!
-//! commit     A  WRITE values to own blocks; WRITE the log's entries; CAS(log, ended -> begun);
+//! commit     A  WRITE values to own blocks; WRITE the log's entries; CAS(log, (un)done -> begun);
 //!               CAS(lock, free word seen -> me); READ the words behind the locks;
 //!               READ lock and place of what was only read
 //!            B  CAS(log, begun -> decided)                        -> committed
 //!            C  CAS places, old -> new; CAS unlock;
-//!               CAS(log, decided -> ended)                        -> in the background
+//!               CAS(log, decided -> done)                         -> in the background
 //!
 //! one object A  WRITE the value; CAS lock; READ the place; READ what was only read
 //!            B  CAS place, old -> new; CAS unlock   -> committed, if the place was old
