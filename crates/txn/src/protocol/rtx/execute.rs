@@ -53,9 +53,11 @@ pub(super) fn chain_of(arena: &[u64], chain: u32) -> impl Iterator<Item = ChainL
 /// Brings every record that was named and has not been fetched yet.
 pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
     loop {
-        tx.state.repairs.lacks_bucket = None;
+        (tx.state.repairs.lacks_bucket, tx.state.repairs.stops) = (None, 0);
         let brought = bring(tx, ask, arrived).await;
-        let Some((index, last)) = tx.state.repairs.lacks_bucket else { return brought };
+        // If something else has stopped the transaction, too, it cannot go on.
+        let lacking = tx.state.repairs.lacks_bucket.filter(|_| tx.state.repairs.stops == 1);
+        let Some((index, last)) = lacking else { return brought };
         // All overflow buckets were given out, but one may have been returned.
         let item = tx.state.sets.items[index];
         let table = tx.state.sets.table(item.table);
@@ -146,6 +148,12 @@ pub(super) fn bucket_item(sets: &mut Sets, table: TableId, bucket: BucketRef) ->
 
 /// Takes the answer to what an item has asked for.
 fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examined, Stop> {
+    let examined = examine(tx, index, done);
+    tx.state.repairs.stops += u32::from(examined.is_err());
+    examined
+}
+
+fn examine(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examined, Stop> {
     let item = tx.state.sets.items[index];
     if std::mem::take(&mut tx.state.sets.items[index].takes_blocks) {
         let State { sets, repairs, .. } = &mut *tx.state;

@@ -191,6 +191,8 @@ pub(crate) struct Repairs {
     pools: Vec<Pool>,
     /// An item whose chain is to grow behind this bucket, for which its shard has no new bucket.
     pub(super) lacks_bucket: Option<(usize, BucketRef)>,
+    /// The number of answers to the current round that stop the transaction.
+    pub(super) stops: u32,
     /// Overflow buckets that the session has taken, and no chain has.
     spares: Vec<(Site, Place)>,
     /// The word of this lane's log at each node, by the node's number, as far as it is known.
