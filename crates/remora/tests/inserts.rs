@@ -540,8 +540,8 @@ fn chains_grow_until_the_reserved_space_is_used(protocol: Protocol) {
     }
 }
 
-/// Fills a table of `rtx` with rows of `N` words, after some clients have come, have taken blocks and
-/// buckets in vain, and have left. Returns the number of rows.
+/// Fills a table of `rtx` with rows of `N` words, after some clients have come, have taken blocks
+/// and buckets in vain, and have left. Returns the number of rows.
 fn room_after<const N: usize>(clients: u64, wanted: u64) -> u64 {
     let cluster = embedded(Protocol::RTX, 1);
     let rows: Table<u64, Words<N>> = cluster.create_table("rows", at_one_node(wanted)).unwrap();

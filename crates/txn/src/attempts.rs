@@ -66,6 +66,12 @@ pub(crate) fn is_ended(word: u64) -> bool {
     parse(word).is_none_or(|(stage, _)| matches!(stage, Stage::Done | Stage::Undone))
 }
 
+/// Returns the number of the ring that has the log of the attempt with this sequence number, of a
+/// client with this number of lanes.
+pub(crate) fn ring_of(sequence: u64, lanes: usize) -> usize {
+    (sequence % lanes.max(1) as u64) as usize
+}
+
 /// The largest number of swaps that a log has room for.
 pub(crate) const SWAPS_MAX: usize = (ATTEMPT_ENTRIES_BYTES / WORD_BYTES - 1) / ENTRY_WORDS;
 const ENTRY_WORDS: usize = 3;
@@ -246,7 +252,7 @@ mod tests {
                 let (id, other) = (TransactionId::new(9, 70).unwrap(), TransactionId::new(9, 71).unwrap());
                 let shard = metadata.tables[usize::from(table.0)].shard_first;
                 let held = |id| RepairableLock::held_by(id, LogPlace::Here).unwrap();
-                // The objects of a record, of a bucket, and of a record that has another lock by now.
+                // Objects of a record, of a bucket, and of a record that has another lock.
                 let objects = [(0, 1), (64, 1), (64, 2), (128, 1)];
                 let swap = |(at, word)| Swapped { lock: Pointer::new(shard, at), word, old: 10 + word, new: 20 + word };
                 let mut swaps: Vec<Swapped> = objects.into_iter().map(swap).collect();

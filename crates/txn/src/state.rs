@@ -19,7 +19,7 @@ use crate::combine::SharedBatch;
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer};
 use crate::landing::{BackupLock, Clocks};
-use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX};
+use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX, UNSURE_MAX};
 use crate::oracle::{Question, oracle_of};
 use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Check, Outcomes, Protocol, Repairs, look_up};
@@ -209,9 +209,6 @@ pub(crate) struct State {
     /// The reason for which the last closure or attempt stopped.
     pub(crate) stopped: Stop,
 }
-
-/// Largest number of transactions that a session remembers as unsure. It forgets the oldest ones.
-pub(crate) const UNSURE_MAX: usize = 64;
 
 /// The session notes the ends of phases for one in this number of attempts, because four looks at
 /// the clock cost more than a verb.

@@ -7,8 +7,8 @@ use remora_fabric::{Address, Execute, NodeId, Round, WORD_BYTES, probes};
 use remora_index::objects::{AT_BLOCKS, BUCKET_BYTES};
 use remora_record::{LogPlace, Place, RepairableLock, Version};
 
-use super::execute::{BLOCKS_TAKEN, block_address, blocks_arrived, bucket_item};
-use super::pool::List;
+use super::execute::{BLOCKS_TAKEN, blocks_arrived, bucket_item};
+use super::pool::{List, block_address};
 use super::repair::{self, address_of, log_of};
 use super::state::{Grown, Heard, Look, Plan, Repairs, Site};
 use super::validate::{behind_lock, look_at, look_for, make_room, send};

@@ -5,13 +5,13 @@
 //! client knows it, and otherwise by the bucket of the index. The second round READs the block that
 //! the object names, and looks at the object once more.
 
-use remora_fabric::{Address, Completed, Round};
+use remora_fabric::{Completed, Round};
 use remora_index::objects::{self, AT_BLOCKS, AT_OVERFLOW, BUCKET_BYTES, FLOOR_WORD, LINK_WORD, OBJECT_BYTES};
 use remora_index::{BucketRef, Location, Table};
 use remora_node::{Pointer, ShardId, TableId};
 use remora_record::{FetchedRecord, LockWord, Place, Version};
 
-use super::pool::List;
+use super::pool::{List, block_address};
 use super::state::{Object, Repairs, Site};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
@@ -132,12 +132,6 @@ fn ask_item(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> bool {
         item.add = round.fetch_add(header, BLOCKS_TAKEN);
     }
     true
-}
-
-/// Returns the address of a block in the shard of an object, if there is such a block.
-pub(super) fn block_address(table: &Table, object: Pointer, place: Place) -> Option<Address> {
-    let at = table.objects()?.block_at(place.block()?)?;
-    Some(table.primary_at(object, at))
 }
 
 /// Returns the item of a bucket of the index, and makes the item if there is none yet.

@@ -71,8 +71,7 @@ use remora_fabric::{Execute, Round, probes};
 use remora_node::{Discipline, IndexKind};
 
 pub use outcomes::Outcomes;
-pub(crate) use pool::rest;
-pub(crate) use repair::look_up;
+pub(crate) use repair::{look_up, rest};
 pub(crate) use state::Repairs;
 
 use crate::error::Stop;

@@ -1,5 +1,5 @@
-//! The outcomes of a client's last attempts under `rtx`, as far as the client knows them. A log says
-//! them only until the next attempt begins, and an attempt that swaps one word has no log.
+//! The outcomes of a client's last attempts under `rtx`, as far as the client knows them. A log
+//! says them only until the next attempt begins, and an attempt that swaps one word has no log.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -8,9 +8,9 @@ use std::rc::Rc;
 use remora_node::Registration;
 use remora_record::TransactionId;
 
-use super::state::ring_of;
+use crate::attempts::ring_of;
+use crate::limits::UNSURE_MAX;
 use crate::recovery::Verdict;
-use crate::state::UNSURE_MAX;
 
 /// The outcomes of the last attempts of a client. Its sessions share them, because a member of a
 /// batch may have to ask for the outcome of the attempt that leads it.

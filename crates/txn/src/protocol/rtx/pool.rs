@@ -2,19 +2,19 @@
 //! shard. The head of a list is a word that clients CAS. It names the first member, as a place
 //! names a block. A member has the word that names the next one in its own first word.
 
-use std::sync::Arc;
-
 use remora_fabric::{Address, Lane, WORD_BYTES};
 use remora_index::Table;
 use remora_index::objects::{AT_RETURNED, AT_RETURNED_BUCKETS};
 use remora_node::Pointer;
 use remora_record::{KeyHash, Place};
 
-use super::execute::block_address;
-use super::repair::make_ready;
-use super::state::Site;
 use crate::error::Stop;
-use crate::state::State;
+
+/// Returns the address of a block in the shard of an object, if there is such a block.
+pub(super) fn block_address(table: &Table, object: Pointer, place: Place) -> Option<Address> {
+    let at = table.objects()?.block_at(place.block()?)?;
+    Some(table.primary_at(object, at))
+}
 
 /// A list of what clients have returned to a shard.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ impl List {
     }
 
     /// Puts a member into the list of the shard of an object. No chain and no object has it.
-    async fn put(self, lane: &Lane, table: &Table, object: Pointer, last: Place) -> Result<(), Stop> {
+    pub(super) async fn put(self, lane: &Lane, table: &Table, object: Pointer, last: Place) -> Result<(), Stop> {
         // The head of the list must not recur, either. So the member is returned with its next use.
         let Some(place) = last.next_use(KeyHash::default()) else { return Ok(()) };
         let Some(member) = self.member_at(table, object, place) else { return Ok(()) };
@@ -82,30 +82,5 @@ impl List {
             }
             head = done.previous(swap);
         }
-    }
-}
-
-/// Ends what a session has begun, and returns all blocks and buckets that it owns, before it rests
-/// or leaves. Nothing of it may be under way.
-pub(crate) async fn rest(lane: &Lane, state: &mut State) -> Result<(), Stop> {
-    for node in state.nodes.iter() {
-        // When the client has left, nobody can find its logs any more.
-        make_ready(lane, state, node).await?;
-    }
-    while let Some((site, place)) = state.repairs.pop_block() {
-        put(lane, state, List::Blocks, (site, place)).await?;
-    }
-    while let Some((site, place)) = state.repairs.pop_spare() {
-        put(lane, state, List::Buckets, (site, place)).await?;
-    }
-    Ok(())
-}
-
-async fn put(lane: &Lane, state: &State, list: List, (site, place): (Site, Place)) -> Result<(), Stop> {
-    let has = |table: &&Arc<Table>| table.born() == site.born && table.has_shard(site.shard);
-    match state.sets.tables.iter().flatten().find(has) {
-        Some(table) => list.put(lane, table, Pointer::new(site.shard, 0), place).await,
-        // A session forgets a table when the table is gone.
-        None => Ok(()),
     }
 }

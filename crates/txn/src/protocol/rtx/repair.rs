@@ -35,9 +35,10 @@ use remora_node::ring::attempt_log_at;
 use remora_node::{ClientSlot, Pointer, connected};
 use remora_record::{FetchedRecord, KeyHash, Life, LockWord, LogPlace, Place, RepairableLock, TransactionId};
 
-use super::execute::{BLOCKS_TAKEN, block_address, blocks_arrived};
-use super::state::{Repairs, Site, Suspect, ring_of};
-use crate::attempts::{self, Stage};
+use super::execute::{BLOCKS_TAKEN, blocks_arrived};
+use super::pool::{List, block_address};
+use super::state::{Repairs, Site, Suspect};
+use crate::attempts::{self, Stage, ring_of};
 use crate::error::{Limit, Stop};
 use crate::limits::READ_PAUSE_NS;
 use crate::recovery::Verdict;
@@ -283,6 +284,31 @@ pub(super) async fn make_ready(lane: &Lane, state: &mut State, node: NodeId) -> 
     }
     state.repairs.note_log_word(node, Some(word));
     Ok(())
+}
+
+/// Ends what a session has begun, and returns all blocks and buckets that it owns, before it rests
+/// or leaves. Nothing of it may be under way.
+pub(crate) async fn rest(lane: &Lane, state: &mut State) -> Result<(), Stop> {
+    for node in state.nodes.iter() {
+        // When the client has left, nobody can find its logs any more.
+        make_ready(lane, state, node).await?;
+    }
+    while let Some((site, place)) = state.repairs.pop_block() {
+        put(lane, state, List::Blocks, (site, place)).await?;
+    }
+    while let Some((site, place)) = state.repairs.pop_spare() {
+        put(lane, state, List::Buckets, (site, place)).await?;
+    }
+    Ok(())
+}
+
+async fn put(lane: &Lane, state: &State, list: List, (site, place): (Site, Place)) -> Result<(), Stop> {
+    let has = |table: &&Arc<Table>| table.born() == site.born && table.has_shard(site.shard);
+    match state.sets.tables.iter().flatten().find(has) {
+        Some(table) => list.put(lane, table, Pointer::new(site.shard, 0), place).await,
+        // A session forgets a table when the table is gone.
+        None => Ok(()),
+    }
 }
 
 /// Returns what is known of the outcome of an attempt: by its client, if that is this one, and

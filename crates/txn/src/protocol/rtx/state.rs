@@ -70,7 +70,7 @@ impl Object {
     }
 }
 
-/// A shard of a table. The shard's number alone may be that of a shard of a later table.
+/// A shard of a table. The number of the shard alone may be that of a shard of a later table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Site {
     pub(super) shard: ShardId,
@@ -224,7 +224,7 @@ impl Repairs {
     }
 
     /// Returns the first sequence number from this one on whose log is this lane's. The numbers of
-    /// a client say in which of its rings the log of an attempt is ([`ring_of`]).
+    /// a client say in which of its rings the log of an attempt is ([`ring_of`](crate::attempts::ring_of)).
     pub(crate) fn sequence_from(&self, sequence: u64) -> u64 {
         sequence + (self.ring + self.lanes - sequence % self.lanes) % self.lanes
     }
@@ -447,10 +447,4 @@ impl Repairs {
         self.clients.retain(|(whose, _)| *whose != node);
         self.clients.push((node, clients));
     }
-}
-
-/// Returns the number of the ring that has the log of the attempt with this sequence number, of a
-/// client with this number of lanes.
-pub(super) fn ring_of(sequence: u64, lanes: usize) -> usize {
-    (sequence % lanes.max(1) as u64) as usize
 }
