@@ -19,7 +19,7 @@ use crate::landing::{PastTime, Snapshot};
 use crate::limits::{
     BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, LONELY_ATTEMPTS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX,
 };
-use crate::protocol::rest;
+use crate::protocol::{look_up, rest};
 use crate::recovery::{Departed, Verdict};
 use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
@@ -156,7 +156,7 @@ impl Session {
         outline(async move {
             // A transaction of this session that was given up may still be on its way.
             let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
-            self.state.look_up(&self.lane, id, ended).await
+            look_up(&self.lane, &self.state, id, ended).await
         })
     }
 

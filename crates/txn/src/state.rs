@@ -22,8 +22,8 @@ use crate::landing::{BackupLock, Clocks};
 use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX, UNSURE_MAX};
 use crate::oracle::{Question, oracle_of};
 use crate::protocol::spec::ProtocolSpec;
-use crate::protocol::{Check, Outcomes, Protocol, Repairs, look_up};
-use crate::recovery::{self, Departed, Verdict};
+use crate::protocol::{Check, Outcomes, Protocol, Repairs};
+use crate::recovery::Departed;
 use crate::sets::Sets;
 use crate::shared::SharedLocks;
 use crate::time::ClientTime;
@@ -264,15 +264,6 @@ impl State {
             tried: Tried::default(),
             stopped: Stop::Abort(Abort::Dropped),
         }
-    }
-
-    /// Returns what is known of a transaction of a client that is alive. If it is one of this
-    /// client, `ended` says that nothing of it is on its way.
-    pub(crate) async fn look_up(&self, lane: &Lane, id: TransactionId, ended: bool) -> Result<Verdict, Stop> {
-        if self.spec.discipline.is_repairable() {
-            return look_up(lane, self, id).await;
-        }
-        Ok(recovery::look_up(lane, self.nodes, id, self.spec.discipline.is_in_place(), ended).await?)
     }
 
     /// Returns whether an attempt is of this client.

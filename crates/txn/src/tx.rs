@@ -769,7 +769,7 @@ impl<'s> Tx<'s> {
     async fn find_out(&self, id: TransactionId) -> Result<(), Stop> {
         let give_up = self.lane.now() + LOG_PATIENCE_NS;
         while self.lane.now() < give_up {
-            match self.state.look_up(self.lane, id, false).await {
+            match protocol::look_up(self.lane, self.state, id, false).await {
                 Ok(Verdict::Committed) => return Ok(()),
                 Ok(Verdict::Aborted) => return Err(Abort::Dropped.into()),
                 Ok(Verdict::Undecided) => self.lane.sleep(LOG_PAUSE_NS).await,

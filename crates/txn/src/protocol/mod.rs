@@ -14,7 +14,7 @@ pub(crate) mod spec;
 
 use std::fmt;
 
-use remora_fabric::{CallHandle, Execute, NodeId, ReadHandle};
+use remora_fabric::{CallHandle, Execute, Lane, NodeId, ReadHandle};
 use remora_node::{Discipline, IndexKind};
 use remora_record::{RepairableLock, TransactionId};
 
@@ -23,13 +23,15 @@ pub use ford::Ford;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
 pub use rtx::{Outcomes, Rtx};
-pub(crate) use rtx::{Repairs, look_up, release_rounds, rest};
+pub(crate) use rtx::{Repairs, release_rounds, rest};
 pub use spec::{FirstRead, Primitive, ProtocolSpec, Validation};
 pub use unsynchronized::Unsynchronized;
 
 use crate::error::{Abort, Stop};
 use crate::event::Outcome;
 use crate::limits::{READ_PAUSE_NS, SNAPSHOT_READS};
+use crate::recovery::{self, Verdict};
+use crate::state::State;
 use crate::tx::Tx;
 
 /// The steps of a protocol. A transaction takes them in this order:
@@ -263,6 +265,15 @@ impl Protocol {
         let spec = self.spec();
         discipline == spec.discipline || spec.accepts.contains(&discipline)
     }
+}
+
+/// Returns what is known of a transaction of a client that is alive. If it is one of this session,
+/// `ended` says that nothing of it is on its way.
+pub(crate) async fn look_up(lane: &Lane, state: &State, id: TransactionId, ended: bool) -> Result<Verdict, Stop> {
+    if state.spec.discipline.is_repairable() {
+        return rtx::look_up(lane, state, id).await;
+    }
+    Ok(recovery::look_up(lane, state.nodes, id, state.spec.discipline.is_in_place(), ended).await?)
 }
 
 /// How the current validation round looks again at something that was read.

@@ -224,7 +224,7 @@ impl Repairs {
     }
 
     /// Returns the first sequence number from this one on whose log is this lane's. The numbers of
-    /// a client say in which of its rings the log of an attempt is ([`ring_of`](crate::attempts::ring_of)).
+    /// a client say in which of its rings the log of an attempt is (`attempts::ring_of`).
     pub(crate) fn sequence_from(&self, sequence: u64) -> u64 {
         sequence + (self.ring + self.lanes - sequence % self.lanes) % self.lanes
     }
