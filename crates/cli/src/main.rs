@@ -26,6 +26,7 @@ mod memnode;
 mod micro;
 mod options;
 mod rdma;
+mod reclaim;
 mod run;
 mod signals;
 mod simulated;
@@ -63,6 +64,8 @@ enum Command {
     /// Serves memory to clients over TCP, or to processes of this host, until it is stopped; or
     /// formats memory that needs no server.
     Memnode(memnode::MemnodeOptions),
+    /// Frees what clients of passive memory have left that are gone.
+    Reclaim(reclaim::ReclaimOptions),
     /// Looks after memory nodes until it is stopped: when one dies, the cluster goes on without it.
     Controller(controller::ControllerOptions),
     /// Adds a memory node to a running cluster, and moves its share of the shards there.
@@ -127,6 +130,7 @@ fn main() -> ExitCode {
         Command::Bench { workload: Workload::Ycsb(options) } => ycsb::ycsb(&options),
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
         Command::Memnode(options) => memnode::memnode(&options),
+        Command::Reclaim(options) => reclaim::reclaim(&options),
         Command::Controller(options) => controller::controller(&options),
         Command::Add(options) => add::add(&options),
         Command::Drain(options) => drain::drain(&options),

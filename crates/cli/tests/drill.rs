@@ -76,16 +76,19 @@ fn two_are_killed_with(fabric: &str, protocol: &str, more: &str) {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn two_are_killed_tcp_drtm_r() {
     two_are_killed("tcp", "drtm-r");
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn two_are_killed_tcp_ford() {
     two_are_killed("tcp", "ford");
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn two_are_killed_shm_drtm_r() {
     two_are_killed("shm", "drtm-r");
 }

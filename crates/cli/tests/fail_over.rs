@@ -100,6 +100,7 @@ fn goes_on(protocol: &str) {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn drtm_r_goes_on_without_memory_nodes() {
     goes_on("drtm-r");
 }
@@ -172,6 +173,7 @@ fn copies_are_restored(protocol: &str) {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn drtm_r_gets_its_copies_back() {
     copies_are_restored("drtm-r");
 }

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::floors::node::node::{FORMAT, MAGIC};
@@ -649,6 +650,72 @@ fn passive_memory_is_shared_without_a_memory_node() {
     assert_eq!(node.process.wait().code, Some(0));
     assert_refused(&remora("passive-stopped", &["memnode", "--passive", path]), &["--passive", path, "memnode --shm"]);
     [first, second, path].into_iter().for_each(|path| fs::remove_file(path).unwrap());
+}
+
+/// A client that is killed leaves its connections. Where no process can see that it is gone, an
+/// operator has to say so.
+#[test]
+fn what_gone_clients_of_passive_memory_have_left_is_reclaimed() {
+    // The states of channels, and the channels: see `shm/control.rs` of the fabric.
+    const CHANNELS: u64 = 512;
+    const STATES_AT: u64 = 4096;
+    const CHANNELS_AT: u64 = 8192 + (2 << 20);
+    const CHANNEL_BYTES: u64 = 256;
+    const REALM: u64 = 16;
+    const OPEN: u8 = 3;
+    let path = passive("reclaimed");
+    let name = path.to_str().unwrap();
+    let connect = format!("shm:{name}");
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let word = |at: u64| {
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at).unwrap();
+        word
+    };
+    let open = || (0..CHANNELS).filter(|channel| word(STATES_AT + 8 * channel)[0] == OPEN).collect::<Vec<_>>();
+    let run = |which: &str, options: &str| {
+        let ran = report(&remora(which, &bank(&connect, options)));
+        // Nobody knows what a killed client has paid in.
+        let [money, others @ ..] = &holds(&ran)[..] else { panic!("{ran:#}") };
+        assert!(*money != Some(false) && others == [Some(true); 3], "{ran:#}");
+    };
+    let reclaim = |gone: &[&str], code: i32, counts: &str| {
+        let reclaimed = remora("reclaim", &[&["reclaim"], gone, &[name]].concat());
+        let found = (reclaimed.code, reclaimed.output.as_str());
+        assert_eq!(found, (Some(code), format!("{name}: {counts}\n").as_str()), "{}", reclaimed.errors);
+    };
+    run("reclaim-load", "--accounts 100 --transactions 500");
+    reclaim(&[], 0, "0 connections freed, 0 of live clients, 0 of processes elsewhere");
+    for is_elsewhere in [false, true] {
+        let mut killed = Process::start("reclaim-killed", &bank(&connect, "--seconds 60"));
+        killed.wait_until("connected", |_| !open().is_empty());
+        thread::sleep(Duration::from_millis(300)); // so that it is likely to die inside of transactions
+        let left = open();
+        reclaim(&[], 0, &format!("0 connections freed, {} of live clients, 0 of processes elsewhere", left.len()));
+        killed.kill();
+        if is_elsewhere {
+            for realm in left.iter().map(|channel| CHANNELS_AT + CHANNEL_BYTES * channel + REALM) {
+                file.write_all_at(&(!u64::from_le_bytes(word(realm))).to_le_bytes(), realm).unwrap();
+            }
+            assert_refused(&remora("reclaim-refused", &bank(&connect, "")), &["remora reclaim"]);
+            reclaim(&[], 1, &format!("0 connections freed, 0 of live clients, {} of processes elsewhere", left.len()));
+            assert_eq!(open(), left, "without --gone they stay");
+        }
+        let gone: &[&str] = if is_elsewhere { &["--gone"] } else { &[] };
+        reclaim(gone, 0, &format!("{} connections freed, 0 of live clients, 0 of processes elsewhere", left.len()));
+        // What the client had under way is recovered.
+        run("reclaim-again", "--transactions 500");
+    }
+    fs::write(path.with_extension("other"), [7; 9000]).unwrap();
+    for (other, names) in [
+        ("/nonexistent/node", &["/nonexistent/node"][..]),
+        (&format!("{}", path.with_extension("other").display()), &["other"]),
+    ] {
+        assert_refused(&remora("reclaim-bad", &["reclaim", other]), names);
+    }
+    assert_refused(&remora("reclaim-nothing", &["reclaim"]), &["PATH"]);
+    fs::remove_file(path.with_extension("other")).unwrap();
+    fs::remove_file(&path).unwrap();
 }
 
 /// A file of the format version before this one, as its superblock says.

@@ -180,7 +180,7 @@ pub enum Refusal {
     /// The node is passive, and processes use it that this process can neither watch nor stop.
     #[error(
         "is passive memory in use by processes that this one cannot stop: of another host, container or user, or from before a \
-         restart; run all clients as one user of one host, or, if those are gone for good, format new memory"
+         restart; run all clients as one user of one host; if those are gone for good, say so with: remora reclaim --gone PATH"
     )]
     OtherRealm,
 }

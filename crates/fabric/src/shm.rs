@@ -42,6 +42,7 @@ use files::Servers;
 use server::Server;
 use transport::ShmTransport;
 
+pub use control::Reclaimed;
 pub use memory::Memory;
 use memory::OWN_CAPABILITIES;
 pub(crate) use memory::{CAPABILITIES, execute_verb, monotonic_ns, no_such_node};

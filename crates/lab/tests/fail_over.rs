@@ -361,7 +361,7 @@ fn a_copy_that_differs_is_made_again() {
 /// transaction ends with its epoch, without effect, and the session continues.
 #[test]
 fn a_begun_transaction_ends_with_its_epoch() {
-    for protocol in with_copies() {
+    for protocol in protocols() {
         let shape = SHAPE;
         let (cluster, sim, accounts) = cluster(protocol, shape, 7);
         sim.place(0);
@@ -446,7 +446,7 @@ fn a_node_that_does_not_apply_what_was_logged_is_named() {
 /// clients finish what the client had under way. It continues as a new client, in the same epoch.
 #[test]
 fn a_client_that_alone_has_lost_a_node_connects_again() {
-    for protocol in with_copies() {
+    for protocol in protocols() {
         let shape = Shape { lost: NodeId(0), ..SHAPE };
         let (cluster, sim, accounts) = cluster(protocol, shape, 7);
         let mut workers: Vec<_> = (0..2)
@@ -512,7 +512,7 @@ fn a_client_that_alone_has_lost_a_node_connects_again() {
 /// It must do so by itself, because other clients wait for these locks.
 #[test]
 fn a_client_in_doubt_connects_again_even_if_it_is_idle() {
-    for protocol in with_copies() {
+    for protocol in protocols() {
         let mut in_doubt = 0;
         for seed in 0..8 {
             let (cluster, sim, accounts) = cluster(protocol, SHAPE, seed);
@@ -599,6 +599,12 @@ fn a_controller_comes_without_the_leader_and_is_nobody_else() {
     }
 }
 
+/// Returns the protocols that keep copies of records, or the most different ones of them if there is
+/// no time for all.
+fn protocols() -> impl Iterator<Item = Protocol> {
+    with_copies().filter(|one| is_long() || Protocol::DISTINCT.contains(one))
+}
+
 /// Whether a test may take long and try everything, as `.ci/long` demands.
 fn is_long() -> bool {
     std::env::var_os("REMORA_LONG").is_some()
@@ -608,7 +614,7 @@ fn is_long() -> bool {
 fn survives(load: Load) {
     let faults = ["fail", "isolate", "crash", "pause", "delay", "partition"].map(String::from);
     let seeds = std::env::var("REMORA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2);
-    for protocol in with_copies() {
+    for protocol in protocols() {
         let case = Case { transactions: 300, ..Case::new(0, load, protocol, &faults) };
         for seed in 0..seeds {
             // Whatever else the seed draws, a node is lost.

@@ -29,7 +29,7 @@ const AFTER: Nanos = 80 * MS;
 const BOUND: Nanos = 50 * MS;
 /// The number of clients, or memory nodes, that are killed, unless `REMORA_KILLS` says otherwise.
 /// `.ci/long` kills a hundred.
-const KILLS: usize = 8;
+const KILLS: usize = 4;
 
 /// The times at which transactions of a client have committed.
 struct Commits(Rc<RefCell<Vec<Nanos>>>);

@@ -372,7 +372,8 @@ pub mod protocol {
 /// Memory nodes: they serve memory to clients, and do nothing else.
 pub mod node {
     pub use crate::server::{MemoryNode, NodeError, PassiveMemory};
-    pub use remora_fabric::shm::file::PriorMemory;
+    pub use remora_fabric::shm::Reclaimed;
+    pub use remora_fabric::shm::file::{PriorMemory, reclaim};
     pub use remora_fabric::tcp::ServerOptions;
     pub use remora_fabric::tcp::tls::ServerTls;
     pub use remora_fabric::{Pages, SystemError};

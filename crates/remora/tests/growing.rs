@@ -21,6 +21,9 @@ every_protocol! {
     a_table_grows_by_itself,
     full_memory_nodes_are_told,
     a_load_grows_its_table,
+}
+
+most_protocols! {
     all_parts_of_a_table_grow,
     no_linked_value_is_collected_while_its_head_moves,
     ordered_tables_grow_while_they_are_used,

@@ -24,9 +24,12 @@ use support::{Words, cut_off, embedded, look, options, seeds, table, worker};
 
 every_protocol! {
     a_client_dies_at_every_step,
+    clients_that_die_are_found_by_their_leases,
+}
+
+most_protocols! {
     a_recoverer_dies_at_every_step,
     an_inserter_dies_at_every_step,
-    clients_that_die_are_found_by_their_leases,
 }
 
 type Rows = Table<u64, Words<1>>;

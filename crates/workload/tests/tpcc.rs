@@ -188,7 +188,7 @@ fn every_type_costs_its_round_trips() {
         let mut worker = cluster.worker(WorkerOptions::default().coroutines(1)).unwrap();
         worker.block_on(async |session| tpcc.warm(session, 0, 1).await).unwrap();
         let mut costs = [(u64::MAX, 0, 0, 0); 5];
-        for number in 0..400 {
+        for number in 0..if is_long() { 400 } else { 200 } {
             // Each transaction ends with drained rings, because one that finds its ring full needs
             // one more round trip.
             let (statistics, _) = driver::run_here(&cluster, &tpcc, &mut worker, 1, number).unwrap();

@@ -18,7 +18,7 @@ use remora_workload::tpce::{
 };
 use remora_workload::{After, Invariant, Prng, Setting, Statistics, Workload};
 
-use support::{assert_sound, serializable};
+use support::{assert_sound, is_long, serializable};
 
 const NAMES: [&str; 10] = [
     "a balance is its trades'",
@@ -45,7 +45,8 @@ fn options(protocol: Protocol, replicas: u8, room: Room) -> ClusterOptions {
 fn a_run_on_shared_memory_keeps_the_invariants() {
     const TRANSACTIONS: u64 = 6_001;
     for protocol in serializable() {
-        for replicas in [1, 3] {
+        let without_backups = is_long() || protocol == Protocol::FORD;
+        for replicas in if without_backups { 1..=3 } else { 3..=3 }.step_by(2) {
             let room = Room::for_transactions(TRANSACTIONS);
             let cluster = options(protocol, replicas, room).open().unwrap();
             let tpce = Tpce::load(&cluster, SCALE, room, 1).unwrap();
@@ -126,7 +127,7 @@ fn every_type_costs_its_round_trips() {
         let mut costs = [(u64::MAX, 0, 0); 3];
         for (kind, _) in Kind::MIX {
             let tpce = tpce.clone().with_only(Some(kind));
-            for number in 0..100 {
+            for number in 0..if is_long() { 100 } else { 30 } {
                 // Each transaction ends with drained rings, because one that finds its ring full
                 // needs one more round trip.
                 let (statistics, _) = driver::run_here(&cluster, &tpce, &mut worker, 1, number).unwrap();
@@ -148,7 +149,7 @@ fn every_type_costs_its_round_trips() {
         assert_eq!(found.map(|(least, ..)| least), expected, "{protocol:?}: {found:?}");
         // Only a trade that splits a leaf costs more. Few do: the leaves of trades are half full.
         let more = found.map(|(least, all, count)| all - least * count);
-        assert!(more[..2] == [0, 0] && more[2] < 20, "{protocol:?}: {found:?}");
+        assert!(more[..2] == [0, 0] && 5 * more[2] < found[2].2, "{protocol:?}: {found:?}");
     }
 }
 

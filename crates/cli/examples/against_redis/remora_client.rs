@@ -142,7 +142,7 @@ impl<'a> Store<'a> {
 
     async fn change(&self, session: &mut Session, one: u64, other: u64) -> Result<(), Error> {
         let changed = session.transact(async |tx| {
-            let (one, other) = (tx.want(&self.table, one), tx.want(&self.table, other));
+            let [one, other] = [one, other].map(|key| tx.want_for(&self.table, key, Intent::Update));
             tx.fetch().await?;
             one.get_mut(tx)?.0[0] += 1;
             other.get_mut(tx)?.0[0] += 1;

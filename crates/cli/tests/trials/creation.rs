@@ -59,6 +59,7 @@ fn what_does_not_fit_is_followed_by_what_does() {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn who_waits_for_a_killed_loader_says_so_and_takes_its_place() {
     let (_node, connect, mut loader) = loading("creation-killed");
     loader.signal(Signal::STOP);
@@ -178,6 +179,7 @@ impl Slow {
 
 /// The controller does the work of a drain; the command only says that it is wanted.
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn a_drain_whose_command_was_killed_is_finished_by_the_next() {
     let slow = Slow::new("creation-drain", 3);
     let node = slow.nodes[2].address();

@@ -120,6 +120,19 @@ impl Mode {
     }
 }
 
+/// What became of the connections of clients to a passive node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Reclaimed {
+    /// The number that were freed.
+    pub freed: usize,
+    /// The number that stay, because their process lives or is just connecting.
+    pub alive: usize,
+    /// The number that stay, because their process cannot be seen from here: it ran on another
+    /// host, on this host before its last start, in another container or as another user.
+    pub elsewhere: usize,
+}
+
 /// The single words of the area, by their index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Word {
@@ -367,6 +380,31 @@ impl Control {
         } else {
             self.free(index, closing);
         }
+    }
+
+    /// Frees the channels of dead processes at a passive node. The caller is a process of the realm
+    /// `realm`, and says what it knows: that it alone has the file's lock (`alone`), so that every
+    /// process is dead which has claimed a channel and not opened it; that no process of another
+    /// realm uses the memory any more (`others_are_gone`).
+    pub(super) fn free_dead(&self, realm: u64, alone: bool, others_are_gone: bool) -> Reclaimed {
+        let mut found = Reclaimed::default();
+        for (index, state) in self.channels() {
+            let channel = self.channel(index);
+            let process = Process { pid: state.process(), start: channel.start() };
+            let (is_dead, otherwise) = match state.phase() {
+                Phase::Claimed => (alone, &mut found.alive),
+                _ if channel.realm() != realm => (others_are_gone, &mut found.elsewhere),
+                _ => (!process.lives(), &mut found.alive),
+            };
+            // The channel may have passed to another process since its state was read.
+            if is_dead && self.state(index) == state {
+                self.close(index, state.generation());
+                found.freed += 1;
+            } else {
+                *otherwise += 1;
+            }
+        }
+        found
     }
 
     /// Frees a channel that is closing, unless it is free already. The caller has seen the server

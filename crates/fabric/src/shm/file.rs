@@ -46,10 +46,10 @@ use crate::limits::{RESERVE_BYTES, TAKE_BYTES};
 use crate::region::{HUGE_PAGE_BYTES, Region, RegionError};
 use crate::transport::Handler;
 
-use super::control::{Control, FEATURES, MAGIC, Mode, Phase, State, VERSION, Word, service};
+use super::control::{Control, FEATURES, MAGIC, Mode, Phase, Reclaimed, State, VERSION, Word, service};
 pub use super::files::ShmFiles;
 use super::memory::Answering;
-use super::process::{Process, Watch, exists};
+use super::process::{Process, Watch, exists, realm};
 use super::server::{Admission, Server};
 
 /// The unit in which `stat` counts the space of files, in bytes.
@@ -476,6 +476,33 @@ impl PassiveFile {
     pub fn publish(&self) {
         self.mapped.control.set(Word::Service, service::LAID_OUT);
     }
+}
+
+/// Frees the connections to passive memory that clients have left which ended without closing them.
+/// With `others_are_gone`, frees also those of processes that this one cannot see: of another host,
+/// of this host before its last start, of another container or user. The caller then vouches that
+/// none of them uses the memory any more. If one does, nothing can stop it from changing memory
+/// that other clients rely on.
+///
+/// What these clients had under way stays as it is. Their transactions are recovered as those of
+/// any client that has died.
+///
+/// Fails, and changes nothing, if the file is no passive memory of this version.
+pub fn reclaim(path: impl AsRef<Path>, others_are_gone: bool) -> Result<Reclaimed, OpenError> {
+    let path = path.as_ref();
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error(path, "open it"))?;
+    let mapped = Mapped::of(path, &file)?.ok_or_else(|| OpenError::Foreign { path: path.into() })?;
+    match mapped.control.mode() {
+        Mode::Served => return Err(OpenError::NeedsServer { path: path.into() }),
+        Mode::Passive if !mapped.is_laid_out() => return Err(OpenError::Unfinished { path: path.into() }),
+        Mode::Passive => {}
+    }
+    let realm = realm().map_err(io_error(path, "find out who asks"))?;
+    // Nobody can be connecting while this process has the lock.
+    lock_file(path, &file)?;
+    let reclaimed = mapped.control.free_dead(realm, true, others_are_gone);
+    unlock(&file, "passive memory");
+    Ok(reclaimed)
 }
 
 impl Drop for PassiveFile {

@@ -259,24 +259,8 @@ impl Inner {
 
     /// Frees the channels of dead processes at a passive node. Returns whether there were any.
     fn free_dead(&self, control: &Control, door: &File) -> bool {
-        // If nobody else has the lock, every process that had claimed a channel, and has not opened
-        // it, is dead.
         let alone = Lock::alone(door);
-        let mut freed = false;
-        for (index, state) in control.channels() {
-            let channel = control.channel(index);
-            let process = Process { pid: state.process(), start: channel.start() };
-            let is_dead = match state.phase() {
-                Phase::Claimed => alone.is_some(),
-                _ => channel.realm() == self.realm && !process.lives(),
-            };
-            // The channel may have passed to another process since its state was read.
-            if is_dead && control.state(index) == state {
-                control.close(index, state.generation());
-                freed = true;
-            }
-        }
-        freed
+        control.free_dead(self.realm, alone.is_some(), false).freed > 0
     }
 
     /// Ends the access of a client at one node. A process that uses it is killed, unless it is this

@@ -34,6 +34,36 @@ macro_rules! every_protocol {
     )* };
 }
 
+/// Runs each of these functions as a test of every protocol, too. Those of protocols that share
+/// most of their code with another one are left to `.ci/long`.
+#[allow(unused_macros, reason = "every test target uses a part of it")]
+macro_rules! most_protocols {
+    ($($test:ident),* $(,)?) => { $(
+        mod $test { remora::floors::txn::each_protocol!(test_of_most $test); }
+    )* };
+}
+
+/// Declares a test of each protocol, with the name of its constant, and leaves some to `.ci/long`.
+#[allow(unused_macros, reason = "every test target uses a part of it")]
+macro_rules! test_of_most {
+    ([$($PROTOCOL:ident)*] $test:ident) => { $( test_of_most!($PROTOCOL $test); )* };
+    (DRTM_H $test:ident) => { test_of_most!(@long DRTM_H $test); };
+    (DST_2PL $test:ident) => { test_of_most!(@long DST_2PL $test); };
+    (FARM $test:ident) => { test_of_most!(@long FARM $test); };
+    (FORD_GLOBAL $test:ident) => { test_of_most!(@long FORD_GLOBAL $test); };
+    (FORD_LEAN $test:ident) => { test_of_most!(@long FORD_LEAN $test); };
+    (FORD_LOCAL $test:ident) => { test_of_most!(@long FORD_LOCAL $test); };
+    (GTS $test:ident) => { test_of_most!(@long GTS $test); };
+    (VTS $test:ident) => { test_of_most!(@long VTS $test); };
+    ($PROTOCOL:ident $test:ident) => { test_of_each!([$PROTOCOL] $test); };
+    (@long $PROTOCOL:ident $test:ident) => {
+        #[test]
+        #[ignore = "long: a part of .ci/long"]
+        #[allow(non_snake_case, reason = "a constant's name")]
+        fn $PROTOCOL() { super::$test(remora::protocol::Protocol::$PROTOCOL); }
+    };
+}
+
 /// Declares a test of each protocol, with the name of its constant.
 #[allow(unused_macros, reason = "every test target uses a part of it")]
 macro_rules! test_of_each {

@@ -19,7 +19,7 @@ use remora::{
 
 use super::support::{self, Words, cut_off, look, on_every_fabric, rest, table};
 
-every_protocol!(
+most_protocols!(
     updates_are_not_lost,
     an_answer_that_comes_late_is_no_lock,
     every_await_of_every_operation,

@@ -185,6 +185,19 @@ impl Protocol {
         self.spec().name
     }
 
+    /// The protocols whose steps differ most, for tests that have no time for all of them. Every
+    /// other one that promises serializable transactions shares most of its code with one of these.
+    pub const DISTINCT: [Protocol; 8] = [
+        Protocol::FASST,
+        Protocol::DRTM_R,
+        Protocol::DRTM_R_CLOCKS,
+        Protocol::FORD,
+        Protocol::REMORA,
+        Protocol::DST,
+        Protocol::NO_WAIT,
+        Protocol::RTX,
+    ];
+
     /// Returns the protocol with this name on the command line, if there is one.
     #[must_use]
     pub fn named(name: &str) -> Option<Protocol> {

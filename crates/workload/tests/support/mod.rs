@@ -7,16 +7,7 @@ use remora_workload::Invariant;
 /// Returns the protocols that promise serializable transactions. If there is no time for all of
 /// them, returns those whose steps differ most. The protocol suite of `remora` has all of them.
 pub fn serializable() -> impl Iterator<Item = Protocol> {
-    let some = [
-        Protocol::FASST,
-        Protocol::DRTM_R,
-        Protocol::DRTM_R_CLOCKS,
-        Protocol::FORD,
-        Protocol::REMORA,
-        Protocol::DST,
-        Protocol::NO_WAIT,
-    ];
-    let is_chosen = move |protocol: &Protocol| is_long() || some.contains(protocol);
+    let is_chosen = |protocol: &Protocol| is_long() || Protocol::DISTINCT.contains(protocol);
     Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()).filter(is_chosen)
 }
 
