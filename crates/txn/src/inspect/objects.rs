@@ -74,13 +74,16 @@ async fn read_chains(
     Ok((found, locks))
 }
 
-/// Reads the blocks of objects, as many as one round has room for. Calls `visit` with each object,
-/// the words of its block, and the object as it is behind the READ of the block.
+/// What is done with an object, the words of its block, and the object as it is behind the READ of
+/// the block.
+type Visit<'v> = dyn FnMut(Object, &[u64], [u64; 2]) -> Result<(), Stop> + 'v;
+
+/// Reads the blocks of objects, as many as one round has room for, and visits each.
 async fn read_blocks(
     lane: &Lane,
     (table, shard): (&Table, u16),
     objects: &[Object],
-    visit: &mut dyn FnMut(Object, &[u64], [u64; 2]) -> Result<(), Stop>,
+    visit: &mut Visit<'_>,
 ) -> Result<(), Stop> {
     let Some(geometry) = table.objects() else { return Ok(()) };
     let bytes = table.shape().record_bytes();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use indicatif::ProgressBar;
 use remora::floors::txn::mutant::Mutant;
-use remora_lab::campaign::{self, Case, FAULTS, Load, Summary};
+use remora_lab::campaign::{self, Case, FAULTS, Load, Summary, faults_of};
 use serde_json::json;
 
 use remora_command::output::{self, OutputFile, ReportTo};
