@@ -156,7 +156,7 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
         // the answer. Its release is over then only by chance, and sooner where there is one copy.
         let (often, one_copy) = match protocol {
             Protocol::Ford(_) => (1, 1),
-            // Few steps lie between the decision and its answer. There is one copy in any case.
+            // There is one copy in any case.
             Protocol::Rtx(_) => (1, 60),
             // Two round trips: few steps lie between the log and its answer.
             _ if protocol.spec().locks_reads => (1, 4),
@@ -179,10 +179,10 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
                     money[keys.0 as usize] -= 1;
                     money[keys.1 as usize] += 1;
                 }
-                // Of FORD's, many are reported, and die before their release: rolled forward all
-                // the same.
-                let is_forward =
-                    verdict == Verdict::Committed && (result.is_err() || matches!(protocol, Protocol::Ford(_)));
+                // Of FORD's and rTX's, many are reported, and die before their release: rolled
+                // forward all the same.
+                let releases_later = matches!(protocol, Protocol::Ford(_) | Protocol::Rtx(_));
+                let is_forward = verdict == Verdict::Committed && (result.is_err() || releases_later);
                 committed += u32::from(result.is_ok());
                 forward += u32::from(is_forward);
                 back += u32::from(verdict != Verdict::Committed);
