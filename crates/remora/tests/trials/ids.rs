@@ -11,14 +11,7 @@ use remora::{Error, Limit, TableOptions};
 
 use super::support::{self, Words, look, table};
 
-/// Alone it passes. Beside other tests, in about one of six runs, a client does not come back as
-/// another incarnation within ten seconds: a known error, whose cause is not found.
-#[test]
-#[ignore = "long: a part of .ci/long"]
-fn clients_go_on_as_other_ones() {
-    let serializable = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
-    serializable.for_each(a_client_goes_on_as_another_one);
-}
+every_protocol!(a_client_goes_on_as_another_one);
 
 const KEYS: u64 = 16;
 
