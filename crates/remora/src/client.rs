@@ -255,7 +255,7 @@ impl Client {
     }
 }
 
-/// Runs a step while the keeper attends to its incarnation. Returns `None` if the incarnation ends
+/// Runs a step and polls what the keeper does meanwhile. Returns `None` if the incarnation ends
 /// before the step does.
 async fn unless_outlived<T>(
     keeper: &Keeper,
