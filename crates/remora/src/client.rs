@@ -13,7 +13,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{pending, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -203,16 +203,17 @@ impl Client {
                     });
                     ends.await;
                     // The incarnation that has few ids keeps its lease until the next incarnation
-                    // is connected.
-                    let mut coming = pin!(self.reincarnate(&life));
-                    let succeeded = poll_fn(|context| {
-                        let _ = attending.as_mut().poll(context);
-                        if keeper.outlived() {
-                            return Poll::Ready(None);
+                    // is connected, and recovers dead ones: their room may be what the next one
+                    // lacks.
+                    let succeeded = loop {
+                        let coming = self.reincarnate(&life);
+                        let came = unless_outlived(keeper, attending.as_mut(), coming).await;
+                        let Some(Err(error)) = came else { break came.is_some() };
+                        tracing::warn!(%error, "a client that has few transaction ids left cannot come as another one yet");
+                        if unless_outlived(keeper, attending.as_mut(), keeper.pause(&life.admin)).await.is_none() {
+                            break false;
                         }
-                        coming.as_mut().poll(context).map(Some)
-                    });
-                    let succeeded = succeeded.await;
+                    };
                     let idle = poll_fn(|context| {
                         let _ = attending.as_mut().poll(context);
                         if keeper.is_busy() { Poll::Pending } else { Poll::Ready(()) }
@@ -220,17 +221,9 @@ impl Client {
                     idle.await;
                     succeeded
                 };
-                match succeeded {
-                    Some(Ok(())) => {
-                        keeper.retire();
-                        continue;
-                    }
-                    Some(Err(error)) => {
-                        tracing::warn!(%error, "a client that has few transaction ids left cannot come as another one yet");
-                        keeper.pause(&life.admin).await;
-                        continue;
-                    }
-                    None => {}
+                if succeeded {
+                    keeper.retire();
+                    continue;
                 }
                 keeper.until_next_epoch(&life.admin).await;
                 while let Err(error) = self.reincarnate(&life).await {
@@ -260,6 +253,21 @@ impl Client {
         self.life.replace(Rc::new(life));
         Ok(())
     }
+}
+
+/// Runs a step and polls what the keeper does meanwhile. Returns `None` if the incarnation ends
+/// before the step does.
+async fn unless_outlived<T>(
+    keeper: &Keeper,
+    mut attending: Pin<&mut impl Future<Output = ()>>,
+    step: impl Future<Output = T>,
+) -> Option<T> {
+    let mut step = pin!(step);
+    poll_fn(|context| {
+        let _ = attending.as_mut().poll(context);
+        if keeper.outlived() { Poll::Ready(None) } else { step.as_mut().poll(context).map(Some) }
+    })
+    .await
 }
 
 /// A client that is connected, and has not registered at the memory nodes yet.

@@ -103,6 +103,20 @@ fn the_suite_has_every_protocol_that_promises_transactions() {
     assert_eq!(promising.collect::<Vec<_>>(), remora::floors::txn::each_protocol!(constants));
 }
 
+/// The tests that `most_protocols!` leaves to `.ci/long` are those of the protocols that share most
+/// of their code with another one.
+#[test]
+fn the_gate_has_the_most_different_protocols() {
+    macro_rules! named {
+        ([$($PROTOCOL:ident)*]) => { [$((stringify!($PROTOCOL), Protocol::$PROTOCOL)),*] };
+    }
+    let macros = include_str!("support/mod.rs");
+    for (name, protocol) in remora::floors::txn::each_protocol!(named) {
+        let is_left = macros.contains(&format!("test_of_most!(@long {name} $test)"));
+        assert_eq!(is_left, !Protocol::DISTINCT.contains(&protocol), "{name}");
+    }
+}
+
 // --- Costs.
 
 /// Round trips of a transaction whose locations are cached, and whose keys are all named before the

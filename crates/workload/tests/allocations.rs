@@ -38,9 +38,10 @@ fn no_transaction_allocates_on_a_warm_worker() {
         // a key for the first time needs the most. The statistics list 64 hot records, and each
         // takes its place when it is first in the way.
         allocations(100_000);
-        // What a worker does once a second may allocate. On a busy machine, a run may last that
-        // long.
-        let counts = [(); 3].map(|()| allocations(5_000));
-        assert!(counts.contains(&0), "in 20,000 transactions each, yields {yield_after_rounds}: {counts:?}");
+        // On a busy machine, other transactions meet than before, and records are still in the way
+        // for the first time.
+        let is_warm = (0..5).any(|_| allocations(5_000) == 0);
+        assert!(is_warm, "each of five runs has allocated, yields {yield_after_rounds}");
+        assert_eq!(allocations(5_000), 0, "in 20,000 transactions, yields {yield_after_rounds}");
     }
 }

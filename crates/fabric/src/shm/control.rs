@@ -38,7 +38,8 @@
 //!                       but is not served
 //! any -> Closing        the process that ends it: its client, a client that revokes this one, or
 //!                       the server when the client's process has ended; at a passive node, a
-//!                       client that finds all channels taken, and this one's process dead
+//!                       client that finds all channels taken, and this one's process dead, or
+//!                       an operator who says that the process is gone (`reclaim`)
 //! Closing -> Free       the process that has seen the server outside of the channel since, or the
 //!                       server itself, which is outside
 //! ```

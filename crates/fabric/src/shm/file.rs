@@ -322,6 +322,16 @@ impl Mapped {
         Mapped::with(path, file, control, bytes).map(Some)
     }
 
+    /// Opens a node's file as a client does. Fails if it is none, or is not laid out yet.
+    pub(super) fn open(path: &Path) -> Result<(File, Mapped), OpenError> {
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error(path, "open it"))?;
+        let mapped = Mapped::of(path, &file)?.ok_or_else(|| OpenError::Foreign { path: path.into() })?;
+        if mapped.control.mode() == Mode::Passive && !mapped.is_laid_out() {
+            return Err(OpenError::Unfinished { path: path.into() });
+        }
+        Ok((file, mapped))
+    }
+
     /// Lays out a new file.
     fn new(path: &Path, file: &File, mode: Mode, bytes: Option<u64>) -> Result<Mapped, OpenError> {
         let (size, device) = size(path, file)?;
@@ -490,12 +500,9 @@ impl PassiveFile {
 /// Fails, and changes nothing, if the file is no passive memory of this version.
 pub fn reclaim(path: impl AsRef<Path>, others_are_gone: bool) -> Result<Reclaimed, OpenError> {
     let path = path.as_ref();
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error(path, "open it"))?;
-    let mapped = Mapped::of(path, &file)?.ok_or_else(|| OpenError::Foreign { path: path.into() })?;
-    match mapped.control.mode() {
-        Mode::Served => return Err(OpenError::NeedsServer { path: path.into() }),
-        Mode::Passive if !mapped.is_laid_out() => return Err(OpenError::Unfinished { path: path.into() }),
-        Mode::Passive => {}
+    let (file, mapped) = Mapped::open(path)?;
+    if mapped.control.mode() == Mode::Served {
+        return Err(OpenError::NeedsServer { path: path.into() });
     }
     let realm = realm().map_err(io_error(path, "find out who asks"))?;
     // Nobody can be connecting while this process has the lock.

@@ -2,7 +2,7 @@
 //! client's own process serves.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,12 +76,8 @@ impl ShmFiles {
         assert!(paths.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
         let (mut nodes, mut doors) = (Vec::with_capacity(paths.len()), Vec::new());
         for path in paths.iter().map(AsRef::as_ref) {
-            let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error(path, "open it"))?;
-            let mapped = Mapped::of(path, &file)?.ok_or_else(|| OpenError::Foreign { path: path.into() })?;
+            let (file, mapped) = Mapped::open(path)?;
             let passive = mapped.control.mode() == Mode::Passive;
-            if passive && !mapped.is_laid_out() {
-                return Err(OpenError::Unfinished { path: path.into() });
-            }
             if nodes.first().is_some_and(|first: &Mapped| first.control.mode() != mapped.control.mode()) {
                 return Err(OpenError::Mixed { path: path.into(), passive });
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use remora::observe::{Observer, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
-use remora::{Error, Limit, TableOptions};
+use remora::{Cluster, Error, Limit, TableOptions};
 
 use super::support::{self, Words, look, table};
 
@@ -36,10 +36,22 @@ impl Observer for Listener {
 }
 
 fn a_client_goes_on_as_another_one(protocol: Protocol) {
+    goes_on(&support::embedded(protocol, 3));
+}
+
+/// The memory has room for a few incarnations. The client has to recover its former ones, or there
+/// is none for the next one.
+#[test]
+fn a_client_makes_room_for_itself() {
+    for protocol in [Protocol::FORD, Protocol::DRTM_R, Protocol::NO_WAIT] {
+        goes_on(&support::options(protocol, 3).node_bytes(1 << 20).open().unwrap());
+    }
+}
+
+fn goes_on(cluster: &Cluster) {
     const IDS: u64 = 100;
     const TURNS: u64 = 400;
-    let cluster = support::embedded(protocol, 3).with_lease(Some(Duration::from_millis(60)));
-    let cluster = cluster.with_transaction_ids(IDS);
+    let cluster = cluster.with_lease(Some(Duration::from_millis(60))).with_transaction_ids(IDS);
     let rows = table(&cluster, "rows", TableOptions::for_rows(KEYS), Words([0u64]));
     let mut worker = support::worker(&cluster, 4, 1);
     let told = Rc::new(RefCell::new(Told::default()));
