@@ -168,6 +168,16 @@ pub enum MemoryError {
         /// The incarnations of the clients.
         clients: Vec<u32>,
     },
+    /// What clients have left that are gone cannot be reclaimed, because other clients are
+    /// connected, or were so meanwhile.
+    #[error(
+        "clients {clients:?} are connected or have just left: memory that dead clients had in hand is reclaimed while no \
+         client is connected"
+    )]
+    InUse {
+        /// The incarnations of the clients that are connected now.
+        clients: Vec<u32>,
+    },
     /// A table of this name exists already.
     #[error("there is a table {0:?} already")]
     TableExists(String),

@@ -347,7 +347,7 @@ pub mod admin {
     pub use crate::ordered::TreeInspection;
     pub use remora_fabric::NodeId;
     pub use remora_membership::{Configuration, ConfigurationError, Standing};
-    pub use remora_txn::Inspection;
+    pub use remora_txn::{Inspection, Reclaimed};
 }
 
 /// Types for observing transactions, their costs, and what recovery does.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use remora::admin::Standing;
+use remora::admin::{Reclaimed, Standing};
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Fabric, Lane, NodeId, block_on};
 use remora::floors::node::{connected, node};
@@ -613,4 +613,93 @@ fn what_a_dead_client_has_read_is_written_at_later_times() {
         assert!(has_dead || !has_next || !has_committed, "step {step}: {first:?} {second:?}, {locked} locked");
     }
     assert!(left > 0, "no lock of a committed reader was left");
+}
+
+/// Moves the row of a key to the key `AWAY` further on, or back, and writes another row.
+async fn move_or_back(session: &mut Session, rows: &Rows, key: u64) -> Result<(), Error> {
+    let moved = session.transact(async |tx| {
+        let is_there = rows.get(tx, key).await?.is_some();
+        let (from, to) = if is_there { (key, key + AWAY) } else { (key + AWAY, key) };
+        let from = tx.want_for(rows, from, Intent::Delete);
+        let to = tx.want_for(rows, to, Intent::Insert);
+        let other = tx.want_for(rows, ROWS + key % 7, Intent::Update);
+        tx.fetch().await?;
+        let row = *from.require(tx)?;
+        from.remove(tx)?;
+        to.insert(tx, row)?;
+        other.get_mut(tx)?.0[0] += 1;
+        Ok(())
+    });
+    moved.await
+}
+
+const AWAY: u64 = 1000;
+
+/// Names many rows that it would insert, and gives up. Their chains would grow, and the session
+/// keeps the buckets for the next time.
+async fn give_up_inserts(session: &mut Session, rows: &Rows) -> Result<(), Error> {
+    let gave_up = session.transact(async |tx| {
+        (0..40).for_each(|key| drop(tx.want_for(rows, 2 * AWAY + key, Intent::Insert)));
+        tx.fetch().await?;
+        Err::<(), _>(Error::user(std::fmt::Error))
+    });
+    gave_up.await
+}
+
+/// Clients die with memory in hand, again and again. While no client is connected, all of it is
+/// reclaimed, and nothing that is somebody's.
+#[test]
+fn what_dead_clients_had_in_hand_is_reclaimed() {
+    const DEATHS: u64 = 100;
+    let (cluster, fabric) = options(Protocol::RTX, 1).node_bytes(16 << 20).open_seeded(1).unwrap();
+    let rows: Rows = cluster.create_table("rows", TableOptions::for_rows(2 * ROWS).shards(1).grows(false)).unwrap();
+    cluster.load(&rows, (0..ROWS + 7).map(|key| (key, Words([key])))).unwrap();
+    let (mut all, mut moved) = (Reclaimed::default(), 0);
+    for death in 0..DEATHS {
+        let mut victim = worker(&cluster, 2, death);
+        let dead: Vec<u32> = victim.incarnations().collect();
+        dead.iter().for_each(|client| fabric.revoke_after(ClientId(*client), 20 + 5 * death));
+        let done = victim.run(async |coroutine, session| {
+            let _gave_up = give_up_inserts(session, &rows).await;
+            let (mut done, mut is_alive) = (0, true);
+            while is_alive {
+                is_alive =
+                    move_or_back(session, &rows, (7 * death + done + 20 * coroutine as u64) % ROWS).await.is_ok()
+                        && session.transact(async |tx| Ok(rows.get_mut(tx, ROWS).await?.0[0] += 1)).await.is_ok();
+                done += 1;
+            }
+            done
+        });
+        moved += done.into_iter().sum::<u64>();
+        victim.abandon();
+
+        let mut survivor = worker(&cluster, 1, death);
+        let refused = cluster.reclaim().unwrap_err().to_string();
+        assert!(refused.contains("are connected"), "{refused}");
+        dead.iter().for_each(|client| survivor.recover(*client).unwrap());
+        // The survivor works with what was reclaimed before. It meets what it looks at.
+        let met = if death % 2 == 0 { ROWS } else { 0 };
+        let found = survivor.block_on(async |session| {
+            let mut found = Vec::new();
+            for key in 0..met {
+                move_or_back(session, &rows, key).await.unwrap();
+                let [here, away] = [read(session, &rows, key).await, read(session, &rows, key + AWAY).await];
+                found.push((here.xor(away), here.is_some() && away.is_some()));
+            }
+            found
+        });
+        assert!(found.into_iter().eq((0..met).map(|key| (Some(key), false))), "after {death} deaths");
+        moved += met;
+        drop(survivor);
+        fabric.settle_services();
+
+        let (before, ..) = look(&cluster, &rows);
+        all += cluster.reclaim().unwrap();
+        assert_eq!(cluster.reclaim().unwrap(), Reclaimed::default(), "nothing is left, after {death} deaths");
+        let (after, found) = look(&cluster, &rows);
+        assert!(before == after && after.len() as u64 == ROWS + 7, "after {death} deaths");
+        assert_eq!((found.locked, found.abandoned, found.torn), (0, 0, 0), "{found:?}");
+    }
+    assert!(all.blocks > 2 * DEATHS && all.buckets > 0 && all.locks > 0, "{all:?}, {moved} rows were moved");
+    assert!(moved > 10 * DEATHS, "{moved}");
 }

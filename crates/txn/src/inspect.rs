@@ -2,7 +2,7 @@
 //! its records, its locks, and its backups. [`scan`], [`KeyScan`] and [`count_rows`] read a table
 //! while transactions run.
 
-mod objects;
+pub(crate) mod objects;
 
 use std::iter::successors;
 use std::ops::AddAssign;
@@ -31,6 +31,9 @@ pub struct Inspection {
     pub locked: u64,
     /// Holder of the first locked record.
     pub holder: Option<TransactionId>,
+    /// Locks of clients that are gone, where any client repairs the locks that it meets (protocol
+    /// `rtx`). The next client that meets such a lock frees it. They do not count as locked.
+    pub abandoned: u64,
     /// Records that are torn.
     pub torn: u64,
     /// Lines of 64 bytes in which a backup differs from its primary. Two things are not compared.
@@ -45,6 +48,7 @@ impl AddAssign for Inspection {
         self.prepared += other.prepared;
         self.locked += other.locked;
         self.holder = self.holder.or(other.holder);
+        self.abandoned += other.abandoned;
         self.torn += other.torn;
         self.differing_lines += other.differing_lines;
     }

@@ -98,8 +98,8 @@ pub use event::{ConflictCounter, Observer, Order, Outcome, Phases, TransactionEv
 pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
 pub use landing::{PastTime, Snapshot, enter_epoch};
 pub use protocol::{
-    Dst, FirstRead, Ford, Locks, NoWait, Outcomes, Primitive, Primitives, Protocol, ProtocolSpec, Rtx, Unsynchronized,
-    Validation,
+    Dst, FirstRead, Ford, Locks, NoWait, Outcomes, Primitive, Primitives, Protocol, ProtocolSpec, Reclaimed, Rtx,
+    Unsynchronized, Validation, reclaim,
 };
 pub use rpc::{RpcHandler, request_name};
 pub use session::{Session, Settled, TransactOptions, Trial};

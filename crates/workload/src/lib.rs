@@ -37,7 +37,6 @@ use guestbook::{GuestError, Ledger, Parameters};
 use remora::{Cluster, Error, Key, OpenError, Ordered, Record, Session, Table, Transaction, TransactionOptions};
 pub use remora_fabric::Prng;
 
-pub use invariants::LOCKS as NO_LOCK_IS_HELD;
 pub use machine::Machine;
 pub use report::{
     CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, ScanReport, SimulatedIn, TypeReport,

@@ -187,11 +187,7 @@ fn check_tables(cluster: &Cluster, tables: &Tables, played: Played, settled: boo
     }
     let invariants = tables.invariants(cluster, played.ledgers, settled, untold);
     let invariants = invariants.map_err(|error| format!("failed: {error}"))?;
-    // Where clients repair what they meet, nobody frees a dead client's lock that no one meets.
-    let stays = |invariant: &Invariant| {
-        invariant.name == remora_workload::NO_LOCK_IS_HELD && cluster.protocol().discipline().is_repairable()
-    };
-    let holds = |invariant: &Invariant| stays(invariant) || invariant.holds.unwrap_or(untold > 0);
+    let holds = |invariant: &Invariant| invariant.holds.unwrap_or(untold > 0);
     match invariants.iter().find(|invariant| !holds(invariant)) {
         Some(broken) => Err(format!("{}: {}", broken.name, broken.detail)),
         None => Ok(()),

@@ -141,23 +141,20 @@ impl Tables {
                 let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.ycsb).collect();
                 ycsb.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
             }
-            Tables::Registers(registers) => Ok(vec![whole(cluster, &registers.inspect(cluster)?, settled)]),
+            Tables::Registers(registers) => Ok(vec![whole(&registers.inspect(cluster)?, settled)]),
             Tables::Ranges(ranges) => {
                 let (tables, faults) = ranges.inspect(cluster)?;
                 let holds = Some(faults.is_empty());
                 let trees = Invariant { name: "ordered tables are trees", holds, detail: faults.join(", ") };
-                Ok(vec![whole(cluster, &tables, settled), trees])
+                Ok(vec![whole(&tables, settled), trees])
             }
         }
     }
 }
 
 /// Returns the invariant that tables of every workload are whole.
-fn whole(cluster: &Cluster, tables: &[Inspection], settled: bool) -> Invariant {
-    // Where clients repair what they meet, nobody frees a dead client's lock that no one meets.
-    let stays = cluster.protocol().discipline().is_repairable();
-    let locked = |table: &Inspection| if stays { 0 } else { table.locked };
-    let wrong = |table: &Inspection| locked(table) + table.torn + table.differing_lines;
+fn whole(tables: &[Inspection], settled: bool) -> Invariant {
+    let wrong = |table: &Inspection| table.locked + table.torn + table.differing_lines;
     let holds = Some(settled && tables.iter().map(wrong).sum::<u64>() == 0);
     Invariant { name: "replicas are identical and no lock is held", holds, detail: format!("{tables:?}") }
 }

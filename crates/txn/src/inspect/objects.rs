@@ -6,7 +6,8 @@ use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::{Lane, WORD_BYTES};
 use remora_index::objects::{BUCKET_BYTES, LINK_WORD, OBJECT_BYTES, objects};
 use remora_index::{BucketRef, Table};
-use remora_record::{FetchedRecord, Key, LockWord, Place, StableRecord};
+use remora_node::connected;
+use remora_record::{FetchedRecord, Key, LockWord, Place, StableRecord, TransactionId};
 use zerocopy::IntoBytes;
 
 use super::{FoundKeys, Inspection};
@@ -15,31 +16,37 @@ use crate::limits::{LOG_PAUSE_NS, SCAN_ATTEMPTS};
 
 /// An object, as a READ of its bucket has found it.
 #[derive(Clone, Copy)]
-struct Object {
+pub(crate) struct Object {
     /// Offset in the shard.
-    at: u64,
-    lock: LockWord,
-    place: Place,
+    pub(crate) at: u64,
+    pub(crate) lock: LockWord,
+    pub(crate) place: Place,
+}
+
+/// A bucket of a chain, as a READ has found it.
+#[derive(Clone, Copy)]
+pub(crate) struct Bucket {
+    pub(crate) number: u64,
+    pub(crate) lock: LockWord,
 }
 
 /// Number of main buckets that a step reads.
 const BUCKETS: u64 = 32;
 
-/// Reads the chains of some main buckets of a shard. Returns their objects, and the locks of the
-/// buckets.
+/// Reads the chains of some main buckets of a shard. Returns their objects, and their buckets.
 ///
 /// An overflow bucket counts only if a chain has it. A client writes the bucket before it decides
 /// to link it, so a bucket in no chain may name blocks of an attempt that has aborted.
-async fn read_chains(
+pub(crate) async fn read_chains(
     lane: &Lane,
     table: &Table,
     shard: u16,
     main: Range<u64>,
-) -> Result<(Vec<Object>, Vec<LockWord>), Stop> {
+) -> Result<(Vec<Object>, Vec<Bucket>), Stop> {
     let Some(geometry) = table.objects() else { return Ok((Vec::new(), Vec::new())) };
-    let (mut found, mut locks, mut linked) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut found, mut buckets, mut linked) = (Vec::new(), Vec::new(), Vec::new());
     let mut take = |bucket: u64, words: &[u64], linked: &mut Vec<u64>| {
-        locks.push(LockWord::from_bits(words[0]));
+        buckets.push(Bucket { number: bucket, lock: LockWord::from_bits(words[0]) });
         linked.extend(geometry.linked(words[LINK_WORD]).filter(|next| *next >= geometry.buckets.main));
         found.extend(objects(words).enumerate().map(|(number, (lock, place))| Object {
             at: geometry.object_at(bucket, number),
@@ -71,7 +78,7 @@ async fn read_chains(
         }
         linked = next;
     }
-    Ok((found, locks))
+    Ok((found, buckets))
 }
 
 /// What is done with an object, the words of its block, and the object as it is behind the READ of
@@ -115,7 +122,7 @@ fn record_of<'w>(table: &'w Table, object: Object, words: &'w [u64]) -> Option<S
 }
 
 /// Returns the numbers of the main buckets of a shard, some at a time.
-fn steps(table: &Table) -> impl Iterator<Item = Range<u64>> + use<> {
+pub(crate) fn steps(table: &Table) -> impl Iterator<Item = Range<u64>> + use<> {
     let count = table.index().buckets().main;
     (0..count).step_by(BUCKETS as usize).map(move |first| first..(first + BUCKETS).min(count))
 }
@@ -127,10 +134,21 @@ pub(super) async fn inspect(
     found: &mut Inspection,
     visit: &mut dyn FnMut(&StableRecord<'_>),
 ) -> Result<(), Stop> {
+    let mut clients = Vec::new();
     for (shard, buckets) in (0..table.shards()).flat_map(|shard| steps(table).map(move |step| (shard, step))) {
-        let (objects, locks) = read_chains(lane, table, shard, buckets).await?;
+        if buckets.start == 0 {
+            clients = connected(lane, table.shard_replicas(shard)[0].node).await?;
+        }
+        let (objects, buckets) = read_chains(lane, table, shard, buckets).await?;
         let of_objects = objects.iter().map(|object| object.lock);
-        locks.into_iter().chain(of_objects).for_each(|lock| found.lock(lock));
+        for lock in buckets.into_iter().map(|bucket| bucket.lock).chain(of_objects) {
+            let is_held_by = |holder: TransactionId| clients.iter().any(|client| client.incarnation == holder.owner());
+            if lock.holder().is_none_or(is_held_by) {
+                found.lock(lock);
+            } else {
+                found.abandoned += 1;
+            }
+        }
         read_blocks(lane, (table, shard), &objects, &mut |object, words, _| {
             match record_of(table, object, words) {
                 Some(record) => {

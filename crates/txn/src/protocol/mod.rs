@@ -22,7 +22,7 @@ pub use dst::Dst;
 pub use ford::Ford;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
-pub use rtx::{Outcomes, Rtx};
+pub use rtx::{Outcomes, Reclaimed, Rtx, reclaim};
 pub(crate) use rtx::{Repairs, release_rounds, rest};
 pub use spec::{FirstRead, Primitive, ProtocolSpec, Validation};
 pub use unsynchronized::Unsynchronized;

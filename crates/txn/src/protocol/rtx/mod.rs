@@ -63,6 +63,7 @@ mod commit;
 mod execute;
 mod outcomes;
 mod pool;
+mod reclaim;
 mod repair;
 mod state;
 mod validate;
@@ -71,6 +72,7 @@ use remora_fabric::{Execute, Round, probes};
 use remora_node::{Discipline, IndexKind};
 
 pub use outcomes::Outcomes;
+pub use reclaim::{Reclaimed, reclaim};
 pub(crate) use repair::{look_up, rest};
 pub(crate) use state::Repairs;
 

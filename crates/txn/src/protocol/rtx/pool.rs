@@ -63,6 +63,28 @@ impl List {
         }
     }
 
+    /// Returns the numbers of the members of the list of the shard of an object, but not more than
+    /// `limit`: if the list was damaged, it could be a ring. Nobody may change the list meanwhile.
+    pub(super) async fn members(
+        self,
+        lane: &Lane,
+        table: &Table,
+        object: Pointer,
+        limit: usize,
+    ) -> Result<Vec<u64>, Stop> {
+        let mut members = Vec::new();
+        let mut at = self.head_at(table, object);
+        while members.len() < limit {
+            let mut round = lane.round();
+            let read = round.read(at, WORD_BYTES);
+            let next = Place::from_bits(lane.execute(round).await?.words(read)[0]);
+            let Some(member) = self.member_at(table, object, next) else { break };
+            members.extend(next.block());
+            at = member;
+        }
+        Ok(members)
+    }
+
     /// Puts a member into the list of the shard of an object. No chain and no object has it.
     pub(super) async fn put(self, lane: &Lane, table: &Table, object: Pointer, last: Place) -> Result<(), Stop> {
         // The head of the list must not recur, either. So the member is returned with its next use.
