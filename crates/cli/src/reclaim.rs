@@ -1,4 +1,4 @@
-//! `remora reclaim`: frees what clients of passive memory have left that are gone.
+//! `remora reclaim`: frees what clients of passive memory that are gone have left.
 
 use std::path::PathBuf;
 
@@ -35,8 +35,8 @@ pub(crate) struct ReclaimOptions {
     /// All processes that used the memory from elsewhere are gone: free their connections, too.
     #[arg(long)]
     gone: bool,
-    /// The files are all memory nodes of a cluster: find also the room for records that clients had
-    /// in hand which are gone.
+    /// The files are all memory nodes of a cluster: find also the room for records that killed
+    /// clients had in hand.
     #[arg(long)]
     blocks: bool,
 }
@@ -62,7 +62,7 @@ pub(crate) fn reclaim(options: &ReclaimOptions) -> Result<Verdict, Failure> {
     Ok(verdict)
 }
 
-/// Finds what clients of the cluster had in hand that are gone. Returns a line that says it.
+/// Finds what killed clients of the cluster had in hand. Returns a line that says it.
 fn blocks(options: &ReclaimOptions) -> Result<String, Failure> {
     let failure = |error: &dyn std::fmt::Display| Failure::new("--blocks", error);
     let connect = Cluster::connect(Nodes::Shm(options.paths.clone())).protocol(Protocol::RTX);

@@ -741,7 +741,9 @@ fn blocks_that_killed_clients_had_in_hand_are_reclaimed() {
         let is_alone = || remora("blocks-look", &["reclaim", first]).output.contains(" 0 of live clients");
         killed.wait_until("connected", |_| !is_alone());
         thread::sleep(Duration::from_millis(300)); // so that it is likely to have written much
-        assert_refused(&reclaim("blocks-refused"), &["--blocks", "connected"]);
+        let refused = reclaim("blocks-refused");
+        assert_eq!(refused.code, Some(2), "{}", refused.output);
+        assert!(refused.errors.contains("--blocks") && refused.errors.contains("are connected"), "{}", refused.errors);
         killed.kill();
         let found = last_line("blocks-found");
         assert!(!found.starts_with("0 blocks"), "death {death}: {found}");

@@ -599,8 +599,8 @@ fn a_controller_comes_without_the_leader_and_is_nobody_else() {
     }
 }
 
-/// Returns the protocols that keep copies of records, or the most different ones of them if there is
-/// no time for all.
+/// Returns the protocols that keep copies of records, or the most different ones of them if there
+/// is no time for all.
 fn protocols() -> impl Iterator<Item = Protocol> {
     with_copies().filter(|one| is_long() || Protocol::DISTINCT.contains(one))
 }

@@ -168,8 +168,8 @@ pub enum MemoryError {
         /// The incarnations of the clients.
         clients: Vec<u32>,
     },
-    /// What clients have left that are gone cannot be reclaimed, because other clients are
-    /// connected, or were so meanwhile.
+    /// What dead clients had in hand cannot be reclaimed, because other clients are connected, or
+    /// were so meanwhile.
     #[error(
         "clients {clients:?} are connected or have just left: memory that dead clients had in hand is reclaimed while no \
          client is connected"

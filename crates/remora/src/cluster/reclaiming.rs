@@ -1,4 +1,4 @@
-//! Reclaiming what clients have left that are gone.
+//! Reclaiming what clients that are gone have left.
 
 use remora_fabric::Lane;
 use remora_node::{MemoryError, TableEntry, TableId, registered};
@@ -9,14 +9,14 @@ use crate::error::{Error, OpenError};
 use crate::worker::WorkerOptions;
 
 impl Cluster {
-    /// Reclaims what clients have left in memory that are gone. It recovers those that are known to
-    /// be dead. Where records have room of their own for each value (protocol `rtx`), it also finds
-    /// the memory that such clients had in hand, which nothing names any more, and makes it usable
-    /// again. It reads all chains of all tables once.
+    /// Reclaims what clients that are gone have left in memory. First it recovers each client that
+    /// is known to be dead. Under protocol `rtx`, a client also has room for its next values in
+    /// hand, which is lost when the client dies. This finds that room, and makes it usable again.
+    /// It reads all chains of all tables once.
     ///
-    /// A living client has memory in hand, too, and no other client can tell whose it is. So this
-    /// fails with [`MemoryError::InUse`] while any client is connected, or if one comes meanwhile.
-    /// What was reclaimed by then stays so.
+    /// A living client has such room in hand, too, and no other client can tell whose it is. So
+    /// this fails with [`MemoryError::InUse`] while any client is connected, or if one comes
+    /// meanwhile. What was reclaimed by then stays so.
     pub fn reclaim(&self) -> Result<Reclaimed, Error> {
         let (nodes, admin) = (self.live_nodes(), self.admin());
         let connected = || {

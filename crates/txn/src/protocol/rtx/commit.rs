@@ -228,6 +228,7 @@ async fn begin_log<'s>(tx: &mut Tx<'s>, round: &mut Round<'s>, node: NodeId) -> 
 /// Adds the CASes that take the locks of all that the transaction writes. READs behind them show
 /// whether the words that the commit swaps are still what it has seen.
 async fn take_locks<'s>(tx: &mut Tx<'s>, round: &mut Round<'s>, plan: Plan) -> Result<(), Stop> {
+    let mut locks = false;
     for index in 0..tx.state.sets.items.len() {
         if !tx.state.sets.items[index].is_written() {
             continue;
@@ -242,7 +243,8 @@ async fn take_locks<'s>(tx: &mut Tx<'s>, round: &mut Round<'s>, plan: Plan) -> R
         let item = &mut sets.items[index];
         let swap = plan.lock.taken_from(repairs.object(index).free);
         item.lock = Lock::Maybe;
-        if !std::mem::replace(&mut tx.locking, true) {
+        tx.locking = true;
+        if !std::mem::replace(&mut locks, true) {
             tx.lane.probe(probes::LOCKS);
         }
         let swap = round.compare_swap(item.address, swap.from.to_bits(), swap.to.to_bits());

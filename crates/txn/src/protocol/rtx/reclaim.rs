@@ -1,4 +1,4 @@
-//! Reclaims what clients have left in a table that are gone: their locks, and the blocks and
+//! Reclaims what clients that are gone have left in a table: their locks, and the blocks and
 //! overflow buckets that they had in hand. No other client can tell these from what a living client
 //! has in hand, so this needs a moment without clients.
 //!
@@ -56,10 +56,10 @@ impl std::ops::AddAssign for Reclaimed {
     }
 }
 
-/// Reclaims what clients have left in a table that are gone. Does nothing to a table of another
-/// protocol. Fails with [`Abort::Changed`] if a client is connected, or has come and gone meanwhile.
-/// `leader` is the node that says which clients are connected. Clients that are dead count as
-/// connected until they are recovered.
+/// Reclaims what clients that are gone have left in a table. Does nothing to a table of another
+/// protocol. Fails with [`Abort::Changed`] if a client is connected, or has come and gone
+/// meanwhile. `leader` is the node that says which clients are connected. A dead client counts as
+/// connected until it is recovered.
 pub async fn reclaim(lane: &Lane, leader: NodeId, table: &Table) -> Result<Reclaimed, Stop> {
     let mut all = Reclaimed::default();
     let Some(geometry) = table.objects() else { return Ok(all) };
