@@ -111,7 +111,7 @@ impl Bench {
             Some(MemoryError::OutOfMemory { .. } | MemoryError::TooSmall { .. } | MemoryError::Region(_)) => {
                 &self.sized_by
             }
-            Some(MemoryError::TooManyReplicas { .. }) => "--replicas",
+            Some(MemoryError::TooManyReplicas { .. } | MemoryError::OneCopy { .. }) => "--replicas",
             Some(MemoryError::Limit { what: "connected clients", .. } | MemoryError::Thread(_)) => "--threads",
             Some(MemoryError::Fabric(error)) => return self.lost(error),
             Some(MemoryError::Interrupted) => {

@@ -25,7 +25,7 @@ use remora_workload::{Prng, Setting};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::options::has_snapshots;
+use crate::options::{has_snapshots, usual_replicas};
 use crate::output::{self, OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
 use crate::signals::stop_on_signals;
@@ -60,9 +60,9 @@ pub(crate) struct DrillOptions {
     /// Memory nodes.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=16))]
     memory_nodes: u16,
-    /// Copies of each record.
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
-    replicas: u8,
+    /// Copies of each record [default: 3, or 1 if the protocol keeps no more].
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u8).range(1..=7))]
+    replicas: Option<u8>,
     /// Number of these memory nodes that have no shards until another node is killed.
     #[arg(long, value_name = "N", default_value_t = 0)]
     spares: u16,
@@ -143,6 +143,14 @@ impl DrillOptions {
     fn is_in_files(&self) -> bool {
         ["shm", "passive"].contains(&self.fabric.as_str())
     }
+
+    fn protocol(&self) -> Protocol {
+        value::protocol_without(&self.protocol, &self.ford_without)
+    }
+
+    fn replicas(&self) -> u8 {
+        self.replicas.unwrap_or_else(|| usual_replicas(self.protocol()))
+    }
 }
 
 fn fabric(text: &str) -> Result<String, String> {
@@ -200,11 +208,22 @@ struct Histories {
 }
 
 pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
-    if u16::from(options.replicas) > options.memory_nodes {
+    let (protocol, replicas) = (options.protocol(), options.replicas());
+    let options = &DrillOptions { replicas: Some(replicas), ..options.clone() };
+    if u16::from(replicas) > options.memory_nodes {
         let why = format!("needs as many memory nodes, and --memory-nodes is {}", options.memory_nodes);
-        return Err(Failure::new(format!("--replicas {}", options.replicas), why));
+        return Err(Failure::new(format!("--replicas {replicas}"), why));
     }
-    if !value::protocol_without(&options.protocol, &options.ford_without).is_serializable() {
+    let copies_max = protocol.discipline().copies_max();
+    if usize::from(replicas) > copies_max {
+        let why = format!("is too many: protocol {} keeps one copy of each record", options.protocol);
+        return Err(Failure::new(format!("--replicas {replicas}"), why));
+    }
+    if options.kill == Victims::Nodes && copies_max == 1 {
+        let why = format!("would lose records: protocol {} keeps one copy of each", options.protocol);
+        return Err(Failure::new("--kill nodes", why));
+    }
+    if !protocol.is_serializable() {
         let mut what = format!("--protocol {}", options.protocol);
         if !options.ford_without.is_empty() {
             what += &format!(" --ford-without {}", options.ford_without.join(","));
@@ -212,13 +231,13 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
         return Err(Failure::new(what, "promises nothing that could be checked"));
     }
     if options.snapshots {
-        has_snapshots(value::protocol_without(&options.protocol, &options.ford_without))?;
+        has_snapshots(protocol)?;
     }
     if options.kill == Victims::Nodes && options.is_in_files() {
         return Err(Failure::new("--kill nodes", "needs --fabric tcp or verbs: memory in files outlives its process"));
     }
-    if u16::from(options.replicas) > options.memory_nodes.saturating_sub(options.spares) {
-        let why = format!("leaves too few of {} memory nodes for {} copies", options.memory_nodes, options.replicas);
+    if u16::from(replicas) > options.memory_nodes.saturating_sub(options.spares) {
+        let why = format!("leaves too few of {} memory nodes for {replicas} copies", options.memory_nodes);
         return Err(Failure::new(format!("--spares {}", options.spares), why));
     }
     options.rdma.open(options.fabric == "verbs")?;
@@ -282,7 +301,7 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
 fn node_bytes(options: &DrillOptions) -> u64 {
     let setting = Setting {
         memory_nodes: options.memory_nodes,
-        replicas: options.replicas,
+        replicas: options.replicas(),
         workers: 8 * u64::from(options.clients) + 64,
         coroutines: options.coroutines,
         archive: None,
@@ -450,7 +469,8 @@ fn attend(
     }
     if lost.back_ns.is_some() && lost.copied_ns.is_none() && now >= *asked + ASK_NS {
         *asked = now;
-        if copies(&processes.ask("copies", &["status", "--report", "-"], false)?, options.replicas).holds == Some(true)
+        if copies(&processes.ask("copies", &["status", "--report", "-"], false)?, options.replicas()).holds
+            == Some(true)
         {
             lost.copied_ns = Some(now_ns());
         }
@@ -470,7 +490,7 @@ fn conclude(
         serde_json::from_value(invariants).map_err(|error| Failure::new("the report of --check", error))?;
     let status = processes.ask("status", &["status", "--report", "-"], false)?;
     invariants.push(no_slot_is_left(&status));
-    invariants.push(copies(&status, options.replicas));
+    invariants.push(copies(&status, options.replicas()));
     processes.stop_nodes()?;
     let mut reader = HistoryReader::new(ReadOptions { crashed: true });
     let of_clients = ran.clients.iter().map(|client| client.history.as_path());
@@ -560,7 +580,7 @@ fn write_table(text: &mut String, report: &Report<'_>) -> std::fmt::Result {
         report.protocol,
         report.fabric,
         options.memory_nodes,
-        options.replicas,
+        options.replicas(),
         options.clients,
         options.coroutines,
         options.seed

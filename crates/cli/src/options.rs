@@ -83,7 +83,7 @@ pub(crate) struct RunArgs {
     /// another node dies.
     #[arg(long, help_heading = CLUSTER, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
     pub(crate) spares: u16,
-    /// Copies of each record [default: 3].
+    /// Copies of each record [default: 3, or 1 if the protocol keeps no more].
     #[arg(long, help_heading = CLUSTER, value_name = "R",
           value_parser = clap::value_parser!(u8).range(1..=REPLICAS_MAX as i64))]
     pub(crate) replicas: Option<u8>,
@@ -172,7 +172,7 @@ impl RunArgs {
         let connected = self.connect.as_ref().map(|nodes| nodes.count() as u16);
         let memory_nodes = connected.or(self.memory_nodes).unwrap_or(MEMORY_NODES);
         // With running nodes, this is known only after they have been asked.
-        let replicas = self.replicas.or(if connected.is_some() { None } else { Some(REPLICAS) });
+        let replicas = self.replicas.or(if connected.is_some() { None } else { Some(self.replicas()) });
         if let Some(replicas) = replicas.filter(|replicas| u16::from(*replicas) > memory_nodes) {
             let option = if connected.is_some() { "--connect names" } else { "--memory-nodes is" };
             let why = format!("needs as many memory nodes, and {option} {memory_nodes}");
@@ -273,7 +273,7 @@ impl RunArgs {
     }
 
     pub(crate) fn replicas(&self) -> u8 {
-        self.replicas.unwrap_or(REPLICAS)
+        self.replicas.unwrap_or_else(|| usual_replicas(self.protocol()))
     }
 
     /// Returns the settings on which the size of a memory node depends.
@@ -431,6 +431,11 @@ fn archive(text: &str) -> Result<u64, String> {
         return Err(format!("an archive has at most {}", value::show_bytes(ARCHIVE_BYTES_MAX)));
     }
     Ok(bytes)
+}
+
+/// Returns the number of copies of each record, if `--replicas` does not say it.
+pub(crate) fn usual_replicas(protocol: Protocol) -> u8 {
+    REPLICAS.min(protocol.discipline().copies_max() as u8)
 }
 
 /// Returns an error, about `--snapshots`, if a protocol has none.

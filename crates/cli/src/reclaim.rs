@@ -1,16 +1,20 @@
-//! `remora reclaim`: frees what clients of passive memory have left that are gone.
+//! `remora reclaim`: frees what clients of passive memory that are gone have left.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use remora::connect::Nodes;
 use remora::node::{self, Reclaimed};
+use remora::protocol::Protocol;
+use remora::{Cluster, admin};
 
-use crate::{Failure, Verdict, output};
+use crate::{Failure, Verdict, output, value};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   remora reclaim /mnt/pmem/p0                      # what is left there, and by whom
   remora reclaim --gone /mnt/pmem/p0 /mnt/pmem/p1  # after the host was down
+  remora reclaim --blocks /mnt/pmem/p0             # and the room for records that killed clients have lost
 
 Passive memory (memnode --passive) admits clients that can see and end one another: of one user, in one container of one running
 host. The connections of others keep them out. Nothing in the memory shows that those are gone, so you have to say it.
@@ -19,7 +23,11 @@ With --gone you say that no process of another host, of this host before its las
 memory any more. If one still does, it can destroy what others write. Transactions of clients that are gone are recovered by the
 next clients.
 
-Exit status: 0 nothing keeps clients of this host out; 1 processes of elsewhere do; 2 a file is no passive memory.")]
+Under protocol rtx, clients have room for the next values in hand. What a killed client had is lost until --blocks finds it: while
+no client is connected, it reads all tables once.
+
+Exit status: 0 nothing keeps clients of this host out; 1 processes of elsewhere do; 2 a file is no passive memory, or --blocks
+cannot be done.")]
 pub(crate) struct ReclaimOptions {
     /// The files of passive memory.
     #[arg(value_name = "PATH", required = true)]
@@ -27,6 +35,10 @@ pub(crate) struct ReclaimOptions {
     /// All processes that used the memory from elsewhere are gone: free their connections, too.
     #[arg(long)]
     gone: bool,
+    /// The files are all memory nodes of a cluster: find also the room for records that killed
+    /// clients had in hand.
+    #[arg(long)]
+    blocks: bool,
 }
 
 pub(crate) fn reclaim(options: &ReclaimOptions) -> Result<Verdict, Failure> {
@@ -44,5 +56,18 @@ pub(crate) fn reclaim(options: &ReclaimOptions) -> Result<Verdict, Failure> {
             verdict = Verdict::Unsound;
         }
     }
+    if options.blocks {
+        output::show(&blocks(options)?)?;
+    }
     Ok(verdict)
+}
+
+/// Finds what killed clients of the cluster had in hand. Returns a line that says it.
+fn blocks(options: &ReclaimOptions) -> Result<String, Failure> {
+    let failure = |error: &dyn std::fmt::Display| Failure::new("--blocks", error);
+    let connect = Cluster::connect(Nodes::Shm(options.paths.clone())).protocol(Protocol::RTX);
+    let cluster = connect.open().map_err(|error| failure(&error))?;
+    let admin::Reclaimed { locks, blocks, bytes, buckets, .. } = cluster.reclaim().map_err(|error| failure(&error))?;
+    let bytes = value::show_bytes(bytes);
+    Ok(format!("{blocks} blocks ({bytes}) and {buckets} buckets can be used again, {locks} locks were freed\n"))
 }

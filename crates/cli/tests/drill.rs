@@ -104,6 +104,13 @@ fn two_are_killed_passive_ford() {
     two_are_killed("passive", "ford");
 }
 
+/// Survivors finish or undo what the dead have left, whenever they meet it. No CPU of a memory node
+/// takes part.
+#[test]
+fn two_are_killed_passive_rtx() {
+    two_are_killed("passive", "rtx");
+}
+
 /// Clients read snapshots, half of them of a past time, while others die.
 #[test]
 fn two_are_killed_tcp_remora() {
@@ -207,6 +214,8 @@ fn drills_that_make_no_sense_are_refused() {
         ("--csv /nonexistent/drill.csv", &["--csv /nonexistent/drill.csv"]),
         ("--every 0", &["--every"]),
         ("--protocol ford --snapshots", &["--snapshots", "remora"]),
+        ("--protocol rtx --replicas 2", &["--replicas 2", "rtx", "one copy"]),
+        ("--protocol rtx --kill nodes", &["--kill nodes", "rtx", "one copy"]),
     ] {
         let ended = remora("drill-refused", &words(&format!("drill {options}")));
         assert_eq!(ended.code, Some(2), "{options}: {}", ended.errors);

@@ -718,6 +718,44 @@ fn what_gone_clients_of_passive_memory_have_left_is_reclaimed() {
     fs::remove_file(&path).unwrap();
 }
 
+/// A client of protocol `rtx` that is killed has room for its next values in hand, which no other
+/// client knows of.
+#[test]
+fn blocks_that_killed_clients_had_in_hand_are_reclaimed() {
+    let paths = ["blocks-first", "blocks-second"].map(passive);
+    let [first, second] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let connect = format!("shm:{first},{second}");
+    let options = "--accounts 100 --protocol rtx";
+    let reclaim = |which: &str| remora(which, &["reclaim", "--blocks", first, second]);
+    let last_line = |which: &str| {
+        let done = reclaim(which);
+        assert_eq!(done.code, Some(0), "{}", done.errors);
+        done.output.lines().last().unwrap().to_owned()
+    };
+    let nothing = "0 blocks (0 B) and 0 buckets can be used again, 0 locks were freed";
+    assert_eq!(last_line("blocks-new"), nothing, "there are no tables yet");
+    report(&remora("blocks-load", &bank(&connect, &format!("{options} --transactions 500"))));
+    assert_eq!(last_line("blocks-none"), nothing, "who leaves in good order returns what it has");
+    for death in 0..3 {
+        let mut killed = Process::start("blocks-killed", &bank(&connect, &format!("{options} --seconds 60")));
+        let is_alone = || remora("blocks-look", &["reclaim", first]).output.contains(" 0 of live clients");
+        killed.wait_until("connected", |_| !is_alone());
+        thread::sleep(Duration::from_millis(300)); // so that it is likely to have written much
+        let refused = reclaim("blocks-refused");
+        assert_eq!(refused.code, Some(2), "{}", refused.output);
+        assert!(refused.errors.contains("--blocks") && refused.errors.contains("are connected"), "{}", refused.errors);
+        killed.kill();
+        let found = last_line("blocks-found");
+        assert!(!found.starts_with("0 blocks"), "death {death}: {found}");
+        assert_eq!(last_line("blocks-again"), nothing, "death {death}");
+        // Nobody knows what a killed client has paid in.
+        let ran = report(&remora("blocks-later", &bank(&connect, &format!("{options} --transactions 500"))));
+        let [money, others @ ..] = &holds(&ran)[..] else { panic!("{ran:#}") };
+        assert!(*money != Some(false) && others == [Some(true); 3], "{ran:#}");
+    }
+    paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+}
+
 /// A file of the format version before this one, as its superblock says.
 #[test]
 fn a_memory_node_of_another_format_is_refused_untouched() {

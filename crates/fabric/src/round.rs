@@ -343,6 +343,13 @@ impl Answers<'_> {
     pub fn added(&self, handle: AddHandle) -> Option<u64> {
         (handle.mark == self.0.mark()).then(|| self.0.words[handle.at as usize])
     }
+
+    /// Returns whether a compare-and-swap found the expected word. Returns `None` if the handle is
+    /// another round's.
+    #[must_use]
+    pub fn swapped(&self, handle: SwapHandle) -> Option<bool> {
+        (handle.answer.mark() == self.0.mark()).then(|| self.0.words[handle.answer.at()] == handle.expected)
+    }
 }
 
 /// A round that is filled in, and then posted.
@@ -355,6 +362,11 @@ impl Filling<'_> {
     pub fn staged_mut(&mut self, staged: Staged) -> &mut [u64] {
         self.0.check(staged.mark);
         &mut self.0.words[staged.piece.range()]
+    }
+
+    /// Takes all verbs out of the round, so that nothing is posted.
+    pub fn clear(&mut self) {
+        self.0.clear_verbs();
     }
 
     /// Sets what a FETCH_ADD of the round adds.

@@ -5,9 +5,10 @@
 //! these READs into its own rounds. So a lookup costs the round trips that its protocol shows, and
 //! a cached lookup costs none.
 //!
-//! There are two hash indexes, behind one trait ([`Index`]). The buckets of [`cluster_hash`] name
+//! There are three hash indexes, behind one trait ([`Index`]). The buckets of [`cluster_hash`] name
 //! the locations of records, and the CPU of the primary's node prepares inserts ([`host`]). The
 //! buckets of [`fstore`] hold the records themselves, and clients change everything by themselves.
+//! So they do with the buckets of [`objects`], which hold locks and the places of values.
 //!
 //! An ordered table is a tree whose nodes are records of such tables. [`btree`] has the layout of a
 //! node, and [`learned`] remembers where leaves are.
@@ -24,6 +25,7 @@ pub mod learned;
 mod load;
 #[cfg(feature = "mutants")]
 pub mod mutant;
+pub mod objects;
 mod patch;
 mod sizes;
 mod table;

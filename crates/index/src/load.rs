@@ -11,7 +11,7 @@
 
 use remora_fabric::{Lane, WORD_BYTES};
 use remora_node::{MemoryError, Pointer, Replica, metadata};
-use remora_record::{FetchedRecord, Key, KeyHash, Life, RecordShape, Version};
+use remora_record::{FetchedRecord, Key, KeyHash, Life, Place, RecordShape, Version};
 use zerocopy::IntoBytes;
 
 use crate::cluster_hash::{
@@ -20,6 +20,7 @@ use crate::cluster_hash::{
 };
 use crate::error::IndexError;
 use crate::fstore;
+use crate::objects;
 use crate::table::Table;
 
 /// The word of a shard's header that names the client that loads the table. It is 0 if no client
@@ -75,8 +76,10 @@ pub async fn bulk_load(
     Ok(count)
 }
 
-/// The word of an FStore shard's header, after the structural record, that counts the loaded rows.
+/// The word of a shard's header that counts the loaded rows, where clients change the index. In
+/// FStore it comes after the structural record.
 const LOADED_WORD: usize = 9;
+const _: () = assert!(LOADED_WORD == objects::LOADED_WORD);
 
 /// Loads rows from parts into an empty table, and returns their number. `parts.threads` threads
 /// make the parts, sort their rows by shard, and lay the shards out. Only the calling thread writes
@@ -184,10 +187,11 @@ trait Build: Send {
 /// Returns a builder for each shard of a table.
 fn builders(table: &Table) -> Vec<Box<dyn Build + '_>> {
     let builder = |shard| -> Box<dyn Build + '_> {
-        match (table.cluster_hash(), table.fstore()) {
-            (Some(geometry), _) => Box::new(ClusterHash::new(table, *geometry, shard)),
-            (_, Some(geometry)) => Box::new(FStore::new(table, *geometry)),
-            (None, None) => unreachable!("a table has one of the two"),
+        match (table.cluster_hash(), table.fstore(), table.objects()) {
+            (Some(geometry), ..) => Box::new(ClusterHash::new(table, *geometry, shard)),
+            (_, Some(geometry), _) => Box::new(FStore::new(table, *geometry)),
+            (.., Some(geometry)) => Box::new(Objects::new(table, *geometry)),
+            (None, None, None) => unreachable!("a table has one of the three"),
         }
     };
     (0..table.shards()).map(builder).collect()
@@ -227,7 +231,7 @@ pub async fn loader(lane: &Lane, table: &Table) -> Result<Option<u32>, IndexErro
 
 /// Fails if a table has rows, or if a client loads rows into it, or was loading when it died.
 pub async fn check_empty(lane: &Lane, table: &Table) -> Result<(), IndexError> {
-    let loaded_word = if table.fstore().is_some() { LOADED_WORD } else { HEADER_SLOTS_WORD };
+    let loaded_word = if table.is_changed_by_clients() { LOADED_WORD } else { HEADER_SLOTS_WORD };
     let mut has_rows = false;
     for shard in 0..table.shards() {
         let mut round = lane.round();
@@ -546,5 +550,94 @@ impl Build for FStore<'_> {
         self.words[LOADED_WORD] = self.rows;
         self.words[LOADER_WORD] = loader.into();
         vec![(0, self.words.as_bytes())]
+    }
+}
+
+/// Builds a shard of objects.
+struct Objects<'t> {
+    table: &'t Table,
+    geometry: objects::Geometry,
+    /// The words of the header and the buckets.
+    index: Vec<u64>,
+    /// The words of the blocks of the loaded rows.
+    blocks: Vec<u64>,
+    overflow_used: u64,
+    image: Vec<u64>,
+}
+
+impl<'t> Objects<'t> {
+    fn new(table: &'t Table, geometry: objects::Geometry) -> Objects<'t> {
+        let index = vec![0; geometry.buckets.end() as usize / WORD_BYTES];
+        Objects { table, geometry, index, blocks: Vec::new(), overflow_used: 0, image: Vec::new() }
+    }
+
+    fn rows(&self) -> u64 {
+        (self.blocks.len() * WORD_BYTES) as u64 / self.geometry.block_bytes
+    }
+
+    /// Returns the index of the word of the place for a key: of the first vacant object of the
+    /// key's chain, which grows by a bucket if it has none.
+    fn place(&mut self, key: &Key, hash: KeyHash, rows: u64) -> Result<usize, IndexError> {
+        let mut bucket = self.table.home(hash).bucket;
+        loop {
+            for object in 0..objects::BUCKET_OBJECTS {
+                let word = self.geometry.object_at(bucket, object) as usize / WORD_BYTES + 1;
+                let place = Place::from_bits(self.index[word]);
+                let Some(block) = place.block() else { return Ok(word) };
+                if place.may_be_of(hash) && self.holds(block, key) {
+                    let key = format!("{key:?}");
+                    return Err(IndexError::Duplicate { table: self.table.name().to_owned(), key });
+                }
+            }
+            let link = self.geometry.buckets.at(bucket) as usize / WORD_BYTES + objects::LINK_WORD;
+            if let Some(next) = self.geometry.linked(self.index[link]) {
+                bucket = next;
+                continue;
+            }
+            if self.overflow_used == self.geometry.buckets.overflow {
+                let table = self.table.name().to_owned();
+                return Err(IndexError::Full { table, what: "overflow buckets of a shard", rows });
+            }
+            bucket = self.geometry.buckets.main + self.overflow_used;
+            self.index[link] = objects::Geometry::link_to(bucket);
+            self.overflow_used += 1;
+        }
+    }
+
+    /// Returns whether the record in a block has this key.
+    fn holds(&self, block: u64, key: &Key) -> bool {
+        let shape = self.table.shape();
+        let start = (block * self.geometry.block_bytes) as usize / WORD_BYTES;
+        let words = &self.blocks[start..][..shape.record_bytes() / WORD_BYTES];
+        FetchedRecord::new(words, shape).check_in_place().is_ok_and(|record| record.has_key(key.words()))
+    }
+}
+
+impl Build for Objects<'_> {
+    fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError> {
+        let block = self.rows();
+        if block == self.geometry.blocks {
+            return Err(IndexError::Full { table: self.table.name().to_owned(), what: "blocks of a shard", rows });
+        }
+        let hash = key.hash();
+        let word = self.place(key, hash, rows)?;
+        let place = Place::first_use(block, hash);
+        self.index[word] = place.to_bits();
+        let (shape, life) = (self.table.shape(), Life::Present { incarnation: 0 });
+        self.image.clear();
+        shape.encode_with_extra(Version::LOADED, life, &[place.unmarked()], key.words(), value, &mut self.image);
+        let start = self.blocks.len();
+        self.blocks.resize(start + self.geometry.block_bytes as usize / WORD_BYTES, 0);
+        let at = start + shape.image_at() as usize / WORD_BYTES;
+        self.blocks[at..at + self.image.len()].copy_from_slice(&self.image);
+        Ok(())
+    }
+
+    fn finish(&mut self, loader: u32) -> Vec<(u64, &[u8])> {
+        self.index[objects::AT_OVERFLOW as usize / WORD_BYTES] = self.overflow_used;
+        self.index[objects::AT_BLOCKS as usize / WORD_BYTES] = self.rows();
+        self.index[LOADED_WORD] = self.rows();
+        self.index[LOADER_WORD] = loader.into();
+        vec![(self.geometry.buckets.end(), self.blocks.as_bytes()), (0, self.index.as_bytes())]
     }
 }

@@ -3,7 +3,7 @@
 use remora_node::IndexKind;
 
 use crate::buckets::{Buckets, Index};
-use crate::{cluster_hash, fstore};
+use crate::{cluster_hash, fstore, objects};
 
 /// The sizes with which a table is created, computed from its number of rows per shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +30,7 @@ impl Sizes {
         match kind {
             IndexKind::ClusterHash => Sizes::of(&cluster_hash::Geometry::for_rows(rows, slot_bytes)),
             IndexKind::FStore => Sizes::of(&fstore::Geometry::for_rows(rows, slot_bytes)),
+            IndexKind::Objects => Sizes::of(&objects::Geometry::for_rows(rows, slot_bytes)),
         }
     }
 

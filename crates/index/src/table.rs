@@ -12,7 +12,7 @@ use crate::buckets::{Buckets, Index};
 use crate::cache::LocationCache;
 use crate::cluster_hash::{self, Location, Probe, location, search};
 use crate::error::IndexError;
-use crate::fstore;
+use crate::{fstore, objects};
 
 /// Longest chain that is followed in the cache, where a stale link could make a circle.
 const CACHED_CHAIN_MAX: usize = 16;
@@ -83,6 +83,7 @@ impl Lineage {
 enum Geometry {
     ClusterHash(cluster_hash::Geometry),
     FStore(fstore::Geometry),
+    Objects(objects::Geometry),
 }
 
 impl Table {
@@ -136,6 +137,7 @@ impl Table {
         let geometry = match spec.index {
             IndexKind::ClusterHash => Geometry::ClusterHash(cluster_hash::Geometry::of(spec)),
             IndexKind::FStore => Geometry::FStore(fstore::Geometry::of(spec)),
+            IndexKind::Objects => Geometry::Objects(objects::Geometry::of(spec)),
         };
         let first = usize::from(entry.shard_first.0);
         let shards =
@@ -143,6 +145,7 @@ impl Table {
         let buckets = match &geometry {
             Geometry::ClusterHash(geometry) => Index::buckets(geometry),
             Geometry::FStore(geometry) => geometry.buckets,
+            Geometry::Objects(geometry) => geometry.buckets,
         };
         let cached = buckets.count() * u64::from(spec.shards);
         Table {
@@ -286,6 +289,7 @@ impl Table {
         match &self.geometry {
             Geometry::ClusterHash(geometry) => geometry,
             Geometry::FStore(geometry) => geometry,
+            Geometry::Objects(geometry) => geometry,
         }
     }
 
@@ -294,7 +298,7 @@ impl Table {
     pub fn cluster_hash(&self) -> Option<&cluster_hash::Geometry> {
         match &self.geometry {
             Geometry::ClusterHash(geometry) => Some(geometry),
-            Geometry::FStore(_) => None,
+            Geometry::FStore(_) | Geometry::Objects(_) => None,
         }
     }
 
@@ -303,9 +307,27 @@ impl Table {
     #[must_use]
     pub fn fstore(&self) -> Option<&fstore::Geometry> {
         match &self.geometry {
-            Geometry::ClusterHash(_) => None,
+            Geometry::ClusterHash(_) | Geometry::Objects(_) => None,
             Geometry::FStore(geometry) => Some(geometry),
         }
+    }
+
+    /// Returns the layout of the index in a shard, if its buckets have objects.
+    #[inline]
+    #[must_use]
+    pub fn objects(&self) -> Option<&objects::Geometry> {
+        match &self.geometry {
+            Geometry::ClusterHash(_) | Geometry::FStore(_) => None,
+            Geometry::Objects(geometry) => Some(geometry),
+        }
+    }
+
+    /// Returns whether clients change the index by themselves. Otherwise the CPUs of memory nodes
+    /// do, at the request of clients.
+    #[inline]
+    #[must_use]
+    pub fn is_changed_by_clients(&self) -> bool {
+        !matches!(self.geometry, Geometry::ClusterHash(_))
     }
 
     /// Returns the number of rows for which each shard of the table is made.
@@ -314,6 +336,7 @@ impl Table {
         match &self.geometry {
             Geometry::ClusterHash(geometry) => geometry.slots,
             Geometry::FStore(geometry) => geometry.rows(),
+            Geometry::Objects(geometry) => geometry.rows(),
         }
     }
 
@@ -376,6 +399,13 @@ impl Table {
     #[must_use]
     pub fn shard_id(&self, shard: u16) -> ShardId {
         ShardId(self.entry.shard_first.0 + shard)
+    }
+
+    /// Returns whether this is the id of one of the table's shards.
+    #[inline]
+    #[must_use]
+    pub fn has_shard(&self, shard: ShardId) -> bool {
+        shard.0.checked_sub(self.entry.shard_first.0).is_some_and(|number| number < self.shards())
     }
 
     /// Returns the address of the word that bounds the times of deletes whose keys a shard's index

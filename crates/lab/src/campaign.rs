@@ -53,7 +53,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora_fabric::probes;
 
-pub use case::{Case, FAULTS, Load, Ran, Violation};
+pub use case::{Case, FAULTS, Load, Ran, Violation, faults_of};
 pub use run::{run, run_recorded};
 
 /// Shrinks a failing case to one that also fails: with fewer faults, clients, coroutines, keys or
@@ -168,7 +168,8 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
         }
     }
     // The entries of other workloads are too small for a stall to fill a ring.
-    let fills = case.load == Load::Registers && !case.protocol.discipline().is_in_place() && case.has("stall");
+    let has_rings = !case.protocol.discipline().is_in_place() && !case.protocol.discipline().is_repairable();
+    let fills = case.load == Load::Registers && has_rings && case.has("stall");
     if fills && !total.probes.contains_key(probes::RING_FULL) {
         untested.push("no log ring was ever full".to_owned());
     }

@@ -9,6 +9,7 @@
 
 mod programs;
 mod recovery;
+mod repairs;
 mod snapshots;
 mod stage;
 mod stamps;
@@ -1291,6 +1292,76 @@ pub const ALL: &[Litmus] = &[
         mutant: Mutant::OmitReaders,
         protocol: Protocol::VTS,
         program: stamps::behind_a_reader,
+    },
+    Litmus {
+        name: "rtx-write-skew",
+        source: "L3: a validation that ignores locks",
+        mutant: Mutant::ReadBehindLock,
+        protocol: Protocol::RTX,
+        program: programs::write_skew,
+    },
+    Litmus {
+        name: "rtx-free-suspect",
+        source: "rTX rule 5: a suspect's lock is freed, and its log not read",
+        mutant: Mutant::FreeSuspects,
+        protocol: Protocol::RTX,
+        program: repairs::two_beside_one,
+    },
+    Litmus {
+        name: "rtx-free-lone-suspect",
+        source: "rTX rule 16: a suspect's lock is freed, and its place not changed",
+        mutant: Mutant::FreeSuspects,
+        protocol: Protocol::RTX,
+        program: repairs::one_beside_two,
+    },
+    Litmus {
+        name: "rtx-install-untested",
+        source: "rTX rule 20, section 4.5: the owner does not look whether its swap has succeeded",
+        mutant: Mutant::InstallUntested,
+        protocol: Protocol::RTX,
+        program: repairs::one_beside_one,
+    },
+    Litmus {
+        name: "rtx-locks-before-log",
+        source: "rTX rule 6: locks that name a log which is not there",
+        mutant: Mutant::LocksBeforeLog,
+        protocol: Protocol::RTX,
+        program: repairs::dead_beside_one,
+    },
+    Litmus {
+        name: "rtx-end-before-unlock",
+        source: "rTX rule 8: the log ends before the locks are free",
+        mutant: Mutant::EndBeforeUnlock,
+        protocol: Protocol::RTX,
+        program: repairs::dead_beside_one,
+    },
+    Litmus {
+        name: "rtx-unlock-before-install",
+        source: "rTX rule 7: locks are freed before places are swapped",
+        mutant: Mutant::UnlockBeforeInstall,
+        protocol: Protocol::RTX,
+        program: repairs::read_what_was_reported,
+    },
+    Litmus {
+        name: "rtx-read-behind-lock",
+        source: "rTX rule 14: a reader ignores locks",
+        mutant: Mutant::ReadBehindLock,
+        protocol: Protocol::RTX,
+        program: repairs::read_what_was_reported,
+    },
+    Litmus {
+        name: "rtx-dead-inserter",
+        source: "an insert whose bucket was repaired, and whose object was not",
+        mutant: Mutant::PassLockedVacant,
+        protocol: Protocol::RTX,
+        program: repairs::dead_inserter,
+    },
+    Litmus {
+        name: "rtx-absent-read",
+        source: "L10: absence is not validated",
+        mutant: Mutant::AbsentWithoutValidation,
+        protocol: Protocol::RTX,
+        program: programs::absent_read,
     },
 ];
 

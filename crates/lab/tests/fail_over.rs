@@ -221,11 +221,17 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
     (before.get(), after.get())
 }
 
+/// The protocols that promise transactions and keep copies of records.
+fn with_copies() -> impl Iterator<Item = Protocol> {
+    let has_copies = |one: &Protocol| one.is_serializable() && one.discipline().copies_max() > 1;
+    Protocol::ALL.into_iter().filter(has_copies)
+}
+
 /// Every protocol survives the loss, every second one with two copies and the others with three.
 /// `.ci/long` runs each of them with both, and all protocols.
 fn goes_on(shape: Shape) {
     let kinds = [Protocol::DRTM_R, Protocol::FASST, Protocol::FARM, Protocol::FORD, Protocol::NO_WAIT];
-    let protocols = Protocol::ALL.into_iter().filter(|one| one.is_serializable() && (is_long() || kinds.contains(one)));
+    let protocols = with_copies().filter(|one| is_long() || kinds.contains(one));
     for (number, protocol) in protocols.enumerate() {
         let replicas = if is_long() { vec![3, 2] } else { vec![3 - number as u8 % 2] };
         for replicas in replicas {
@@ -593,11 +599,10 @@ fn a_controller_comes_without_the_leader_and_is_nobody_else() {
     }
 }
 
-/// Returns the protocols that promise serializable transactions, or the most different ones of them
-/// if there is no time for all.
+/// Returns the protocols that keep copies of records, or the most different ones of them if there
+/// is no time for all.
 fn protocols() -> impl Iterator<Item = Protocol> {
-    let is_chosen = |one: &Protocol| is_long() || Protocol::DISTINCT.contains(one);
-    Protocol::ALL.into_iter().filter(|one| one.is_serializable()).filter(is_chosen)
+    with_copies().filter(|one| is_long() || Protocol::DISTINCT.contains(one))
 }
 
 /// Whether a test may take long and try everything, as `.ci/long` demands.

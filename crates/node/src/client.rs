@@ -28,7 +28,7 @@ use crate::archive::Archive;
 use crate::error::MemoryError;
 use crate::limits::{ARCHIVE_BYTES_MAX, CLIENTS_MAX, HOT_LIST_BYTES, INCARNATIONS_MAX};
 use crate::node::{self, AT_CHANGES, AT_CLIENTS, AT_INCARNATION, CLIENT_SLOT_BYTES};
-use crate::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingWriter};
+use crate::ring::{ATTEMPTS_WORD, RING_EXTENT_BYTES, RingWriter, attempt_log_at};
 
 const CHANGING: u64 = 1 << 63;
 const SLOT_WORDS: usize = CLIENT_SLOT_BYTES as usize / WORD_BYTES;
@@ -88,6 +88,9 @@ pub struct Registration {
     nodes: NodeSet,
     /// The offset of the client's first ring at each node.
     rings: BTreeMap<NodeId, u64>,
+    /// The words of the logs of attempts of the client's lanes at each node, as the last client of
+    /// the slot has left them.
+    attempts: BTreeMap<NodeId, Vec<u64>>,
 }
 
 impl Registration {
@@ -111,9 +114,11 @@ impl Registration {
     ) -> Result<Registration, MemoryError> {
         let (leader, room) = (nodes.leader(), room.into());
         let slot = take_slot(lane, leader, u64::from(incarnation), room.bytes()).await?;
-        let mut rings = BTreeMap::new();
+        let (mut rings, mut attempts) = (BTreeMap::new(), BTreeMap::new());
         for node in nodes.iter() {
-            rings.insert(node, prepare_rings(lane, node, slot, room).await?);
+            let (first, words) = prepare_rings(lane, node, slot, room).await?;
+            rings.insert(node, first);
+            attempts.insert(node, words);
         }
         // The leader's slot is published last, so a client that is seen at the leader is seen at
         // every node.
@@ -121,7 +126,7 @@ impl Registration {
             let expected = if node == leader { u64::from(incarnation) | CHANGING } else { 0 };
             change_slot(lane, node, slot, expected, incarnation.into()).await?;
         }
-        Ok(Registration { incarnation, slot, room, nodes, rings })
+        Ok(Registration { incarnation, slot, room, nodes, rings, attempts })
     }
 
     /// Returns the nodes that the client is connected to.
@@ -134,6 +139,19 @@ impl Registration {
     #[must_use]
     pub fn slot(&self) -> u64 {
         self.slot
+    }
+
+    /// Returns the number of the client's lanes.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.room.lanes
+    }
+
+    /// Returns the word of the log of attempts of a lane at a node, as it was when the client
+    /// registered.
+    #[must_use]
+    pub fn attempt_word(&self, node: NodeId, lane: usize) -> Option<u64> {
+        self.attempts.get(&node)?.get(lane).copied()
     }
 
     /// Returns the ring of a lane at a node.
@@ -212,8 +230,9 @@ async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) ->
     }
 }
 
-/// Makes room for a slot's rings at a node, and empties the rings.
-async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, room: Room) -> Result<u64, MemoryError> {
+/// Makes room for a slot's rings at a node, and empties the rings. Returns the offset of the first
+/// one, and the word of each ring's log of attempts.
+async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, room: Room) -> Result<(u64, Vec<u64>), MemoryError> {
     let mut round = lane.round();
     let read = round.read(node::client_slot_at(node, slot), CLIENT_SLOT_BYTES as usize);
     let done = lane.execute(round).await?;
@@ -229,17 +248,21 @@ async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, room: Room) -> Resu
         round.write_words(node::client_slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent, 0, 0]);
         lane.execute(round).await?;
     }
+    let mut attempts = Vec::with_capacity(room.lanes);
     for index in 0..room.lanes as u64 {
         let mut round = lane.round();
-        round.write_words(node::at(node, rings + index * RING_EXTENT_BYTES), &[0; HEADER_BYTES as usize / WORD_BYTES]);
-        lane.execute(round).await?;
+        let base = rings + index * RING_EXTENT_BYTES;
+        // The words of the logs of attempts stay, because only CAS changes them.
+        round.write_words(node::at(node, base), &[0; ATTEMPTS_WORD]);
+        let read = round.read(attempt_log_at(node, base).0, WORD_BYTES);
+        attempts.push(lane.execute(round).await?.words(read)[0]);
     }
     let archive = if room.lanes == 0 { [0, 0] } else { [rings + room.archive_from(), room.archive_bytes()] };
     let mut round = lane.round();
     let words = [room.lanes as u64, rings, extent, archive[0], archive[1]];
     round.write_words(node::client_slot_at(node, slot).plus(WORD_BYTES as u64), &words);
     lane.execute(round).await?;
-    Ok(rings)
+    Ok((rings, attempts))
 }
 
 async fn change_slot(lane: &Lane, node: NodeId, slot: u64, expected: u64, new: u64) -> Result<(), MemoryError> {

@@ -168,6 +168,16 @@ pub enum MemoryError {
         /// The incarnations of the clients.
         clients: Vec<u32>,
     },
+    /// What dead clients had in hand cannot be reclaimed, because other clients are connected, or
+    /// were so meanwhile.
+    #[error(
+        "clients {clients:?} are connected or have just left: memory that dead clients had in hand is reclaimed while no \
+         client is connected"
+    )]
+    InUse {
+        /// The incarnations of the clients that are connected now.
+        clients: Vec<u32>,
+    },
     /// A table of this name exists already.
     #[error("there is a table {0:?} already")]
     TableExists(String),
@@ -198,6 +208,20 @@ pub enum MemoryError {
         found: Box<SchemaShown>,
         /// The program's schema.
         wanted: Box<SchemaShown>,
+    },
+    /// Records were to be read in another way than by checksums.
+    #[error("protocol {0} reads records by checksums: leave the read scheme to it")]
+    NeedsChecksums(&'static str),
+    /// More copies were asked for than the protocol can keep.
+    #[error(
+        "protocol {protocol} keeps one copy of each record, and {copies} were asked for: ask for one, or take a protocol \
+         with copies, such as ford"
+    )]
+    OneCopy {
+        /// The name of the protocol.
+        protocol: &'static str,
+        /// The number of copies that was asked for.
+        copies: usize,
     },
     /// A value exceeds a limit of the format.
     #[error("{of}{what}: {value} is more than the {max} that fit")]

@@ -52,7 +52,9 @@ use crate::limits::CLIENTS_MAX;
 /// 13. Records may have cells, which can be read alone.
 /// 14. Ordered tables may have partitions, and a call says at which root it begins.
 /// 15. Client slots name an archive, and timed records the place of their former image.
-pub const FORMAT: u32 = 15;
+/// 16. Tables of objects, and logs of attempts in the headers of rings. Shared locks have a bit
+///     less for the epoch.
+pub const FORMAT: u32 = 16;
 /// The first word of a node's memory. A machine of the other byte order reads a different number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// The feature bits that this program knows.

@@ -12,7 +12,8 @@
 //! +16  reach     u64   undo entries end      +12   words    u32   of the frame, all included
 //!                      before it, or in      +16   entry    see `remora_txn::log`
 //!                      their window          end-8 checksum u32   crc32c of everything before
-//! +64  data      RING_BYTES                  end-4 words    u32   again
+//! +32  attempts  u64   log of attempts       end-4 words    u32   again
+//! +64  data      RING_BYTES
 //! ```
 //!
 //! A *position* counts bytes since the ring was made, and never wraps. The position modulo the
@@ -36,6 +37,12 @@
 //! the undo entries of only those transactions in which it took part. So a recoverer cannot tell a
 //! gap from the end. Therefore the client writes `reach` ahead of an entry that ends beyond the
 //! window. `reach` never shrinks.
+//!
+//! # Logs of attempts
+//!
+//! Where any client finishes or undoes the transactions of another one, a lane has a log in which
+//! its attempts follow one another: a word in the ring's header, which is CASed, and the ring's
+//! data for the entries. `remora_txn`, `attempts.rs` has the layout.
 //!
 //! # Why a frame checks itself
 //!
@@ -74,6 +81,11 @@ pub const FRAME_OVERHEAD_WORDS: usize = 3;
 
 /// The index of the word `reach` in the header.
 const REACH_WORD: usize = 2;
+/// The index of the word of the log of attempts in the header.
+pub(crate) const ATTEMPTS_WORD: usize = 4;
+const _: () = assert!((ATTEMPTS_WORD + 1) * WORD_BYTES <= HEADER_BYTES as usize);
+/// The bytes of the entries of a log of attempts.
+pub const ATTEMPT_ENTRIES_BYTES: usize = FRAME_BYTES_MAX;
 const KIND_ENTRY: u32 = 1;
 const KIND_SKIP: u32 = 2;
 const KIND_UNDO: u32 = 3;
@@ -139,6 +151,13 @@ pub fn undone(words: usize) -> u64 {
 #[must_use]
 pub fn reach_at(node: NodeId, base: u64) -> Address {
     node::at(node, base + (REACH_WORD * WORD_BYTES) as u64)
+}
+
+/// Returns the addresses of the log of attempts in the ring at `base`: of its word in the header,
+/// and of its entries.
+#[must_use]
+pub fn attempt_log_at(node: NodeId, base: u64) -> (Address, Address) {
+    (node::at(node, base + (ATTEMPTS_WORD * WORD_BYTES) as u64), node::at(node, base + HEADER_BYTES))
 }
 
 /// An undo entry that was found in a ring, with its state.
@@ -312,6 +331,12 @@ impl RingWriter {
     #[must_use]
     pub fn reach_at(&self) -> Address {
         reach_at(self.node, self.base)
+    }
+
+    /// Returns the addresses of the log of attempts: see [`attempt_log_at`].
+    #[must_use]
+    pub fn attempt_log_at(&self) -> (Address, Address) {
+        attempt_log_at(self.node, self.base)
     }
 
     /// Returns the address of the word in which the node says how far it has applied the ring, for

@@ -2,8 +2,10 @@
 //! lock.
 //!
 //! ```text
-//! | 0 : 1 | owner : 24 | sequence : 39 |      exclusive, or free if all bits are 0
-//! | 1 : 1 | epoch : 13 | holders  : 50 |      shared; bit 63 .. bit 0
+//! | 0 : 1 | owner : 24 | sequence : 39 |                           exclusive, or free if
+//!                                                                  all bits are 0
+//! | 2 : 2 | epoch : 12 | holders : 50 |                            shared
+//! | 3 : 2 | locked : 1 | log : 2 | owner : 24 | sequence : 35 |    repairable; bit 63 .. bit 0
 //! ```
 //!
 //! An exclusive lock names the transaction that holds it, as (owner, sequence). The owner is a
@@ -14,6 +16,10 @@
 //! A new epoch ends every client, so no client holds a shared lock of an earlier epoch. Such a lock
 //! is *void*. Recovery takes the bit of a dead client out of every word before another client is
 //! given the dead client's slot.
+//!
+//! A repairable lock names one attempt of a transaction, as an exclusive one does. It also says
+//! where the attempt's log is, so that any client can finish or undo the attempt. To free it clears
+//! one bit, and the name stays. So a free word is the version of what it protects: it never recurs.
 //!
 //! Only CAS changes the word, and the FETCH_ADD that takes a client out of a shared lock. The WRITE
 //! that installs a value does not cover the word.
@@ -29,9 +35,9 @@
 //! - for a WRITE over a word: [`LockWord::freed`].
 //!
 //! The word of a slot that was never locked is all zeros. So all zeros has to mean free in every
-//! kind of word, and [`Swap::lock`] expects that word. In the two kinds above it is the only free
-//! word. In a kind whose free words still tell which client held the lock last, the CAS would have
-//! to expect the word that was found before.
+//! kind of word, and [`Swap::lock`] expects that word. In the first two kinds above it is the only
+//! free word. The CAS of a repairable lock expects the free word that was found before
+//! ([`RepairableLock::taken_from`]).
 
 use std::cell::Cell;
 use std::fmt;
@@ -154,7 +160,7 @@ impl LockWord {
     #[inline]
     #[must_use]
     pub fn is_free(self) -> bool {
-        self == LockWord::FREE
+        self == LockWord::FREE || self.0 >> RepairableLock::LOCKED_BIT == RepairableLock::KIND << 1
     }
 
     /// Whether this transaction holds the lock exclusively.
@@ -167,28 +173,133 @@ impl LockWord {
     /// Returns the transaction that holds the lock exclusively, or `None` if there is none.
     #[must_use]
     pub fn holder(self) -> Option<TransactionId> {
-        TransactionId::from_bits(self.0)
+        match self.repairable() {
+            Some(lock) => lock.holder(),
+            None => TransactionId::from_bits(self.0),
+        }
     }
 
     /// Returns the word that the holder of this lock writes in its place to free it.
     #[inline]
     #[must_use]
     pub fn freed(self) -> LockWord {
-        LockWord::FREE
+        self.repairable().map_or(LockWord::FREE, RepairableLock::freed)
     }
 
     /// Whether a transaction holds the lock exclusively, and so may be changing the record.
     #[inline]
     #[must_use]
     pub fn is_exclusive(self) -> bool {
-        !self.is_free() && self.0 & SharedLock::KIND == 0
+        !self.is_free() && self.0 >> KIND_SHIFT != SharedLock::KIND >> KIND_SHIFT
     }
 
-    /// Returns the lock as a shared lock. `None` if the lock is free or exclusive.
+    /// Returns the lock as a shared lock. `None` if it is of another kind.
     #[inline]
     #[must_use]
     pub fn shared(self) -> Option<SharedLock> {
-        (self.0 & SharedLock::KIND != 0).then_some(SharedLock(self.0))
+        (self.0 >> KIND_SHIFT == SharedLock::KIND >> KIND_SHIFT).then_some(SharedLock(self.0))
+    }
+
+    /// Returns the lock as a repairable lock, whose bit says whether it is held. `None` if it is of
+    /// another kind, or was never taken.
+    #[inline]
+    #[must_use]
+    pub fn repairable(self) -> Option<RepairableLock> {
+        (self.0 >> KIND_SHIFT == RepairableLock::KIND).then_some(RepairableLock(self.0))
+    }
+}
+
+/// The number of bits behind the kind of a word that is not exclusive.
+const KIND_SHIFT: u32 = 62;
+
+/// Where the log of the attempt lies that has a repairable lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogPlace {
+    /// There is none: the attempt changes only the object that the lock protects.
+    Nowhere,
+    /// At the memory node that has the lock.
+    Here,
+    /// At the leader, which is the live node with the lowest number.
+    Leader,
+}
+
+/// A lock word in its repairable kind (protocol `rtx`): held by one attempt of a transaction, or
+/// free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RepairableLock(u64);
+
+impl RepairableLock {
+    /// The last sequence number that such a word has room for. A worker that makes a million
+    /// attempts per second reaches it after nine hours. The worker then connects as a new
+    /// incarnation.
+    pub const SEQUENCE_MAX: u64 = (1 << RepairableLock::SEQUENCE_BITS) - 1;
+
+    const KIND: u64 = 3;
+    const LOCKED_BIT: u32 = 61;
+    const LOG_SHIFT: u32 = 59;
+    const SEQUENCE_BITS: u32 = 35;
+
+    /// Returns the word by which an attempt locks. `None` if the attempt's sequence number has too
+    /// many bits.
+    #[inline]
+    #[must_use]
+    pub fn held_by(id: TransactionId, log: LogPlace) -> Option<RepairableLock> {
+        let log = match log {
+            LogPlace::Nowhere => 0,
+            LogPlace::Here => 1,
+            LogPlace::Leader => 2,
+        };
+        let name = u64::from(id.owner()) << RepairableLock::SEQUENCE_BITS | id.sequence();
+        let kind = RepairableLock::KIND << KIND_SHIFT | 1 << RepairableLock::LOCKED_BIT;
+        let word = kind | log << RepairableLock::LOG_SHIFT | name;
+        (id.sequence() <= RepairableLock::SEQUENCE_MAX).then_some(RepairableLock(word))
+    }
+
+    /// Returns the word as it lies in memory.
+    #[inline]
+    #[must_use]
+    pub fn word(self) -> LockWord {
+        LockWord(self.0)
+    }
+
+    /// Returns the CAS that takes this lock, of an object whose lock word was found to be `free`.
+    #[inline]
+    #[must_use]
+    pub fn taken_from(self, free: LockWord) -> Swap {
+        Swap { from: free, to: self.word() }
+    }
+
+    /// Returns the free word that follows.
+    #[inline]
+    #[must_use]
+    pub fn freed(self) -> LockWord {
+        LockWord(self.0 & !(1 << RepairableLock::LOCKED_BIT))
+    }
+
+    /// Returns the attempt that holds the lock. `None` if the lock is free.
+    #[inline]
+    #[must_use]
+    pub fn holder(self) -> Option<TransactionId> {
+        let is_held = self.0 >> RepairableLock::LOCKED_BIT & 1 == 1;
+        if is_held { self.attempt() } else { None }
+    }
+
+    /// Returns the attempt that holds the lock, or held it last. `None` if the word is damaged.
+    #[must_use]
+    pub fn attempt(self) -> Option<TransactionId> {
+        let owner = self.0 >> RepairableLock::SEQUENCE_BITS & ((1 << 24) - 1);
+        TransactionId::new(owner as u32, self.0 & RepairableLock::SEQUENCE_MAX)
+    }
+
+    /// Returns where the log of the attempt is. `None` if the word is damaged.
+    #[must_use]
+    pub fn log(self) -> Option<LogPlace> {
+        match self.0 >> RepairableLock::LOG_SHIFT & 3 {
+            0 => Some(LogPlace::Nowhere),
+            1 => Some(LogPlace::Here),
+            2 => Some(LogPlace::Leader),
+            _ => None,
+        }
     }
 }
 
@@ -225,8 +336,8 @@ impl SharedLock {
     /// The number of clients that one word can name: the clients in slots 0 to 49.
     pub const CLIENTS_MAX: u64 = 50;
 
-    const KIND: u64 = 1 << 63;
-    const EPOCHS: u64 = 1 << 13;
+    const KIND: u64 = 2 << KIND_SHIFT;
+    const EPOCHS: u64 = 1 << 12;
 
     /// Returns a shared lock of this epoch that no client holds. Such a word is in memory for a
     /// moment only: between the FETCH_ADD that takes the last holder out and the CAS that frees the
@@ -309,8 +420,32 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn a_repairable_lock_names_its_attempt(owner in 1u32..1 << 24, sequence in 0u64..1 << 35, free in any::<u64>()) {
+            let id = TransactionId::new(owner, sequence).unwrap();
+            for log in [LogPlace::Nowhere, LogPlace::Here, LogPlace::Leader] {
+                let held = RepairableLock::held_by(id, log).unwrap();
+                prop_assert_eq!((held.holder(), held.log()), (Some(id), Some(log)));
+                let word = held.word();
+                prop_assert!(!word.is_free() && word.is_exclusive() && word.shared().is_none());
+                prop_assert_eq!((word.holder(), word.repairable()), (Some(id), Some(held)));
+                let freed = word.freed().repairable().unwrap();
+                prop_assert!(word.freed().is_free() && !word.freed().is_exclusive() && freed.holder().is_none());
+                prop_assert_eq!((freed.attempt(), freed.log()), (Some(id), Some(log)));
+                prop_assert_eq!(Swap::unlock(word), Swap { from: word, to: word.freed() });
+                let free = LockWord::from_bits(free);
+                prop_assert_eq!(held.taken_from(free), Swap { from: free, to: word });
+            }
+            prop_assert!(LockWord::FREE.repairable().is_none() && id.lock().repairable().is_none());
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_refused() {
+        let id = |sequence| TransactionId::new(1, sequence).unwrap();
+        assert!(RepairableLock::held_by(id(RepairableLock::SEQUENCE_MAX), LogPlace::Here).is_some());
+        assert_eq!(RepairableLock::held_by(id(RepairableLock::SEQUENCE_MAX + 1), LogPlace::Here), None);
         assert_eq!(SharedLock::bit(50), None);
         assert_eq!(TransactionId::new(0, 1), None);
         assert_eq!(TransactionId::new(1 << 24, 1), None);

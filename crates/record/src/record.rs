@@ -171,6 +171,22 @@ pub fn layout_with_extra(
     })
 }
 
+/// Returns the layout of blocks (`object`): of records that have one extra word, and a checksum
+/// that covers it. The value has at most `value_max` bytes; or if it has `parts`, a head and cells
+/// as in [`layout_with_cells`]. The parts of a block are not read alone.
+pub fn layout_of_block(
+    key_bytes: usize,
+    value_max: usize,
+    parts: Option<(usize, usize, usize)>,
+) -> Result<Layout, MemoryError> {
+    let Some((head_bytes, cell_bytes, count)) = parts else {
+        return layout_with_extra(1, key_bytes, value_max, ReadScheme::Checksum);
+    };
+    let Layout { cells, value_max, .. } = layout_with_cells(false, key_bytes, head_bytes, cell_bytes, count)?;
+    let block = layout_with_extra(1, key_bytes, value_max as usize, ReadScheme::Checksum)?;
+    Ok(Layout { cells, ..block })
+}
+
 /// Returns the layout of records with keys of `key_bytes` bytes whose values are a head of
 /// `head_bytes` bytes and `count` cells of `cell_bytes` bytes. If they are `timed`, they have the
 /// times of their commits. Both sizes are rounded up to whole
@@ -211,6 +227,7 @@ pub fn structural(scheme: ReadScheme) -> RecordShape {
         length_max: value_max,
         head_words: 0,
         cell_words: 0,
+        part_words: (0, 0),
         timed: false,
         words: FIXED_WORDS + 1,
     }
@@ -231,6 +248,9 @@ pub struct RecordShape {
     head_words: usize,
     /// The number of words of the value in a cell. 0 if the scheme has no cells.
     cell_words: usize,
+    /// The number of words of the parts of a value, its head and a cell, if it has parts. In a
+    /// block, the parts have no checks of their own.
+    part_words: (usize, usize),
     /// Whether the slot has the time of the last commit, and the place of the former image.
     timed: bool,
     /// The number of words of a slot that hold something.
@@ -254,12 +274,16 @@ impl RecordShape {
             length_max: layout.value_max as usize,
             head_words: 0,
             cell_words: 0,
+            part_words: (0, 0),
             timed: layout.timed && header_words >= FIXED_WORDS + TIMED_EXTRA_WORDS,
             words: header_words,
         };
-        if let Some(cells) = layout.cells.filter(|_| layout.scheme == ReadScheme::Checksum) {
-            shape.head_words = value_words(cells.head_bytes as usize);
-            shape.cell_words = value_words(cells.cell_bytes.into());
+        if let Some(cells) = layout.cells {
+            shape.part_words = (value_words(cells.head_bytes as usize), value_words(cells.cell_bytes.into()));
+        }
+        let is_block = !layout.timed && header_words == FIXED_WORDS + 1;
+        if layout.cells.is_some() && layout.scheme == ReadScheme::Checksum && !is_block {
+            (shape.head_words, shape.cell_words) = shape.part_words;
             let cells = data.saturating_sub(key_words + shape.head_words) / shape.cell_words.max(1);
             shape.words = shape.cells_at() + cells * (shape.cell_words + 1);
             return shape;
@@ -295,7 +319,9 @@ impl RecordShape {
     #[inline]
     #[must_use]
     pub fn cell_in_value(&self, cell: usize) -> Option<(usize, usize)> {
-        self.cell_place(cell).map(|_| (self.head_words + cell * self.cell_words, self.cell_words))
+        let (head, words) = self.part_words;
+        let at = cell.checked_mul(words)?.checked_add(head)?;
+        (words > 0 && at.checked_add(words)? <= value_words(self.length_max)).then_some((at, words))
     }
 
     /// Returns the words of the value in a cell, from the words that a READ of the cell has

@@ -22,7 +22,7 @@ use remora_membership::ConfigurationError;
 use remora_node::hot::HotList;
 use remora_node::{MemoryError, Registration, Room, identity};
 use remora_record::TransactionId;
-use remora_txn::{ClientTime, SessionConfig, SharedLocks, Turns, enter_epoch};
+use remora_txn::{ClientTime, Outcomes, SessionConfig, SharedLocks, Turns, enter_epoch};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
 use crate::conflicts::ClientConflicts;
@@ -312,7 +312,10 @@ impl Arrived {
                     .map_err(unusable)?;
             }
         }
-        let sequence = Rc::new(Cell::new(TransactionId::SEQUENCE_MAX - cluster.transaction_ids() + 1));
+        let sequence = {
+            let max = cluster.protocol().sequence_max();
+            Rc::new(Cell::new(max - cluster.transaction_ids().min(max) + 1))
+        };
         let (protocol, vcache) = (cluster.protocol(), cluster.own_version_cache());
         let shared = SharedLocks::new(&registration, epoch);
         let keeper = cluster.configuration().cloned().map(|configuration| {
@@ -327,7 +330,8 @@ impl Arrived {
             enter_epoch(&admin, nodes, epoch).await.map_err(MemoryError::from)?;
         }
         let archive_place = Rc::default();
-        let config = SessionConfig { protocol, epoch, sequence, archive_place, vcache, shared, turns, time };
+        let outcomes = Outcomes::new(&registration);
+        let config = SessionConfig { protocol, epoch, sequence, archive_place, vcache, shared, turns, time, outcomes };
         Ok(Life { registration, endpoint, admin, keeper, config })
     }
 }
@@ -346,8 +350,8 @@ impl Life {
 
     /// Returns whether less than an eighth of the incarnation's transaction ids is left.
     fn has_few_ids(&self, cluster: &Cluster) -> bool {
-        let left = TransactionId::SEQUENCE_MAX.saturating_sub(self.config.sequence.get());
-        left < cluster.transaction_ids() / 8
+        let left = self.config.protocol.sequence_max().saturating_sub(self.config.sequence.get());
+        left < cluster.transaction_ids().min(self.config.protocol.sequence_max()) / 8
     }
 
     /// Returns the epoch of this incarnation.

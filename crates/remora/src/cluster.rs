@@ -44,6 +44,7 @@ mod interrupt;
 mod listing;
 mod loading;
 mod reach;
+mod reclaiming;
 mod renaming;
 mod tables;
 mod version_cache;

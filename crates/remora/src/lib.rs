@@ -347,7 +347,7 @@ pub mod admin {
     pub use crate::ordered::TreeInspection;
     pub use remora_fabric::NodeId;
     pub use remora_membership::{Configuration, ConfigurationError, Standing};
-    pub use remora_txn::Inspection;
+    pub use remora_txn::{Inspection, Reclaimed};
 }
 
 /// Types for observing transactions, their costs, and what recovery does.
@@ -366,7 +366,7 @@ pub mod observe {
 /// The protocols by which transactions can run, and their parameters.
 pub mod protocol {
     pub use remora_node::ReadScheme;
-    pub use remora_txn::{Ford, Protocol, Validation, VersionCache};
+    pub use remora_txn::{Ford, Protocol, Rtx, Validation, VersionCache};
 }
 
 /// Memory nodes: they serve memory to clients, and do nothing else.

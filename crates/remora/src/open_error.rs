@@ -115,6 +115,8 @@ fn kind_of(error: &MemoryError) -> OpenErrorKind {
         | MemoryError::Thread(_) => OpenErrorKind::Full,
         MemoryError::TooSmall { .. }
         | MemoryError::TooManyReplicas { .. }
+        | MemoryError::OneCopy { .. }
+        | MemoryError::NeedsChecksums(_)
         | MemoryError::Limit { .. }
         | MemoryError::Empty { .. }
         | MemoryError::Name(_)

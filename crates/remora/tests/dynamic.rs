@@ -395,7 +395,10 @@ fn many_keys_take_one_round_trip(protocol: Protocol) {
             costs.0.take();
         }
         let [one, slots, few, all, both] = trips;
-        assert_eq!([few, all - one, both - one], [slots; 3], "{protocol:?}: {trips:?}");
+        // Under `rtx`, a read of one record needs no validation, and neither do several that come
+        // together. Where the second part of a value is looked for later, one round trip validates.
+        let apart = u64::from(protocol == Protocol::RTX);
+        assert_eq!([few, all - one - apart, both - one - apart], [slots; 3], "{protocol:?}: {trips:?}");
         let absent = session.transact(async |tx| {
             let rows = tx.get_many([(&things, "long"), (&things, "c")]).await?;
             assert_eq!(rows, [Some(vec![3; 5_000]), None]);

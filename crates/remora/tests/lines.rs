@@ -27,7 +27,8 @@ impl Lines {
     fn cluster(protocol: Protocol, atomic: bool) -> (Arc<Lines>, Cluster) {
         let shm = Shm::new(&[vec![1 << 20], vec![1 << 20]]).unwrap();
         let lines = Arc::new(Lines { shm, atomic: atomic.into() });
-        let options = Cluster::embedded().nodes(2).replicas(2).protocol(protocol);
+        let copies = protocol.discipline().copies_max().min(2) as u8;
+        let options = Cluster::embedded().nodes(2).replicas(copies).protocol(protocol);
         let cluster = options.open_on(lines.clone()).unwrap();
         (lines, cluster)
     }

@@ -20,7 +20,8 @@ fn part(number: u64) -> Vec<((u32, u64), Words<3>)> {
 }
 
 fn cluster(protocol: Protocol) -> Cluster {
-    Cluster::embedded().node_bytes(4 << 20).replicas(2).protocol(protocol).open().unwrap()
+    let copies = protocol.discipline().copies_max().min(2) as u8;
+    Cluster::embedded().node_bytes(4 << 20).replicas(copies).protocol(protocol).open().unwrap()
 }
 
 /// All bytes of all memory nodes.

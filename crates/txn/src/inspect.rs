@@ -2,6 +2,8 @@
 //! its records, its locks, and its backups. [`scan`], [`KeyScan`] and [`count_rows`] read a table
 //! while transactions run.
 
+pub(crate) mod objects;
+
 use std::iter::successors;
 use std::ops::AddAssign;
 
@@ -29,6 +31,9 @@ pub struct Inspection {
     pub locked: u64,
     /// Holder of the first locked record.
     pub holder: Option<TransactionId>,
+    /// Locks of clients that are gone, where any client repairs the locks that it meets (protocol
+    /// `rtx`). The next client that meets such a lock frees it. They do not count as locked.
+    pub abandoned: u64,
     /// Records that are torn.
     pub torn: u64,
     /// Lines of 64 bytes in which a backup differs from its primary. Two things are not compared.
@@ -43,6 +48,7 @@ impl AddAssign for Inspection {
         self.prepared += other.prepared;
         self.locked += other.locked;
         self.holder = self.holder.or(other.holder);
+        self.abandoned += other.abandoned;
         self.torn += other.torn;
         self.differing_lines += other.differing_lines;
     }
@@ -64,6 +70,10 @@ pub fn inspect(
 
 async fn inspect_all(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRecord<'_>)) -> Result<Inspection, Stop> {
     let mut found = Inspection::default();
+    if table.objects().is_some() {
+        objects::inspect(lane, table, &mut found, visit).await?;
+        return Ok(found);
+    }
     let (index, shape) = (table.index(), table.shape());
     let slot_bytes = u64::from(table.entry().spec.layout.slot_bytes);
     for shard in 0..table.shards() {
@@ -147,6 +157,10 @@ pub async fn scan(
 ) -> Result<(), Stop> {
     let batch = (ROUND_BYTES_MAX / bytes.max(1)).clamp(1, ROUND_VERBS_MAX);
     for (table, shard) in table.and_larger().flat_map(|table| (0..table.shards()).map(move |shard| (table, shard))) {
+        if table.objects().is_some() {
+            objects::scan(lane, table, shard, bytes, visit).await?;
+            continue;
+        }
         let (index, slot_bytes) = (table.index(), u64::from(table.entry().spec.layout.slot_bytes));
         let primary = &table.shard_replicas(shard)[0];
         let mut slots = successors(index.slot_behind(0), |slot| index.slot_behind(slot + slot_bytes)).peekable();
@@ -179,7 +193,8 @@ pub async fn scan(
 #[derive(Debug, Default)]
 pub struct KeyScan {
     shard: u16,
-    /// Offset in the shard from which on the next slot is looked for.
+    /// Offset in the shard from which on the next slot is looked for; or if the table has objects,
+    /// the number of the next bucket.
     at: u64,
 }
 
@@ -197,6 +212,18 @@ impl KeyScan {
     /// Reads the next slots, at most `count`. Returns `None` once all slots have been read. Fails
     /// if a node is unreachable.
     pub async fn next(&mut self, lane: &Lane, table: &Table, count: usize) -> Result<Option<FoundKeys>, Stop> {
+        if let Some(geometry) = table.objects() {
+            // `at` counts main buckets.
+            while self.shard < table.shards() && self.at >= geometry.buckets.main {
+                (self.shard, self.at) = (self.shard + 1, 0);
+            }
+            if self.shard >= table.shards() {
+                return Ok(None);
+            }
+            let end = (self.at + (count as u64 / 4).max(1)).min(geometry.buckets.main);
+            let buckets = std::mem::replace(&mut self.at, end)..end;
+            return objects::keys(lane, table, self.shard, buckets).await.map(Some);
+        }
         let (index, shape) = (table.index(), table.shape());
         let slot_bytes = u64::from(table.entry().spec.layout.slot_bytes);
         let count = count.min(ROUND_BYTES_MAX / shape.record_bytes().max(1)).clamp(1, ROUND_VERBS_MAX);

@@ -59,6 +59,7 @@ macro_rules! mutant {
 mod access;
 mod applier;
 mod archives;
+mod attempts;
 mod combine;
 mod descent;
 mod edit;
@@ -97,7 +98,8 @@ pub use event::{ConflictCounter, Observer, Order, Outcome, Phases, TransactionEv
 pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
 pub use landing::{PastTime, Snapshot, enter_epoch};
 pub use protocol::{
-    Dst, FirstRead, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
+    Dst, FirstRead, Ford, Locks, NoWait, Outcomes, Primitive, Primitives, Protocol, ProtocolSpec, Reclaimed, Rtx,
+    Unsynchronized, Validation, reclaim,
 };
 pub use rpc::{RpcHandler, request_name};
 pub use session::{Session, Settled, TransactOptions, Trial};

@@ -55,6 +55,8 @@ pub const STREAK_MAX: u32 = 16;
 /// Number of other coroutines of a client whose transactions commit together with one at a hot
 /// record.
 pub const MEMBERS_MAX: usize = 63;
+/// Largest number of transactions that a session remembers as unsure. It forgets the oldest ones.
+pub const UNSURE_MAX: usize = 64;
 /// Largest number of records that a transaction names if it is to commit together with others.
 pub const MEMBER_RECORDS_MAX: usize = 16;
 /// Number of words of a log entry that transactions take together that commit as one, if members

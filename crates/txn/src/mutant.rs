@@ -296,11 +296,25 @@ pub enum Mutant {
     /// DST on two-phase locking: the release of a lock does not raise the ts of what was read under
     /// it.
     ReleaseUnstamped,
+    /// rTX: a reader ignores locks, and misses what their holders have decided. Rule 14.
+    ReadBehindLock,
+    /// rTX: a reader takes a vacant object that is locked for one that stays vacant.
+    PassLockedVacant,
+    /// rTX: locks are taken before the log is begun that they name. Rule 6.
+    LocksBeforeLog,
+    /// rTX: a suspect's lock is freed, whatever its attempt has decided. Rules 5 and 16.
+    FreeSuspects,
+    /// rTX: an attempt without a log does not look whether its swap has succeeded. Rule 20.
+    InstallUntested,
+    /// rTX: locks are freed before places are swapped. Rule 7.
+    UnlockBeforeInstall,
+    /// rTX: the log ends before the locks are free. Rule 8.
+    EndBeforeUnlock,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 111] = [
+    pub const ALL: [Mutant; 118] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -412,6 +426,13 @@ impl Mutant {
         Mutant::DependOnNothing,
         Mutant::OmitReaders,
         Mutant::ReleaseUnstamped,
+        Mutant::ReadBehindLock,
+        Mutant::PassLockedVacant,
+        Mutant::LocksBeforeLog,
+        Mutant::FreeSuspects,
+        Mutant::InstallUntested,
+        Mutant::UnlockBeforeInstall,
+        Mutant::EndBeforeUnlock,
     ];
 }
 

@@ -50,6 +50,7 @@
 //! tests `redo-zombie` and `redo-late-recoverer` check rule 1, `ford-foreign-unlock` checks rule 5,
 //! and `crates/remora/tests/recovery.rs` checks rule 6: recoverers die at every step.
 
+mod attempts;
 mod copy;
 mod fail_over;
 mod in_place;
@@ -147,6 +148,18 @@ impl Verdicts {
         self.from = self.from.max(entries.from);
     }
 
+    /// Adds attempts of protocol `rtx`, and whether they have committed. Not all attempts have a
+    /// log. So what became of the others is forgotten.
+    fn add_attempts(&mut self, attempts: &[(TransactionId, bool)]) {
+        for (id, has_committed) in attempts {
+            let ids = if *has_committed { &mut self.committed } else { &mut self.rolled_back };
+            ids.push(id.to_bits());
+        }
+        self.committed.sort_unstable();
+        self.rolled_back.sort_unstable();
+        self.from = u64::MAX;
+    }
+
     /// Returns the outcome of a transaction.
     #[must_use]
     pub fn of(&self, id: TransactionId) -> Verdict {
@@ -233,6 +246,9 @@ async fn decide(
         );
         if catalog.has_tables_in_place() {
             of_client.add_in_place(in_place::repair(lane, &catalog.metadata, &mut rings, told).await?);
+        }
+        if catalog.has_repairable_tables() {
+            of_client.add_attempts(&attempts::end_all(lane, nodes, *client, &remains).await?);
         }
         tracing::info!(client, transactions = logged.len(), "a dead client's transactions are decided");
         verdicts.push((*client, of_client));
@@ -446,6 +462,10 @@ impl Catalog {
         self.metadata.tables.iter().any(|table| table.spec.discipline.is_in_place())
     }
 
+    fn has_repairable_tables(&self) -> bool {
+        self.metadata.tables.iter().any(|table| table.spec.discipline.is_repairable())
+    }
+
     fn shard(&self, id: ShardId) -> Option<Shard<'_>> {
         Shard::of(&self.metadata, id)
     }
@@ -595,6 +615,10 @@ pub async fn sweep<G>(
     let mut prepared = Vec::new();
     for shard_id in (0..catalog.metadata.shards.len() as u16).map(ShardId) {
         let Some(shard) = catalog.shard(shard_id) else { continue };
+        if shard.discipline.is_repairable() {
+            // A client that meets a lock there repairs it.
+            continue;
+        }
         let lockable = shard.lockable(lane).await?;
         for replica in shard.locked() {
             let mut places: VecDeque<u64> = lockable.iter().copied().collect();

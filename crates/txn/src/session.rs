@@ -19,7 +19,8 @@ use crate::landing::{PastTime, Snapshot};
 use crate::limits::{
     BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, LONELY_ATTEMPTS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX,
 };
-use crate::recovery::{self, Departed, Verdict};
+use crate::protocol::{look_up, rest};
+use crate::recovery::{Departed, Verdict};
 use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
 use crate::state::{Lease, SessionConfig, State, Tried};
@@ -151,12 +152,11 @@ impl Session {
     /// [`Verdict::Undecided`] as long as they do not tell the outcome. Fails if a node is
     /// unreachable.
     #[inline(never)]
-    pub fn look_up(&self, id: TransactionId) -> Outlined<impl Future<Output = Result<Verdict, Stop>>> {
+    pub fn look_up(&mut self, id: TransactionId) -> Outlined<impl Future<Output = Result<Verdict, Stop>>> {
         outline(async move {
-            let in_place = self.state.spec.discipline.is_in_place();
             // A transaction of this session that was given up may still be on its way.
             let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
-            Ok(recovery::look_up(&self.lane, self.state.nodes, id, in_place, ended).await?)
+            look_up(&self.lane, &self.state, id, ended).await
         })
     }
 
@@ -363,7 +363,11 @@ impl Session {
                 }
                 drop(done);
                 if self.lane.background() == 0 && self.state.rings.iter().all(RingWriter::drained) {
-                    return Ok(!self.state.is_in_doubt(&self.lane));
+                    let is_over = !self.state.is_in_doubt(&self.lane);
+                    if is_over && self.state.spec.discipline.is_repairable() {
+                        rest(&self.lane, &mut self.state).await?;
+                    }
+                    return Ok(is_over);
                 }
                 if self.lane.now() >= deadline {
                     return Ok(false);

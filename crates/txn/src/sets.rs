@@ -8,7 +8,7 @@ pub(crate) use batch::Adopted;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use remora_fabric::{Address, CallHandle, NodeId, ReadHandle, SwapHandle};
+use remora_fabric::{AddHandle, Address, CallHandle, NodeId, ReadHandle, SwapHandle};
 use remora_index::btree::Shape;
 use remora_index::cluster_hash::{BUCKET_BYTES, unlinked};
 use remora_index::{BucketRef, Location, Table};
@@ -75,8 +75,11 @@ pub(crate) enum Fetch {
     Absent,
     /// The index does not have the key. Since when at the latest the key is absent is to be read.
     Since,
-    /// The key's chain in FStore is to grow by a bucket, behind this one.
+    /// The key's chain is to grow by a bucket, behind this one.
     Grow(BucketRef),
+    /// The block is to be read that the record's object names. The source says how the object was
+    /// found.
+    Block(LocationSource),
     /// The batch whose member the transaction is has the record (`combine.rs`).
     Shared,
 }
@@ -255,6 +258,14 @@ pub(crate) struct Item {
     pub(crate) asks: Option<Swap>,
     /// The READ of this item in the round that is under way.
     pub(crate) read: ReadHandle,
+    /// A READ beside it, which looks at the item's object once more.
+    pub(crate) again: ReadHandle,
+    /// A FETCH_ADD beside it, which takes blocks or a bucket of the shard.
+    pub(crate) add: AddHandle,
+    /// Whether it takes blocks.
+    pub(crate) takes_blocks: bool,
+    /// Whether a vacant object was found for the key, which is absent.
+    pub(crate) vacant: bool,
     pub(crate) swap: SwapHandle,
     pub(crate) call: CallHandle,
     /// The word of the call's reply at which the answer about this item begins, if the call is
@@ -315,6 +326,10 @@ impl Item {
             lock: Lock::No,
             asks: None,
             read: ReadHandle::default(),
+            again: ReadHandle::default(),
+            add: AddHandle::default(),
+            takes_blocks: false,
+            vacant: false,
             swap: SwapHandle::default(),
             call: CallHandle::default(),
             answer_at: 0,
@@ -758,7 +773,7 @@ impl Sets {
             return Err(Limit::Key { found: key.bytes().len(), expected }.into());
         }
         let hash = key.hash();
-        let in_place = opened.fstore().is_some();
+        let in_place = opened.is_changed_by_clients();
         if let Some(index) = self.find(table, key, hash) {
             // A pending change needs the whole value.
             let is_edited = self.edits.iter().any(|edit| edit.item == index);
@@ -779,7 +794,8 @@ impl Sets {
             } else if in_place {
                 // A record that is there is locked before the commit at the latest. For an absent
                 // key, a vacant slot has to be found first.
-                if intent == Intent::Insert && matches!(item.fetch, Fetch::Absent | Fetch::Record(_) | Fetch::Probe(..))
+                if intent == Intent::Insert
+                    && matches!(item.fetch, Fetch::Absent | Fetch::Record(_) | Fetch::Probe(..) | Fetch::Block(_))
                 {
                     item.fetch = Fetch::Probe(item.home, 0);
                     item.chain = 0;
@@ -886,8 +902,9 @@ impl Sets {
             names.push(item.name());
             // An insert also changes the header of its chain.
             let table = self.table(item.table);
-            if let (Intent::Insert, Some(fstore)) = (item.intent, table.fstore()) {
-                let header = Pointer::new(table.shard_id(item.home.shard), fstore.buckets.at(item.home.bucket));
+            if item.intent == Intent::Insert && table.is_changed_by_clients() {
+                let at = table.index().buckets().at(item.home.bucket);
+                let header = Pointer::new(table.shard_id(item.home.shard), at);
                 names.push(Name::of_structural(item.table, header));
             }
         }
@@ -992,6 +1009,22 @@ impl Sets {
         let item = &mut self.items[index];
         (item.value, item.value_bytes) = (Span { at, words: 1 }, 8);
         self.change(index, Change::Update);
+    }
+
+    /// Notes that the commit writes a structural record, whose words the protocol knows.
+    pub(crate) fn touch_structural(&mut self, index: usize) {
+        if !self.items[index].is_written() {
+            self.change(index, Change::Update);
+        }
+    }
+
+    /// Appends to `out` the image of an item's record as the commit writes it, with these extra
+    /// words.
+    pub(crate) fn encode_image(&self, index: usize, extra: &[u64], out: &mut Vec<u64>) {
+        let item = &self.items[index];
+        let value = &item.value.of(&self.arena).as_bytes()[..item.value_bytes as usize];
+        let life = Life::Present { incarnation: 0 };
+        self.shape(item).encode_with_extra(item.installs(), life, extra, item.key.of(&self.arena), value, out);
     }
 
     #[inline]
@@ -1145,8 +1178,13 @@ impl Sets {
             return Err(Stop::Exists);
         }
         // A slot has been found for the record, or the record has kept its own slot after a delete.
-        let in_place = self.table(item.table).fstore().is_some();
-        if !item.existed && if in_place { item.lock != Lock::Held } else { item.place.is_none() } {
+        let table = self.table(item.table);
+        let has_slot = match () {
+            () if table.objects().is_some() => item.vacant,
+            () if table.fstore().is_some() => item.lock == Lock::Held,
+            () => item.place.is_some(),
+        };
+        if !item.existed && !has_slot {
             return Err(item.unprepared());
         }
         debug_assert!(
@@ -1174,7 +1212,7 @@ impl Sets {
         if !item.present {
             return Err(if item.was_fetched() { Stop::Absent } else { Misuse::NotFetched.into() });
         }
-        let in_place = self.table(item.table).fstore().is_some();
+        let in_place = self.table(item.table).is_changed_by_clients();
         let is_named = matches!(item.intent, Intent::Insert | Intent::Delete) && !item.renamed;
         if !(if in_place { is_named } else { item.place.is_some() }) {
             return Err(item.unprepared());

@@ -12,17 +12,17 @@ use remora_index::Table;
 use remora_node::limits::RING_BYTES;
 use remora_node::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
 use remora_node::{Pointer, Registration, TableId};
-use remora_record::{Key, LockWord, TransactionId, Version};
+use remora_record::{Key, LockWord, RepairableLock, TransactionId, Version};
 
 use crate::archives::Archives;
 use crate::combine::SharedBatch;
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer};
 use crate::landing::{BackupLock, Clocks};
-use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX};
+use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX, UNSURE_MAX};
 use crate::oracle::{Question, oracle_of};
 use crate::protocol::spec::ProtocolSpec;
-use crate::protocol::{Check, Protocol};
+use crate::protocol::{Check, Outcomes, Protocol, Repairs};
 use crate::recovery::Departed;
 use crate::sets::Sets;
 use crate::shared::SharedLocks;
@@ -53,6 +53,8 @@ pub struct SessionConfig {
     pub turns: Turns,
     /// The largest time of a transaction that the client knows of, for all of its sessions.
     pub time: ClientTime,
+    /// The outcomes of the client's last attempts, for all of its sessions.
+    pub outcomes: Outcomes,
 }
 
 /// What the sessions of a client know of its lease.
@@ -128,6 +130,8 @@ pub(crate) struct State {
     pub(crate) reservations: Vec<(NodeId, Reservation)>,
     /// The checks of the validation round that is under way.
     pub(crate) checks: Vec<Check>,
+    /// What the session keeps for protocol `rtx`.
+    pub(crate) repairs: Repairs,
     /// What is published in the cluster's version cache, and what the cache is asked. An entry
     /// without an item is published; an entry with the number of an item is asked.
     pub(crate) asked: Vec<(Option<usize>, (Pointer, Version))>,
@@ -206,9 +210,6 @@ pub(crate) struct State {
     pub(crate) stopped: Stop,
 }
 
-/// Largest number of transactions that a session remembers as unsure. It forgets the oldest ones.
-const UNSURE_MAX: usize = 64;
-
 /// The session notes the ends of phases for one in this number of attempts, because four looks at
 /// the clock cost more than a verb.
 const PHASE_SAMPLES: u64 = 16;
@@ -226,6 +227,7 @@ impl State {
             nodes: client.nodes(),
             reservations: Vec::new(),
             checks: Vec::new(),
+            repairs: Repairs::new(client, ring, config.outcomes),
             asked: Vec::new(),
             loose: Vec::new(),
             in_doubt: false,
@@ -264,6 +266,11 @@ impl State {
         }
     }
 
+    /// Returns whether an attempt is of this client.
+    pub(crate) fn is_of(&self, id: TransactionId) -> bool {
+        id.owner() == self.owner
+    }
+
     /// Returns the client that was found to hold a lock, if it is another one. The holders of
     /// shared locks count as one client.
     pub(crate) fn other_holder(&self, abort: Abort) -> Option<u32> {
@@ -292,6 +299,8 @@ impl State {
     /// (`combine.rs`, invariant 8), and its log entry cannot go to too many nodes.
     pub(crate) fn members_bring(&self) -> bool {
         let locks_early = self.spec.discipline.is_in_place() || self.spec.locks_reads;
+        // Under `rtx`, only the session that has read a record knows its lock word.
+        let locks_early = locks_early || self.spec.discipline.is_repairable();
         !locks_early && usize::from(self.nodes.count()) <= LOG_NODES_MAX && !mutant!(ValidateWithLocks)
     }
 
@@ -314,7 +323,13 @@ impl State {
             return Err(Stop::Fenced);
         }
         let step = if self.has_times() { 2 } else { 1 };
-        let sequence = self.sequence.get().next_multiple_of(step);
+        let mut sequence = self.sequence.get().next_multiple_of(step);
+        if self.spec.discipline.is_repairable() {
+            sequence = self.repairs.sequence_from(sequence);
+            if sequence > RepairableLock::SEQUENCE_MAX {
+                return Err(Stop::Limit(Limit::TransactionIds));
+            }
+        }
         self.sequence.set(sequence + step);
         // Clients begin at different places, so that short runs of many clients have samples, too.
         self.sample_phases = (sequence / step + u64::from(self.owner)).is_multiple_of(PHASE_SAMPLES);

@@ -19,8 +19,8 @@ use crate::event::{Observer, Order, Outcome, Phases, TransactionEvent};
 use crate::landing::{PastTime, Raise, Snapshot};
 use crate::limits::{LOG_PATIENCE_NS, LOG_PAUSE_NS, READ_ATTEMPTS, READ_PAUSE_NS, SNAPSHOT_READS};
 use crate::oracle::Question;
-use crate::protocol::spec::Primitive;
-use crate::recovery::{self, Verdict, free_in, undo_in};
+use crate::protocol::{self, spec::Primitive};
+use crate::recovery::{Verdict, free_in, undo_in};
 use crate::rpc::{Code, timed_key_request};
 use crate::sets::{Adopted, Intent, Item, Lock, Part, Sets, Slot, lock_addresses, locks, registered, shape};
 use crate::state::State;
@@ -191,6 +191,7 @@ impl<'s> Tx<'s> {
         };
         let id = state.next_id()?;
         state.sets.begin(id);
+        state.repairs.begin();
         let began = if state.observer.is_some() { lane.now() } else { 0 };
         if attempt.number == 1 {
             attempt.first_began = began;
@@ -763,13 +764,12 @@ impl<'s> Tx<'s> {
     }
 
     /// Returns the outcome of the transaction with this id, of this client, whose log is on its
-    /// way. Looks for it in the rings.
+    /// way.
     #[cold]
     async fn find_out(&self, id: TransactionId) -> Result<(), Stop> {
-        let in_place = self.state.spec.discipline.is_in_place();
         let give_up = self.lane.now() + LOG_PATIENCE_NS;
         while self.lane.now() < give_up {
-            match recovery::look_up(self.lane, self.state.nodes, id, in_place, false).await {
+            match protocol::look_up(self.lane, self.state, id, false).await {
                 Ok(Verdict::Committed) => return Ok(()),
                 Ok(Verdict::Aborted) => return Err(Abort::Dropped.into()),
                 Ok(Verdict::Undecided) => self.lane.sleep(LOG_PAUSE_NS).await,
@@ -862,6 +862,9 @@ impl<'s> Tx<'s> {
     /// back the slots that it has had linked and does not use. A lock is released by a CAS of the
     /// transaction's own id. So a lock that was never taken, and is another's, stays.
     fn release_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
+        if self.state.spec.discipline.is_repairable() {
+            return protocol::release_rounds(self, send);
+        }
         if !self.locking && !self.preparing {
             return;
         }
@@ -1133,6 +1136,10 @@ impl Tx<'_> {
     pub(crate) fn met(&mut self, index: usize, lock: LockWord) {
         self.state.sets.note(index, Abort::Locked(lock).into());
         let item = self.state.sets.items[index];
+        if lock.repairable().is_some() {
+            // A client that meets such a lock for long repairs it (`protocol/rtx/repair.rs`).
+            return;
+        }
         self.free_if_recovered(lock, |round| {
             if self.state.has_times() {
                 self.free_everywhere(round, item.table, item.location.pointer, lock);

@@ -45,7 +45,12 @@ fn locks(tables: &[Inspection]) -> Invariant {
     let locked: u64 = tables.iter().map(|table| table.locked).sum();
     let holder = tables.iter().find_map(|table| table.holder);
     let holder = holder.map(|holder| format!(", the first by transaction {holder}")).unwrap_or_default();
-    Invariant { name: LOCKS, holds: Some(locked == 0), detail: format!("{locked} records are locked{holder}") }
+    let abandoned = match tables.iter().map(|table| table.abandoned).sum() {
+        0u64 => String::new(),
+        abandoned => format!(", and {abandoned} have a lock of a client that is gone, which the next client frees"),
+    };
+    let detail = format!("{locked} records are locked{holder}{abandoned}");
+    Invariant { name: LOCKS, holds: Some(locked == 0), detail }
 }
 
 fn log(settled: bool) -> Invariant {

@@ -266,7 +266,7 @@ impl Processes {
         let mut add = |option: &str, value: String| bank.extend([option.into(), value.into()]);
         add("--threads", "1".to_owned());
         add("--coroutines", options.coroutines.to_string());
-        add("--replicas", options.replicas.to_string());
+        add("--replicas", options.replicas().to_string());
         add("--protocol", options.protocol.clone());
         add("--rate", options.rate.div_ceil(options.clients.into()).to_string());
         add("--lease-ms", options.lease_ms.to_string());

@@ -149,6 +149,11 @@ impl RoundBuffer {
         self.serial = serial;
     }
 
+    /// Takes all verbs out.
+    pub(super) fn clear_verbs(&mut self) {
+        self.verbs.clear();
+    }
+
     /// Sets what the FETCH_ADD adds whose answer comes to this place.
     pub(super) fn set_added(&mut self, answer: u32, added: u64) {
         for verb in &mut self.verbs {

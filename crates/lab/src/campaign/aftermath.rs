@@ -6,11 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use remora::admin::Standing;
-use remora::{Cluster, TransactionId, Verdict, Worker, WorkerOptions};
+use remora::{Cluster, Error, TransactionId, Verdict, Worker, WorkerOptions};
 use remora_fabric::sim::Sim;
 
 use super::case::ARCHIVE;
 use super::tables::Tables;
+
+/// How often the janitor tries to read all records, where it repairs the locks that it meets, and
+/// how long it waits in between: longer than it takes to suspect a lock.
+const REPAIRS: u32 = 64;
+const REPAIR_PAUSE_NS: u64 = 10_000_000;
 
 /// Connects a client when no other client runs any more. It recovers all clients that are gone, so
 /// that nothing of them is left.
@@ -36,8 +41,17 @@ pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &BTreeSet<u32>) -> Res
 }
 
 /// Reads every record, a few in each transaction.
-pub(super) fn read_all(janitor: &mut Worker, tables: &Tables) -> Result<(), String> {
-    let read = janitor.block_on(async |session| tables.read_all(session).await);
+pub(super) fn read_all(janitor: &mut Worker, tables: &Tables, repairs: bool) -> Result<(), String> {
+    // Where clients repair what they meet, they do so after a while.
+    let read = janitor.block_on(async |session| {
+        for _ in 0..if repairs { REPAIRS } else { 0 } {
+            match tables.read_all(session).await {
+                Err(Error::Aborted(_)) => session.lane().sleep(REPAIR_PAUSE_NS).await,
+                read => return read,
+            }
+        }
+        tables.read_all(session).await
+    });
     read.map_err(|error| format!("records cannot be read when all is still: {error}"))
 }
 

@@ -62,6 +62,18 @@ pub const FAULTS: [&str; 13] = [
     GROW,
 ];
 
+/// Faults by which memory nodes leave, or are lost, rightly or wrongly.
+const LOSING: [&str; 3] = ["fail", "isolate", DRAIN];
+
+/// Returns all faults that a campaign of a protocol can have. Of records that have one copy, no
+/// node may leave.
+#[must_use]
+pub fn faults_of(protocol: Protocol) -> Vec<String> {
+    let keeps_all = protocol.discipline().copies_max() == 1;
+    let all = FAULTS.into_iter().filter(|fault| !(keeps_all && LOSING.contains(fault)));
+    all.map(str::to_owned).collect()
+}
+
 /// The fault in which an operator drains a node. It is not a fault of the simulation.
 pub(super) const DRAIN: &str = "drain";
 
@@ -108,6 +120,14 @@ impl Case {
         Case { seed, load, protocol, faults, clients: 4, coroutines: 4, keys: 50, transactions: 1_000 }
     }
 
+    /// Returns why the case cannot be run, if it cannot.
+    #[must_use]
+    pub fn impossible(&self) -> Option<String> {
+        let (protocol, one_copy) = (self.protocol.name(), self.protocol.discipline().copies_max() == 1);
+        (one_copy && self.loses_nodes())
+            .then(|| format!("{protocol} keeps one copy of each record, which fail, isolate and drain would lose"))
+    }
+
     /// Returns this case for another seed. The seed draws each fault of the case with probability
     /// one half. If that leaves none, the run has all of them.
     #[must_use]
@@ -124,7 +144,7 @@ impl Case {
 
     /// Whether memory nodes leave, or are lost, rightly or wrongly.
     pub(super) fn loses_nodes(&self) -> bool {
-        self.has("fail") || self.has("isolate") || self.has(DRAIN)
+        LOSING.iter().any(|fault| self.has(fault))
     }
 
     /// Returns the number of places of clients and of their spares. Controllers have the next

@@ -30,7 +30,8 @@ impl Reported {
             return; // another lane has logged it, and notes it
         }
         for access in event.accesses().filter(|access| access.written.is_some()) {
-            if access.table.entry().spec.discipline.is_in_place() {
+            let discipline = access.table.entry().spec.discipline;
+            if discipline.is_in_place() || discipline.is_repairable() {
                 continue; // nothing is logged any more: the history shows what was reported
             }
             let Some(key) = Key::new(access.key) else { continue };

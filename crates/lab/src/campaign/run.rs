@@ -154,7 +154,7 @@ fn tell(cluster: &Cluster, sim: &Sim, tables: &Tables, recording: &Recording, go
     let all_gone: BTreeSet<u32> = ended.into_iter().chain(gone.iter().copied()).collect();
     let mut janitor = aftermath::janitor(cluster, sim, &all_gone)?;
     recording.watch(0, &mut janitor.sessions()[0]);
-    aftermath::read_all(&mut janitor, tables)?;
+    aftermath::read_all(&mut janitor, tables, cluster.protocol().discipline().is_repairable())?;
     drop(janitor.sessions()[0].observe(None));
     let lines = recording.finish()?;
     let unknown = recording.take_unknown();

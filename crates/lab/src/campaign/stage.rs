@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora::admin::Controller;
-use remora::protocol::{Ford, Protocol, Validation};
+use remora::protocol::{Ford, Protocol, Rtx, Validation};
 use remora::{Cluster, WorkerOptions};
 use remora_fabric::Nanos;
 use remora_fabric::sim::{Deployment, Profile, Sim, SimOptions};
@@ -24,6 +24,9 @@ use super::tables::{Tables, node_bytes};
 
 /// How long a client may be silent until others take it for dead. `None` means for ever.
 const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
+/// How long clients meet a lock before they repair it, in nanoseconds, if their protocol repairs
+/// locks.
+const SUSPICIONS: [Nanos; 3] = [20_000, 200_000, 8_000_000];
 /// Of fewer keys, every coroutine may need one that is locked.
 const FEW_KEYS: u64 = 16;
 /// Bytes of a version cache: one bucket, which drops nearly everything; some buckets; or more than
@@ -48,6 +51,7 @@ impl Stage {
         let random = &mut random;
         let (sim_options, fails) = (simulation(case, random)?, case.loses_nodes());
         let replicas = [3, 2, 1][random.below(if fails { 2 } else { 3 }) as usize];
+        let replicas = replicas.min(case.protocol.discipline().copies_max() as u8);
         let nodes = Nodes::of(case, replicas);
         let options = Cluster::embedded()
             .nodes(nodes.count)
@@ -125,6 +129,8 @@ fn clients(
             Protocol::Ford(ford) if ford.timed && case.seed % 2 == 1 => {
                 Protocol::Ford(Ford { guards_max: 0, known_clocks: case.seed % 4 == 1, ..ford })
             }
+            // The sooner clients suspect others, the more often they are wrong.
+            Protocol::Rtx(_) => Protocol::Rtx(Rtx { suspicion_ns: SUSPICIONS[case.seed as usize % SUSPICIONS.len()] }),
             other => other,
         };
         let options = WorkerOptions::default().coroutines(case.coroutines).archive(ARCHIVE).seed(random.next_u64());

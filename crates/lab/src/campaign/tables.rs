@@ -175,7 +175,8 @@ fn market(case: &Case) -> (tpce::Scale, tpce::Room) {
 
 pub(super) fn node_bytes(case: &Case, replicas: u8) -> usize {
     // Where nodes fail, other nodes get their shards.
-    let times = if case.loses_nodes() { 2 } else { 1 };
+    // Tables of objects have blocks in reserve.
+    let times = if case.loses_nodes() || case.protocol.discipline().is_repairable() { 2 } else { 1 };
     // Spare clients count as well, and so does the janitor.
     let (workers, coroutines) = (2 * case.clients as u64 + 1, case.coroutines as u64);
     let setting = Setting { memory_nodes: NODES, replicas, workers, coroutines, archive: Some(ARCHIVE) };

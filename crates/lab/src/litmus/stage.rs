@@ -19,17 +19,18 @@ use remora::floors::fabric::{
     WORD_BYTES, Worker, block_on,
 };
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::index::{Loader, Sizes, Table, TakeRow, bulk_load, fstore};
+use remora::floors::index::{Loader, Sizes, Table, TakeRow, bulk_load, fstore, objects};
 use remora::floors::node::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
 use remora::floors::node::{
     Discipline, Fingerprint, Grows, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, Room, ShardId,
     TableId, TableSpec, clients, identity, metadata, node,
 };
-use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout_with_time};
+use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout_of_block, layout_with_time};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, ClientTime, Inspection, Intent, Limit, Observer, Outcome, PastTime, RpcHandler, Session, SessionConfig,
-    SharedLocks, Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx, Validation, VersionCache, inspect,
+    Applier, ClientTime, Inspection, Intent, Limit, Observer, Outcome, Outcomes, PastTime, RpcHandler, Session,
+    SessionConfig, SharedLocks, Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx, Validation,
+    VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 use zerocopy::IntoBytes;
@@ -217,15 +218,23 @@ impl Stage {
     ) -> impl Fn(u64) -> Row + use<> {
         let name = format!("table {}", self.names.len());
         let timed = self.clients[0].1.discipline().has_times();
-        let layout = layout_with_time(timed, 8, 8 * words, scheme).expect("small values");
         let index = self.clients[0].1.index();
-        let sizes = if index == IndexKind::ClusterHash {
-            let mut geometry = Geometry::for_rows(1, layout.slot_bytes);
-            geometry.slots = values.len() as u64 + self.spare;
-            Sizes::of(&geometry)
+        let layout = if index == IndexKind::Objects {
+            layout_of_block(8, 8 * words, None).expect("small values")
         } else {
+            layout_with_time(timed, 8, 8 * words, scheme).expect("small values")
+        };
+        let slots = values.len() as u64 + self.spare;
+        let sizes = match index {
+            IndexKind::ClusterHash => {
+                let mut geometry = Geometry::for_rows(1, layout.slot_bytes);
+                geometry.slots = slots;
+                Sizes::of(&geometry)
+            }
             // One chain that never grows, with room for inserted rows.
-            Sizes::of(&fstore::Geometry::new(1, 0, values.len() as u64 + self.spare, layout.slot_bytes.into()))
+            IndexKind::FStore => Sizes::of(&fstore::Geometry::new(1, 0, slots, layout.slot_bytes.into())),
+            // Each client takes some blocks.
+            IndexKind::Objects => Sizes::of(&objects::Geometry::new(1, 0, slots + 64, layout.slot_bytes.into())),
         };
         let spec = TableSpec {
             name: name.clone(),
@@ -293,7 +302,8 @@ impl Stage {
             cancel: explored.cancel.map(|(number, _)| client(number)),
             words: explored.words,
             // Small programs are run to the end in every order.
-            reduction: if suspicions.is_empty() && self.coroutines == 1 {
+            reduction: if suspicions.is_empty() && self.coroutines == 1 && !(self.repairs() && explored.crash.is_some())
+            {
                 Reduction::Commuting
             } else {
                 Reduction::States
@@ -375,6 +385,11 @@ impl Stage {
         (1..self.nodes).map(NodeId).map(applier).collect()
     }
 
+    /// Whether clients repair what others have left.
+    fn repairs(&self) -> bool {
+        self.clients.iter().any(|(_, protocol)| protocol.discipline().is_repairable())
+    }
+
     /// Lists the memory that only some clients use, or that no client changes.
     fn private(&self, explored: &Explored, suspicions: &[Suspicion]) -> Vec<Private> {
         let mut private = Vec::new();
@@ -386,8 +401,10 @@ impl Stage {
                 Private { clients: clients.collect(), at: ring, bytes: RING_EXTENT_BYTES }
             };
             let mut rings: Vec<Private> = self.lanes().map(ring).collect();
-            // Recoverers, and members of a batch that look for its outcome, read all of a node.
-            if !suspicions.is_empty() || self.coroutines > 1 {
+            let repairs = self.repairs();
+            // Recoverers, members of a batch that look for its outcome, and clients that repair
+            // what others have left, read all of a node.
+            if !suspicions.is_empty() || self.coroutines > 1 || repairs {
                 // Clients write only tables, landing clocks, and the beginnings of rings.
                 rings.iter_mut().for_each(|ring| ring.bytes = RING_USED_BYTES);
                 let shards = &self.metadata.shards;
@@ -411,7 +428,7 @@ impl Stage {
                     from = start + bytes;
                 }
             }
-            if !explored.appliers {
+            if !explored.appliers && !repairs {
                 private.extend(rings);
             }
         }
@@ -456,6 +473,7 @@ impl Stage {
             shared,
             turns: Turns::default(),
             time: ClientTime::default(),
+            outcomes: Outcomes::new(registration),
         };
         // A client that has the CPU take locks has a catalog of its own, which says that the table
         // is of that discipline.
@@ -786,6 +804,21 @@ impl Actor {
     /// round.
     pub(super) async fn reported(&self, count: usize) {
         poll_fn(|_| if self.ledger.reported.get() >= count { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Waits until `count` commits have been reported, as [`Actor::reported`] does. Returns false
+    /// when nothing else can happen before that, because the client that was to commit has died.
+    /// The client must have posted no round before, because it would wake when others change what
+    /// it has read.
+    pub(super) async fn reported_or_never(&self, count: usize) -> bool {
+        let mut sleep = pin!(self.session.lane().sleep(1));
+        poll_fn(|context| {
+            if self.ledger.reported.get() >= count {
+                return Poll::Ready(true);
+            }
+            sleep.as_mut().poll(context).map(|()| false)
+        })
+        .await
     }
 
     /// Returns a function that notes what the client reads, whether it commits or not.

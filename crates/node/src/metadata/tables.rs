@@ -7,7 +7,7 @@ use remora_fabric::{Address, NodeId, NodeSet, RegionId};
 
 use crate::error::MemoryError;
 use crate::id::{ShardId, TableId};
-use crate::limits::SCHEMA_BYTES_MAX;
+use crate::limits::{REPLICAS_MAX, SCHEMA_BYTES_MAX};
 
 /// A stored pointer: `shard : 16 | offset : 48`. It never names a node, so it survives a fail-over.
 /// The configuration turns it into an address. One pointer names a record on all its replicas.
@@ -106,7 +106,8 @@ pub struct Cells {
 /// Presets of one discipline may run together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discipline {
-    /// The format of the lock word: 1 = exclusive, CASed from and to 0; 2 = exclusive or shared.
+    /// The format of the lock word: 1 = exclusive, CASed from and to 0; 2 = exclusive or shared; 3
+    /// = repairable.
     pub lock: u8,
     /// What changes the lock word: 1 = atomics of the NIC only; 2 = only the CPU of the primary's
     /// node, at the request of clients.
@@ -116,6 +117,7 @@ pub struct Discipline {
     /// - 1: the memory node applies redo rings;
     /// - 2: clients install on every replica in place;
     /// - 5: as 2, and every writer notes the time of its commit in the records;
+    /// - 6: there are none, and clients write each new value into a block of its own;
     /// - 3 and 4: as 2, and every writer publishes its versions in the one version cache by which
     ///   the table's readers validate. With 3 it is the cache of one process, which alone has the
     ///   table; with 4 it is the cache of the cluster.
@@ -128,6 +130,7 @@ pub struct Discipline {
     ///   their times from the records; with 5, the cluster's oracle gives the times; with 6, they
     ///   draw their times from landing clocks; with 7, each client numbers its commits, and a time
     ///   is the name of a commit; with 8, as with 4, and a lock may protect a read.
+    /// - 9: the words that the commit swaps, each with its old and new value.
     pub log: u8,
 }
 
@@ -173,6 +176,23 @@ impl Discipline {
     /// In-place updates with the times of commits, on which readers of snapshots rely. Preset:
     /// `remora`. A client that notes no times must not write.
     pub const IN_PLACE_TIMED: Discipline = Discipline { replication: 5, ..Discipline::IN_PLACE };
+
+    /// Repairable locks, values in blocks of their own, and logs by which any client finishes or
+    /// undoes the transaction of another one. One copy. Preset: `rtx`.
+    pub const COPY_ON_WRITE: Discipline = Discipline { lock: 3, atomics: 1, replication: 6, log: 9 };
+
+    /// Whether any client finishes or undoes the transactions of another one, on the spot. Then the
+    /// locks of a dead client need no recovery. There is one copy of each record.
+    #[must_use]
+    pub fn is_repairable(self) -> bool {
+        self == Discipline::COPY_ON_WRITE
+    }
+
+    /// Returns the largest number of copies that a record can have.
+    #[must_use]
+    pub fn copies_max(self) -> usize {
+        if self.is_repairable() { 1 } else { REPLICAS_MAX }
+    }
 
     /// Whether clients install on every replica in place, and log old values.
     #[must_use]
@@ -255,6 +275,8 @@ pub enum IndexKind {
     ClusterHash = 1,
     /// Buckets that hold the records themselves.
     FStore = 2,
+    /// Buckets of objects, each a lock and the place of a value.
+    Objects = 3,
 }
 
 impl IndexKind {
@@ -265,7 +287,7 @@ impl IndexKind {
     }
 
     pub(super) fn from_code(code: u8) -> Option<IndexKind> {
-        [IndexKind::ClusterHash, IndexKind::FStore].into_iter().find(|kind| *kind as u8 == code)
+        [IndexKind::ClusterHash, IndexKind::FStore, IndexKind::Objects].into_iter().find(|kind| *kind as u8 == code)
     }
 }
 
@@ -278,12 +300,17 @@ impl std::fmt::Display for Discipline {
             3 => "replicas in place, versions published in one process".to_owned(),
             4 => "replicas in place, versions published in the cluster".to_owned(),
             5 => "replicas in place, with times".to_owned(),
+            6 => "one copy, each value in a block of its own".to_owned(),
             code => name("redo rings", code),
         };
         write!(
             f,
             "{} locks, changed by {}, {}, log format {}",
-            if self.lock == 2 { "exclusive and shared".to_owned() } else { name("owner", self.lock) },
+            match self.lock {
+                2 => "exclusive and shared".to_owned(),
+                3 => "repairable".to_owned(),
+                code => name("owner", code),
+            },
             atomics,
             replication,
             self.log

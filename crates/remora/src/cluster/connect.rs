@@ -143,7 +143,13 @@ impl ConnectOptions {
             std::thread::sleep(LOSS_PAUSE);
         };
         let count = nodes.count() as u16;
-        let replicas = options.replicas.unwrap_or((count.saturating_sub(options.spares) as u8).clamp(1, 3));
+        let copies_max = options.protocol.discipline().copies_max() as u8;
+        let usual = (count.saturating_sub(options.spares) as u8).clamp(1, 3).min(copies_max);
+        let replicas = options.replicas.unwrap_or(usual);
+        if replicas > copies_max && usize::from(replicas) <= REPLICAS_MAX {
+            let (protocol, copies) = (options.protocol.name(), replicas.into());
+            return Err(OpenError::from(MemoryError::OneCopy { protocol, copies }).into());
+        }
         if usize::from(replicas) > usize::from(count) || usize::from(replicas) > REPLICAS_MAX || replicas == 0 {
             let too_many = MemoryError::too_many_replicas(replicas.into(), count.into());
             return Err(OpenError::from(too_many).into());

@@ -39,7 +39,8 @@ const NODE_BYTES_MAX: u64 = 1 << 48;
 impl ClusterOptions {
     /// Returns the number of copies of each record.
     pub(super) fn copies(&self) -> u8 {
-        self.replicas.unwrap_or_else(|| self.nodes.saturating_sub(self.spares).clamp(1, 3) as u8)
+        let usual = self.nodes.saturating_sub(self.spares).clamp(1, 3);
+        self.replicas.unwrap_or_else(|| usual.min(self.protocol.discipline().copies_max() as u16) as u8)
     }
 
     /// Fails if no cluster can be founded with these options.
@@ -58,6 +59,9 @@ impl ClusterOptions {
         }
         if replicas > nodes || replicas > REPLICAS_MAX {
             return Err(MemoryError::too_many_replicas(replicas, nodes));
+        }
+        if replicas > self.protocol.discipline().copies_max() {
+            return Err(MemoryError::OneCopy { protocol: self.protocol.name(), copies: replicas });
         }
         if self.node_bytes as u64 > NODE_BYTES_MAX {
             return limit("bytes of a memory node", self.node_bytes as u64, NODE_BYTES_MAX);

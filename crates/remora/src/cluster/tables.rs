@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use remora_fabric::{Lane, NodeId, NodeSet};
 use remora_index::Sizes;
+use remora_node::limits::REPLICAS_MAX;
 use remora_node::{Discipline, Grows, MemoryError, ReadScheme, SchemaShown, TableEntry, TableSpec, metadata};
-use remora_record::{layout_with_cells, layout_with_time};
+use remora_record::{layout_of_block, layout_with_cells, layout_with_time};
 
 use super::handle::Cluster;
 use super::opened::{Wanted, announce_lines};
@@ -113,6 +114,11 @@ impl Cluster {
         let lay_out = |scheme| layout_with_time(timed, key_bytes, value_bytes, scheme);
         let single_line = lay_out(ReadScheme::SingleLine);
         let layout = match options.read_scheme {
+            // A block repeats the word that names it, and its checksum covers that word.
+            Some(ReadScheme::SingleLine | ReadScheme::LineVersions) if self.protocol.discipline().is_repairable() => {
+                return Err(MemoryError::NeedsChecksums(self.protocol.name()).into());
+            }
+            _ if self.protocol.discipline().is_repairable() => layout_of_block(key_bytes, value_bytes, options.parts)?,
             Some(ReadScheme::SingleLine | ReadScheme::LineVersions) if !atomic_line => {
                 return Err(MemoryError::NeedsAtomicLines.into());
             }
@@ -128,6 +134,10 @@ impl Cluster {
                 _ => lay_out(ReadScheme::Checksum)?,
             },
         };
+        let copies = usize::from(options.replicas.unwrap_or_else(|| self.replicas()));
+        if copies > self.protocol.discipline().copies_max() && copies <= REPLICAS_MAX {
+            return Err(MemoryError::OneCopy { protocol: self.protocol.name(), copies }.into());
+        }
         if options.rows == 0 {
             return Err(MemoryError::empty("the number of rows of a table").into());
         }

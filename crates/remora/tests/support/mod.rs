@@ -109,6 +109,8 @@ pub fn is_long() -> bool {
 }
 
 pub fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
+    // A protocol that keeps one copy has no others.
+    let replicas = replicas.min(protocol.discipline().copies_max() as u8);
     Cluster::embedded().nodes(NODES).replicas(replicas).node_bytes(4 << 20).protocol(protocol)
 }
 

@@ -12,9 +12,10 @@ use remora::floors::index::{IndexError, Loader, Sizes, Table, TakeRow, bulk_load
 use remora::floors::node::{
     Fingerprint, Grows, IndexKind, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
 };
-use remora::floors::record::{Key, layout};
+use remora::floors::record::{Key, layout, layout_of_block};
 use remora::floors::txn::{
-    Applier, ClientTime, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache, inspect,
+    Applier, ClientTime, Inspection, Outcomes, RpcHandler, Session, SessionConfig, SharedLocks, Turns, VersionCache,
+    inspect,
 };
 use remora::protocol::Protocol;
 
@@ -91,7 +92,8 @@ impl<F: Host> Rig<F> {
         rows: &[Vec<u8>],
         resize: impl Fn(&mut Geometry),
     ) -> Result<Arc<Table>, IndexError> {
-        let layout = layout(8, value_max, scheme)?;
+        let is_of_objects = self.protocol.index() == IndexKind::Objects;
+        let layout = if is_of_objects { layout_of_block(8, value_max, None) } else { layout(8, value_max, scheme) }?;
         let nodes = self.fabric.nodes();
         // Room for an uneven share of the rows; buckets for an even one.
         let shares = rows.len().max(1) as u64;
@@ -165,6 +167,7 @@ impl<F: Host> Rig<F> {
                     shared,
                     turns: Turns::default(),
                     time: ClientTime::default(),
+                    outcomes: Outcomes::new(&client),
                 },
             )
         };

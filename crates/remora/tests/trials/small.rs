@@ -12,7 +12,8 @@ pub(crate) const ROW: Row = Words([7]);
 
 /// A megabyte and a half can be allocated at each of two nodes.
 pub(crate) fn small(protocol: Protocol) -> Cluster {
-    let options = Cluster::embedded().nodes(2).replicas(2).node_bytes(2 << 20).protocol(protocol);
+    let copies = protocol.discipline().copies_max().min(2) as u8;
+    let options = Cluster::embedded().nodes(2).replicas(copies).node_bytes(2 << 20).protocol(protocol);
     options.open().unwrap()
 }
 

@@ -14,19 +14,24 @@ pub(crate) mod spec;
 
 use std::fmt;
 
-use remora_fabric::{CallHandle, Execute, NodeId, ReadHandle};
+use remora_fabric::{CallHandle, Execute, Lane, NodeId, ReadHandle};
 use remora_node::{Discipline, IndexKind};
+use remora_record::{RepairableLock, TransactionId};
 
 pub use dst::Dst;
 pub use ford::Ford;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
+pub use rtx::{Outcomes, Reclaimed, Rtx, reclaim};
+pub(crate) use rtx::{Repairs, release_rounds, rest};
 pub use spec::{FirstRead, Primitive, ProtocolSpec, Validation};
 pub use unsynchronized::Unsynchronized;
 
 use crate::error::{Abort, Stop};
 use crate::event::Outcome;
 use crate::limits::{READ_PAUSE_NS, SNAPSHOT_READS};
+use crate::recovery::{self, Verdict};
+use crate::state::State;
 use crate::tx::Tx;
 
 /// The steps of a protocol. A transaction takes them in this order:
@@ -146,6 +151,8 @@ protocols! {
     dst: Dst(Dst) [DST, DST_2PL, GTS, VTS] without_transactions [RC],
     /// Two-phase locking with shared and exclusive locks, which aborts where it would have to wait.
     no_wait: NoWait(NoWait) [NO_WAIT],
+    /// Repairable transactions, which any client finishes or undoes for another one. One copy.
+    rtx: Rtx(Rtx) [RTX],
     /// Bare rounds, which are **no transactions**. They are the bound that the protocols are
     /// measured against.
     unsynchronized: Unsynchronized(Unsynchronized) [] without_transactions [UNSYNCHRONIZED],
@@ -165,6 +172,13 @@ impl fmt::Display for Protocol {
 }
 
 impl Protocol {
+    /// Returns the largest sequence number of a transaction id: lock words have room for no larger
+    /// one.
+    #[must_use]
+    pub fn sequence_max(self) -> u64 {
+        if self.spec().discipline.is_repairable() { RepairableLock::SEQUENCE_MAX } else { TransactionId::SEQUENCE_MAX }
+    }
+
     /// Returns the protocol's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -173,7 +187,7 @@ impl Protocol {
 
     /// The protocols whose steps differ most, for tests that have no time for all of them. Every
     /// other one that promises serializable transactions shares most of its code with one of these.
-    pub const DISTINCT: [Protocol; 7] = [
+    pub const DISTINCT: [Protocol; 8] = [
         Protocol::FASST,
         Protocol::DRTM_R,
         Protocol::DRTM_R_CLOCKS,
@@ -181,6 +195,7 @@ impl Protocol {
         Protocol::REMORA,
         Protocol::DST,
         Protocol::NO_WAIT,
+        Protocol::RTX,
     ];
 
     /// Returns the protocol with this name on the command line, if there is one.
@@ -263,6 +278,15 @@ impl Protocol {
         let spec = self.spec();
         discipline == spec.discipline || spec.accepts.contains(&discipline)
     }
+}
+
+/// Returns what is known of a transaction of a client that is alive. If it is one of this session,
+/// `ended` says that nothing of it is on its way.
+pub(crate) async fn look_up(lane: &Lane, state: &State, id: TransactionId, ended: bool) -> Result<Verdict, Stop> {
+    if state.spec.discipline.is_repairable() {
+        return rtx::look_up(lane, state, id).await;
+    }
+    Ok(recovery::look_up(lane, state.nodes, id, state.spec.discipline.is_in_place(), ended).await?)
 }
 
 /// How the current validation round looks again at something that was read.

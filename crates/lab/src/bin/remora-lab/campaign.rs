@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use indicatif::ProgressBar;
 use remora::floors::txn::mutant::Mutant;
-use remora_lab::campaign::{self, Case, FAULTS, Load, Summary};
+use remora_lab::campaign::{self, Case, FAULTS, Load, Summary, faults_of};
 use serde_json::json;
 
 use remora_command::output::{self, OutputFile, ReportTo};
@@ -68,8 +68,8 @@ struct CaseArgs {
     #[command(flatten)]
     protocol: ProtocolArg,
     /// The faults: crash, pause, delay, partition, isolate, stall, clock-step, lose, duplicate,
-    /// fail, drain, cancel, grow; or all, or none. A campaign draws some of them for each seed, a
-    /// replay has all of them.
+    /// fail, drain, cancel, grow; or all that the protocol can have, or none. A campaign draws some
+    /// of them for each seed, a replay has all of them.
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = faults)]
     faults: Faults,
     /// Clients, each on a machine of its own.
@@ -86,8 +86,9 @@ struct CaseArgs {
     transactions: u64,
 }
 
+/// Faults by name, or `None` for all that the protocol can have.
 #[derive(Clone, Debug)]
-struct Faults(Vec<String>);
+struct Faults(Option<Vec<String>>);
 
 fn seeds(text: &str) -> Result<(u64, u64), String> {
     let parse = |text: &str| text.trim().parse::<u64>().ok();
@@ -102,14 +103,14 @@ fn load(text: &str) -> Result<Load, String> {
 
 fn faults(text: &str) -> Result<Faults, String> {
     let names: Vec<String> = match text {
-        "all" => FAULTS.map(str::to_owned).to_vec(),
+        "all" => return Ok(Faults(None)),
         "none" => Vec::new(),
         list => list.split(',').map(|name| name.trim().to_owned()).collect(),
     };
     match names.iter().find(|name| !FAULTS.contains(&name.as_str())) {
         Some(name) if name == "restart" => Err("memory nodes that come back are part of the fault fail".to_owned()),
         Some(name) => Err(format!("there is no fault {name}; there are {}", FAULTS.join(", "))),
-        None => Ok(Faults(names)),
+        None => Ok(Faults(Some(names))),
     }
 }
 
@@ -119,16 +120,17 @@ impl CaseArgs {
         if !protocol.is_serializable() {
             return Err(Failure::new(self.protocol.option(), "runs no transactions: nothing to check"));
         }
-        Ok(Case {
+        let case = Case {
             seed,
             load: self.workload,
             protocol,
-            faults: self.faults.0.clone(),
+            faults: self.faults.0.clone().unwrap_or_else(|| faults_of(protocol)),
             clients: self.clients as usize,
             coroutines: self.coroutines as usize,
             keys: self.keys,
             transactions: self.transactions,
-        })
+        };
+        case.impossible().map_or(Ok(case), |why| Err(Failure::new("--faults", why)))
     }
 }
 

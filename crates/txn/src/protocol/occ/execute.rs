@@ -68,7 +68,7 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
             Ok(Examined::Kept)
         }
         Fetch::Ask | Fetch::Place(_) => tx.host_answered(index, done.reply(item.call)),
-        Fetch::Here | Fetch::Absent | Fetch::Former(_) | Fetch::Grow(_) | Fetch::Shared => Ok(Examined::Kept),
+        Fetch::Here | Fetch::Absent | Fetch::Former(_) | Fetch::Grow(_) | Fetch::Block(_) | Fetch::Shared => Ok(Examined::Kept),
     }
 }
 
@@ -89,7 +89,7 @@ fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
                 ask_host(sets, index, round);
                 continue;
             }
-            Fetch::Here | Fetch::Absent | Fetch::Former(_) | Fetch::Grow(_) | Fetch::Shared => {
+            Fetch::Here | Fetch::Absent | Fetch::Former(_) | Fetch::Grow(_) | Fetch::Block(_) | Fetch::Shared => {
                 sets.items[index].asked = false;
                 continue;
             }

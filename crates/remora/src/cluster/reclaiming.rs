@@ -1,0 +1,52 @@
+//! Reclaiming what clients that are gone have left.
+
+use remora_fabric::Lane;
+use remora_node::{MemoryError, TableEntry, TableId, registered};
+use remora_txn::{Abort, Reclaimed, Stop, reclaim};
+
+use super::handle::Cluster;
+use crate::error::{Error, OpenError};
+use crate::worker::WorkerOptions;
+
+impl Cluster {
+    /// Reclaims what clients that are gone have left in memory. First it recovers each client that
+    /// is known to be dead. Under protocol `rtx`, a client also has room for its next values in
+    /// hand, which is lost when the client dies. This finds that room, and makes it usable again.
+    /// It reads all chains of all tables once.
+    ///
+    /// A living client has such room in hand, too, and no other client can tell whose it is. So
+    /// this fails with [`MemoryError::InUse`] while any client is connected, or if one comes
+    /// meanwhile. What was reclaimed by then stays so.
+    pub fn reclaim(&self) -> Result<Reclaimed, Error> {
+        let (nodes, admin) = (self.live_nodes(), self.admin());
+        let connected = || {
+            let clients = self.administer(async |lane: &Lane| registered(lane, nodes.leader()).await)?;
+            Ok::<_, OpenError>(clients.into_iter().filter(|client| *client != admin).collect::<Vec<_>>())
+        };
+        let dead: Vec<u32> = connected()?.into_iter().filter(|client| self.is_dead(*client)).collect();
+        if !dead.is_empty() {
+            let mut worker = self.worker(WorkerOptions::default().coroutines(1))?;
+            dead.into_iter().try_for_each(|client| worker.recover(client))?;
+        }
+        let in_use = |clients: Vec<u32>| OpenError::from(MemoryError::InUse { clients });
+        let clients = connected()?;
+        if !clients.is_empty() {
+            return Err(in_use(clients).into());
+        }
+        let catalog = self.read_catalog()?;
+        let is_whole = |table: &TableEntry| table.is_there() && table.creator.is_none();
+        let entries = (0..).map(TableId).zip(&catalog.tables).filter(|(_, table)| is_whole(table));
+        let reclaimed = self.administer(async |lane: &Lane| {
+            let mut all = Reclaimed::default();
+            for (id, entry) in entries {
+                let table = remora_index::Table::open_entry(&catalog, (id, entry));
+                all += reclaim(lane, nodes.leader(), &table).await?;
+            }
+            Ok::<_, Stop>(all)
+        });
+        match reclaimed {
+            Err(Stop::Abort(Abort::Changed)) => Err(in_use(connected()?).into()),
+            reclaimed => Ok(reclaimed?),
+        }
+    }
+}
