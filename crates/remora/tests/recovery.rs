@@ -656,7 +656,7 @@ async fn give_up_inserts(session: &mut Session, rows: &Rows) -> Result<(), Error
 }
 
 /// Clients die with memory in hand, again and again. While no client is connected, all of it is
-/// reclaimed, and nothing that is somebody's.
+/// reclaimed, and no block that a record names.
 #[test]
 fn what_dead_clients_had_in_hand_is_reclaimed() {
     const DEATHS: u64 = 100;
