@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
+use remora::Cluster;
+use remora::admin::Reclaimed;
 use remora::connect::Place;
 use remora::protocol::Protocol;
 use remora_check::{HistoryReader, ReadOptions};
@@ -484,6 +486,12 @@ fn conclude(
     processes: &mut Processes,
     ran: &Ran,
 ) -> Result<(Vec<Invariant>, Histories, Timeline), Failure> {
+    // Where clients have room for records in hand, what the dead ones had is made usable first.
+    let reclaimed = if options.is_in_files() && options.protocol().discipline().is_repairable() {
+        Some(no_room_is_lost(&processes.cluster(options.protocol())?)?)
+    } else {
+        None
+    };
     let checked = processes.ask("check", &["bench", "smallbank", "--check", "--report", "-"], true)?;
     let invariants = checked["invariants"].clone();
     let mut invariants: Vec<Invariant> =
@@ -491,6 +499,7 @@ fn conclude(
     let status = processes.ask("status", &["status", "--report", "-"], false)?;
     invariants.push(no_slot_is_left(&status));
     invariants.push(copies(&status, options.replicas()));
+    invariants.extend(reclaimed);
     processes.stop_nodes()?;
     let mut reader = HistoryReader::new(ReadOptions { crashed: true });
     let of_clients = ran.clients.iter().map(|client| client.history.as_path());
@@ -555,6 +564,21 @@ fn no_slot_is_left(status: &Value) -> Invariant {
     let left = slots(status);
     let detail = left.map_or_else(|| status.to_string(), |left| format!("{left} slots of {nodes} nodes"));
     Invariant { name: "no client slot is left".to_owned(), holds: left.map(|left| left == 0), detail }
+}
+
+/// Reclaims what dead clients had in hand, and checks that nothing of it is lost then.
+fn no_room_is_lost(cluster: &Cluster) -> Result<Invariant, Failure> {
+    let reclaim = || cluster.reclaim().map_err(|error| Failure::new("reclaiming", error));
+    let (found, left) = (reclaim()?, reclaim()?);
+    let detail = format!(
+        "{} blocks ({}), {} buckets and {} locks of killed clients were reclaimed, and {} blocks are lost",
+        found.blocks,
+        value::show_bytes(found.bytes),
+        found.buckets,
+        found.locks,
+        left.blocks
+    );
+    Ok(Invariant { name: "no room is lost".to_owned(), holds: Some(left == Reclaimed::default()), detail })
 }
 
 /// Checks that all nodes are in the cluster, and that all tables have their copies.

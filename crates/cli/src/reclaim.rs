@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use remora::connect::Nodes;
+use remora::connect::{Nodes, Place};
 use remora::node::{self, Reclaimed};
 use remora::protocol::Protocol;
 use remora::{Cluster, admin};
@@ -39,6 +39,9 @@ pub(crate) struct ReclaimOptions {
     /// clients had in hand.
     #[arg(long)]
     blocks: bool,
+    /// The configuration, as the clients name it [default: beside the first file].
+    #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place(), requires = "blocks")]
+    configuration: Option<Place>,
 }
 
 pub(crate) fn reclaim(options: &ReclaimOptions) -> Result<Verdict, Failure> {
@@ -65,7 +68,8 @@ pub(crate) fn reclaim(options: &ReclaimOptions) -> Result<Verdict, Failure> {
 /// Finds what killed clients of the cluster had in hand. Returns a line that says it.
 fn blocks(options: &ReclaimOptions) -> Result<String, Failure> {
     let failure = |error: &dyn std::fmt::Display| Failure::new("--blocks", error);
-    let connect = Cluster::connect(Nodes::Shm(options.paths.clone())).protocol(Protocol::RTX);
+    let connect = Cluster::connect(Nodes::Shm(options.paths.clone()));
+    let connect = connect.configuration(options.configuration.clone()).protocol(Protocol::RTX);
     let cluster = connect.open().map_err(|error| failure(&error))?;
     let admin::Reclaimed { locks, blocks, bytes, buckets, .. } = cluster.reclaim().map_err(|error| failure(&error))?;
     let bytes = value::show_bytes(bytes);

@@ -9,7 +9,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::Cluster;
+use remora::connect::{Nodes, Place};
 use remora::observe::Nanos;
+use remora::protocol::Protocol;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
@@ -384,6 +387,17 @@ impl Processes {
         let status = process.wait()?;
         // There is a report even if an invariant does not hold.
         serde_json::from_str(&process.said()).map_err(|_| process.failure(status))
+    }
+
+    /// Connects this process to the memory nodes, which are files.
+    pub(super) fn cluster(&self, protocol: Protocol) -> Result<Cluster, Failure> {
+        let failure = |error: &dyn std::fmt::Display| Failure::new("the memory nodes", error);
+        let follows = |options: &[OsString], name: &str| options.iter().skip_while(|one| *one != name).nth(1).cloned();
+        let nodes = follows(&self.connect, "--connect").unwrap_or_default();
+        let nodes = Nodes::try_from(nodes.as_os_str()).map_err(|error| failure(&error))?;
+        let place = follows(&self.bank, "--configuration").map(|place| Place::try_from(place.as_os_str())).transpose();
+        let place = place.map_err(|error| failure(&error))?;
+        Cluster::connect(nodes).configuration(place).protocol(protocol).open().map_err(|error| failure(&error))
     }
 
     /// Stops the memory nodes.

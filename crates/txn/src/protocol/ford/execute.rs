@@ -78,7 +78,13 @@ pub(super) fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
             Fetch::Probe(bucket, _) => ask_bucket(tx, round, index, bucket, ford),
             Fetch::Record(_) | Fetch::Place(_) => ask_record(tx, round, index, ford),
             Fetch::Former(_) => ask_former(tx, round, index),
-            Fetch::Here | Fetch::Absent | Fetch::Since | Fetch::Ask | Fetch::Grow(_) | Fetch::Block(_) | Fetch::Shared => false,
+            Fetch::Here
+            | Fetch::Absent
+            | Fetch::Since
+            | Fetch::Ask
+            | Fetch::Grow(_)
+            | Fetch::Block(_)
+            | Fetch::Shared => false,
         };
         tx.state.sets.items[index].asked = asked;
         index += 1;

@@ -62,9 +62,13 @@ fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) -> Result<(), Stop> {
                 tx.preparing |= matches!(item.fetch, Fetch::Place(Intent::Insert));
                 ask_host(&mut tx.state.sets, index, round);
             }
-            Fetch::Here | Fetch::Absent | Fetch::Since | Fetch::Former(_) | Fetch::Grow(_) | Fetch::Block(_) | Fetch::Shared => {
-                item.asked = false
-            }
+            Fetch::Here
+            | Fetch::Absent
+            | Fetch::Since
+            | Fetch::Former(_)
+            | Fetch::Grow(_)
+            | Fetch::Block(_)
+            | Fetch::Shared => item.asked = false,
         }
     }
     Ok(())
@@ -114,9 +118,13 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
             Locked::Again => Ok(Examined::Another),
         },
         Fetch::Ask | Fetch::Place(_) => place_arrived(tx, index, done.reply(item.call)),
-        Fetch::Here | Fetch::Absent | Fetch::Since | Fetch::Former(_) | Fetch::Grow(_) | Fetch::Block(_) | Fetch::Shared => {
-            Ok(Examined::Kept)
-        }
+        Fetch::Here
+        | Fetch::Absent
+        | Fetch::Since
+        | Fetch::Former(_)
+        | Fetch::Grow(_)
+        | Fetch::Block(_)
+        | Fetch::Shared => Ok(Examined::Kept),
     }
 }
 

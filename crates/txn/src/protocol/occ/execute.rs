@@ -68,7 +68,9 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
             Ok(Examined::Kept)
         }
         Fetch::Ask | Fetch::Place(_) => tx.host_answered(index, done.reply(item.call)),
-        Fetch::Here | Fetch::Absent | Fetch::Former(_) | Fetch::Grow(_) | Fetch::Block(_) | Fetch::Shared => Ok(Examined::Kept),
+        Fetch::Here | Fetch::Absent | Fetch::Former(_) | Fetch::Grow(_) | Fetch::Block(_) | Fetch::Shared => {
+            Ok(Examined::Kept)
+        }
     }
 }
 

@@ -115,7 +115,13 @@ fn ask_item(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> bool {
             sets.items[index].add = round.fetch_add(header.address(AT_OVERFLOW), 1);
             return true;
         }
-        Fetch::Here | Fetch::Absent | Fetch::Since | Fetch::Ask | Fetch::Place(_) | Fetch::Former(_) | Fetch::Shared => {
+        Fetch::Here
+        | Fetch::Absent
+        | Fetch::Since
+        | Fetch::Ask
+        | Fetch::Place(_)
+        | Fetch::Former(_)
+        | Fetch::Shared => {
             return false;
         }
     };
@@ -163,9 +169,13 @@ fn examine(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
         Fetch::Record(found) => object_arrived(tx, index, done.words(item.read), found),
         Fetch::Block(found) => block_arrived(tx, index, (done.words(item.read), done.words(item.again)), found),
         Fetch::Grow(last) => overflow_arrived(tx, index, done.added(item.add), last),
-        Fetch::Here | Fetch::Absent | Fetch::Since | Fetch::Ask | Fetch::Place(_) | Fetch::Former(_) | Fetch::Shared => {
-            Ok(Examined::Kept)
-        }
+        Fetch::Here
+        | Fetch::Absent
+        | Fetch::Since
+        | Fetch::Ask
+        | Fetch::Place(_)
+        | Fetch::Former(_)
+        | Fetch::Shared => Ok(Examined::Kept),
     }
 }
 

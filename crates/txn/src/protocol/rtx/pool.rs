@@ -26,10 +26,13 @@ pub(super) enum List {
 
 impl List {
     fn head_at(self, table: &Table, shard: Pointer) -> Address {
-        table.primary_at(shard, match self {
-            List::Blocks => AT_RETURNED,
-            List::Buckets => AT_RETURNED_BUCKETS,
-        })
+        table.primary_at(
+            shard,
+            match self {
+                List::Blocks => AT_RETURNED,
+                List::Buckets => AT_RETURNED_BUCKETS,
+            },
+        )
     }
 
     fn member_at(self, table: &Table, shard: Pointer, place: Place) -> Option<Address> {

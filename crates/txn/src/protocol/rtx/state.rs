@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use remora_fabric::{Lane, Nanos, NodeId, ReadHandle, SwapHandle, WORD_BYTES};
-use remora_index::{BucketRef, Table};
 use remora_index::objects::BUCKET_BYTES;
+use remora_index::{BucketRef, Table};
 use remora_node::{ClientSlot, Pointer, Registration, ShardId};
 use remora_record::{KeyHash, LockWord, Place, RepairableLock, TransactionId};
 

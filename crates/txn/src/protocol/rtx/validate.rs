@@ -168,9 +168,9 @@ fn chain_is_same(sets: &Sets, item: usize, chain: usize, now: &[u64], looks_at_l
     let item: &Item = &sets.items[item];
     debug_assert!(registered(&sets.tables, item.table).objects().is_some());
     let seen = &sets.arena[chain + CHAIN_HEAD_WORDS..][..BUCKET_BYTES / WORD_BYTES];
-    let same_places = objects::objects(seen).zip(objects::objects(now)).all(|((_, seen), (_, now))| {
-        seen == now || !now.may_be_of(item.hash)
-    });
+    let same_places = objects::objects(seen)
+        .zip(objects::objects(now))
+        .all(|((_, seen), (_, now))| seen == now || !now.may_be_of(item.hash));
     (!looks_at_lock || now[0] == seen[0]) && now[LINK_WORD] == seen[LINK_WORD] && same_places
 }
 
