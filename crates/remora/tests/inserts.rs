@@ -573,11 +573,12 @@ fn room_after<const N: usize>(clients: u64, wanted: u64) -> u64 {
 }
 
 /// What a client of `rtx` has in hand is there for others when it has left: overflow buckets, which
-/// the first of these tables runs out of, and blocks, which the second one does.
+/// the first of these tables runs out of, and blocks, which the second one does. Each client needs
+/// two buckets at once.
 #[test]
 fn what_is_in_hand_is_returned() {
     let [buckets, blocks] = [room_after::<1>(0, 5), room_after::<900>(0, 100)];
-    assert_eq!([room_after::<1>(8, 5), room_after::<900>(20, 100)], [buckets, blocks]);
+    assert_eq!([room_after::<1>(20, 5), room_after::<900>(20, 100)], [buckets, blocks]);
 }
 
 /// A bulk load makes chains of any length. Keys in a long chain are found, and no key is added to

@@ -5,6 +5,7 @@
 mod support;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::thread;
@@ -14,7 +15,7 @@ use remora::floors::fabric::{ClientId, Fault, NodeId, WORD_BYTES};
 use remora::floors::record::{LockWord, SharedLock, Version};
 use remora::floors::txn::{Dst, FirstRead, Ford, Locks, Misuse, Primitive, Primitives, Stop, TransactOptions};
 use remora::observe::{Cost, Observer, Outcome, TransactionEvent};
-use remora::protocol::{Protocol, ReadScheme, Validation};
+use remora::protocol::{Protocol, ReadScheme, Rtx, Validation};
 use remora::{
     Abort, Cluster, Error, Intent, Key, Limit, Reason, Session, TableOptions, TransactionId, TransactionOptions,
     WorkerOptions,
@@ -503,6 +504,49 @@ async fn transfer(
 
 /// What transactions of two-phase locking cost beyond a transfer, which shares no lock: records of
 /// 8 bytes at two nodes, keys of 8 bytes, three nodes.
+/// A client dies at every step of a transaction that writes one record, or two. The next client
+/// that meets its lock repairs it within few round trips. One of them finds out where the dead
+/// client's logs are.
+#[test]
+fn costs_of_repairs_are_bounded() {
+    let suspicious = Protocol::Rtx(Rtx { suspicion_ns: 0 });
+    for (written, most) in [(1, 3), (2, 1 + 4)] {
+        let mut all = BTreeSet::new();
+        for step in 0..60 {
+            let (cluster, fabric) = options(Protocol::RTX, 1).open_seeded(step).unwrap();
+            let rows = table(&cluster, "rows", at_one_node(8), Words([1]));
+            let mut survivor = worker(&cluster.with_protocol(suspicious), 1, step);
+            let mut victim = worker(&cluster, 1, step);
+            let dead = victim.incarnations().next().unwrap();
+            let (seen, usual) = survivor.block_on(async |session| {
+                let seen = Observed::by(session);
+                for _ in 0..2 {
+                    seen.0.take();
+                    session.transact(async |tx| add(tx, &rows, 0..1, 1).await).await.unwrap();
+                    rest(session).await;
+                }
+                let usual = seen.cost().round_trips;
+                (seen, usual)
+            });
+            fabric.revoke_after(ClientId(dead), step);
+            victim.block_on(async |session| {
+                let _died = session.transact(async |tx| add(tx, &rows, 0..written, written as usize).await).await;
+            });
+            victim.abandon();
+            survivor.block_on(async |session| {
+                session.transact(async |tx| add(tx, &rows, 0..1, 1).await).await.unwrap();
+            });
+            // An attempt that meets a lock looks at it again for a while. The next attempt repairs it.
+            let attempts = seen.0.take();
+            let (.., outcome, cost) = *attempts.last().unwrap();
+            let more = cost.round_trips - usual;
+            assert!(outcome == Outcome::Committed && more <= most, "{written} records, step {step}: {attempts:?}");
+            all.insert(more);
+        }
+        assert!(all.contains(&most), "{written} records: {all:?}");
+    }
+}
+
 #[test]
 fn costs_of_shared_locks_are_exact() {
     const LOCKED: u64 = 16; // a CAS, out; 8 in

@@ -53,19 +53,28 @@ pub(super) fn chain_of(arena: &[u64], chain: u32) -> impl Iterator<Item = ChainL
 /// Brings every record that was named and has not been fetched yet.
 pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
     loop {
-        (tx.state.repairs.lacks_bucket, tx.state.repairs.stops) = (None, 0);
+        tx.state.repairs.lack_buckets.clear();
+        tx.state.repairs.stops = 0;
         let brought = bring(tx, ask, arrived).await;
+        let lack_buckets = std::mem::take(&mut tx.state.repairs.lack_buckets);
         // If something else has stopped the transaction, too, it cannot go on.
-        let lacking = tx.state.repairs.lacks_bucket.filter(|_| tx.state.repairs.stops == 1);
-        let Some((index, last)) = lacking else { return brought };
-        // All overflow buckets were given out, but one may have been returned.
-        let item = tx.state.sets.items[index];
-        let table = tx.state.sets.table(item.table);
-        let shard = Pointer::new(table.shard_id(last.shard), 0);
-        let site = Site::of(table, shard);
-        let Some(returned) = List::Buckets.take(tx.lane, table, shard).await? else { return brought };
-        tx.state.repairs.add_spare(site, returned);
-        choose_object(tx, index, last)?;
+        if lack_buckets.is_empty() || tx.state.repairs.stops as usize > lack_buckets.len() {
+            return brought;
+        }
+        // All overflow buckets were given out, but some may have been returned.
+        for (index, last) in lack_buckets {
+            choose_object(tx, index, last)?;
+            let item = tx.state.sets.items[index];
+            if !matches!(item.fetch, Fetch::Grow(_)) {
+                continue;
+            }
+            let table = tx.state.sets.table(item.table);
+            let shard = Pointer::new(table.shard_id(last.shard), 0);
+            let site = Site::of(table, shard);
+            let Some(returned) = List::Buckets.take(tx.lane, table, shard).await? else { return brought };
+            tx.state.repairs.add_spare(site, returned);
+            choose_object(tx, index, last)?;
+        }
     }
 }
 
@@ -452,7 +461,7 @@ fn overflow_arrived(tx: &mut Tx<'_>, index: usize, used: u64, last: BucketRef) -
     }
     if used >= overflow {
         sets.note(index, full.into());
-        repairs.lacks_bucket = Some((index, last));
+        repairs.lack_buckets.push((index, last));
         return Err(full.into());
     }
     repairs.add_spare(site, Place::first_use(used, item.hash));

@@ -1,8 +1,8 @@
 //! Repair: any client that meets the same lock for long finishes or undoes the attempt that has it.
 //!
 //! ```text
-//! a lock with a log     READ the log's word
-//!    begun              CAS(begun -> aborted), look again
+//! a lock with a log     READ the lock and the log's word
+//!    begun              CAS(begun -> aborted)
 //!    aborted            CAS unlock
 //!    decided            READ the entries; await; READ the word again: still decided;
 //!                       CAS the object's words, CAS unlock
@@ -63,12 +63,6 @@ pub(super) async fn help(tx: &mut Tx<'_>, suspicion_ns: u64) -> Result<(), Stop>
 async fn repair(tx: &mut Tx<'_>, suspect: Suspect) -> Result<(), Stop> {
     let Some(at) = address_of(&tx.state.sets, suspect.lock) else { return Ok(()) };
     let Some(lock) = suspect.word.repairable().filter(|lock| lock.holder().is_some()) else { return Ok(()) };
-    let mut round = tx.lane.round();
-    let read = round.read(at, WORD_BYTES);
-    let now = tx.lane.execute(round).await?.words(read)[0];
-    if now != suspect.word.to_bits() {
-        return Ok(());
-    }
     match lock.log() {
         Some(LogPlace::Nowhere) => take_and_mark(tx, suspect.lock, at, suspect.word).await,
         Some(LogPlace::Here) => by_log(tx, suspect, at, at.node).await,
@@ -91,10 +85,15 @@ async fn by_log(tx: &mut Tx<'_>, suspect: Suspect, at: Address, node: NodeId) ->
         return free(lane, at, suspect.word).await;
     };
     let (word_at, entries_at) = attempt_log_at(node, client.ring(ring_of(id.sequence(), client.lanes)));
+    let mut round = lane.round();
+    let (lock, word) = (round.read(at, WORD_BYTES), round.read(word_at, WORD_BYTES));
+    let done = lane.execute(round).await?;
+    let (lock, mut word) = (done.words(lock)[0], done.words(word)[0]);
+    drop(done);
+    if lock != suspect.word.to_bits() {
+        return Ok(());
+    }
     loop {
-        let mut round = lane.round();
-        let read = round.read(word_at, WORD_BYTES);
-        let word = lane.execute(round).await?.words(read)[0];
         let stage = match attempts::parse(word) {
             Some((stage, whose)) if whose == id => stage,
             Some((_, whose)) if whose > id => Stage::Undone,
@@ -107,17 +106,20 @@ async fn by_log(tx: &mut Tx<'_>, suspect: Suspect, at: Address, node: NodeId) ->
             Stage::Done | Stage::Undone => return free(lane, at, suspect.word).await,
             Stage::Begun if mutant!(FreeSuspects) => return free(lane, at, suspect.word).await,
             Stage::Begun => {
+                let aborted = attempts::word(Stage::Aborted, id);
                 let mut round = lane.round();
-                round.compare_swap(word_at, word, attempts::word(Stage::Aborted, id));
-                lane.execute(round).await?;
+                let swap = round.compare_swap(word_at, word, aborted);
+                let done = lane.execute(round).await?;
+                word = if done.swapped(swap) { aborted } else { done.previous(swap) };
             }
             Stage::Aborted => return free(lane, at, suspect.word).await,
             Stage::Decided => {
                 let swaps = attempts::entries(lane, entries_at).await?;
                 let mut round = lane.round();
                 let read = round.read(word_at, WORD_BYTES);
-                let is_still = lane.execute(round).await?.words(read)[0] == word;
-                if !is_still {
+                let now = lane.execute(round).await?.words(read)[0];
+                if now != word {
+                    word = now;
                     continue;
                 }
                 let mut round = lane.round();

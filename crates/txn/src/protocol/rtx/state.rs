@@ -189,8 +189,9 @@ pub(crate) struct Repairs {
     /// Words that are being encoded.
     pub(super) words: Vec<u64>,
     pools: Vec<Pool>,
-    /// An item whose chain is to grow behind this bucket, for which its shard has no new bucket.
-    pub(super) lacks_bucket: Option<(usize, BucketRef)>,
+    /// Items whose chains are to grow behind these buckets, for which their shards have no new
+    /// buckets.
+    pub(super) lack_buckets: Vec<(usize, BucketRef)>,
     /// The number of answers to the current round that stop the transaction.
     pub(super) stops: u32,
     /// Overflow buckets that the session has taken, and no chain has.
