@@ -536,7 +536,8 @@ fn costs_of_repairs_are_bounded() {
             survivor.block_on(async |session| {
                 session.transact(async |tx| add(tx, &rows, 0..1, 1).await).await.unwrap();
             });
-            // An attempt that meets a lock looks at it again for a while. The next attempt repairs it.
+            // An attempt that meets a lock looks at it again for a while. The next attempt repairs
+            // it.
             let attempts = seen.0.take();
             let (.., outcome, cost) = *attempts.last().unwrap();
             let more = cost.round_trips - usual;
