@@ -119,6 +119,14 @@ fn begin(
     if rest == 0 {
         return Err("is the last memory node".to_owned());
     }
+    let stays = |shard: &&ShardPlacement| {
+        let table = catalog.tables.get(usize::from(shard.table.0));
+        is_at(shard, node) && table.is_some_and(|table| table.is_there() && !table.spec.discipline.can_move())
+    };
+    if let Some(shard) = catalog.shards.iter().find(stays) {
+        let name = &catalog.tables[usize::from(shard.table.0)].spec.name;
+        return Err(format!("has a part of table {name:?}, whose protocol keeps one copy: it cannot move"));
+    }
     let too_few = catalog.tables.iter().find(|table| u16::from(table.spec.replicas) > rest);
     match too_few.filter(|_| !fewer_copies && !membership.leaving().has(node)) {
         Some(table) => {
@@ -356,6 +364,19 @@ mod tests {
         assert_eq!(leaves(&none, 2, false), Ok(()), "there is no table that it could have");
         assert_eq!(leaves(&none, 3, true), Err("is the last memory node".to_owned()));
         assert_eq!(now.expendable(), NodeSet::default().with(NodeId(1)));
+    }
+
+    #[test]
+    fn a_node_stays_whose_shards_cannot_move() {
+        let mut tables = catalog(&[0]);
+        tables.tables[0].spec.discipline = Discipline::COPY_ON_WRITE;
+        let mut now = Membership::default();
+        let mut leaves = |node, fewer| begin(&mut now, NodeId(node), NodeSet::first(3), &tables, fewer);
+        for fewer in [false, true] {
+            let refused = leaves(0, fewer).unwrap_err();
+            assert!(refused.contains("\"accounts\"") && refused.contains("one copy"), "{refused}");
+            assert_eq!(leaves(1, fewer), Ok(()), "it has nothing of the table");
+        }
     }
 
     #[test]

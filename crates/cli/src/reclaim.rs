@@ -14,7 +14,7 @@ use crate::{Failure, Verdict, output, value};
 #[command(after_help = "Examples:
   remora reclaim /mnt/pmem/p0                      # what is left there, and by whom
   remora reclaim --gone /mnt/pmem/p0 /mnt/pmem/p1  # after the host was down
-  remora reclaim --blocks /mnt/pmem/p0             # and the room for records that killed clients have lost
+  remora reclaim --blocks /mnt/pmem/p0             # the only node of a cluster: and what its killed clients had allocated
 
 Passive memory (memnode --passive) admits clients that can see and end one another: of one user, in one container of one running
 host. The connections of others keep them out. Nothing in the memory shows that those are gone, so you have to say it.
@@ -73,5 +73,5 @@ fn blocks(options: &ReclaimOptions) -> Result<String, Failure> {
     let cluster = connect.open().map_err(|error| failure(&error))?;
     let admin::Reclaimed { locks, blocks, bytes, buckets, .. } = cluster.reclaim().map_err(|error| failure(&error))?;
     let bytes = value::show_bytes(bytes);
-    Ok(format!("{blocks} blocks ({bytes}) and {buckets} buckets can be used again, {locks} locks were freed\n"))
+    Ok(format!("{blocks} blocks ({bytes}) and {buckets} buckets can be used again; locks freed: {locks}\n"))
 }

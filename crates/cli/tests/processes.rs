@@ -732,7 +732,7 @@ fn blocks_that_killed_clients_had_in_hand_are_reclaimed() {
         assert_eq!(done.code, Some(0), "{}", done.errors);
         done.output.lines().last().unwrap().to_owned()
     };
-    let nothing = "0 blocks (0 B) and 0 buckets can be used again, 0 locks were freed";
+    let nothing = "0 blocks (0 B) and 0 buckets can be used again; locks freed: 0";
     assert_eq!(last_line("blocks-new"), nothing, "there are no tables yet");
     report(&remora("blocks-load", &bank(&connect, &format!("{options} --transactions 500"))));
     assert_eq!(last_line("blocks-none"), nothing, "who leaves in good order returns what it has");

@@ -241,7 +241,7 @@ fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
     let mut caught = Caught { mutant, seed: None, what: String::new(), runs: 0 };
     let loads = match mutant {
         Mutant::LeafByHint | Mutant::CellOfAnyState => &[Load::Ranges][..],
-        Mutant::GrowPastLocks => &[Load::Registers][..],
+        Mutant::GrowPastLocks | Mutant::SnapshotBeforeMove => &[Load::Registers][..],
         _ => &[Load::Registers, Load::SmallBank, Load::Tatp],
     };
     for seed in seeds {

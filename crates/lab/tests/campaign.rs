@@ -176,6 +176,15 @@ fn errors_of_localized_validation_are_found_within_few_seeds() {
     }
 }
 
+/// A table has grown and is gone, and a client that has died holds back the time of snapshots. No
+/// snapshot has a time at which the rows had not moved yet.
+#[test]
+fn a_snapshot_is_not_before_rows_have_moved() {
+    let case = Case { transactions: 150, ..case(Load::Registers, Protocol::VTS, &["grow", "crash", "pause"]) };
+    let score = mutation_score(&[Mutant::SnapshotBeforeMove], &case, 0..200, 1, &|_, _| {});
+    assert!(score[0].seed.is_some(), "{score:?}");
+}
+
 /// While a table grows, no row is hidden and none appears twice, because of what is validated and
 /// looked at. Of few keys, many are locked when their rows are to move.
 #[test]

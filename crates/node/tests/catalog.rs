@@ -754,6 +754,24 @@ fn what_a_node_has_that_leaves_is_given_up_only_if_that_was_said() {
     }
 }
 
+/// Clients of protocol `rtx` write one copy of a shard, and no joining one.
+#[test]
+fn a_shard_that_cannot_move_stays() {
+    let mut before = laid_out(&[(2, 1, 4096)], 2);
+    before.tables[0].spec.discipline = Discipline::COPY_ON_WRITE;
+    let room = (0..3).map(|node| (NodeId(node), 1 << 20)).collect();
+    let [first, last] = [0, 2].map(|number| NodeSet::default().with(NodeId(number)));
+    for nodes in [NodeSet::first(3), NodeSet::first(3).without(first)] {
+        for expendable in [NodeSet::default(), first] {
+            let wanted = Wanted { nodes, expendable, filling: last, copied: &[] };
+            assert_eq!(metadata::arrangement(&before, &wanted, &room), before);
+        }
+    }
+    before.tables[0].spec.discipline = Discipline::IN_PLACE;
+    let wanted = Wanted { nodes: NodeSet::first(3).without(first), filling: last, ..Wanted::default() };
+    assert_ne!(metadata::arrangement(&before, &wanted, &room), before, "others move");
+}
+
 /// A small node gets only as many shards as leave room for the rings of clients. It keeps room for
 /// the present clients, and again for their successors, which connect before the former rings are
 /// free.

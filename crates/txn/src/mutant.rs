@@ -310,11 +310,14 @@ pub enum Mutant {
     UnlockBeforeInstall,
     /// rTX: the log ends before the locks are free. Rule 8.
     EndBeforeUnlock,
+    /// Growth: a snapshot may have a time at which the rows of a table that is gone had not moved
+    /// yet. Protocols `gts` and `vts`. This is not an error of a text.
+    SnapshotBeforeMove,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 118] = [
+    pub const ALL: [Mutant; 119] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -433,6 +436,7 @@ impl Mutant {
         Mutant::InstallUntested,
         Mutant::UnlockBeforeInstall,
         Mutant::EndBeforeUnlock,
+        Mutant::SnapshotBeforeMove,
     ];
 }
 

@@ -373,6 +373,7 @@ impl State {
         self.sets.replace(now);
         let State { sets, loose, .. } = self;
         loose.retain(|(table, _)| sets.knows(*table));
+        self.time.fall_behind();
     }
 
     /// Notes that the outcome of a transaction is unknown, so that its log entry stays.

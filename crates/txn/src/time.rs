@@ -2,7 +2,7 @@
 //! times that transactions derive, or that an oracle gives (`protocol/dst`). Under vector
 //! timestamps it is the number of the client's next commit.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use remora_fabric::{FabricError, Lane, NodeId, NodeSet, WORD_BYTES};
@@ -11,6 +11,7 @@ use remora_node::node::clock_at;
 
 use crate::oracle::{Question, oracle_of};
 use crate::rpc::Code;
+use crate::vector::Commits;
 
 /// The largest time of a transaction that a client knows of, for all of its sessions. It lives as
 /// long as the client's incarnation.
@@ -22,6 +23,14 @@ struct Known {
     time: Cell<u64>,
     /// Under vector timestamps: a commit that a snapshot of the client has met and had not, or 0.
     missed: Cell<u64>,
+    /// Whether a table has gone since the client has last asked the memory nodes. Its rows may have
+    /// moved to another table. In that table, they are absent at times before they came.
+    is_behind: Cell<bool>,
+    /// The time that snapshots must have reached, because rows may have moved until then.
+    least: Cell<u64>,
+    /// Under vector timestamps: commits that the next snapshot must have, because rows may have
+    /// moved by them.
+    needed: RefCell<Commits>,
 }
 
 impl ClientTime {
@@ -53,6 +62,36 @@ impl ClientTime {
         self.0.missed.set(commit);
     }
 
+    /// Notes that a table has gone.
+    pub(crate) fn fall_behind(&self) {
+        self.0.is_behind.set(!mutant!(SnapshotBeforeMove));
+    }
+
+    /// Returns whether the client must ask the memory nodes before its next snapshot.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.get() == 0 || self.0.is_behind.get()
+    }
+
+    /// Returns whether a table has gone since this was last asked.
+    pub(crate) fn was_behind(&self) -> bool {
+        self.0.is_behind.take()
+    }
+
+    /// Returns the time that snapshots must have reached.
+    pub(crate) fn least(&self) -> u64 {
+        self.0.least.get()
+    }
+
+    /// Notes which commits the next snapshot must have.
+    pub(crate) fn need(&self, commits: Commits) {
+        self.0.needed.replace(commits);
+    }
+
+    /// Returns whether this is true for all commits that the next snapshot must have.
+    pub(crate) fn needs_only(&self, has: impl Fn(u64) -> bool) -> bool {
+        self.0.needed.borrow().names().iter().all(|name| has(*name))
+    }
+
     /// Makes a client ready to commit on tables of a discipline. The client has registered by then.
     pub async fn begin(
         &self,
@@ -81,8 +120,14 @@ impl ClientTime {
     /// Asks all memory nodes for the largest time that they have heard of. The client has
     /// registered by then (`protocol/dst`, invariant 6).
     pub(crate) async fn learn(&self, lane: &Lane, nodes: NodeSet) -> Result<(), FabricError> {
-        let heard = times_heard(lane, nodes).await?.into_iter().map(|(_, time)| time).max().unwrap_or(0);
+        // Another table may go meanwhile.
+        let was_behind = self.was_behind();
+        let heard = times_heard(lane, nodes).await.inspect_err(|_| self.0.is_behind.set(was_behind))?;
+        let heard = heard.into_iter().map(|(_, time)| time).max().unwrap_or(0);
         self.0.time.set(self.get().max(heard).max(1));
+        if was_behind {
+            self.0.least.set(self.get());
+        }
         Ok(())
     }
 }

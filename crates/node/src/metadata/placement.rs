@@ -73,6 +73,8 @@ pub struct Wanted<'w> {
 /// 4. The fullest node of a shard loses its copy where a filling node has got one.
 /// 5. Replicas join at filling nodes as long as that spreads bytes more evenly.
 ///
+/// Shards that cannot move stay where they are ([`can_move`](super::Discipline::can_move)).
+///
 /// New replicas have no place yet. Repeated steps come to an end. When all joining replicas are
 /// copied and nothing else has changed, the bytes are spread more evenly than before.
 #[must_use]
@@ -81,7 +83,8 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
     let mut room: Vec<(u64, NodeId)> =
         wanted.nodes.iter().map(|node| (room.get(&node).copied().unwrap_or(0), node)).collect();
     for (number, shard) in (0..).zip(&mut after.shards) {
-        let Some(table) = before.tables.get(usize::from(shard.table.0)) else { continue };
+        let table = before.tables.get(usize::from(shard.table.0));
+        let Some(table) = table.filter(|table| table.spec.discipline.can_move()) else { continue };
         let copies = usize::from(table.spec.replicas);
         for replica in &mut shard.replicas {
             replica.joining &= !wanted.copied.contains(&(ShardId(number), replica.node));
@@ -211,7 +214,8 @@ fn next_to_move(
     filling.into_iter().find_map(|(room, to)| {
         let gain = |shard: &ShardPlacement| {
             let table = metadata.tables.get(usize::from(shard.table.0))?;
-            let is_whole = shard.replicas.len() == usize::from(table.spec.replicas)
+            let is_whole = table.spec.discipline.can_move()
+                && shard.replicas.len() == usize::from(table.spec.replicas)
                 && shard.replicas.iter().all(|replica| !replica.joining && replica.node != *to);
             let needed = node::extent(shard.bytes);
             let from = shard.replicas.iter().map(|replica| replica.node).max_by_key(|node| load.bytes(*node))?;

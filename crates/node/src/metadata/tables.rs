@@ -194,6 +194,13 @@ impl Discipline {
         if self.is_repairable() { 1 } else { REPLICAS_MAX }
     }
 
+    /// Whether a shard can move to another node. While it does, clients must write the copy there,
+    /// too.
+    #[must_use]
+    pub fn can_move(self) -> bool {
+        self.copies_max() > 1
+    }
+
     /// Whether clients install on every replica in place, and log old values.
     #[must_use]
     pub fn is_in_place(self) -> bool {

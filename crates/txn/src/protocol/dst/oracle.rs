@@ -12,7 +12,8 @@ use crate::oracle::Question;
 use crate::rpc::Code;
 use crate::tx::Tx;
 
-/// Returns the time up to which all commits are installed.
+/// Returns the time up to which all commits are installed. If a table has gone, this is not before
+/// its rows had moved.
 pub(super) async fn snapshot_time(tx: &mut Tx<'_>) -> Result<u64, Stop> {
     let bound = known(tx).await?;
     let [stable, client] = ask(tx, Question::Stable, bound).await?;
@@ -24,7 +25,8 @@ pub(super) async fn snapshot_time(tx: &mut Tx<'_>) -> Result<u64, Stop> {
         round.call(tx.state.cache_host(), &request, None, 0);
         tx.lane.post(round);
     }
-    Ok(stable)
+    // At an earlier time, rows were in a table that is gone.
+    if stable < tx.state.time.least() { Err(Abort::Later.into()) } else { Ok(stable) }
 }
 
 /// Returns the next time of the oracle, above `bound`. The transaction has all its locks.

@@ -37,7 +37,8 @@ pub(super) async fn fetch_vector(tx: &mut Tx<'_>) -> Result<(), Stop> {
             tx.state.vector.extend_from_slice(vector);
             tx.state.time.miss(0);
             drop(done);
-            return retire(tx, waits_for as u32).await;
+            retire(tx, waits_for as u32).await?;
+            return has_what_moved(tx).await;
         }
         room = words as usize + SPARE;
         if room > VECTOR_WORDS_MAX {
@@ -52,22 +53,52 @@ async fn retire(tx: &mut Tx<'_>, client: u32) -> Result<(), Stop> {
         return Ok(());
     }
     // Whatever the client's commits come behind, some node has heard of it.
-    let (room, mut heard) = (tx.state.vector.len() + SPARE, Commits::default());
-    for node in tx.state.nodes.iter() {
-        let mut round = tx.lane.round();
-        let call = round.call(node, &[Code::Heard.word(0), room as u64], None, 1 + room);
-        let done = tx.lane.execute(round).await?;
-        let Some((&count, names)) = done.reply(call).split_first() else { return Ok(()) };
-        if count != names.len() as u64 {
-            return Ok(()); // more clients have joined, and the next reader tries again
-        }
-        names.iter().for_each(|name| heard.add(*name));
-    }
+    let Some(heard) = heard(tx).await? else { return Ok(()) };
     let mut request = vec![Code::Oracle.word(Question::Retire as usize), tx.state.epoch, client.into()];
     request.extend_from_slice(heard.names());
     let mut round = tx.lane.round();
     round.call(tx.state.cache_host(), &request, None, 0);
     tx.lane.post(round);
+    Ok(())
+}
+
+/// Returns the commits that any memory node has heard of. `None` if more clients have joined, so
+/// that the next reader has to try again.
+async fn heard(tx: &mut Tx<'_>) -> Result<Option<Commits>, Stop> {
+    let (room, mut heard) = (tx.state.vector.len() + SPARE, Commits::default());
+    for node in tx.state.nodes.iter() {
+        let mut round = tx.lane.round();
+        let call = round.call(node, &[Code::Heard.word(0), room as u64], None, 1 + room);
+        let done = tx.lane.execute(round).await?;
+        let Some((&count, names)) = done.reply(call).split_first() else { return Ok(None) };
+        if count != names.len() as u64 {
+            return Ok(None);
+        }
+        names.iter().for_each(|name| heard.add(*name));
+    }
+    Ok(Some(heard))
+}
+
+/// If a table has gone, makes sure that the snapshot has the commits by which its rows may have
+/// moved to another table.
+async fn has_what_moved(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    let time = tx.state.time.clone();
+    if time.was_behind() {
+        let heard = heard(tx).await;
+        match heard {
+            Ok(Some(heard)) => time.need(heard),
+            Ok(None) | Err(_) => {
+                time.fall_behind();
+                heard?;
+                return Err(Abort::Later.into());
+            }
+        }
+    }
+    let vector = Vector::from_words(&tx.state.vector);
+    if !time.needs_only(|name| vector.is_some_and(|vector| vector.has(name))) {
+        return Err(Abort::Later.into());
+    }
+    time.need(Commits::default());
     Ok(())
 }
 

@@ -37,27 +37,30 @@
 //!    looked at behind the last of them.
 //! 2. **The log is begun before any lock that names it is taken, and ends after the last of them is
 //!    free.** So a client that meets such a lock can read the log. A log is begun anew only after
-//!    every verb of the attempt before has come.
+//!    every verb of the last attempt has completed.
 //! 3. **Places are swapped before locks are freed.** A free lock says that its object is as the
 //!    last holder left it.
-//! 4. **Only the owner ends a log.** Others may abort what is begun, and nothing else.
+//! 4. **Only the owner ends a log**, or a recoverer, once the owner's access is revoked. Others may
+//!    abort what is begun, and nothing else.
 //! 5. **A lock without a log is taken, then its place is marked, and then it is freed**, by the
 //!    client that repairs it ([`repair`]).
 //! 6. **Only the owner of an attempt owns the blocks that it displaces**, and uses them again when
-//!    its swaps have come. A repairer that has copied a value owns the block that it has copied
-//!    from.
+//!    its swaps have completed. A repairer that has copied a value owns the block that it has
+//!    copied from.
 //! 7. **A transaction without a log has committed if and only if its swap of the place succeeded.**
 //!    With a log, it has committed if and only if the log is decided, whichever client swaps the
 //!    places.
 //!
-//! The client asserts 1 and 2 where it acts. Litmus tests check the others.
+//! The client asserts 1 and 2 where it acts. Litmus tests check 1, 2, 3, 5 and 7, and campaigns
+//! check all of them.
 //!
-//! # What is not as in the text
+//! # What is not as in the paper
 //!
-//! The text's locks have leases, and a lock whose lease is over may be repaired. Here suspicion is
-//! a hint, and repair is safe even if the suspicion is wrong. The text repairs a lock without a log
-//! by copying the value and swapping the place; that loses commits which were reported, so here the
-//! repairer takes the lock first. The text needs four to seven round trips to the answer.
+//! The paper's locks have leases, and a lock whose lease is over may be repaired. Here a client
+//! suspects a lock that it has met for long, and repair is safe even if the suspicion is wrong. The
+//! paper repairs a lock without a log by copying the value and swapping the place; that loses
+//! commits which were reported, so here the repairer takes the lock first. The paper needs four to
+//! seven round trips to the answer.
 
 mod commit;
 mod execute;

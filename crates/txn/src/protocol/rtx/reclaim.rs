@@ -4,11 +4,11 @@
 //!
 //! ```text
 //! for each shard  1  READ how much was given out; READ the lists of what was returned
-//!                 2  READ all chains; CAS unlock
+//!                 2  READ all chains
 //!                 3  lost is what was given out, and is in no list and in no chain
 //!                 4  READ the words of step 1 again: they must be the same;
 //!                    READ the clients: there must be none
-//!                 5  put what is lost into the lists
+//!                 5  CAS unlock; put what is lost into the lists
 //! ```
 //!
 //! *Why this is safe.* A client that comes and goes during steps 1 to 3 may have displaced a block
@@ -19,7 +19,7 @@
 //! what step 5 returns. The logs of clients that are gone were ended when these were recovered, so
 //! their locks protect nothing.
 //!
-//! The uses of a block that is returned begin again at the first one. So a place may recur. But no
+//! The uses of a block that is returned begin anew. So a place may recur. But no
 //! client that has seen it before is connected any more, and none of its verbs is on its way.
 //! Therefore blocks come back, too, whose uses were used up.
 

@@ -4,14 +4,14 @@
 //! a lock with a log     READ the lock and the log's word
 //!    begun              CAS(begun -> aborted)
 //!    aborted            CAS unlock
-//!    decided            READ the entries; await; READ the word again: still decided;
+//!    decided            READ the entries; then READ the word again: still decided;
 //!                       CAS the object's words, CAS unlock
 //!    ended, or of a     CAS unlock: if the lock is still there, it was taken too late
 //!    later attempt
 //!
 //! a lock without a log  take    CAS(lock -> own lock), READ the place
 //!                       mark    CAS(place -> the same, with the next mark)
-//!                               failed: READ the place; await; READ the lock: still own;
+//!                               failed: READ the place; then READ the lock: still own;
 //!                               mark again
 //!                       unlock  CAS(own lock -> freed)
 //! ```
