@@ -131,7 +131,7 @@ fn observe<W: Workload>(
 ) -> Result<Shared, String> {
     // The coroutines of a worker share one connection, or have one each, or something in between.
     let (coroutines, clients) = [(4, 4), (6, 3), (4, 1), (8, 8)][seed as usize % 4];
-    let replicas = [3, 1, 2][seed as usize % 3];
+    let replicas = [3, 1, 2][seed as usize % 3].min(protocol.discipline().copies_max() as u8);
     let options = Cluster::embedded().replicas(replicas).node_bytes(8 << 20).protocol(protocol);
     // On shared memory, one clock counts for all nodes.
     let in_order = protocol.discipline().has_clocks() && seed / 4 % 2 == 1;

@@ -26,7 +26,7 @@ use remora_workload::RunError;
 use crate::LabError;
 use crate::cluster::as_the_texts;
 
-/// Memory nodes with accounts, and replicas of each account.
+/// Memory nodes with accounts, and replicas of each account, if the protocol keeps as many.
 const NODES: u16 = 3;
 const ACCOUNTS: u64 = 32;
 /// How long the simulator records after the caller has its answer: longer than the longest nap of
@@ -86,7 +86,8 @@ pub fn trace(protocol: Protocol, does: Does) -> Result<Trace, LabError> {
     // The cluster's version cache is on a machine of its own, which has nothing else.
     let spares = u16::from(protocol.validation() == Validation::Global);
     let nodes = NODES + spares;
-    let options = Cluster::embedded().nodes(nodes).spares(spares).replicas(NODES as u8).node_bytes(16 << 20);
+    let replicas = usize::from(NODES).min(protocol.discipline().copies_max()) as u8;
+    let options = Cluster::embedded().nodes(nodes).spares(spares).replicas(replicas).node_bytes(16 << 20);
     let (cluster, sim) = options.protocol(protocol).open_simulated(&hardware)?;
     let accounts = cluster.create_table::<u64, i64>("accounts", TableOptions::for_rows(2 * ACCOUNTS))?;
     cluster.load(&accounts, (0..ACCOUNTS).map(|id| (id, 100)))?;

@@ -34,9 +34,10 @@ fn size(records: u64) -> AnalyticSize {
 }
 
 fn options(protocol: Protocol, size: AnalyticSize, workers: u64) -> ClusterOptions {
-    let setting = Setting { memory_nodes: 3, replicas: 2, workers, coroutines: 4, archive: None };
+    let replicas = protocol.discipline().copies_max().min(2) as u8;
+    let setting = Setting { memory_nodes: 3, replicas, workers, coroutines: 4, archive: None };
     let node_bytes = Analytic::node_bytes(size, &setting) as usize;
-    Cluster::embedded().nodes(3).replicas(2).node_bytes(node_bytes).protocol(protocol)
+    Cluster::embedded().nodes(3).replicas(replicas).node_bytes(node_bytes).protocol(protocol)
 }
 
 /// Runs two workers, and the scanner.

@@ -24,6 +24,7 @@ const NAMES: [&str; 6] = [
 ];
 
 fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
+    let replicas = replicas.min(protocol.discipline().copies_max() as u8);
     Cluster::embedded().nodes(3).replicas(replicas).node_bytes(16 << 20).protocol(protocol)
 }
 

@@ -48,6 +48,7 @@ fn setting(replicas: u8) -> Setting {
 }
 
 fn options(protocol: Protocol, replicas: u8, room: Room) -> ClusterOptions {
+    let replicas = replicas.min(protocol.discipline().copies_max() as u8);
     let node_bytes = Tpcc::node_bytes(&scale(), room, &setting(replicas), protocol) as usize;
     Cluster::embedded().nodes(3).replicas(replicas).node_bytes(node_bytes).protocol(protocol)
 }

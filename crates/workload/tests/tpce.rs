@@ -36,6 +36,7 @@ const NAMES: [&str; 10] = [
 const SCALE: Scale = Scale { customers: 12, securities: 60 };
 
 fn options(protocol: Protocol, replicas: u8, room: Room) -> ClusterOptions {
+    let replicas = replicas.min(protocol.discipline().copies_max() as u8);
     let setting = Setting { memory_nodes: 3, replicas, workers: 16, coroutines: 8, archive: None };
     let node_bytes = Tpce::node_bytes(&SCALE, room, &setting, protocol) as usize;
     Cluster::embedded().nodes(3).replicas(replicas).node_bytes(node_bytes).protocol(protocol)

@@ -27,6 +27,7 @@ const NAMES: [&str; 7] = [
 type Value = Row<16>;
 
 fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
+    let replicas = replicas.min(protocol.discipline().copies_max() as u8);
     Cluster::embedded().nodes(3).replicas(replicas).node_bytes(24 << 20).protocol(protocol)
 }
 
