@@ -15,21 +15,20 @@ impl Cluster {
     /// It reads all chains of all tables once.
     ///
     /// A living client has such room in hand, too, and no other client can tell whose it is. So
-    /// this fails with [`MemoryError::InUse`] while any client is connected, or if one comes
+    /// this fails with [`MemoryError::InUse`] while another client is connected, or if one comes
     /// meanwhile. What was reclaimed by then stays so.
     pub fn reclaim(&self) -> Result<Reclaimed, Error> {
-        let (nodes, admin) = (self.live_nodes(), self.admin());
-        let connected = || {
-            let clients = self.administer(async |lane: &Lane| registered(lane, nodes.leader()).await)?;
-            Ok::<_, OpenError>(clients.into_iter().filter(|client| *client != admin).collect::<Vec<_>>())
+        // This client keeps others from reclaiming at the same time.
+        let mut worker = self.worker(WorkerOptions::default().coroutines(1))?;
+        let Some(own) = worker.incarnations().next() else { unreachable!("a worker is a client") };
+        let leader = self.live_nodes().leader();
+        let others = || {
+            let clients = self.administer(async |lane: &Lane| registered(lane, leader).await)?;
+            Ok::<_, OpenError>(clients.into_iter().filter(|client| *client != own).collect::<Vec<_>>())
         };
-        let dead: Vec<u32> = connected()?.into_iter().filter(|client| self.is_dead(*client)).collect();
-        if !dead.is_empty() {
-            let mut worker = self.worker(WorkerOptions::default().coroutines(1))?;
-            dead.into_iter().try_for_each(|client| worker.recover(client))?;
-        }
-        let in_use = |clients: Vec<u32>| OpenError::from(MemoryError::InUse { clients });
-        let clients = connected()?;
+        others()?.into_iter().filter(|client| self.is_dead(*client)).try_for_each(|client| worker.recover(client))?;
+        let in_use = |clients| OpenError::from(MemoryError::InUse { clients });
+        let clients = others()?;
         if !clients.is_empty() {
             return Err(in_use(clients).into());
         }
@@ -40,12 +39,12 @@ impl Cluster {
             let mut all = Reclaimed::default();
             for (id, entry) in entries {
                 let table = remora_index::Table::open_entry(&catalog, (id, entry));
-                all += reclaim(lane, nodes.leader(), &table).await?;
+                all += reclaim(lane, leader, own, &table).await?;
             }
             Ok::<_, Stop>(all)
         });
         match reclaimed {
-            Err(Stop::Abort(Abort::Changed)) => Err(in_use(connected()?).into()),
+            Err(Stop::Abort(Abort::Changed)) => Err(in_use(others()?).into()),
             reclaimed => Ok(reclaimed?),
         }
     }

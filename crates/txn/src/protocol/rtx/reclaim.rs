@@ -6,22 +6,24 @@
 //! for each shard  1  READ how much was given out; READ the lists of what was returned
 //!                 2  READ all chains
 //!                 3  lost is what was given out, and is in no list and in no chain
-//!                 4  READ the words of step 1 again: they must be the same;
-//!                    READ the clients: there must be none
+//!                 4  READ the clients: there must be no other one; then
+//!                    READ the words of step 1 again: they must be the same
 //!                 5  CAS unlock; put what is lost into the lists
 //! ```
 //!
 //! *Why this is safe.* A client that comes and goes during steps 1 to 3 may have displaced a block
-//! before its object was read. If it is still there, step 4 sees it. If it has left in good order,
-//! it has returned the block, and the head of the list is another word, which never recurs. If it
-//! has died, it is connected until it is recovered. A client that comes later than step 4 finds
-//! only what is in the chains, in the lists or not given out yet. So no client ever has in hand
-//! what step 5 returns. The logs of clients that are gone were ended when these were recovered, so
-//! their locks protect nothing.
+//! before its object was read. If it is still there, step 4 sees it. If it has left in good order
+//! by then, it has returned the block before, and the head of the list is another word, which the
+//! last READs of step 4 find. If it has died, it is connected until it is recovered. A client that
+//! comes later finds only what is in the chains, in the lists or not given out yet. So no client
+//! ever has in hand what step 5 returns. The client that reclaims is connected itself from before
+//! step 1 until after step 5. So of two that reclaim at the same time, at most one gets to step 5.
+//! The logs of clients that are gone were ended when these were recovered, so their locks protect
+//! nothing.
 //!
-//! The uses of a block that is returned begin anew. So a place may recur. But no
-//! client that has seen it before is connected any more, and none of its verbs is on its way.
-//! Therefore blocks come back, too, whose uses were used up.
+//! The uses of a block that is returned begin anew. So a place may recur. But no client that has
+//! seen it before is connected any more, and none of its verbs is on its way. Therefore blocks come
+//! back, too, whose uses were used up.
 
 use remora_fabric::{Lane, NodeId, WORD_BYTES};
 use remora_index::Table;
@@ -57,21 +59,22 @@ impl std::ops::AddAssign for Reclaimed {
 }
 
 /// Reclaims what clients that are gone have left in a table. Does nothing to a table of another
-/// protocol. Fails with [`Abort::Changed`] if a client is connected, or has come and gone
-/// meanwhile. `leader` is the node that says which clients are connected. A dead client counts as
-/// connected until it is recovered.
-pub async fn reclaim(lane: &Lane, leader: NodeId, table: &Table) -> Result<Reclaimed, Stop> {
+/// protocol. The `own` client, which has nothing in hand, stays connected until this returns. Fails
+/// with [`Abort::Changed`] if another client is connected, or has come and gone meanwhile. `leader`
+/// is the node that says which clients are connected. A dead client counts as connected until it is
+/// recovered.
+pub async fn reclaim(lane: &Lane, leader: NodeId, own: u32, table: &Table) -> Result<Reclaimed, Stop> {
     let mut all = Reclaimed::default();
     let Some(geometry) = table.objects() else { return Ok(all) };
     for shard in 0..table.shards() {
-        all += of_shard(lane, leader, table, geometry, shard).await?;
+        all += of_shard(lane, (leader, own), table, geometry, shard).await?;
     }
     Ok(all)
 }
 
 async fn of_shard(
     lane: &Lane,
-    leader: NodeId,
+    (leader, own): (NodeId, u32),
     table: &Table,
     geometry: &Geometry,
     shard: u16,
@@ -98,7 +101,8 @@ async fn of_shard(
         let of_objects = objects.iter().map(|object| (object.at, object.lock));
         locks.extend(of_buckets.chain(of_objects).filter(|(_, lock)| !lock.is_free()));
     }
-    if Given::read(lane, table, pointer).await? != before || !registered(lane, leader).await?.is_empty() {
+    // In this order: a client that leaves between the two looks would be missed otherwise.
+    if registered(lane, leader).await? != [own] || Given::read(lane, table, pointer).await? != before {
         return Err(Abort::Changed.into());
     }
     let mut reclaimed = Reclaimed::default();
