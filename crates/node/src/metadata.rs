@@ -118,7 +118,7 @@ pub use catalog::{
     begin_table, create_table, discard_tables, drop_tables, end_change_of, finish_tables, free_dropped, rename_tables,
     unlock_catalog, while_there,
 };
-pub use format::{generation_local, newest, publish, read, read_local};
+pub use format::{generation_local, growth_words, is_filling, newest, publish, read, read_local};
 pub use growth::{begin_growth, fill_larger, finish_growth};
 pub use placement::{Wanted, arranged, arrangement, rearrange, room, without};
 pub use tables::{

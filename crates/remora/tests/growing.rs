@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::floors::node::metadata::Stage;
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::protocol::Protocol;
 use remora::{
@@ -21,6 +22,7 @@ every_protocol! {
     a_table_grows_by_itself,
     full_memory_nodes_are_told,
     a_load_grows_its_table,
+    no_key_returns_to_the_smaller_table,
 }
 
 most_protocols! {
@@ -421,6 +423,80 @@ fn row_and_mark(mutant: Option<Mutant>) -> (Option<u64>, Option<u64>) {
         };
         worker.block_on(async |session| session.transact(both).await).unwrap()
     })
+}
+
+/// A transaction begins while a table begins to grow. Then the growth goes on, and a client that
+/// knows of that inserts a row into the larger table, and removes it. Then the transaction inserts
+/// the row. Returns how often it is tried.
+fn attempts_of_a_late_insert(protocol: Protocol, mutant: Option<Mutant>) -> u64 {
+    let cluster = cluster(protocol);
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(100).grows(false)).unwrap();
+    let stage = || {
+        let catalog = cluster.catalog();
+        let (id, _) = catalog.table("rows").unwrap();
+        catalog.larger(id).and_then(|(_, larger)| larger.growth).map(|growth| growth.stage)
+    };
+    let (holds, has_begun, was_removed) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+    let wait_for = |what: &dyn Fn() -> bool| {
+        while !what() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_for(&|| holds.load(Ordering::Relaxed));
+            cluster.grow_table("rows", 1_000).unwrap();
+        });
+        // This transaction keeps the growth announced until the late one has begun.
+        scope.spawn(|| {
+            let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+            let hold = async |tx: &mut Transaction<'_, '_>| {
+                rows.get(tx, 1).await?;
+                holds.store(true, Ordering::Relaxed);
+                while !has_begun.load(Ordering::Relaxed) {
+                    tx.lane().sleep(1_000_000).await;
+                }
+                Ok(())
+            };
+            worker.block_on(async |session| session.transact(hold).await).unwrap();
+        });
+        scope.spawn(|| {
+            wait_for(&|| stage() == Some(Stage::Filling));
+            let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+            worker.block_on(async |session| {
+                session.transact(async |tx| rows.insert(tx, 7, 70).await).await.unwrap();
+                session.transact(async |tx| rows.remove(tx, 7).await).await.unwrap();
+            });
+            was_removed.store(true, Ordering::Relaxed);
+        });
+        wait_for(&|| stage() == Some(Stage::Announced));
+        mutant::set(mutant);
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let attempts = AtomicU64::new(0);
+        let late = async |tx: &mut Transaction<'_, '_>| {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            rows.get(tx, 2).await?;
+            has_begun.store(true, Ordering::Relaxed);
+            while !was_removed.load(Ordering::Relaxed) {
+                tx.lane().sleep(1_000_000).await;
+            }
+            rows.insert(tx, 7, 71).await
+        };
+        worker.block_on(async |session| session.transact(late).await).unwrap();
+        mutant::set(None);
+        attempts.into_inner()
+    })
+}
+
+/// Otherwise the key would have a smaller version than before.
+fn no_key_returns_to_the_smaller_table(protocol: Protocol) {
+    assert!(attempts_of_a_late_insert(protocol, None) > 1);
+}
+
+#[test]
+#[cfg(feature = "mutants")]
+fn a_key_returns_to_the_smaller_table_if_its_client_does_not_hear() {
+    assert_eq!(attempts_of_a_late_insert(Protocol::default(), Some(Mutant::InsertUnheard)), 1);
 }
 
 #[test]

@@ -182,6 +182,10 @@ pub enum Mutant {
     /// Growth: a table counts as empty although a record in it is locked, which a transaction may
     /// be inserting. In `remora`'s `cluster/growth.rs`. This is not an error of a text.
     GrowPastLocks,
+    /// Growth: a client that does not know that others insert into the larger table inserts into
+    /// the smaller one. A key can have a smaller version than before. This is not an error of a
+    /// text.
+    InsertUnheard,
     /// Combining: a member of a batch joins although another one has changed a record since. This
     /// is not an error of a text.
     JoinUnchecked,
@@ -317,7 +321,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 119] = [
+    pub const ALL: [Mutant; 120] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -383,6 +387,7 @@ impl Mutant {
         Mutant::HeirWritesEarly,
         Mutant::GrowUnheard,
         Mutant::GrowPastLocks,
+        Mutant::InsertUnheard,
         Mutant::JoinUnchecked,
         Mutant::OneVersionForAll,
         Mutant::MembersReportEarly,

@@ -1314,6 +1314,21 @@ impl Sets {
         self.items[at].moved_to.checked_sub(1).map(|to| to as usize)
     }
 
+    /// Returns the items that the transaction inserts into tables of which it knows that they grow,
+    /// and not that clients insert into the larger ones already.
+    #[inline]
+    pub(crate) fn inserts_into_smaller(&self) -> impl Iterator<Item = (usize, TableId, TableId)> {
+        let smaller = move |item: &Item| {
+            let larger = self.table(item.table).growth().filter(|_| item.change == Change::Insert)?;
+            (larger.stage == Stage::Announced).then(|| (item.table, larger.table.id()))
+        };
+        let items = if self.twins > 0 { &self.items[..] } else { &[] };
+        items
+            .iter()
+            .enumerate()
+            .filter_map(move |(number, item)| smaller(item).map(|(smaller, larger)| (number, smaller, larger)))
+    }
+
     /// Returns whether the transaction moves another item's record to this one.
     pub(crate) fn has_moved_here(&self, at: usize) -> bool {
         self.twins > 0 && self.items.iter().any(|item| item.moved_to == at as u32 + 1)

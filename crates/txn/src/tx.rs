@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use remora_fabric::probes::{self, Phase};
-use remora_fabric::{Address, Cost, Execute, Lane, Nanos, NodeId, Outlined, Round, outline};
+use remora_fabric::{Address, Cost, Execute, Lane, Nanos, NodeId, Outlined, Round, WORD_BYTES, outline};
 use remora_index::Table;
-use remora_node::{Pointer, TableId};
+use remora_node::{Pointer, TableId, metadata};
 use remora_record::{Key, LockWord, Swap, TransactionId};
 use zerocopy::IntoBytes;
 
@@ -651,6 +651,30 @@ impl<'s> Tx<'s> {
         let State { sets, reads_first, .. } = &mut *self.state;
         let is_only_read = |name: &mut Name| sets.items.iter().any(|item| item.name() == *name && !item.is_written());
         let _only_read = reads_first.take_if(is_only_read);
+    }
+
+    /// Aborts if the transaction inserts into a table that grows, and a client may insert into the
+    /// larger one already. The transaction has all its locks. The rules of growth are in `remora`'s
+    /// `cluster/growth.rs`.
+    pub(crate) async fn hear_of_growth(&mut self) -> Result<(), Stop> {
+        if self.state.sets.inserts_into_smaller().next().is_none() {
+            return Ok(());
+        }
+        let mut inserts: Vec<_> = self.state.sets.inserts_into_smaller().collect();
+        inserts.dedup_by_key(|(_, smaller, _)| *smaller);
+        let leader = self.state.nodes.leader();
+        for (item, smaller, larger) in inserts {
+            let mut round = self.lane.round();
+            let words = metadata::growth_words(leader, larger).map(|word| round.read(word, WORD_BYTES));
+            let done = self.lane.execute(round).await?;
+            let is_filling = words.iter().any(|word| metadata::is_filling(done.words(*word)[0], smaller));
+            if is_filling && !mutant!(InsertUnheard) {
+                drop(done);
+                self.state.sets.note(item, Abort::Changed.into());
+                return Err(Abort::Changed.into());
+            }
+        }
+        Ok(())
     }
 
     /// Lets coroutines that stand in line for the same records join this transaction. `combine.rs`

@@ -95,12 +95,15 @@ const HEADER_BYTES: usize = size_of::<RawHeader>();
 const TABLE_BYTES: usize = size_of::<RawTable>();
 const SHARD_BYTES: usize = size_of::<RawShard>();
 const CHECKSUM_AT: usize = 12;
+/// Where an entry of a table has a word of `grower`, `grows_from`, `stage` and `grows`.
+const GROWTH_AT: usize = std::mem::offset_of!(RawTable, grower);
 
 const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 320 && SHARD_BYTES == 128);
 const _: () = assert!(std::mem::offset_of!(RawHeader, checksum) == CHECKSUM_AT);
 const _: () =
     assert!(std::mem::offset_of!(RawTable, discipline) == 120 && std::mem::offset_of!(RawTable, creator) == 124);
 const _: () = assert!(std::mem::offset_of!(RawTable, dropped) == 136 && std::mem::offset_of!(RawTable, schema) == 192);
+const _: () = assert!(GROWTH_AT.is_multiple_of(WORD_BYTES) && std::mem::offset_of!(RawTable, stage) == GROWTH_AT + 6);
 const _: () = assert!(HEADER_BYTES + TABLES_MAX * TABLE_BYTES + SHARDS_MAX * SHARD_BYTES <= METADATA_BYTES as usize);
 
 impl Metadata {
@@ -363,6 +366,24 @@ pub fn read_local(node: NodeId, region: &[AtomicU64]) -> Result<Metadata, Memory
 
 fn copy_at(node: NodeId, copy: u64) -> Address {
     node::at(node, AT_METADATA + copy * METADATA_BYTES)
+}
+
+/// Returns where a node has the word that says how far a table has grown into the table `larger`,
+/// in both copies of the catalog. [`is_filling`] reads it.
+#[must_use]
+pub fn growth_words(node: NodeId, larger: TableId) -> [Address; 2] {
+    let at = HEADER_BYTES + usize::from(larger.0) * TABLE_BYTES + GROWTH_AT;
+    [0, 1].map(|copy| copy_at(node, copy).plus(at as u64))
+}
+
+/// Returns whether a word of [`growth_words`] says that clients insert into the larger table.
+///
+/// If neither copy says so, and the table `smaller` has begun to grow, then no client knows of that
+/// change yet: its copy is not whole.
+#[must_use]
+pub fn is_filling(word: u64, smaller: TableId) -> bool {
+    let [_, _, _, _, from @ .., stage, _] = word.to_le_bytes();
+    u16::from_le_bytes(from) == smaller.0 && stage == Stage::Filling as u8
 }
 
 async fn read_copy(lane: &Lane, node: NodeId, copy: u64) -> Result<Option<Metadata>, MemoryError> {

@@ -36,11 +36,13 @@
 //!    it counts as having heard. A record that is locked counts as present. The scan of the table
 //!    begins and ends in the same epoch.
 //! 5. *Versions of a key grow when its row moves.* The versions of the larger table begin above all
-//!    versions that the smaller one can have given (`Table::version_floor`). In one case a key has
-//!    a smaller version than before: during wait 4 a client that knows of change 3 inserts it into
-//!    the larger table and deletes it, and then one that does not know inserts it into the smaller
-//!    one. The order of transactions is as it should be, but a history that is read by versions
-//!    shows another one, and `remora check` reports it.
+//!    versions that the smaller one can have given (`Table::version_floor`).
+//! 6. *No key returns to the smaller table.* Otherwise it would have a smaller version than before.
+//!    During wait 4, a client that knows of change 3 may insert a key into the larger table and
+//!    delete it again. A client that does not know could then insert it into the smaller one. So a
+//!    transaction that inserts into the smaller table looks at the catalog when it has all its
+//!    locks, and aborts if change 3 was made (`Tx::hear_of_growth`). If the change is made after
+//!    that, a client that inserts the key into the larger table finds those locks.
 //!
 //! # When the grower dies
 //!

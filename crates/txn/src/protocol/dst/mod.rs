@@ -342,6 +342,7 @@ impl Steps for Dst {
         if let Some(stamp) = self.stamp(time).filter(|_| !mutant!(ValidateWithLocks)) {
             validate(tx, true, stamp).await?;
         }
+        tx.hear_of_growth().await?;
         tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();

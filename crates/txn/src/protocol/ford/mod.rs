@@ -337,6 +337,7 @@ impl Steps for Ford {
         if mutant!(PublishBehindValidation) {
             consult(tx, self.validation, true, false).await?;
         }
+        tx.hear_of_growth().await?;
         tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();

@@ -101,6 +101,7 @@ impl Steps for NoWait {
             "no_wait 5: absent keys are validated when the transaction has all its locks"
         );
         validate_absent(tx).await?;
+        tx.hear_of_growth().await?;
         tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();

@@ -316,6 +316,7 @@ impl Steps for Primitives {
         if edited.is_some() || !mutant!(ValidateWithLocks) {
             validate(tx, self, true).await?;
         }
+        tx.hear_of_growth().await?;
         tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();

@@ -123,6 +123,7 @@ impl Steps for Rtx {
         }
         let plan = commit::prepare(tx).await?;
         commit::lock_and_validate(tx, plan).await?;
+        tx.hear_of_growth().await?;
         tx.validated();
         tx.lane.probe(probes::VALIDATED);
         tx.committing();
