@@ -1322,6 +1322,20 @@ pub const ALL: &[Litmus] = &[
         program: repairs::one_beside_one,
     },
     Litmus {
+        name: "rtx-late-untested",
+        source: "rTX rule 20, section 4.5: the same, with a lock that was taken by the commit",
+        mutant: Mutant::InstallUntested,
+        protocol: Protocol::RTX,
+        program: repairs::late_beside_one,
+    },
+    Litmus {
+        name: "rtx-keep-early-lock",
+        source: "rTX rule 25: a logged holder keeps the lock word that names no log",
+        mutant: Mutant::KeepEarlyLock,
+        protocol: Protocol::RTX,
+        program: repairs::early_beside_one,
+    },
+    Litmus {
         name: "rtx-locks-before-log",
         source: "rTX rule 6: locks that name a log which is not there",
         mutant: Mutant::LocksBeforeLog,

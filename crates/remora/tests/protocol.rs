@@ -140,7 +140,7 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
             cold: 0,
             read_one: 2,
             read_several: 2,
-            write_what_it_reads: 4,
+            write_what_it_reads: 3,
             write_at_several: 5,
             write_and_read_another: 5,
         };
@@ -509,7 +509,7 @@ async fn transfer(
 /// client's logs are.
 #[test]
 fn costs_of_repairs_are_bounded() {
-    let suspicious = Protocol::Rtx(Rtx { suspicion_ns: 0 });
+    let suspicious = Protocol::Rtx(Rtx { suspicion_ns: 0, ..Rtx::USUAL });
     for (written, most) in [(1, 3), (2, 1 + 4)] {
         let mut all = BTreeSet::new();
         for step in 0..60 {

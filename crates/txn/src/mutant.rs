@@ -300,6 +300,9 @@ pub enum Mutant {
     /// DST on two-phase locking: the release of a lock does not raise the ts of what was read under
     /// it.
     ReleaseUnstamped,
+    /// rTX: a lock that was taken in execution keeps the word that names no log, although its holder
+    /// logs. Rule 25.
+    KeepEarlyLock,
     /// rTX: a reader ignores locks, and misses what their holders have decided. Rule 14.
     ReadBehindLock,
     /// rTX: a reader takes a vacant object that is locked for one that stays vacant.
@@ -321,7 +324,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 120] = [
+    pub const ALL: [Mutant; 121] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -434,6 +437,7 @@ impl Mutant {
         Mutant::DependOnNothing,
         Mutant::OmitReaders,
         Mutant::ReleaseUnstamped,
+        Mutant::KeepEarlyLock,
         Mutant::ReadBehindLock,
         Mutant::PassLockedVacant,
         Mutant::LocksBeforeLog,

@@ -130,7 +130,9 @@ fn clients(
                 Protocol::Ford(Ford { guards_max: 0, known_clocks: case.seed % 4 == 1, ..ford })
             }
             // The sooner clients suspect others, the more often they are wrong.
-            Protocol::Rtx(_) => Protocol::Rtx(Rtx { suspicion_ns: SUSPICIONS[case.seed as usize % SUSPICIONS.len()] }),
+            Protocol::Rtx(rtx) => {
+                Protocol::Rtx(Rtx { suspicion_ns: SUSPICIONS[case.seed as usize % SUSPICIONS.len()], ..rtx })
+            }
             other => other,
         };
         let options = WorkerOptions::default().coroutines(case.coroutines).archive(ARCHIVE).seed(random.next_u64());

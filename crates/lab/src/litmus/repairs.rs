@@ -6,7 +6,7 @@
 
 use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::node::ReadScheme::Checksum;
-use remora::floors::txn::Rtx;
+use remora::floors::txn::{Rtx, Tx};
 use remora::protocol::Protocol;
 
 use super::stage::{
@@ -17,7 +17,10 @@ use super::stage::{
 type Outcome = Exploration<Broken>;
 
 /// The protocol of clients that suspect whatever they meet.
-const SUSPICIOUS: Protocol = Protocol::Rtx(Rtx { suspicion_ns: 0 });
+const SUSPICIOUS: Protocol = Protocol::Rtx(Rtx { suspicion_ns: 0, ..Rtx::USUAL });
+
+/// The protocol of clients that lock nothing in execution.
+const LATE: Protocol = Protocol::Rtx(Rtx { locks_early: false, ..Rtx::USUAL });
 
 /// How often a client tries, which meets the locks of one other.
 const ATTEMPTS: u32 = 4;
@@ -97,16 +100,54 @@ pub(super) fn two_beside_one(_: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
-/// Explores two transactions that each write the same record, without a log. One of them suspects
-/// the other.
+/// Explores two transactions that each write the same record, without a log, and lock it in
+/// execution. One of them suspects the other.
 pub(super) fn one_beside_one(_: Protocol, runs_max: u64) -> Outcome {
-    let mut stage = Stage::new(1, &[Protocol::RTX, SUSPICIOUS]);
+    two_of_one(Protocol::RTX, runs_max)
+}
+
+/// Explores the same, but the suspect locks the record when it commits.
+pub(super) fn late_beside_one(_: Protocol, runs_max: u64) -> Outcome {
+    two_of_one(LATE, runs_max)
+}
+
+fn two_of_one(suspect: Protocol, runs_max: u64) -> Outcome {
+    let mut stage = Stage::new(1, &[suspect, SUSPICIOUS]);
     let row = stage.table(Checksum, 1, &[0])(0);
     stage.explore(
         &within(runs_max),
         async |_, actor| actor.look_up(&[row]).await,
         async |client, actor| add(actor, if client == 0 { 1 } else { ATTEMPTS }, &[row]).await,
         |scene| judge(scene, &[row], &[(0, &[row]), (1, &[row])]),
+    )
+}
+
+/// Explores a transaction that locks a record in execution, and then names another one and writes
+/// both, beside a client that writes the first one, and suspects the lock.
+pub(super) fn early_beside_one(_: Protocol, runs_max: u64) -> Outcome {
+    let mut stage = Stage::new(1, &[Protocol::RTX, SUSPICIOUS]);
+    let rows = stage.table(Checksum, 1, &[0, 0]);
+    let both = [rows(0), rows(1)];
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&both).await,
+        async |client, actor| match client {
+            0 => {
+                let amount = actor.amount();
+                let one_by_one = async |tx: &mut Tx<'_>| {
+                    for row in both {
+                        let slot = want_to_change(tx, row)?;
+                        tx.fetch().await?;
+                        let value = get(tx, slot)?;
+                        put(tx, row, slot, value + amount)?;
+                    }
+                    Ok(Vec::new())
+                };
+                actor.once(one_by_one).await
+            }
+            _ => add(actor, ATTEMPTS, &both[..1]).await,
+        },
+        |scene| judge(scene, &both, &[(0, &both), (1, &both[..1])]),
     )
 }
 

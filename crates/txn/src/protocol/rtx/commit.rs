@@ -7,7 +7,7 @@ use remora_fabric::{Address, Execute, NodeId, Round, WORD_BYTES, probes};
 use remora_index::objects::{AT_BLOCKS, BUCKET_BYTES};
 use remora_record::{LogPlace, Place, RepairableLock, Version};
 
-use super::execute::{BLOCKS_TAKEN, blocks_arrived, bucket_item};
+use super::execute::{BLOCKS_TAKEN, blocks_arrived, bucket_item, early_lock};
 use super::pool::{List, block_address};
 use super::repair::{self, address_of, log_of};
 use super::state::{Grown, Heard, Look, Plan, Repairs, Site};
@@ -132,8 +132,9 @@ async fn ask_for_blocks(tx: &mut Tx<'_>, index: usize, site: Site) -> Result<(),
 }
 
 /// Writes the values and the log, takes all locks, and validates what was read: one round trip, if
-/// all of it is at one node.
-pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, plan: Plan) -> Result<(), Stop> {
+/// all of it is at one node. Returns a round that nothing has to be heard of before the decision,
+/// which may be a part of it.
+pub(super) async fn lock_and_validate<'s>(tx: &mut Tx<'s>, plan: Plan) -> Result<Round<'s>, Stop> {
     let mut round = tx.lane.round();
     tx.state.repairs.looks.clear();
     if mutant!(LocksBeforeLog) {
@@ -158,7 +159,12 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, plan: Plan) -> Result<(),
         send(tx, &mut round).await?;
     }
     look_at(tx, &mut round, true).await?;
-    send(tx, &mut round).await
+    // If the only lock was taken in execution, a value is all that the round has.
+    let has_looks = !tx.state.repairs.looks.is_empty() || plan.log.is_some();
+    if has_looks || !round.has_room(2, 4 * WORD_BYTES) {
+        send(tx, &mut round).await?;
+    }
+    Ok(round)
 }
 
 /// Adds the WRITEs of the values to blocks that only this session uses.
@@ -237,11 +243,19 @@ async fn take_locks<'s>(tx: &mut Tx<'s>, round: &mut Round<'s>, plan: Plan) -> R
             tx.state.sets.items[index].lock = Lock::Held;
             continue;
         }
+        let early = early_lock(tx.id).filter(|_| tx.state.repairs.object(index).is_locked_early);
+        if early == Some(plan.lock) || early.is_some() && mutant!(KeepEarlyLock) {
+            // It was validated when it was taken.
+            continue;
+        }
         let words = behind_lock(&tx.state.sets.items[index]);
         make_room(tx, round, (2, 3 * WORD_BYTES + words.len())).await?;
         let State { sets, repairs, .. } = &mut *tx.state;
         let item = &mut sets.items[index];
-        let swap = plan.lock.taken_from(repairs.object(index).free);
+        let object = repairs.object(index);
+        // A lock that was taken early gets the word that names the log. A repairer that knows the
+        // former word takes it for a lock without a log.
+        let swap = plan.lock.taken_from(early.map_or(object.free, RepairableLock::word));
         item.lock = Lock::Maybe;
         tx.locking = true;
         if !std::mem::replace(&mut locks, true) {
@@ -260,10 +274,9 @@ async fn take_locks<'s>(tx: &mut Tx<'s>, round: &mut Round<'s>, plan: Plan) -> R
     Ok(())
 }
 
-/// Decides the transaction: it has committed if this returns `Ok`.
-pub(super) async fn decide(tx: &mut Tx<'_>, plan: Plan) -> Result<(), Stop> {
+/// Decides the transaction, by the next verbs of a round: it has committed if this returns `Ok`.
+pub(super) async fn decide<'s>(tx: &mut Tx<'s>, plan: Plan, mut round: Round<'s>) -> Result<(), Stop> {
     debug_assert!(tx.state.sets.write_set_is_locked(), "rtx 1: a transaction decides under all its locks");
-    let mut round = tx.lane.round();
     let swap = match plan.log {
         Some(node) => {
             let (word_at, _) = log_of(tx, node);
@@ -278,6 +291,7 @@ pub(super) async fn decide(tx: &mut Tx<'_>, plan: Plan) -> Result<(), Stop> {
             install
         }
     };
+    free_unwritten(tx, &mut round);
     let posted = tx.lane.execute(round);
     if !posted.was_sent() {
         return posted.await.map(|_| ()).map_err(Stop::from);
@@ -304,6 +318,22 @@ pub(super) async fn decide(tx: &mut Tx<'_>, plan: Plan) -> Result<(), Stop> {
         tx.locking = false;
     }
     if is_decided || mutant!(InstallUntested) && plan.log.is_none() { Ok(()) } else { Err(Abort::Changed.into()) }
+}
+
+/// Frees the locks that execution has taken of records which the transaction does not change. They
+/// were validated, like all that is only read.
+fn free_unwritten<'s>(tx: &mut Tx<'s>, round: &mut Round<'s>) {
+    let Some(early) = early_lock(tx.id) else { return };
+    let State { sets, repairs, .. } = &mut *tx.state;
+    let is_due = |item: &Item| item.lock == Lock::Held && !item.is_written() && !item.structural;
+    for (index, item) in sets.items.iter_mut().enumerate().filter(|(_, item)| is_due(item)) {
+        debug_assert!(repairs.object(index).is_locked_early, "rtx: only written records are locked by the commit");
+        if !round.has_room(1, 2 * WORD_BYTES) {
+            tx.lane.post(std::mem::replace(round, tx.lane.round()));
+        }
+        item.lock = Lock::No;
+        round.compare_swap(item.address, early.word().to_bits(), early.freed().to_bits());
+    }
 }
 
 /// Leaves to others what has become of the attempt, because its answer was not heard.
@@ -468,18 +498,24 @@ pub(super) fn release_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
     }
     let mut nodes = log_at.map_or(0u64, |node| 1 << node.0);
     let is_locked = |item: &Item| item.lock != Lock::No;
-    let held = repairs.held;
+    let early = early_lock(tx.id);
+    let held = repairs.held.or(early);
     let mut is_whole = true;
     for (index, item) in sets.items.iter_mut().enumerate().filter(|(_, item)| is_locked(item)) {
-        item.lock = Lock::No;
-        let is_private = repairs.objects.get(index).is_some_and(|object| object.is_private);
-        let Some(held) = held.filter(|_| !is_private) else { continue };
-        nodes |= 1 << item.address.node.0;
-        if !round.has_room(3, 9 * WORD_BYTES) {
-            is_whole = false;
-            send(std::mem::replace(&mut round, lane.round()));
+        let object = repairs.objects.get(index).copied().unwrap_or_default();
+        let is_early = object.is_locked_early || object.asks.is_some();
+        let is_sure = std::mem::replace(&mut item.lock, Lock::No) == Lock::Held;
+        // While the word of an early lock is being changed, the lock may have either word.
+        let may_be_late = |held: &RepairableLock| !is_early || !is_sure && Some(*held) != early;
+        let words = [early.filter(|_| is_early), held.filter(may_be_late)];
+        for word in words.into_iter().flatten().filter(|_| !object.is_private) {
+            nodes |= 1 << item.address.node.0;
+            if !round.has_room(3, 9 * WORD_BYTES) {
+                is_whole = false;
+                send(std::mem::replace(&mut round, lane.round()));
+            }
+            round.compare_swap(item.address, word.word().to_bits(), word.freed().to_bits());
         }
-        round.compare_swap(item.address, held.word().to_bits(), held.freed().to_bits());
     }
     match (log, log_at) {
         (Some(at), _) if is_whole => {

@@ -1,22 +1,26 @@
 //! The execution of `rtx`: READs find the objects that a transaction has named, and bring their
-//! values. Nothing is locked.
+//! values.
 //!
 //! A record takes two rounds. The first one looks at its object: by the record's own address if the
 //! client knows it, and otherwise by the bucket of the index. The second round READs the block that
 //! the object names, and looks at the object once more.
+//!
+//! The second round locks a record that was named to be changed, if it is the only one so far, and
+//! the client knew its address ([`Rtx::locks_early`](super::Rtx::locks_early)). The CAS comes before
+//! the READs. If it succeeds, the place is the one of the first round, and it stays.
 
-use remora_fabric::{Completed, Round};
+use remora_fabric::{Completed, Round, probes};
 use remora_index::objects::{self, AT_BLOCKS, AT_OVERFLOW, BUCKET_BYTES, FLOOR_WORD, LINK_WORD, OBJECT_BYTES};
 use remora_index::{BucketRef, Location, Table};
 use remora_node::{Pointer, ShardId, TableId};
-use remora_record::{FetchedRecord, LockWord, Place, Version};
+use remora_record::{FetchedRecord, LockWord, LogPlace, Place, RepairableLock, TransactionId, Version};
 
 use super::pool::{List, block_address};
 use super::state::{Object, Repairs, Site};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
 use crate::protocol::lookup::{Examined, bring};
-use crate::sets::{Fetch, Intent, Item, LocationSource, Part, Sets, registered};
+use crate::sets::{Fetch, Intent, Item, LocationSource, Lock, Part, Sets, registered};
 use crate::state::State;
 use crate::tx::Tx;
 
@@ -50,8 +54,12 @@ pub(super) fn chain_of(arena: &[u64], chain: u32) -> impl Iterator<Item = ChainL
     })
 }
 
-/// Brings every record that was named and has not been fetched yet.
-pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
+/// Brings every record that was named and has not been fetched yet. If `locks_early`, also locks a
+/// record that was named to be changed, and is the only one so far, if the client knows where it is.
+pub(super) async fn execute(tx: &mut Tx<'_>, locks_early: bool) -> Result<(), Stop> {
+    let ask = |tx: &mut Tx<'_>, round: &mut Round<'_>| ask(tx, round, locks_early);
+    // A lock whose answer was not heard is looked at again: the READ comes behind its CAS.
+    tx.unheard = false;
     loop {
         tx.state.repairs.lack_buckets.clear();
         tx.state.repairs.stops = 0;
@@ -79,18 +87,20 @@ pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
 }
 
 /// Adds the next step of every item to the round, as far as the round has room.
-fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
+fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, locks_early: bool) {
     tx.state.repairs.begin_round();
+    // A transaction of several records has more to gain from short locks.
+    let locks_early = locks_early && tx.state.sets.items.len() == 1;
     let mut index = tx.state.sets.fetched;
     // The loop adds items of buckets at the end when they are needed.
     while index < tx.state.sets.items.len() {
-        let asked = ask_item(tx, round, index);
+        let asked = ask_item(tx, round, index, locks_early);
         tx.state.sets.items[index].asked = asked;
         index += 1;
     }
 }
 
-fn ask_item(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> bool {
+fn ask_item(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, locks_early: bool) -> bool {
     let item = tx.state.sets.items[index];
     // The answer to an earlier round may not have been heard.
     tx.state.sets.items[index].takes_blocks = false;
@@ -108,11 +118,23 @@ fn ask_item(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> bool {
         Fetch::Probe(bucket, _) => (table.bucket_address(bucket), BUCKET_BYTES),
         Fetch::Record(_) if item.structural => (item.address, HEAD_BYTES),
         Fetch::Record(_) => (item.address, OBJECT_BYTES),
-        Fetch::Block(_) => {
-            let block = block_address(table, item.location.pointer, repairs.object(index).place());
+        Fetch::Block(found) => {
+            let object = repairs.object(index);
+            let block = block_address(table, item.location.pointer, object.place());
             let bytes = table.shape().record_bytes();
-            let Some(block) = block.filter(|_| round.has_room(2, bytes + OBJECT_BYTES)) else { return false };
+            let Some(block) = block.filter(|_| round.has_room(3, bytes + 2 * OBJECT_BYTES)) else { return false };
             let item = &mut sets.items[index];
+            object.asks = None;
+            // An object that a search has found may be another key's.
+            let is_known = matches!(found, LocationSource::Cached) && item.intent == Intent::Update;
+            if let Some(lock) = early_lock(tx.id).filter(|_| locks_early && is_known && item.lock == Lock::No) {
+                let swap = lock.taken_from(object.free);
+                object.asks = Some(round.compare_swap(item.address, swap.from.to_bits(), swap.to.to_bits()));
+                item.lock = Lock::Maybe;
+                if !std::mem::replace(&mut tx.locking, true) {
+                    tx.lane.probe(probes::LOCKS);
+                }
+            }
             item.read = round.read(block, bytes);
             item.again = round.read(item.address, OBJECT_BYTES);
             return true;
@@ -174,9 +196,9 @@ fn examine(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Examin
     }
     match item.fetch {
         Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, done.words(item.read)),
-        Fetch::Record(_) if item.structural => Ok(head_arrived(tx, index, done.words(item.read))),
+        Fetch::Record(_) if item.structural => head_arrived(tx, index, done.words(item.read)),
         Fetch::Record(found) => object_arrived(tx, index, done.words(item.read), found),
-        Fetch::Block(found) => block_arrived(tx, index, (done.words(item.read), done.words(item.again)), found),
+        Fetch::Block(found) => block_arrived(tx, index, done, found),
         Fetch::Grow(last) => overflow_arrived(tx, index, done.added(item.add), last),
         Fetch::Here
         | Fetch::Absent
@@ -196,11 +218,16 @@ pub(super) fn blocks_arrived(repairs: &mut Repairs, table: &Table, site: Site, f
     first >= count - count / 16
 }
 
-/// Notes that the lock of an object is another attempt's.
+/// Notes that the lock of an object is another attempt's. If the session has met it for long, the
+/// transaction aborts, and its next attempt repairs the lock first.
 #[cold]
-pub(super) fn met(tx: &mut Tx<'_>, object: Pointer, lock: LockWord) -> Examined {
-    tx.state.repairs.suspect(tx.lane.now(), object, lock);
-    Examined::Unstable(Abort::Locked(lock))
+pub(super) fn met(tx: &mut Tx<'_>, object: Pointer, lock: LockWord) -> Result<Examined, Stop> {
+    let now = tx.lane.now();
+    let repairs = &mut tx.state.repairs;
+    repairs.suspect(now, object, lock);
+    let suspicion_ns = repairs.suspicion_ns;
+    let is_due = repairs.suspects.iter().any(|suspect| suspect.lock == object && suspect.is_due(now, suspicion_ns));
+    if is_due { Err(Abort::Locked(lock).into()) } else { Ok(Examined::Unstable(Abort::Locked(lock))) }
 }
 
 /// Returns the pointer of the main bucket of an item's chain.
@@ -211,13 +238,13 @@ pub(super) fn main_bucket(sets: &Sets, item: &Item) -> Pointer {
 }
 
 /// Takes the lock, the link and the floor of a bucket.
-fn head_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Examined {
+fn head_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Examined, Stop> {
     let lock = LockWord::from_bits(words[0]);
     if !lock.is_free() {
         return met(tx, tx.state.sets.items[index].location.pointer, lock);
     }
     bucket_found(tx, index, words);
-    Examined::Kept
+    Ok(Examined::Kept)
 }
 
 fn bucket_found(tx: &mut Tx<'_>, index: usize, words: &[u64]) {
@@ -230,8 +257,14 @@ fn bucket_found(tx: &mut Tx<'_>, index: usize, words: &[u64]) {
 /// Takes an object that has arrived, at a location that the client knew.
 fn object_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64], found: LocationSource) -> Result<Examined, Stop> {
     let (lock, place) = (LockWord::from_bits(words[0]), Place::from_bits(words[1]));
+    let object = tx.state.repairs.object(index);
+    if object.is_locked_early {
+        // More of the value is asked for than before.
+        tx.state.sets.items[index].fetch = Fetch::Block(found);
+        return Ok(Examined::Kept);
+    }
     if !lock.is_free() && !mutant!(ReadBehindLock) {
-        return Ok(met(tx, tx.state.sets.items[index].location.pointer, lock));
+        return met(tx, tx.state.sets.items[index].location.pointer, lock);
     }
     if place.block().is_none() {
         return search_again(tx, index, found);
@@ -274,7 +307,7 @@ fn bucket_arrived(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64
     if bucket == item.home && changes_chain {
         if !lock.is_free() {
             let main = main_bucket(&tx.state.sets, &item);
-            return Ok(met(tx, main, lock));
+            return met(tx, main, lock);
         }
         let main = bucket_item(&mut tx.state.sets, item.table, bucket);
         if !tx.state.sets.items[main].seen {
@@ -292,7 +325,7 @@ fn bucket_arrived(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64
         let lock = LockWord::from_bits(lock);
         let pointer = Pointer::new(table.shard_id(bucket.shard), geometry.object_at(bucket.bucket, number));
         if !lock.is_free() {
-            return Ok(met(tx, pointer, lock));
+            return met(tx, pointer, lock);
         }
         item.location = Location { pointer, incarnation: 0 };
         item.address = table.primary(item.location.pointer);
@@ -308,7 +341,7 @@ fn bucket_arrived(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64
         let pointer = Pointer::new(table.shard_id(bucket.shard), geometry.object_at(bucket.bucket, number));
         let (home, address) = (item.home, table.bucket_address(item.home));
         (item.fetch, item.address, item.chain) = (Fetch::Probe(home, 0), address, 0);
-        return Ok(met(tx, pointer, LockWord::from_bits(lock)));
+        return met(tx, pointer, LockWord::from_bits(lock));
     }
     let chain = arena.len() as u32 + 1;
     arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket]);
@@ -329,7 +362,7 @@ fn bucket_arrived(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64
         let (home, address) = (item.home, table.bucket_address(item.home));
         (item.fetch, item.address, item.chain) = (Fetch::Probe(home, 0), address, 0);
         let pointer = main_bucket(&tx.state.sets, &tx.state.sets.items[index]);
-        return Ok(met(tx, pointer, main));
+        return met(tx, pointer, main);
     }
     if item.fetched_before() == Some(true) {
         return Err(Abort::Changed.into());
@@ -429,7 +462,7 @@ fn grow(tx: &mut Tx<'_>, index: usize, last: BucketRef) -> Result<Examined, Stop
                 let (home, address) = (item.home, sets.table(item.table).bucket_address(item.home));
                 let item = &mut sets.items[index];
                 (item.fetch, item.address, item.chain) = (Fetch::Probe(home, 0), address, 0);
-                return Ok(met(tx, pointer, lock));
+                return met(tx, pointer, lock);
             }
             bucket_found(tx, head, &words);
         }
@@ -468,30 +501,69 @@ fn overflow_arrived(tx: &mut Tx<'_>, index: usize, used: u64, last: BucketRef) -
     choose_object(tx, index, last)
 }
 
+/// Returns the word by which an attempt locks in execution, when it does not know yet whether it
+/// will have a log.
+pub(super) fn early_lock(id: TransactionId) -> Option<RepairableLock> {
+    RepairableLock::held_by(id, LogPlace::Nowhere)
+}
+
+/// Takes a look at an object behind the CAS by which execution has asked for its lock, if it has.
+/// Returns the lock word that goes with the place which was seen before. Fails with the lock if
+/// another attempt has it.
+fn lock_arrived(tx: &mut Tx<'_>, index: usize, now: LockWord, done: &Completed<'_>) -> Result<LockWord, Abort> {
+    let own = early_lock(tx.id).map_or(LockWord::FREE, RepairableLock::word);
+    let State { sets, repairs, .. } = &mut *tx.state;
+    let (item, object) = (&mut sets.items[index], repairs.object(index));
+    let asked = object.asks.take();
+    if item.lock == Lock::Maybe {
+        // If the answer to the CAS was not heard, and the word is as before, the CAS was not sent.
+        let was_taken = now == own || asked.map_or(now != object.free, |asked| done.swapped(asked));
+        object.is_locked_early = now == own;
+        item.lock = if now == own { Lock::Held } else { Lock::No };
+        if was_taken && now != own {
+            // A repairer has taken it from this attempt, which must not lock it again, because no
+            // lock word recurs.
+            return Err(Abort::Changed);
+        }
+        if !now.is_free() && now != own {
+            return Err(Abort::Locked(now));
+        }
+    }
+    Ok(if object.is_locked_early { own } else { object.free })
+}
+
 /// Takes the block of an object. Keeps it if it is whole, is the one that the object has named, and
 /// has the item's key.
-fn block_arrived(
-    tx: &mut Tx<'_>,
-    index: usize,
-    (words, again): (&[u64], &[u64]),
-    found: LocationSource,
-) -> Result<Examined, Stop> {
+fn block_arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>, found: LocationSource) -> Result<Examined, Stop> {
+    let Item { read, again, .. } = tx.state.sets.items[index];
+    let (words, again) = (done.words(read), done.words(again));
+    let expected = match lock_arrived(tx, index, LockWord::from_bits(again[0]), done) {
+        Ok(expected) => expected,
+        Err(Abort::Locked(lock)) => {
+            tx.state.sets.items[index].fetch = Fetch::Record(found);
+            return met(tx, tx.state.sets.items[index].location.pointer, lock);
+        }
+        Err(abort) => return Err(abort.into()),
+    };
     let State { sets, repairs, .. } = &mut *tx.state;
     let object = *repairs.object(index);
     let Sets { tables, items, arena, .. } = sets;
     let item = &mut items[index];
     let table = registered(tables, item.table);
-    let is_same = again[0] == object.free.to_bits() && again[1] == object.word;
+    let is_same = again[0] == expected.to_bits() && again[1] == object.word;
     let record = FetchedRecord::new(words, table.shape()).check_in_place().ok();
     let record = record.filter(|record| record.extra().first() == Some(&object.place().unmarked()));
     let Some(record) = record else {
         // The block has got another use since the object was looked at.
+        debug_assert!(!object.is_locked_early, "rtx: what a lock was taken from names a whole block");
         item.fetch = Fetch::Record(found);
         return Ok(Examined::Unstable(Abort::Torn));
     };
     if !record.has_key(item.key_words(arena)) {
         repairs.rejected.push((index, object.place()));
-        return search_again(tx, index, found);
+        let searched = search_again(tx, index, found)?;
+        // The attempt has locked another key's object. The next one looks for the key.
+        return if object.is_locked_early { Err(Abort::Changed.into()) } else { Ok(searched) };
     }
     let before = *item;
     item.keep(arena, &record);

@@ -48,11 +48,12 @@ use crate::tx::Tx;
 
 /// Repairs the locks that this session has met for long enough.
 pub(super) async fn help(tx: &mut Tx<'_>, suspicion_ns: u64) -> Result<(), Stop> {
+    tx.state.repairs.suspicion_ns = suspicion_ns;
     if tx.state.repairs.suspects.is_empty() {
         return Ok(());
     }
     let now = tx.lane.now();
-    let is_due = |suspect: &Suspect| now.saturating_sub(suspect.since) >= suspicion_ns;
+    let is_due = |suspect: &Suspect| suspect.is_due(now, suspicion_ns);
     while let Some(at) = tx.state.repairs.suspects.iter().position(is_due) {
         let suspect = tx.state.repairs.suspects.swap_remove(at);
         repair(tx, suspect).await?;

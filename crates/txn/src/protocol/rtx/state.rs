@@ -43,6 +43,10 @@ pub(crate) struct Object {
     /// The round in which the object was first looked at, and the one in which it was found to be
     /// the same. 0 if there was none.
     pub(crate) looks: [u32; 2],
+    /// The CAS by which execution asks for the lock, while its answer is awaited.
+    pub(super) asks: Option<SwapHandle>,
+    /// Whether the attempt has taken the lock in execution, by the word that names no log.
+    pub(super) is_locked_early: bool,
 }
 
 impl Object {
@@ -53,7 +57,7 @@ impl Object {
 
     /// Returns the object as it was found, unchanged.
     pub(super) fn found(free: LockWord, word: u64, floor: u64) -> Object {
-        Object { free, word, floor, new_word: word, new_floor: floor, is_private: false, looks: [0; 2] }
+        Object { free, word, floor, new_word: word, new_floor: floor, ..Object::default() }
     }
 
     /// Returns the place of a record.
@@ -155,6 +159,13 @@ pub(super) struct Suspect {
     pub(super) since: Nanos,
 }
 
+impl Suspect {
+    /// Returns whether the session has met the lock for long enough to repair it.
+    pub(super) fn is_due(&self, now: Nanos, suspicion_ns: Nanos) -> bool {
+        now.saturating_sub(self.since) >= suspicion_ns
+    }
+}
+
 /// Largest number of locks that a session suspects at a time.
 const SUSPECTS_MAX: usize = 16;
 
@@ -201,6 +212,8 @@ pub(crate) struct Repairs {
     /// The number of background rounds of the lane that had failed when the session last looked.
     failures: u32,
     pub(super) suspects: Vec<Suspect>,
+    /// [`Rtx::suspicion_ns`](super::Rtx::suspicion_ns) of the session's protocol.
+    pub(super) suspicion_ns: Nanos,
     /// Shards that the current round asks for blocks.
     asked: Vec<Site>,
     /// What the current round of the commit looks at.

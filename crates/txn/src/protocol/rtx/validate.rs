@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use remora_fabric::{Completed, Round, WORD_BYTES};
 use remora_index::objects::{self, BUCKET_BYTES, LINK_WORD, OBJECT_BYTES};
-use remora_record::{LockWord, Place};
+use remora_record::{LockWord, Place, RepairableLock};
 
-use super::execute::{CHAIN_HEAD_WORDS, chain_of, main_bucket, met};
+use super::execute::{CHAIN_HEAD_WORDS, chain_of, early_lock, main_bucket, met};
 use super::state::{Look, Object};
 use crate::error::{Abort, Stop};
 use crate::sets::{Change, Fetch, Item, Lock, Sets, registered};
@@ -80,7 +80,7 @@ pub(super) fn passed(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<(), Stop> 
                 let one = &tx.state.sets.items[item];
                 let is_chain = matches!(look, Look::Chain { .. });
                 let object = if is_chain { main_bucket(&tx.state.sets, one) } else { one.location.pointer };
-                met(tx, object, lock);
+                let _aborts_anyway = met(tx, object, lock);
             }
             if let Some(item) = item {
                 tx.state.sets.note(item, why);
@@ -113,10 +113,12 @@ fn passes(tx: &mut Tx<'_>, done: &Completed<'_>, look: Look) -> Result<(), (Opti
             let item = &mut sets.items[index];
             if !done.swapped(swap) {
                 item.lock = Lock::No;
+                repairs.object(index).is_locked_early = false;
                 let found = LockWord::from_bits(done.previous(swap));
                 return if found.is_free() { changed(index) } else { locked(index, found) };
             }
             item.lock = Lock::Held;
+            repairs.object(index).is_locked_early = false;
             let Object { word, floor, .. } = *repairs.object(index);
             let seen = [word, floor];
             let words = done.words(read);
@@ -128,10 +130,11 @@ fn passes(tx: &mut Tx<'_>, done: &Completed<'_>, look: Look) -> Result<(), (Opti
             let object = *tx.state.repairs.object(item);
             let &[lock, word] = done.words(read) else { return changed(item) };
             let lock = LockWord::from_bits(lock);
-            if !lock.is_free() && !mutant!(ReadBehindLock) {
+            let early = early_lock(tx.id).filter(|_| object.is_locked_early).map(RepairableLock::word);
+            if !lock.is_free() && early != Some(lock) && !mutant!(ReadBehindLock) {
                 return locked(item, lock);
             }
-            let same_lock = lock == object.free || mutant!(ReadBehindLock);
+            let same_lock = lock == early.unwrap_or(object.free) || mutant!(ReadBehindLock);
             let same_word = word == object.word;
             if same_lock && same_word { Ok(()) } else { changed(item) }
         }
