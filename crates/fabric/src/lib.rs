@@ -94,7 +94,7 @@ pub mod tcp;
 mod transport;
 
 pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, NodeSet, RegionId, WORD_BYTES};
-pub use endpoint::{BackgroundFailure, Endpoint};
+pub use endpoint::{BackgroundFailure, Endpoint, Heard, Listener};
 pub use error::{FabricError, Fault, NameError, Refusal, SystemError, TlsReason};
 pub use executor::{Run, Turn, Turned, Worker, block_on, catch_panic};
 pub use headroom::{Headroom, MemoryLimit};

@@ -265,11 +265,23 @@ impl Dst {
     /// Posts the rounds that install a commit.
     fn install(self, tx: &mut Tx<'_>) {
         let lane = tx.lane;
-        if self.tells_oracle() {
+        if let Some(commit) = self.shares_end(tx) {
+            let mut rounds = Vec::new();
+            install_rounds(tx, |round| rounds.push(round));
+            tx.state.owed = None;
+            tx.state.time.requests().install(lane, rounds, commit);
+        } else if self.tells_oracle() {
             lane.post_all(self.installation(tx));
         } else {
             install_rounds(tx, |round| lane.post(round));
         }
+    }
+
+    /// Returns the id of a commit if the oracle is to hear in a request of others that the commit is
+    /// over (`oracle/requests.rs`, 5).
+    fn shares_end(self, tx: &Tx<'_>) -> Option<u64> {
+        let (_, commit) = tx.state.owed.filter(|_| self == Dst::Oracle)?;
+        tx.state.time.requests().is_asked_for_times().then_some(commit)
     }
 
     /// Whether the oracle is told that a commit is over.
