@@ -33,10 +33,10 @@ pub struct BackgroundFailure {
 /// the round: see [`Lane::execute_for`](crate::Lane::execute_for).
 pub trait Listener {
     /// The round has completed or failed. `tag` is what the round was posted with.
-    fn heard(&self, tag: u64, heard: &Heard<'_>);
+    fn heard(self: Rc<Self>, tag: u64, heard: &Heard<'_>);
 }
 
-/// A round that has completed or failed, for its [`Listener`].
+/// A round that has completed or failed, for its [`Listener`], which may post others.
 #[derive(Debug)]
 pub struct Heard<'e> {
     endpoint: &'e Endpoint,
@@ -54,25 +54,46 @@ impl<'e> Heard<'e> {
         self.round.outcome.map(|()| reply_of(self.round, call))
     }
 
-    /// Begins a round of the lane whose round has completed.
+    /// Returns the lane that has posted the round.
     #[must_use]
-    pub fn round(&self) -> Round<'e> {
-        Round::new(self.endpoint, self.endpoint.lease(self.round.lane))
+    pub fn lane(&self) -> LaneId {
+        self.round.lane
+    }
+
+    /// Begins a round of a lane of this endpoint.
+    #[must_use]
+    pub fn round(&self, lane: LaneId) -> Round<'e> {
+        Round::new(self.endpoint, self.endpoint.lease(lane))
     }
 
     /// Posts a round in the background, as [`Lane::post`](crate::Lane::post) does.
     pub fn post(&self, round: Round<'_>) {
         let (_, Some(buffer)) = round.into_buffer() else { return };
+        if buffer.verbs().is_empty() {
+            return self.endpoint.recycle(buffer);
+        }
         if buffer.outcome.is_ok() {
-            let mut owed = self.endpoint.uncounted.borrow_mut();
-            let at = owed.iter().position(|(lane, _)| *lane == buffer.lane).unwrap_or_else(|| {
-                owed.push((buffer.lane, Cost::default()));
-                owed.len() - 1
-            });
-            buffer.tally.add_to(&mut owed[at].1, false);
-            self.endpoint.has_uncounted.set(true);
+            self.endpoint.count_for_lane(&buffer, false);
         }
         self.endpoint.post(buffer);
+    }
+
+    /// Posts a round for a listener, as [`Lane::execute_for`](crate::Lane::execute_for) does.
+    pub fn execute_for<L: Listener + 'static>(&self, round: Round<'_>, listener: &Rc<L>, tag: u64) {
+        let (endpoint, Some(mut buffer)) = round.into_buffer() else { return };
+        if buffer.outcome.is_ok() && endpoint.has_unreported() {
+            buffer.outcome = endpoint.unreported_failure(&buffer).map_or(Ok(()), Err);
+        }
+        if buffer.outcome.is_err() || buffer.verbs().is_empty() {
+            return endpoint.tell(buffer, listener.clone(), tag);
+        }
+        endpoint.count_for_lane(&buffer, true);
+        buffer.sent = true;
+        let lane = buffer.lane;
+        match endpoint.send(buffer) {
+            Posted::Done(buffer) => endpoint.tell(buffer, listener.clone(), tag),
+            Posted::Pending(ticket) => endpoint.await_for(ticket, lane, listener.clone(), tag),
+        }
     }
 }
 
@@ -410,13 +431,25 @@ impl Endpoint {
         if let Some(at) = at {
             let one = self.listened.borrow_mut().swap_remove(at);
             self.awaited.set(self.awaited.get() - usize::from(one.is_awaited));
-            self.tell(round, &*one.listener, one.tag);
+            one.listener.heard(one.tag, &Heard { endpoint: self, round });
         }
     }
 
-    /// Calls a listener.
-    pub(crate) fn tell(&self, round: &RoundBuffer, listener: &dyn Listener, tag: u64) {
-        listener.heard(tag, &Heard { endpoint: self, round });
+    /// Calls the listener of a round that has completed at once, or was not sent.
+    pub(crate) fn tell(&self, buffer: Box<RoundBuffer>, listener: Rc<dyn Listener>, tag: u64) {
+        listener.heard(tag, &Heard { endpoint: self, round: &buffer });
+        self.recycle(buffer);
+    }
+
+    /// Counts a round that a listener posts. The lane adds it to its cost later.
+    fn count_for_lane(&self, buffer: &RoundBuffer, awaited: bool) {
+        let mut owed = self.uncounted.borrow_mut();
+        let at = owed.iter().position(|(lane, _)| *lane == buffer.lane).unwrap_or_else(|| {
+            owed.push((buffer.lane, Cost::default()));
+            owed.len() - 1
+        });
+        buffer.tally.add_to(&mut owed[at].1, awaited);
+        self.has_uncounted.set(true);
     }
 
     /// Takes back the buffers of the rounds that have completed and that this endpoint has awaited

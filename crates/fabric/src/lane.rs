@@ -121,10 +121,7 @@ impl Lane {
     /// counts what the listener posts. A failure is reported to the listener only.
     pub fn execute_for<L: Listener + 'static>(&self, round: Round<'_>, listener: &Rc<L>, tag: u64) {
         match self.dispatch(round.into_buffer().1) {
-            State::Done(buffer) => {
-                self.endpoint.tell(&buffer, &**listener, tag);
-                self.endpoint.recycle(buffer);
-            }
+            State::Done(buffer) => self.endpoint.tell(buffer, listener.clone(), tag),
             State::Pending(round) => self.endpoint.await_for(round, self.id, listener.clone(), tag),
             State::Finished => {}
         }

@@ -288,6 +288,8 @@ pub enum Mutant {
     LookBeforeClaim,
     /// GTS: the oracle counts a time as stable when it has given it.
     StableIsLatest,
+    /// GTS: a coroutine takes the answer to a request that was under way when it asked, as its own.
+    TakeAnswerUnderWay,
     /// VTS: a commit comes behind no other one.
     DependOnNothing,
     /// VTS: a commit comes behind the commits whose versions it has read or overwritten, and not
@@ -317,7 +319,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 119] = [
+    pub const ALL: [Mutant; 120] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -426,6 +428,7 @@ impl Mutant {
         Mutant::StampBeforeLock,
         Mutant::LookBeforeClaim,
         Mutant::StableIsLatest,
+        Mutant::TakeAnswerUnderWay,
         Mutant::DependOnNothing,
         Mutant::OmitReaders,
         Mutant::ReleaseUnstamped,

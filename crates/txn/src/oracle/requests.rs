@@ -2,16 +2,17 @@
 //! `oracle.rs` has the requests, and `protocol/dst/oracle.rs` the transactions' end.
 //!
 //! ```text
-//! coroutine 1   asks: nothing is under way       NEXT for 1 ------------>
+//! coroutine 1   asks; nothing is under way       NEXT for 1 ------------>
 //! coroutine 2   asks, and waits                                              oracle
-//! coroutine 3   asks, and waits                  <----------- time of 1
-//!               the first of 2 and 3 that runs   NEXT for 2 and 3 ------>
-//! coroutine 1   its commit is over: the next request has that, or a DONE does if nobody asks
-//!                                                <-- times of 2 and of 3
+//! coroutine 3   asks, and waits                  <------------ time of 1
+//! all three     the answer has come              NEXT for 2 and 3 ------>
+//! coroutine 1   its commit is over, and waits    <----- times of 2 and 3
+//!               the answer has come              DONE of 1 ------------->
 //! ```
 //!
-//! At most one request of a client is under way that has an answer. A client with one coroutine
-//! sends what it would send without this, and waits for nothing more.
+//! If a coroutine had asked before the last answer came, its NEXT would have had the DONE of 1. At
+//! most one request of a client is under way that has an answer. A client with one coroutine sends
+//! what it would send without this, and waits for nothing more.
 //!
 //! # Invariants
 //!
@@ -19,18 +20,19 @@
 //!    commit as outstanding from the request that has its id, and that must be before the commit
 //!    installs anything. A snapshot has all commits of which the oracle knew, when the transaction
 //!    began, that they were over. An answer that was on its way by then may be without them.
-//! 2. **A request belongs to no coroutine.** The endpoint calls [`Listener::heard`] with the answer,
-//!    and that wakes all that wait. The first of them that runs sends the next request, for all. So
-//!    no coroutine depends on another one, which may be dropped, or may not run for long.
+//! 2. **A request belongs to no coroutine.** The endpoint calls [`Listener::heard`] with the answer.
+//!    That wakes the coroutines that have asked for it, and sends the next request. So no coroutine
+//!    depends on another one, which may be dropped, or may not run for long.
 //! 3. **The oracle hears that a commit is over after it has answered for its time.** If a future is
 //!    dropped that waits for a time, its place stays in the list until the answer has come. The
 //!    commit is over then. A DONE that overtakes its NEXT would leave the commit outstanding for
 //!    ever.
-//! 4. **What is over waits only while a request is under way, or a coroutine asks.** So the oracle
-//!    hears of it at most one round trip later than without batches, and no timer is needed. If a
-//!    request fails, what it was to tell is told again.
-//! 5. **A commit's DONE is left to this client's next turn only while another coroutine asks for a
-//!    time.** Otherwise the transport posts it as soon as the installation is acknowledged, even if
+//! 4. **What is over waits only while a request is under way.** The next request has it, which goes
+//!    as soon as the answer comes, or a DONE if no coroutine asks. So the oracle hears of it at most
+//!    one round trip later than without batches, and no timer is needed. If a request fails, what it
+//!    was to tell is told again.
+//! 5. **A commit's DONE waits for the client's thread only while another coroutine asks for a time.**
+//!    Otherwise the transport posts it as soon as the installation is acknowledged, even if
 //!    the program keeps its thread busy. The other one's commit is outstanding in any case.
 
 use std::cell::RefCell;
@@ -39,7 +41,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use remora_fabric::limits::LANES_MAX;
-use remora_fabric::{CallHandle, FabricError, Heard, Lane, Listener, NodeId, Round};
+use remora_fabric::{CallHandle, FabricError, Heard, Lane, LaneId, Listener, NodeId, Round};
 use remora_record::TransactionId;
 
 use super::Question;
@@ -104,6 +106,7 @@ struct State {
 #[derive(Debug)]
 struct Asking {
     number: u64,
+    lane: LaneId,
     wish: Wish,
     /// The answer must not be below this time.
     bound: u64,
@@ -130,21 +133,14 @@ impl OracleRequests {
     /// Asks the oracle for a time that is not below a bound. If the oracle refuses, the transaction
     /// is to try again later.
     pub(crate) async fn ask(&self, lane: &Lane, oracle: OraclePlace, wish: Wish, bound: u64) -> Result<Given, Stop> {
-        let place = Place { desk: &self.0, number: self.0.enter(oracle, wish, bound) };
-        let heard = poll_fn(|context| {
-            if self.0.may_send() {
-                self.send(lane);
-            }
-            self.0.look(place.number, context.waker())
-        });
+        let place = Place { desk: &self.0, number: self.0.enter(oracle, (lane.id(), wish), bound) };
+        if self.0.may_send() {
+            let mut round = lane.round();
+            self.0.0.borrow_mut().request(&mut round);
+            lane.execute_for(round, &self.0, ASKED);
+        }
+        let heard = poll_fn(|context| self.0.look(place.number, context.waker()));
         heard.await?.ok_or(Abort::Later.into())
-    }
-
-    /// Sends a request for all coroutines that wait.
-    fn send(&self, lane: &Lane) {
-        let mut round = lane.round();
-        self.0.0.borrow_mut().request(&mut round);
-        lane.execute_for(round, &self.0, ASKED);
     }
 
     /// Notes that a commit is over which is installed, or will not be, if the oracle is to hear of
@@ -166,14 +162,6 @@ impl OracleRequests {
     }
 }
 
-/// Makes the words of a DONE.
-pub(crate) fn over_request<'w>(words: &'w mut Vec<u64>, epoch: u64, commits: &[u64]) -> &'w [u64] {
-    words.clear();
-    words.extend([Code::Oracle.word(Question::Done as usize), epoch]);
-    words.extend(commits);
-    words
-}
-
 /// The place of a coroutine in the list of those that ask.
 struct Place<'d> {
     desk: &'d Desk,
@@ -187,20 +175,19 @@ impl Drop for Place<'_> {
 }
 
 impl Desk {
-    fn enter(&self, oracle: OraclePlace, wish: Wish, bound: u64) -> u64 {
+    fn enter(&self, oracle: OraclePlace, asks: (LaneId, Wish), bound: u64) -> u64 {
         let mut state = self.0.borrow_mut();
         state.oracle = oracle;
-        state.enter(wish, bound)
+        state.enter(asks, bound)
     }
 
-    /// Whether a coroutine waits, and no request is under way.
+    /// Whether no request is under way.
     fn may_send(&self) -> bool {
-        let state = self.0.borrow();
-        state.under_way.is_none() && state.asking.iter().any(|one| one.progress == Progress::Waits)
+        self.0.borrow().under_way.is_none()
     }
 
     /// Returns the answer to a coroutine's wish. If there is none yet, wakes the coroutine when
-    /// there is, or when it may send a request.
+    /// there is.
     fn look(&self, number: u64, waker: &Waker) -> Poll<Result<Option<Given>, FabricError>> {
         let mut state = self.0.borrow_mut();
         let one = state.asking.iter_mut().find(|one| one.number == number).expect("a coroutine that asks has a place");
@@ -218,7 +205,7 @@ impl Desk {
 }
 
 impl State {
-    fn enter(&mut self, wish: Wish, bound: u64) -> u64 {
+    fn enter(&mut self, (lane, wish): (LaneId, Wish), bound: u64) -> u64 {
         if self.asking.capacity() == 0 {
             // A client of `gts` allocates once, and nothing from then on.
             self.asking.reserve(2 * LANES_MAX);
@@ -229,7 +216,7 @@ impl State {
         let number = self.next;
         self.next += 1;
         let (progress, waker) = (Progress::Waits, None);
-        self.asking.push(Asking { number, wish, bound, progress, has_left: false, is_over: false, waker });
+        self.asking.push(Asking { number, lane, wish, bound, progress, has_left: false, is_over: false, waker });
         number
     }
 
@@ -269,9 +256,13 @@ impl State {
         self.under_way = Some(round.call(self.oracle.host, &self.words, None, reply_words));
     }
 
-    /// Gives the answer to those that it is for, and wakes all others that wait.
+    /// Gives the answer to the coroutines that it is for, and wakes them.
     fn answered(&mut self, reply: Result<&[u64], FabricError>) {
         self.under_way = None;
+        if mutant!(TakeAnswerUnderWay) {
+            let waiting = self.asking.iter_mut().filter(|one| one.progress == Progress::Waits);
+            waiting.for_each(|one| one.progress = Progress::Sent);
+        }
         let sent = self.asking.iter().filter(|one| one.progress == Progress::Sent);
         let is_stable_asked = sent.clone().any(|one| one.wish == Wish::Stable);
         let mut stable = None;
@@ -286,7 +277,8 @@ impl State {
             // The oracle may not have heard what the request was to tell.
             Err(_) => self.over.append(&mut self.told),
         }
-        let mut times = first.into_iter().flat_map(|first| first..);
+        let step = if mutant!(TakeAnswerUnderWay) { 0 } else { 1 };
+        let mut times = first.into_iter().flat_map(|first| (0..).map(move |number| first + number * step));
         for one in self.asking.iter_mut().filter(|one| one.progress == Progress::Sent) {
             let given = match one.wish {
                 Wish::Time(_) => times.next().map(|time| Given { time, client: 0 }),
@@ -301,7 +293,8 @@ impl State {
             }
         }
         self.asking.retain(|one| !one.has_left);
-        self.asking.iter_mut().filter_map(|one| one.waker.take()).for_each(Waker::wake);
+        let heard = self.asking.iter_mut().filter(|one| matches!(one.progress, Progress::Heard(_)));
+        heard.filter_map(|one| one.waker.take()).for_each(Waker::wake);
     }
 
     fn will_tell(&mut self, commit: u64) -> bool {
@@ -318,31 +311,45 @@ impl State {
         false
     }
 
-    /// Whether what is over is to be told now, because no other request will tell it.
-    fn must_tell(&self) -> bool {
-        let will_send = self.asking.iter().any(|one| one.progress == Progress::Waits);
-        self.under_way.is_none() && !will_send && !self.over.is_empty()
+    /// Puts a DONE into a round.
+    fn tell(&mut self, round: &mut Round<'_>) {
+        self.words.clear();
+        self.words.extend([Code::Oracle.word(Question::Done as usize), self.oracle.epoch]);
+        self.words.extend(self.over.drain(..self.over.len().min(OVER_MAX)));
+        round.call(self.oracle.host, &self.words, None, 0);
     }
 }
 
 impl Listener for Desk {
-    fn heard(&self, tag: u64, heard: &Heard<'_>) {
+    fn heard(self: Rc<Self>, tag: u64, heard: &Heard<'_>) {
         let mut state = self.0.borrow_mut();
-        if tag == ASKED {
-            let call = state.under_way.expect("the request that is under way has an answer");
-            state.answered(heard.reply(call));
-        } else if heard.outcome().is_ok() {
+        if tag != ASKED {
+            if heard.outcome().is_err() {
+                return;
+            }
             state.over.push(tag);
+        } else if let Some(call) = state.under_way {
+            state.answered(heard.reply(call));
         }
-        while state.must_tell() {
-            let mut round = heard.round();
-            let State { oracle, over, words, .. } = &mut *state;
-            let end = over.len().min(OVER_MAX);
-            round.call(oracle.host, over_request(words, oracle.epoch, &over[..end]), None, 0);
-            over.drain(..end);
+        if state.under_way.is_some() {
+            return;
+        }
+        let waits = state.asking.iter().find(|one| one.progress == Progress::Waits).map(|one| one.lane);
+        if let Some(lane) = waits {
+            let mut round = heard.round(lane);
+            state.request(&mut round);
+            drop(state);
+            return heard.execute_for(round, &self, ASKED);
+        }
+        while !state.over.is_empty() {
+            let mut round = heard.round(heard.lane());
+            state.tell(&mut round);
             drop(state);
             heard.post(round);
             state = self.0.borrow_mut();
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -105,6 +105,7 @@
 //!    former epoch. What other nodes had heard of has left no older version.
 //! 7. `gts`: **a commit is outstanding at the oracle until its installation is acknowledged**, or
 //!    until it is known to abort. If its outcome is unknown, until its client is recovered.
+//!    Coroutines of a client that share requests keep the rules of `oracle/requests.rs`.
 //! 8. `vts`: **a commit is stable after all that come before it**: the commits whose versions it
 //!    has met, the readers of what it overwrites, and all with smaller numbers of its client. A
 //!    transaction that reads several records without a snapshot has a name, too. If a client dies,
@@ -121,7 +122,7 @@
 //!
 //! The client asserts rule 2 for the times that it has met, the order of rule 3, and the locks of
 //! rule 9. Litmus tests check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule
-//! 4 `dst-whole` and `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`, rule 8
+//! 4 `dst-whole` and `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole` and `gts-shared`, rule 8
 //! `vts-behind` and `vts-reader`, rule 9 `dst-2pl-release`. Rules 1, 3 and 4 have litmus tests
 //! `dst-2pl-*`, too. Campaigns in which clients and nodes die check rule 6, and the end of rule 8.
 //! `what_a_dead_client_has_read_is_written_at_later_times` (`crates/remora/tests/recovery.rs`)
