@@ -14,10 +14,8 @@ use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::LANES_MAX;
 use crate::probes::Phase;
 use crate::ready::ReadySet;
-use crate::round::Round;
 use crate::round::buffer::{Fill, RoundBuffer};
 use crate::round::cost::Cost;
-use crate::round::{CallHandle, reply_of};
 use crate::transport::{Capabilities, Posted, Transport};
 
 /// A background round that failed.
@@ -29,72 +27,9 @@ pub struct BackgroundFailure {
     pub error: FabricError,
 }
 
-/// Code that is called when a round has completed, whether or not the coroutine runs that posted
-/// the round: see [`Lane::execute_for`](crate::Lane::execute_for).
-pub trait Listener {
-    /// The round has completed or failed. `tag` is what the round was posted with.
-    fn heard(self: Rc<Self>, tag: u64, heard: &Heard<'_>);
-}
-
-/// A round that has completed or failed, for its [`Listener`], which may post others.
-#[derive(Debug)]
-pub struct Heard<'e> {
-    endpoint: &'e Endpoint,
-    round: &'e RoundBuffer,
-}
-
-impl<'e> Heard<'e> {
-    /// Returns why the round has failed, if it has.
-    pub fn outcome(&self) -> Result<(), FabricError> {
-        self.round.outcome
-    }
-
-    /// Returns the words of the reply to a call of the round.
-    pub fn reply(&self, call: CallHandle) -> Result<&'e [u64], FabricError> {
-        self.round.outcome.map(|()| reply_of(self.round, call))
-    }
-
-    /// Returns the lane that has posted the round.
-    #[must_use]
-    pub fn lane(&self) -> LaneId {
-        self.round.lane
-    }
-
-    /// Begins a round of a lane of this endpoint.
-    #[must_use]
-    pub fn round(&self, lane: LaneId) -> Round<'e> {
-        Round::new(self.endpoint, self.endpoint.lease(lane))
-    }
-
-    /// Posts a round in the background, as [`Lane::post`](crate::Lane::post) does.
-    pub fn post(&self, round: Round<'_>) {
-        let (_, Some(buffer)) = round.into_buffer() else { return };
-        if buffer.verbs().is_empty() {
-            return self.endpoint.recycle(buffer);
-        }
-        if buffer.outcome.is_ok() {
-            self.endpoint.count_for_lane(&buffer, false);
-        }
-        self.endpoint.post(buffer);
-    }
-
-    /// Posts a round for a listener, as [`Lane::execute_for`](crate::Lane::execute_for) does.
-    pub fn execute_for<L: Listener + 'static>(&self, round: Round<'_>, listener: &Rc<L>, tag: u64) {
-        let (endpoint, Some(mut buffer)) = round.into_buffer() else { return };
-        if buffer.outcome.is_ok() && endpoint.has_unreported() {
-            buffer.outcome = endpoint.unreported_failure(&buffer).map_or(Ok(()), Err);
-        }
-        if buffer.outcome.is_err() || buffer.verbs().is_empty() {
-            return endpoint.tell(buffer, listener.clone(), tag);
-        }
-        endpoint.count_for_lane(&buffer, true);
-        buffer.sent = true;
-        let lane = buffer.lane;
-        match endpoint.send(buffer) {
-            Posted::Done(buffer) => endpoint.tell(buffer, listener.clone(), tag),
-            Posted::Pending(ticket) => endpoint.await_for(ticket, lane, listener.clone(), tag),
-        }
-    }
+/// What is called when a round has completed or failed: a [`Listener`](crate::Listener).
+pub(crate) trait Hear {
+    fn hear(self: Rc<Self>, tag: u64, endpoint: &Endpoint, round: &RoundBuffer);
 }
 
 /// A round that has a listener.
@@ -102,7 +37,7 @@ struct Listened {
     round: Ticket,
     /// Whether the transport takes the round for one that a coroutine awaits.
     is_awaited: bool,
-    listener: Rc<dyn Listener>,
+    listener: Rc<dyn Hear>,
     tag: u64,
 }
 
@@ -412,7 +347,7 @@ impl Endpoint {
 
     /// Has a listener called when a round has completed. The round has not been posted yet, or is
     /// under way.
-    pub(crate) fn listen(&self, round: Ticket, is_awaited: bool, listener: Rc<dyn Listener>, tag: u64) {
+    pub(crate) fn listen(&self, round: Ticket, is_awaited: bool, listener: Rc<dyn Hear>, tag: u64) {
         self.awaited.set(self.awaited.get() + usize::from(is_awaited));
         self.listened.borrow_mut().push(Listened { round, is_awaited, listener, tag });
     }
@@ -431,18 +366,18 @@ impl Endpoint {
         if let Some(at) = at {
             let one = self.listened.borrow_mut().swap_remove(at);
             self.awaited.set(self.awaited.get() - usize::from(one.is_awaited));
-            one.listener.heard(one.tag, &Heard { endpoint: self, round });
+            one.listener.hear(one.tag, self, round);
         }
     }
 
     /// Calls the listener of a round that has completed at once, or was not sent.
-    pub(crate) fn tell(&self, buffer: Box<RoundBuffer>, listener: Rc<dyn Listener>, tag: u64) {
-        listener.heard(tag, &Heard { endpoint: self, round: &buffer });
+    pub(crate) fn tell(&self, buffer: Box<RoundBuffer>, listener: Rc<dyn Hear>, tag: u64) {
+        listener.hear(tag, self, &buffer);
         self.recycle(buffer);
     }
 
     /// Counts a round that a listener posts. The lane adds it to its cost later.
-    fn count_for_lane(&self, buffer: &RoundBuffer, awaited: bool) {
+    pub(crate) fn count_for_lane(&self, buffer: &RoundBuffer, awaited: bool) {
         let mut owed = self.uncounted.borrow_mut();
         let at = owed.iter().position(|(lane, _)| *lane == buffer.lane).unwrap_or_else(|| {
             owed.push((buffer.lane, Cost::default()));
@@ -469,7 +404,7 @@ impl Endpoint {
     }
 
     /// Notes that the endpoint awaits a round, for its listener.
-    pub(crate) fn await_for(&self, round: Ticket, lane: LaneId, listener: Rc<dyn Listener>, tag: u64) {
+    pub(crate) fn await_for(&self, round: Ticket, lane: LaneId, listener: Rc<dyn Hear>, tag: u64) {
         self.count_background(lane, 1);
         self.listen(round, true, listener, tag);
     }

@@ -8,9 +8,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::endpoint::{Endpoint, Listener};
+use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
+use crate::listener::Listener;
 use crate::prng::Prng;
 use crate::probes::Phase;
 use crate::round::buffer::RoundBuffer;
@@ -160,8 +161,8 @@ impl Lane {
         self.post_chain(rounds, |last| self.endpoint.listen(last, false, listener.clone(), tag));
     }
 
-    /// Posts rounds one after the other. Calls `ends_with` with the ticket of the last one before it
-    /// posts the first.
+    /// Posts rounds one after the other. Calls `ends_with` with the ticket of the last one, before
+    /// it posts the first.
     fn post_chain<'l>(
         &'l self,
         rounds: impl IntoIterator<Item = Round<'l>>,

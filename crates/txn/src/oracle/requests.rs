@@ -20,19 +20,19 @@
 //!    commit as outstanding from the request that has its id, and that must be before the commit
 //!    installs anything. A snapshot has all commits of which the oracle knew, when the transaction
 //!    began, that they were over. An answer that was on its way by then may be without them.
-//! 2. **A request belongs to no coroutine.** The endpoint calls [`Listener::heard`] with the answer.
-//!    That wakes the coroutines that have asked for it, and sends the next request. So no coroutine
-//!    depends on another one, which may be dropped, or may not run for long.
+//! 2. **A request belongs to no coroutine.** The endpoint calls [`Listener::heard`] with the
+//!    answer. That wakes the coroutines that have asked for it, and sends the next request. So no
+//!    coroutine depends on another one, which may be dropped, or may not run for long.
 //! 3. **The oracle hears that a commit is over after it has answered for its time.** If a future is
 //!    dropped that waits for a time, its place stays in the list until the answer has come. The
-//!    commit is over then. A DONE that overtakes its NEXT would leave the commit outstanding for
+//!    commit is over then. If a DONE came before its NEXT, the commit would be outstanding for
 //!    ever.
 //! 4. **What is over waits only while a request is under way.** The next request has it, which goes
-//!    as soon as the answer comes, or a DONE if no coroutine asks. So the oracle hears of it at most
-//!    one round trip later than without batches, and no timer is needed. If a request fails, what it
-//!    was to tell is told again.
-//! 5. **A commit's DONE waits for the client's thread only while another coroutine asks for a time.**
-//!    Otherwise the transport posts it as soon as the installation is acknowledged, even if
+//!    as soon as the answer comes, or a DONE if no coroutine asks. So the oracle hears of it at
+//!    most one round trip later than without batches, and no timer is needed. If a request fails,
+//!    what it was to tell is told again.
+//! 5. **A commit's DONE waits for the client's thread only while another coroutine asks for a
+//!    time.** Otherwise the transport posts it as soon as the installation is acknowledged, even if
 //!    the program keeps its thread busy. The other one's commit is outstanding in any case.
 
 use std::cell::RefCell;
@@ -162,7 +162,7 @@ impl OracleRequests {
     }
 }
 
-/// The place of a coroutine in the list of those that ask.
+/// The place of a coroutine that asks.
 struct Place<'d> {
     desk: &'d Desk,
     number: u64,

@@ -1,5 +1,5 @@
-//! Tests of requests that coroutines share. One coroutine polls what several lanes ask, so each test
-//! says who asks when. The node's CPU is an oracle that notes what it is asked.
+//! Tests of requests that coroutines share. One coroutine polls what several lanes ask, so each
+//! test says when each of them asks. The node's CPU is an oracle that notes what it is asked.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -211,7 +211,7 @@ fn what_is_over_is_told_when_the_answer_comes_if_nobody_asks() {
     });
 }
 
-/// The coroutine that has sent a request is dropped, and others wait. They have their times, and its
+/// The coroutine that has sent a request is dropped, and others wait. They get their times, and its
 /// commit is over only when the oracle has heard of it.
 #[test]
 fn a_coroutine_that_is_dropped_holds_nobody_up() {
@@ -224,7 +224,7 @@ fn a_coroutine_that_is_dropped_holds_nobody_up() {
             begin(second.as_mut()).await;
             begin(third.as_mut()).await;
         }
-        assert!(requests.will_tell(id(1).to_bits()), "DONE must not overtake NEXT");
+        assert!(requests.will_tell(id(1).to_bits()), "DONE must not come before NEXT");
         // No request had the third one yet.
         drop(third);
         assert_eq!(second.await.unwrap().time, 2);

@@ -122,9 +122,10 @@
 //!
 //! The client asserts rule 2 for the times that it has met, the order of rule 3, and the locks of
 //! rule 9. Litmus tests check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule
-//! 4 `dst-whole` and `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole` and `gts-shared`, rule 8
-//! `vts-behind` and `vts-reader`, rule 9 `dst-2pl-release`. Rules 1, 3 and 4 have litmus tests
-//! `dst-2pl-*`, too. Campaigns in which clients and nodes die check rule 6, and the end of rule 8.
+//! 4 `dst-whole` and `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole` and
+//! `gts-shared`, rule 8 `vts-behind` and `vts-reader`, rule 9 `dst-2pl-release`. Rules 1, 3 and 4
+//! have litmus tests `dst-2pl-*`, too. Campaigns in which clients and nodes die check rule 6, and
+//! the end of rule 8.
 //! `what_a_dead_client_has_read_is_written_at_later_times` (`crates/remora/tests/recovery.rs`)
 //! checks rule 10.
 
@@ -278,7 +279,7 @@ impl Dst {
         }
     }
 
-    /// Returns the id of a commit if the oracle is to hear in a request of others that the commit is
+    /// Returns the id of a commit if the oracle is to hear in a shared request that the commit is
     /// over (`oracle/requests.rs`, 5).
     fn shares_end(self, tx: &Tx<'_>) -> Option<u64> {
         let (_, commit) = tx.state.owed.filter(|_| self == Dst::Oracle)?;
