@@ -48,7 +48,6 @@ impl<'e> Heard<'e> {
     }
 
     /// Begins a round of a lane of this endpoint.
-    #[must_use]
     pub fn round(&self, lane: LaneId) -> Round<'e> {
         Round::new(self.endpoint, self.endpoint.lease(lane))
     }

@@ -195,7 +195,7 @@ pub fn a_listener_hears_of_its_round(bed: &dyn Bed) {
                 round.write_words(word(0, number), &[tag; 20]);
                 round
             };
-            if tag % 2 == 0 {
+            if tag.is_multiple_of(2) {
                 lane.execute_for(write(0), &follower, tag);
             } else {
                 lane.post_all_for([write(0), write(30)], &follower, tag);
@@ -208,7 +208,7 @@ pub fn a_listener_hears_of_its_round(bed: &dyn Bed) {
                 settle(lane).await;
                 assert_eq!(follower.0.take(), [(tag, true)]);
                 let cost = lane.cost().since(&before);
-                let (writes, round_trips) = if tag % 2 == 0 { (1 + 1, 1) } else { (2 + 1, 0) };
+                let (writes, round_trips) = if tag.is_multiple_of(2) { (1 + 1, 1) } else { (2 + 1, 0) };
                 assert_eq!((cost.writes, cost.round_trips), (writes, round_trips));
                 assert_eq!(peek(lane, word(1, 5), 1).await, [tag]);
             }
@@ -221,7 +221,7 @@ pub fn a_listener_hears_of_its_round(bed: &dyn Bed) {
                 settle(lane).await;
                 assert_eq!(follower.0.take(), [(tag, false)]);
                 // The listener alone hears of a round that is executed for it.
-                assert_eq!(lane.endpoint().failures().len(), if tag % 2 == 0 { 0 } else { 1 });
+                assert_eq!(lane.endpoint().failures().is_empty(), tag.is_multiple_of(2));
                 assert_eq!(peek(lane, word(1, 5), 1).await, [6]);
             }
         });

@@ -75,7 +75,8 @@ fn bits(numbers: impl IntoIterator<Item = u64>) -> Vec<u64> {
 
 /// Polls a future once, which must not be ready.
 async fn begin<F: Future>(mut future: Pin<&mut F>) {
-    poll_fn(|context| Poll::Ready(assert!(future.as_mut().poll(context).is_pending()))).await;
+    let is_pending = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await;
+    assert!(is_pending, "the answer is not there yet");
 }
 
 /// Waits until no round is under way.
