@@ -147,6 +147,7 @@ macro_rules! conformance_suite {
             a_dropped_round_leaves_no_trace_in_others
             a_continuation_follows_its_round
             a_continuation_is_filled_in
+            a_listener_hears_of_its_round
             a_continuation_of_a_failed_round_is_not_sent
             costs_are_exact
             a_flush_costs_no_round_trip

@@ -15,6 +15,7 @@ use crate::limits::LANES_MAX;
 use crate::probes::Phase;
 use crate::ready::ReadySet;
 use crate::round::buffer::{Fill, RoundBuffer};
+use crate::round::cost::Cost;
 use crate::transport::{Capabilities, Posted, Transport};
 
 /// A background round that failed.
@@ -24,6 +25,20 @@ pub struct BackgroundFailure {
     pub lane: LaneId,
     /// Why the round failed.
     pub error: FabricError,
+}
+
+/// What is called when a round has completed or failed: a [`Listener`](crate::Listener).
+pub(crate) trait Hear {
+    fn hear(self: Rc<Self>, tag: u64, endpoint: &Endpoint, round: &RoundBuffer);
+}
+
+/// A round that has a listener.
+struct Listened {
+    round: Ticket,
+    /// Whether the transport takes the round for one that a coroutine awaits.
+    is_awaited: bool,
+    listener: Rc<dyn Hear>,
+    tag: u64,
 }
 
 /// One connection of a worker to all memory nodes. [`Worker::connect`](crate::Worker::connect)
@@ -41,6 +56,13 @@ pub struct Endpoint {
     continuations: RefCell<Vec<(Ticket, Box<RoundBuffer>)>>,
     /// How continuations are filled in before they are posted, by their tickets.
     fills: RefCell<Vec<(Ticket, Fill)>>,
+    /// The rounds that have listeners.
+    listened: RefCell<Vec<Listened>>,
+    /// How many of these rounds the endpoint awaits.
+    awaited: Cell<usize>,
+    /// What listeners have posted for lanes, until the lanes count it.
+    uncounted: RefCell<Vec<(LaneId, Cost)>>,
+    has_uncounted: Cell<bool>,
     /// Background rounds of each lane that have not completed.
     background: [Cell<u32>; LANES_MAX],
     /// Lanes that go on when one of their background rounds has completed, one bit each.
@@ -68,6 +90,10 @@ impl Endpoint {
             timers: RefCell::new(Vec::with_capacity(2 * LANES_MAX)),
             continuations: RefCell::default(),
             fills: RefCell::default(),
+            listened: RefCell::default(),
+            awaited: Cell::new(0),
+            uncounted: RefCell::default(),
+            has_uncounted: Cell::new(false),
             background: [const { Cell::new(0) }; LANES_MAX],
             waiting: Cell::new(0),
             failures: RefCell::default(),
@@ -315,7 +341,88 @@ impl Endpoint {
         if !self.continuations.borrow().is_empty() {
             self.run_continuations(&buffer);
         }
+        self.tell_listener(&buffer);
         self.recycle(buffer);
+    }
+
+    /// Has a listener called when a round has completed. The round has not been posted yet, or is
+    /// under way.
+    pub(crate) fn listen(&self, round: Ticket, is_awaited: bool, listener: Rc<dyn Hear>, tag: u64) {
+        self.awaited.set(self.awaited.get() + usize::from(is_awaited));
+        self.listened.borrow_mut().push(Listened { round, is_awaited, listener, tag });
+    }
+
+    /// Calls the listener of a round, if it has one.
+    #[inline]
+    fn tell_listener(&self, round: &RoundBuffer) {
+        if !self.listened.borrow().is_empty() {
+            self.tell_listener_of(round);
+        }
+    }
+
+    #[cold]
+    fn tell_listener_of(&self, round: &RoundBuffer) {
+        let at = self.listened.borrow().iter().position(|one| one.round == round.ticket());
+        if let Some(at) = at {
+            let one = self.listened.borrow_mut().swap_remove(at);
+            self.awaited.set(self.awaited.get() - usize::from(one.is_awaited));
+            one.listener.hear(one.tag, self, round);
+        }
+    }
+
+    /// Calls the listener of a round that has completed at once, or was not sent.
+    pub(crate) fn tell(&self, buffer: Box<RoundBuffer>, listener: Rc<dyn Hear>, tag: u64) {
+        listener.hear(tag, self, &buffer);
+        self.recycle(buffer);
+    }
+
+    /// Counts a round that a listener posts. The lane adds it to its cost later.
+    pub(crate) fn count_for_lane(&self, buffer: &RoundBuffer, awaited: bool) {
+        let mut owed = self.uncounted.borrow_mut();
+        let at = owed.iter().position(|(lane, _)| *lane == buffer.lane).unwrap_or_else(|| {
+            owed.push((buffer.lane, Cost::default()));
+            owed.len() - 1
+        });
+        buffer.tally.add_to(&mut owed[at].1, awaited);
+        self.has_uncounted.set(true);
+    }
+
+    /// Takes back the buffers of the rounds that have completed and that this endpoint has awaited
+    /// for their listeners.
+    #[cold]
+    fn hear_awaited(&self) {
+        let mut next = 0;
+        loop {
+            let round = self.listened.borrow().get(next).map(|one| (one.round, one.is_awaited));
+            let Some((round, is_awaited)) = round else { return };
+            match if is_awaited { self.take(round) } else { None } {
+                // Another one may have its place in the list now.
+                Some(buffer) => self.reclaim(buffer),
+                None => next += 1,
+            }
+        }
+    }
+
+    /// Notes that the endpoint awaits a round, for its listener.
+    pub(crate) fn await_for(&self, round: Ticket, lane: LaneId, listener: Rc<dyn Hear>, tag: u64) {
+        self.count_background(lane, 1);
+        self.listen(round, true, listener, tag);
+    }
+
+    /// Whether listeners have posted rounds that no lane has counted.
+    #[inline]
+    pub(crate) fn has_uncounted(&self) -> bool {
+        self.has_uncounted.get()
+    }
+
+    /// Returns what listeners have posted for a lane since this was last asked.
+    #[cold]
+    pub(crate) fn take_uncounted(&self, lane: LaneId) -> Cost {
+        let mut owed = self.uncounted.borrow_mut();
+        let at = owed.iter().position(|(known, _)| *known == lane);
+        let cost = at.map_or(Cost::default(), |at| owed.swap_remove(at).1);
+        self.has_uncounted.set(!owed.is_empty());
+        cost
     }
 
     /// Takes back the buffer of a round that has completed, and posts its continuations, which were
@@ -348,6 +455,7 @@ impl Endpoint {
         }
         next.outcome = outcome;
         self.run_continuations(&next);
+        self.tell_listener(&next);
         self.recycle(next);
     }
 
@@ -395,6 +503,9 @@ impl Endpoint {
     /// Lets the transport make progress, and fires timers that are due.
     pub(crate) fn progress(&self) {
         self.transport.poll(&mut |lane| self.ready.set(lane), &mut |buffer| self.reclaim(buffer));
+        if self.awaited.get() > 0 {
+            self.hear_awaited();
+        }
         let mut timers = self.timers.borrow_mut();
         if !timers.is_empty() {
             let now = self.now();

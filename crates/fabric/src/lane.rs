@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
+use crate::listener::Listener;
 use crate::prng::Prng;
 use crate::probes::Phase;
 use crate::round::buffer::RoundBuffer;
@@ -115,6 +116,18 @@ impl Lane {
         State::Done(buffer)
     }
 
+    /// Posts a round **now**, whose answers several coroutines may wait for. A listener gets them
+    /// when the round has completed, whichever coroutines run or are dropped meanwhile. It may be
+    /// called before this function returns. The lane counts the round as one that it awaits, and
+    /// counts what the listener posts. A failure is reported to the listener only.
+    pub fn execute_for<L: Listener + 'static>(&self, round: Round<'_>, listener: &Rc<L>, tag: u64) {
+        match self.dispatch(round.into_buffer().1) {
+            State::Done(buffer) => self.endpoint.tell(buffer, listener.clone(), tag),
+            State::Pending(round) => self.endpoint.await_for(round, self.id, listener.clone(), tag),
+            State::Finished => {}
+        }
+    }
+
     /// Posts a round in the background: no coroutine awaits it. The call itself never fails. If the
     /// round fails, the next [`Lane::execute`] to that node fails, and [`Endpoint::failures`] lists
     /// the failure.
@@ -134,6 +147,27 @@ impl Lane {
     /// error. Returns the ticket of the last one, if there is any. Rounds that are posted meanwhile
     /// do not wait for these, as they would behind a fence ([`Round::after_completion`]).
     pub fn post_all<'l>(&'l self, rounds: impl IntoIterator<Item = Round<'l>>) -> Option<Ticket> {
+        self.post_chain(rounds, |_| ())
+    }
+
+    /// Posts several rounds in the background, as [`Lane::post_all`] does. A listener is called
+    /// when the last one has completed, or has failed because one of them has.
+    pub fn post_all_for<'l, L: Listener + 'static>(
+        &'l self,
+        rounds: impl IntoIterator<Item = Round<'l>>,
+        listener: &Rc<L>,
+        tag: u64,
+    ) {
+        self.post_chain(rounds, |last| self.endpoint.listen(last, false, listener.clone(), tag));
+    }
+
+    /// Posts rounds one after the other. Calls `ends_with` with the ticket of the last one, before
+    /// it posts the first.
+    fn post_chain<'l>(
+        &'l self,
+        rounds: impl IntoIterator<Item = Round<'l>>,
+        ends_with: impl FnOnce(Ticket),
+    ) -> Option<Ticket> {
         let mut rounds = rounds.into_iter().filter_map(|round| {
             let buffer = round.into_buffer().1?;
             if buffer.verbs().is_empty() {
@@ -149,6 +183,7 @@ impl Lane {
             last = next.ticket();
             self.endpoint.chain(first.ticket(), next);
         });
+        ends_with(last);
         self.endpoint.post(first);
         Some(last)
     }
@@ -205,7 +240,17 @@ impl Lane {
     #[inline]
     #[must_use]
     pub fn cost(&self) -> Cost {
+        if self.endpoint.has_uncounted() {
+            self.count_of_listeners();
+        }
         self.cost.get()
+    }
+
+    #[cold]
+    fn count_of_listeners(&self) {
+        let mut total = self.cost.get();
+        total.add(&self.endpoint.take_uncounted(self.id));
+        self.cost.set(total);
     }
 
     /// Returns the number of this lane's background rounds that have not completed.

@@ -376,6 +376,14 @@ impl Filling<'_> {
     }
 }
 
+/// Returns the words of the reply to a call of a round that has completed.
+#[inline]
+pub(crate) fn reply_of(round: &RoundBuffer, call: CallHandle) -> &[u64] {
+    round.check(call.mark);
+    let (length, reply) = round.words[call.at as usize..].split_first().unwrap_or((&0, &[]));
+    &reply[..*length as usize]
+}
+
 /// A round that has completed. It holds the answers, by handle. Dropping it gives the buffer back.
 #[derive(Debug)]
 pub struct Completed<'l> {
@@ -427,8 +435,7 @@ impl<'l> Completed<'l> {
     #[inline]
     #[must_use]
     pub fn reply(&self, handle: CallHandle) -> &[u64] {
-        let (length, reply) = self.buffer(handle.mark).words[handle.at as usize..].split_first().unwrap_or((&0, &[]));
-        &reply[..*length as usize]
+        reply_of(self.buffer(handle.mark), handle)
     }
 
     /// Returns the word that a FETCH_ADD found, before it added.

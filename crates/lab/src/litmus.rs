@@ -1280,6 +1280,13 @@ pub const ALL: &[Litmus] = &[
         program: stamps::whole,
     },
     Litmus {
+        name: "gts-shared",
+        source: "GTS with batches, thesis 5.5: a coroutine takes the time of a request that was sent before it asked",
+        mutant: Mutant::TakeAnswerUnderWay,
+        protocol: Protocol::GTS,
+        program: stamps::whole_beside_a_coroutine,
+    },
+    Litmus {
         name: "vts-behind",
         source: "VTS, thesis figure 5-4: a commit does not wait for those whose versions it has read",
         mutant: Mutant::DependOnNothing,

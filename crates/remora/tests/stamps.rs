@@ -48,12 +48,15 @@ fn a_snapshot_has_each_transaction_as_a_whole_and_never_aborts() {
         for seed in support::seeds(0..if support::is_long() { 500 } else { 60 }) {
             let (cluster, _) = support::seeded(protocol, 1 + (seed % 3) as u8, seed);
             let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([100u64]));
-            let mut worker = worker(&cluster, 5, seed);
+            // Coroutines are clients of their own, or share two clients.
+            let clients = if seed % 2 == 0 { 6 } else { 2 };
+            let options = WorkerOptions::default().coroutines(6).clients(clients).seed(seed).yield_after_rounds(true);
+            let mut worker = cluster.worker(options).unwrap();
             let counts = worker.run(async |number, session| {
                 let mut count = [0; 2];
                 for _ in 0..12 {
                     let random = session.lane().random();
-                    if number < 2 {
+                    if number % 3 == 0 {
                         let together = random % 2 == 0;
                         let once = TransactionOptions::default().snapshot(true).attempts(1);
                         let sum = session.transact_with(once, async |tx| {
@@ -103,6 +106,42 @@ fn a_snapshot_has_each_transaction_as_a_whole_and_never_aborts() {
         }
         assert!(snapshots > 1_000 && committed > 1_000, "{snapshots} {committed}");
     }
+}
+
+/// What coroutines of a client ask the oracle goes in fewer calls than two for each commit. Clients
+/// of one coroutine each share nothing.
+#[test]
+fn coroutines_of_a_client_share_calls_to_the_oracle() {
+    const COROUTINES: usize = 6;
+    const COMMITS: u64 = 20;
+    let calls_to_the_oracle = |clients, seed| {
+        let (cluster, _) = support::seeded(Protocol::GTS, 1, seed);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([0u64]));
+        let options = WorkerOptions::default().coroutines(COROUTINES).clients(clients).seed(seed);
+        let mut worker = cluster.worker(options).unwrap();
+        let costs = worker.run(async |number, session| {
+            let before = session.lane().cost();
+            for _ in 0..COMMITS {
+                let add = session.transact(async |tx| {
+                    rows.get_mut(tx, number as u64).await?.0[0] += 1;
+                    Ok(())
+                });
+                add.await.unwrap();
+            }
+            before
+        });
+        assert!(worker.drain().unwrap());
+        let calls = worker.run(async |number, session| session.lane().cost().since(&costs[number]).rpcs);
+        // READ, LOCK, LOG and COMMIT do not go to the oracle.
+        calls.iter().sum::<u64>() - 4 * COMMITS * COROUTINES as u64
+    };
+    let commits = COROUTINES as u64 * COMMITS;
+    let mut shared = Vec::new();
+    for seed in support::seeds(0..10) {
+        assert_eq!(calls_to_the_oracle(COROUTINES, seed), 2 * commits, "seed {seed}");
+        shared.push(calls_to_the_oracle(1, seed));
+    }
+    assert!(shared.iter().all(|calls| *calls < commits * 3 / 2), "{shared:?} for {commits} commits");
 }
 
 /// Rows move between keys, by a delete and an insert each. A snapshot sees every row once.

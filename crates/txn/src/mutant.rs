@@ -292,6 +292,8 @@ pub enum Mutant {
     LookBeforeClaim,
     /// GTS: the oracle counts a time as stable when it has given it.
     StableIsLatest,
+    /// GTS: a coroutine takes the answer to a request that was under way when it asked, as its own.
+    TakeAnswerUnderWay,
     /// VTS: a commit comes behind no other one.
     DependOnNothing,
     /// VTS: a commit comes behind the commits whose versions it has read or overwritten, and not
@@ -324,7 +326,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 121] = [
+    pub const ALL: [Mutant; 122] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -434,6 +436,7 @@ impl Mutant {
         Mutant::StampBeforeLock,
         Mutant::LookBeforeClaim,
         Mutant::StableIsLatest,
+        Mutant::TakeAnswerUnderWay,
         Mutant::DependOnNothing,
         Mutant::OmitReaders,
         Mutant::ReleaseUnstamped,

@@ -20,6 +20,7 @@ use crate::error::{Abort, Limit, Stop};
 use crate::event::{ConflictCounter, Observer};
 use crate::landing::{BackupLock, Clocks};
 use crate::limits::{LOG_NODES_MAX, MEMBER_RECORDS_MAX, UNSURE_MAX};
+use crate::oracle::requests::OraclePlace;
 use crate::oracle::{Question, oracle_of};
 use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Check, Outcomes, Protocol, Repairs};
@@ -355,6 +356,11 @@ impl State {
     /// nodes.
     pub(crate) fn cache_host(&self) -> NodeId {
         oracle_of(self.nodes)
+    }
+
+    /// Returns where this session asks the oracle.
+    pub(crate) fn oracle(&self) -> OraclePlace {
+        OraclePlace { host: oracle_of(self.nodes), epoch: self.epoch }
     }
 
     /// Counts a verb of `bytes` bytes that goes to a node. In addition to its bytes, a verb costs a

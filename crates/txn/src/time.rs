@@ -9,6 +9,7 @@ use remora_fabric::{FabricError, Lane, NodeId, NodeSet, WORD_BYTES};
 use remora_node::Discipline;
 use remora_node::node::clock_at;
 
+use crate::oracle::requests::OracleRequests;
 use crate::oracle::{Question, oracle_of};
 use crate::rpc::Code;
 use crate::vector::Commits;
@@ -31,6 +32,8 @@ struct Known {
     /// Under vector timestamps: commits that the next snapshot must have, because rows may have
     /// moved by them.
     needed: RefCell<Commits>,
+    /// Under `gts`: what the client's coroutines ask the oracle for, and tell it.
+    requests: OracleRequests,
 }
 
 impl ClientTime {
@@ -45,6 +48,11 @@ impl ClientTime {
         if self.get() > 0 {
             self.0.time.set(self.get().max(time));
         }
+    }
+
+    /// Returns what the client's coroutines ask the oracle of `gts` for, and tell it.
+    pub(crate) fn requests(&self) -> &OracleRequests {
+        &self.0.requests
     }
 
     /// Returns the number of the client's next commit, and counts it.

@@ -1026,11 +1026,21 @@ impl<'s> Tx<'s> {
         Some(round)
     }
 
+    /// Tells the oracle that this transaction's commit is over, unless another request will.
+    fn tell_oracle(&mut self) {
+        if let Some((Question::Done, commit)) = self.state.owed
+            && self.state.time.requests().will_tell(commit)
+        {
+            self.state.owed = None;
+        }
+        self.over_at_oracle().into_iter().for_each(|round| self.lane.post(round));
+    }
+
     /// Releases all locks in the background.
     pub(crate) fn release(&mut self) {
         let lane = self.lane;
-        if let Some(round) = self.over_at_oracle() {
-            lane.post(round);
+        if self.state.owed.is_some() {
+            self.tell_oracle();
         }
         if !self.heir || mutant!(HeirFreesEarly) {
             return self.release_rounds(|round| lane.post(round));

@@ -18,6 +18,7 @@ use crate::error::{FabricError, Fault};
 use crate::executor::Worker;
 use crate::ids::ClientId;
 use crate::limits::LANES_MAX;
+use crate::listener::{Heard, Listener};
 use crate::round::cost::Cost;
 use crate::service::{Progress, Service};
 use crate::transport::{Fabric, Flush};
@@ -160,6 +161,68 @@ pub fn a_continuation_is_filled_in(bed: &dyn Bed) {
                 settle(lane).await;
                 sum += turn;
                 assert_eq!(peek(lane, word(1, 5), 2).await, [turn, sum]);
+            }
+        });
+    }
+}
+
+/// A listener hears of each of its rounds once, and whether the round has failed. The lane counts
+/// what the listener posts.
+pub fn a_listener_hears_of_its_round(bed: &dyn Bed) {
+    /// Notes what it hears, and WRITEs the tag of each round that has not failed.
+    #[derive(Default)]
+    struct Follower(RefCell<Vec<(u64, bool)>>);
+
+    impl Listener for Follower {
+        fn heard(self: Rc<Self>, tag: u64, heard: &Heard<'_>) {
+            self.0.borrow_mut().push((tag, heard.outcome().is_ok()));
+            if heard.outcome().is_ok() {
+                let mut next = heard.round(heard.lane());
+                next.write_words(word(1, 5), &[tag]);
+                heard.post(next);
+                heard.post(heard.round(heard.lane()));
+            }
+        }
+    }
+
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
+        let stage = Stage::new(&*fabric, 1, seed);
+        let follower = Rc::new(Follower::default());
+        let rounds_of = |lane: &Lane, tag: u64| {
+            let write = |number| {
+                let mut round = lane.round();
+                round.write_words(word(0, number), &[tag; 20]);
+                round
+            };
+            if tag.is_multiple_of(2) {
+                lane.execute_for(write(0), &follower, tag);
+            } else {
+                lane.post_all_for([write(0), write(30)], &follower, tag);
+            }
+        };
+        stage.on(1, async |lane| {
+            for tag in 1..=6 {
+                let before = lane.cost();
+                rounds_of(lane, tag);
+                settle(lane).await;
+                assert_eq!(follower.0.take(), [(tag, true)]);
+                let cost = lane.cost().since(&before);
+                let (writes, round_trips) = if tag.is_multiple_of(2) { (1 + 1, 1) } else { (2 + 1, 0) };
+                assert_eq!((cost.writes, cost.round_trips), (writes, round_trips));
+                assert_eq!(peek(lane, word(1, 5), 1).await, [tag]);
+            }
+            assert_eq!(lane.endpoint().failures(), []);
+        });
+        fabric.fail(NodeId(0));
+        stage.on(1, async |lane| {
+            for tag in 7..=10 {
+                rounds_of(lane, tag);
+                settle(lane).await;
+                assert_eq!(follower.0.take(), [(tag, false)]);
+                // The listener alone hears of a round that is executed for it.
+                assert_eq!(lane.endpoint().failures().is_empty(), tag.is_multiple_of(2));
+                assert_eq!(peek(lane, word(1, 5), 1).await, [6]);
             }
         });
     }

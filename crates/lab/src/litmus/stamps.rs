@@ -77,6 +77,27 @@ pub(super) fn whole(protocol: Protocol, runs_max: u64) -> Outcome {
     )
 }
 
+/// Client 0 has two coroutines. One of them adds to a record of its own, and the other one to X and
+/// Y. Client 1 reads a snapshot of X and Y.
+pub(super) fn whole_beside_a_coroutine(protocol: Protocol, runs_max: u64) -> Outcome {
+    let mut stage = Stage::with_coroutines(2, 2, &[protocol; 2]);
+    let mut row = |node| stage.table_at(node, 1, SingleLine, 1, &[0])(0);
+    let (rows, own) = ([row(0), row(1)], row(1));
+    stage.explore(
+        &Explored { runs_max, ..Explored::default() },
+        async |_, _| (),
+        async |client, actor| match (client, actor.coroutine) {
+            (0, 0) => add(actor, &[own]).await,
+            (0, _) => add(actor, &rows).await,
+            _ => actor.snapshot(ATTEMPTS, &rows).await,
+        },
+        |scene| {
+            let Some(read) = &scene.said[1] else { return Ok(()) };
+            check(read[0] == read[1], || format!("the snapshot has half of a transaction: {read:x?}"))
+        },
+    )
+}
+
 /// As [`whole`], beside a later snapshot of X.
 pub(super) fn whole_beside_a_claim(protocol: Protocol, runs_max: u64) -> Outcome {
     let apart = Apart::new(protocol, 3);

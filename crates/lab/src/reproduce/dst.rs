@@ -11,7 +11,8 @@
 //! - Warehouses have fewer customers and items, and a market fewer customers ([`Scale`]).
 //! - TPC-E has three of its transactions (`remora_workload::tpce`).
 //! - All systems send calls in every phase, as `fasst` does. The text's are DrTM+H.
-//! - The oracle's requests are not batched, and the oracle is on one of the machines that have the
+//! - Requests to the oracle are batched for the coroutines of a worker, under `gts` alone. The text
+//!   has a thread for them on each machine. The oracle is on one of the machines that have the
 //!   tables. The text's has a machine of its own.
 //! - Stock-Level looks at one district. The text also has up to 20.
 

@@ -105,6 +105,7 @@
 //!    former epoch. What other nodes had heard of has left no older version.
 //! 7. `gts`: **a commit is outstanding at the oracle until its installation is acknowledged**, or
 //!    until it is known to abort. If its outcome is unknown, until its client is recovered.
+//!    Coroutines of a client that share requests keep the rules of `oracle/requests.rs`.
 //! 8. `vts`: **a commit is stable after all that come before it**: the commits whose versions it
 //!    has met, the readers of what it overwrites, and all with smaller numbers of its client. A
 //!    transaction that reads several records without a snapshot has a name, too. If a client dies,
@@ -121,9 +122,10 @@
 //!
 //! The client asserts rule 2 for the times that it has met, the order of rule 3, and the locks of
 //! rule 9. Litmus tests check the others: rule 1 `dst-whole-behind-claim`, rule 3 `dst-stamp`, rule
-//! 4 `dst-whole` and `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole`, rule 8
-//! `vts-behind` and `vts-reader`, rule 9 `dst-2pl-release`. Rules 1, 3 and 4 have litmus tests
-//! `dst-2pl-*`, too. Campaigns in which clients and nodes die check rule 6, and the end of rule 8.
+//! 4 `dst-whole` and `dst-whole-beside-claim`, rule 5 `dst-whole-twice`, rule 7 `gts-whole` and
+//! `gts-shared`, rule 8 `vts-behind` and `vts-reader`, rule 9 `dst-2pl-release`. Rules 1, 3 and 4
+//! have litmus tests `dst-2pl-*`, too. Campaigns in which clients and nodes die check rule 6, and
+//! the end of rule 8.
 //! `what_a_dead_client_has_read_is_written_at_later_times` (`crates/remora/tests/recovery.rs`)
 //! checks rule 10.
 
@@ -265,11 +267,23 @@ impl Dst {
     /// Posts the rounds that install a commit.
     fn install(self, tx: &mut Tx<'_>) {
         let lane = tx.lane;
-        if self.tells_oracle() {
+        if let Some(commit) = self.shares_end(tx) {
+            let mut rounds = Vec::new();
+            install_rounds(tx, |round| rounds.push(round));
+            tx.state.owed = None;
+            tx.state.time.requests().install(lane, rounds, commit);
+        } else if self.tells_oracle() {
             lane.post_all(self.installation(tx));
         } else {
             install_rounds(tx, |round| lane.post(round));
         }
+    }
+
+    /// Returns the id of a commit if the oracle is to hear in a shared request that the commit is
+    /// over (`oracle/requests.rs`, 5).
+    fn shares_end(self, tx: &Tx<'_>) -> Option<u64> {
+        let (_, commit) = tx.state.owed.filter(|_| self == Dst::Oracle)?;
+        tx.state.time.requests().is_asked_for_times().then_some(commit)
     }
 
     /// Whether the oracle is told that a commit is over.

@@ -3,12 +3,13 @@
 //!
 //! The oracle counts a commit as outstanding from its first request on (NEXT) until the client says
 //! that it is over (DONE, `Tx::over_at_oracle`). The client notes that before it asks
-//! (`State::owed`), so a transaction whose future is dropped says so as well. The oracle's node
-//! takes the calls of a lane in their order, so NEXT comes before DONE.
+//! (`State::owed`), so a transaction whose future is dropped says so as well. The coroutines of a
+//! client share requests (`oracle/requests.rs`), which see to it that NEXT comes before DONE.
 
 use super::time::known;
 use crate::error::{Abort, Stop};
 use crate::oracle::Question;
+use crate::oracle::requests::{Given, Wish};
 use crate::rpc::Code;
 use crate::tx::Tx;
 
@@ -16,7 +17,7 @@ use crate::tx::Tx;
 /// its rows had moved.
 pub(super) async fn snapshot_time(tx: &mut Tx<'_>) -> Result<u64, Stop> {
     let bound = known(tx).await?;
-    let [stable, client] = ask(tx, Question::Stable, bound).await?;
+    let Given { time: stable, client } = ask(tx, Wish::Stable, bound).await?;
     let is_over = |client: u64| tx.state.departed.as_ref().is_some_and(|all| all.is_recovered(client as u32));
     if client != 0 && is_over(client) {
         // What the client had begun is decided, and installed.
@@ -33,17 +34,9 @@ pub(super) async fn snapshot_time(tx: &mut Tx<'_>) -> Result<u64, Stop> {
 pub(super) async fn commit_time(tx: &mut Tx<'_>, bound: u64) -> Result<u64, Stop> {
     let bound = known(tx).await?.max(bound);
     tx.state.owed = Some((Question::Done, tx.id.to_bits()));
-    let [time] = ask(tx, Question::Next, bound).await?;
-    Ok(time)
+    Ok(ask(tx, Wish::Time(tx.id), bound).await?.time)
 }
 
-/// Asks the oracle for times that are not below a bound. If the oracle refuses, the transaction is
-/// to try again later.
-async fn ask<const N: usize>(tx: &mut Tx<'_>, question: Question, bound: u64) -> Result<[u64; N], Stop> {
-    let words = [Code::Oracle.word(question as usize), tx.state.epoch, bound, tx.id.to_bits()];
-    let request = if question == Question::Next { &words[..] } else { &words[..3] };
-    let mut round = tx.lane.round();
-    let call = round.call(tx.state.cache_host(), request, None, N);
-    let done = tx.lane.execute(round).await?;
-    done.reply(call).try_into().map_err(|_| Abort::Later.into())
+async fn ask(tx: &Tx<'_>, wish: Wish, bound: u64) -> Result<Given, Stop> {
+    tx.state.time.requests().ask(tx.lane, tx.state.oracle(), wish, bound).await
 }
