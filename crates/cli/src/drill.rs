@@ -34,7 +34,7 @@ use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, value};
 pub(crate) use processes::end_with_the_parent;
 use processes::{Client, Processes, now_ns};
-use timeline::{RecoveryMs, Timeline};
+use timeline::{RecoveryMs, Timeline, TookMs};
 
 #[derive(Clone, Debug, Args, Serialize)]
 #[command(after_help = "Examples:
@@ -184,6 +184,7 @@ struct Report<'a> {
     /// memory there is no other way to revoke a client.
     ended_by_others: usize,
     recovery_ms: RecoveryMs,
+    took_ms: TookMs,
     /// Time from the kill of each memory node until all shards had their copies again.
     copies_ms: Vec<u64>,
     histories: Histories,
@@ -283,6 +284,7 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
         fenced: ran.fenced(),
         ended_by_others: ran.clients.iter().filter(|client| client.ended_by_others).count(),
         recovery_ms: timeline.recovery(),
+        took_ms: timeline.took_ms(),
         copies_ms: ran.lost.iter().filter_map(Lost::took_ms).collect(),
         histories,
         invariants,
@@ -627,8 +629,10 @@ fn write_table(text: &mut String, report: &Report<'_>) -> std::fmt::Result {
     let (median, max) = (show(recovery.median), show(recovery.max));
     writeln!(
         text,
-        "survivors back at 90 % of their rate: median {median}, slowest {max}, not before the next kill {}\n",
+        "survivors back at 90 % of their rate: median {median}, slowest {max}, not before the next kill {}",
         recovery.not_before_the_next
     )?;
+    let TookMs { p50, p99, p999, max } = report.took_ms;
+    writeln!(text, "took, in ms    p50 {p50:.2}, p99 {p99:.2}, p99.9 {p999:.2}, longest {max:.2}\n")?;
     report.invariants.iter().try_for_each(|one| output::write_invariant(text, &one.name, one.holds, &one.detail))
 }

@@ -42,6 +42,17 @@ pub(super) struct Timeline {
     nodes: Vec<(usize, Nanos)>,
     /// What happened to the killed memory nodes later, and when.
     restored: Vec<(usize, &'static str, Nanos)>,
+    /// How long each committed transaction took, from its first attempt on, in ascending order.
+    took: Vec<Nanos>,
+}
+
+/// How long committed transactions took, from their first attempts on, in milliseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub(super) struct TookMs {
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    pub(super) max: f64,
 }
 
 /// Time from a kill until the survivors commit 90 % of what they did before, in milliseconds.
@@ -70,10 +81,12 @@ impl Timeline {
             .collect();
         let files = ran.clients.iter().map(|client| client.history.display().to_string());
         let by_file: HashMap<String, usize> = files.zip(0..).collect();
+        let mut took = Vec::new();
         for transaction in history.transactions().filter(|transaction| transaction.status() == Status::Committed) {
             let end = transaction.end_ns().filter(|end| (ran.began_ns..ran.ended_ns).contains(end));
             if let (Some(end), Some(client)) = (end, by_file.get(transaction.file())) {
                 clients[*client].committed[bin(end)] += 1;
+                took.push(end.saturating_sub(transaction.start_ns()));
             }
         }
         let nodes = ran.lost.iter().map(|lost| (lost.node, since(lost.at_ns))).collect();
@@ -82,7 +95,9 @@ impl Timeline {
             events.into_iter().filter_map(|(what, at)| Some((lost.node, what, since(at?))))
         });
         let restored = restored.collect();
-        Timeline { bins, length, every: (every.as_nanos() as u64 / BIN) as usize, clients, nodes, restored }
+        took.sort_unstable();
+        let every = (every.as_nanos() as u64 / BIN) as usize;
+        Timeline { bins, length, every, clients, nodes, restored, took }
     }
 
     pub(super) fn seconds(&self) -> f64 {
@@ -91,6 +106,16 @@ impl Timeline {
 
     pub(super) fn committed(&self) -> u64 {
         self.clients.iter().flat_map(|client| &client.committed).map(|count| u64::from(*count)).sum()
+    }
+
+    /// Returns how long committed transactions took. A transaction that waits for a dead client
+    /// until the dead client's lock is repaired is one of the slowest.
+    pub(super) fn took_ms(&self) -> TookMs {
+        let at = |share: f64| {
+            let number = (self.took.len() as f64 * share) as usize;
+            self.took.get(number.min(self.took.len().saturating_sub(1))).map_or(0.0, |took| *took as f64 / MS as f64)
+        };
+        TookMs { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1.0) }
     }
 
     /// Returns the timeline as CSV. It has a row for each client and each bin in which the client
@@ -200,7 +225,16 @@ mod tests {
             clients: vec![survivor(), victim, survivor()],
             nodes: vec![],
             restored: vec![],
+            took: vec![],
         }
+    }
+
+    #[test]
+    fn the_slowest_transactions_are_known() {
+        assert_eq!(timeline(0).took_ms(), TookMs::default());
+        let took = (1..=2_000).map(|ms| ms * MS).collect();
+        let of_2000 = Timeline { took, ..timeline(0) }.took_ms();
+        assert_eq!(of_2000, TookMs { p50: 1_001.0, p99: 1_981.0, p999: 1_999.0, max: 2_000.0 });
     }
 
     #[test]

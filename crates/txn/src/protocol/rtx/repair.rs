@@ -168,7 +168,8 @@ async fn take_and_mark(tx: &mut Tx<'_>, lock: Pointer, at: Address, from: LockWo
     if mutant!(FreeSuspects) {
         return free(tx.lane, at, from).await;
     }
-    let id = tx.state.next_id()?;
+    // A client without ids becomes another incarnation before its next attempt.
+    let Ok(id) = tx.state.next_id() else { return Ok(()) };
     let Some(own) = RepairableLock::held_by(id, LogPlace::Nowhere) else { return Err(Limit::TransactionIds.into()) };
     let own = own.word();
     let lane = tx.lane;
