@@ -378,6 +378,20 @@ impl Hash {
     }
 }
 
+impl Hash {
+    /// Returns the slot that an insert of the key takes, as the number of the window and of the
+    /// slot in it: one of the window that has more free slots. `None` if no slot is free. Keys
+    /// begin at different slots of a bucket, so that few clients want the same one.
+    #[must_use]
+    pub fn free_slot(self, windows: [Window; 2], words: [&[u64]; 2]) -> Option<(usize, usize)> {
+        let is_free = |word: u64| Slot::from_bits(word).is_free();
+        let free = words.map(|words| words.iter().filter(|word| is_free(**word)).count());
+        let window = usize::from(free[1] > free[0]);
+        let mut slots = windows[window].preferred((self.0 >> 3) as usize % BUCKET_SLOTS);
+        slots.find(|slot| words[window].get(*slot).is_some_and(|word| is_free(*word))).map(|slot| (window, slot))
+    }
+}
+
 /// The slots that a key can have in a group: a main bucket, and the group's overflow bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
@@ -401,17 +415,6 @@ impl Window {
         let of_bucket = move |bucket: usize| (0..BUCKET_SLOTS).map(move |at| bucket + (at + start) % BUCKET_SLOTS);
         of_bucket(main).chain(of_bucket(overflow))
     }
-}
-
-/// Returns the slot that an insert takes, as the number of the window and of the slot in it: one of
-/// the window that has more free slots. `None` if no slot is free.
-#[must_use]
-pub fn free_slot(windows: [Window; 2], words: [&[u64]; 2], start: usize) -> Option<(usize, usize)> {
-    let is_free = |word: u64| Slot::from_bits(word).is_free();
-    let free = words.map(|words| words.iter().filter(|word| is_free(**word)).count());
-    let window = usize::from(free[1] > free[0]);
-    let mut slots = windows[window].preferred(start);
-    slots.find(|slot| words[window].get(*slot).is_some_and(|word| is_free(*word))).map(|slot| (window, slot))
 }
 
 /// The node of the tree at an object.

@@ -42,14 +42,18 @@ pub struct RaceOptions {
     /// not, it may end with [`Error::Unknown`], and operations that change something take fewer
     /// compare-and-swaps.
     pub marks: bool,
+    /// Number of groups of a subtable, from 2 to 128. Tests choose few of them, so that subtables
+    /// are soon full.
+    #[doc(hidden)]
+    pub groups: u64,
 }
 
-setters!(RaceOptions { rows: u64, bytes: usize, shards: u16, first_node: u16, replicas: u8, marks: bool });
+setters!(RaceOptions { rows: u64, bytes: usize, shards: u16, first_node: u16, replicas: u8, marks: bool, groups: u64 });
 
 impl Default for RaceOptions {
     /// Returns the options for a table of one part for each memory node, which begins small.
     fn default() -> RaceOptions {
-        RaceOptions { rows: 1000, bytes: 72, shards: None, first_node: 0, replicas: None, marks: true }
+        RaceOptions { rows: 1000, bytes: 72, shards: None, first_node: 0, replicas: None, marks: true, groups: GROUPS }
     }
 }
 
@@ -58,9 +62,10 @@ impl RaceOptions {
     /// shard's first extent.
     fn shape(&self, shards: u16) -> (RaceShape, u64) {
         let rows = self.rows.div_ceil(shards.max(1).into());
-        let of_subtable = (GROUPS * GROUP_SLOTS as u64) as f64 * OCCUPANCY;
+        let groups = self.groups.clamp(2, GROUPS_MAX);
+        let of_subtable = (groups * GROUP_SLOTS as u64) as f64 * OCCUPANCY;
         let roots = ((rows as f64 / of_subtable).ceil() as u64).clamp(1, ROOTS_MAX).next_power_of_two();
-        let geometry = Geometry { groups: GROUPS.min(GROUPS_MAX), roots, marks: self.marks, units: 0 };
+        let geometry = Geometry { groups, roots, marks: self.marks, units: 0 };
         let block = Class::for_content(0, self.bytes).map_or(1, Class::units);
         let units = rows.saturating_mul(block).saturating_add(roots * geometry.array_units());
         let units = units.saturating_add(units / 4).max(UNITS_MIN);
@@ -233,6 +238,17 @@ impl Race {
             self.admit(session)?;
         }
         Ok(session.inner().race_delete(&self.race, key).await?)
+    }
+
+    /// Splits the subtable that has a key, as an insert does that finds it full. Returns false if
+    /// another client has been faster. For tests.
+    #[doc(hidden)]
+    pub async fn split(&self, session: &mut Session, key: &[u8]) -> Result<bool, Error> {
+        let _in_use = session.begin_operation().await?;
+        if !session.inner().knows_race(&self.race) {
+            self.admit(session)?;
+        }
+        Ok(session.inner().race_split(&self.race, key).await?)
     }
 
     /// Returns the table as the crates below see it.

@@ -64,11 +64,11 @@ proptest! {
     }
 
     #[test]
-    fn a_free_slot_is_found_if_there_is_one(hash: u64, full in prop::collection::vec(any::<bool>(), 32), start in 0usize..8) {
+    fn a_free_slot_is_found_if_there_is_one(hash: u64, full in prop::collection::vec(any::<bool>(), 32)) {
         let word = |full: &bool| if *full { Slot::unused(1, Class(0)).to_bits() } else { Slot::empty(1).to_bits() };
         let words: Vec<u64> = full.iter().map(word).collect();
         let parts = [&words[..16], &words[16..]];
-        match free_slot(Hash(hash).windows(4), parts, start) {
+        match Hash(hash).free_slot(Hash(hash).windows(4), parts) {
             Some((window, slot)) => prop_assert!(!full[window * 16 + slot]),
             None => prop_assert!(full.iter().all(|full| *full)),
         }

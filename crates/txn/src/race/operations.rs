@@ -1,9 +1,7 @@
 //! The operations on a key of a RACE hash table.
 
 use remora_fabric::{Address, FabricError, ReadHandle, WORD_BYTES};
-use remora_index::race::{
-    AT_IMAGE, Class, Content, Kind, Slot, WINDOW_BYTES, WINDOW_SLOTS, Window, decode, encode, free_slot,
-};
+use remora_index::race::{AT_IMAGE, Class, Content, Kind, Slot, WINDOW_BYTES, WINDOW_SLOTS, Window, decode, encode};
 
 use super::known::{Block, Leaf};
 use super::{Operation, Put, too_long};
@@ -200,9 +198,8 @@ impl Operation<'_> {
                 Found::Absent { .. } | Found::Bare if how == Put::Update => (true, false),
                 Found::Bare => continue,
                 Found::Absent { leaf, mut seen } => {
-                    let start = self.hash.to_bits() as usize >> 3;
                     let [one, other] = &seen.words;
-                    let Some((window, slot)) = free_slot(seen.windows, [one, other], start) else {
+                    let Some((window, slot)) = self.hash.free_slot(seen.windows, [one, other]) else {
                         self.split(leaf).await?;
                         continue;
                     };
@@ -469,6 +466,17 @@ impl Operation<'_> {
     /// may have been dead by then.
     async fn fate(&mut self, leaf: Leaf, installed: Slot) -> Result<Fate, Stop> {
         self.forget(leaf);
+        match self.search(installed).await {
+            Err(Stop::Abort(_)) => Ok(Fate::Unknown),
+            Err(stop) => {
+                tracing::warn!(%stop, "it is not known whether an operation has taken effect");
+                Err(self.unknown())
+            }
+            found => found,
+        }
+    }
+
+    async fn search(&mut self, installed: Slot) -> Result<Fate, Stop> {
         let windows = self.hash.windows(self.shape().geometry.groups);
         let mark_at = self.address(installed.unit()).await?;
         loop {

@@ -57,9 +57,10 @@ impl Operation<'_> {
         let mut looks = [[0; 2]; 2];
         for look in &mut looks {
             let mut round = self.lane.round();
-            let read = round.read(object, OBJECT_BYTES as usize);
+            // Nothing orders two READs, nor the words of one READ.
+            let reads = [0, WORD_BYTES as u64].map(|at| round.read(object.plus(at), WORD_BYTES));
             let done = self.lane.execute(round).await?;
-            *look = [0, 1].map(|word| done.words(read)[word]);
+            *look = reads.map(|read| done.words(read)[0]);
             if mutant!(RacePairOnce) {
                 looks[1] = looks[0];
                 break;
@@ -192,7 +193,7 @@ impl Operation<'_> {
         if !mutant!(RaceCopyUnlocked) {
             before = self.read_array(array, slots).await?;
             // Two READs agree on what was there at one moment.
-            while !mutant!(RaceCopyOnce) {
+            loop {
                 let after = self.read_array(array, slots).await?;
                 if after == before {
                     break;
