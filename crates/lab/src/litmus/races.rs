@@ -138,9 +138,10 @@ pub(super) fn first_update(_: Protocol, runs_max: u64) -> Outcome {
     let table = stage.race(true);
     stage.explore(
         &within(runs_max),
-        async |client, actor| match client {
-            1 => fill(actor, &table, 1).await,
-            _ => {}
+        async |client, actor| {
+            if client == 1 {
+                fill(actor, &table, 1).await;
+            }
         },
         async |client, actor| match client {
             0 => put(actor, &table, 2, Put::Update).await,
