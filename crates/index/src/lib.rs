@@ -10,6 +10,8 @@
 //! buckets of [`fstore`] hold the records themselves, and clients change everything by themselves.
 //! So they do with the buckets of [`objects`], which hold locks and the places of values.
 //!
+//! The extents of a [`race`] hash table have an index of their own, which no transaction uses.
+//!
 //! An ordered table is a tree whose nodes are records of such tables. [`btree`] has the layout of a
 //! node, and [`learned`] remembers where leaves are.
 #![forbid(unsafe_code)]
@@ -27,6 +29,7 @@ mod load;
 pub mod mutant;
 pub mod objects;
 mod patch;
+pub mod race;
 mod sizes;
 mod table;
 

@@ -12,7 +12,7 @@ use crate::buckets::{Buckets, Index};
 use crate::cache::LocationCache;
 use crate::cluster_hash::{self, Location, Probe, location, search};
 use crate::error::IndexError;
-use crate::{fstore, objects};
+use crate::{fstore, objects, race};
 
 /// Longest chain that is followed in the cache, where a stale link could make a circle.
 const CACHED_CHAIN_MAX: usize = 16;
@@ -84,6 +84,7 @@ enum Geometry {
     ClusterHash(cluster_hash::Geometry),
     FStore(fstore::Geometry),
     Objects(objects::Geometry),
+    Race(race::Geometry),
 }
 
 impl Table {
@@ -138,6 +139,7 @@ impl Table {
             IndexKind::ClusterHash => Geometry::ClusterHash(cluster_hash::Geometry::of(spec)),
             IndexKind::FStore => Geometry::FStore(fstore::Geometry::of(spec)),
             IndexKind::Objects => Geometry::Objects(objects::Geometry::of(spec)),
+            IndexKind::Race => Geometry::Race(race::Geometry::of(spec)),
         };
         let first = usize::from(entry.shard_first.0);
         let shards =
@@ -146,6 +148,7 @@ impl Table {
             Geometry::ClusterHash(geometry) => Index::buckets(geometry),
             Geometry::FStore(geometry) => geometry.buckets,
             Geometry::Objects(geometry) => geometry.buckets,
+            Geometry::Race(geometry) => Index::buckets(geometry),
         };
         let cached = buckets.count() * u64::from(spec.shards);
         Table {
@@ -290,6 +293,7 @@ impl Table {
             Geometry::ClusterHash(geometry) => geometry,
             Geometry::FStore(geometry) => geometry,
             Geometry::Objects(geometry) => geometry,
+            Geometry::Race(geometry) => geometry,
         }
     }
 
@@ -298,7 +302,7 @@ impl Table {
     pub fn cluster_hash(&self) -> Option<&cluster_hash::Geometry> {
         match &self.geometry {
             Geometry::ClusterHash(geometry) => Some(geometry),
-            Geometry::FStore(_) | Geometry::Objects(_) => None,
+            Geometry::FStore(_) | Geometry::Objects(_) | Geometry::Race(_) => None,
         }
     }
 
@@ -307,7 +311,7 @@ impl Table {
     #[must_use]
     pub fn fstore(&self) -> Option<&fstore::Geometry> {
         match &self.geometry {
-            Geometry::ClusterHash(_) | Geometry::Objects(_) => None,
+            Geometry::ClusterHash(_) | Geometry::Objects(_) | Geometry::Race(_) => None,
             Geometry::FStore(geometry) => Some(geometry),
         }
     }
@@ -317,8 +321,17 @@ impl Table {
     #[must_use]
     pub fn objects(&self) -> Option<&objects::Geometry> {
         match &self.geometry {
-            Geometry::ClusterHash(_) | Geometry::FStore(_) => None,
+            Geometry::ClusterHash(_) | Geometry::FStore(_) | Geometry::Race(_) => None,
             Geometry::Objects(geometry) => Some(geometry),
+        }
+    }
+
+    /// Returns the layout of an extent, if the table is an extent of a RACE hash table.
+    #[must_use]
+    pub fn race(&self) -> Option<&race::Geometry> {
+        match &self.geometry {
+            Geometry::ClusterHash(_) | Geometry::FStore(_) | Geometry::Objects(_) => None,
+            Geometry::Race(geometry) => Some(geometry),
         }
     }
 
@@ -337,6 +350,7 @@ impl Table {
             Geometry::ClusterHash(geometry) => geometry.slots,
             Geometry::FStore(geometry) => geometry.rows(),
             Geometry::Objects(geometry) => geometry.rows(),
+            Geometry::Race(geometry) => geometry.units,
         }
     }
 

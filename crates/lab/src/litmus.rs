@@ -8,6 +8,7 @@
 //! left out and why.
 
 mod programs;
+mod races;
 mod recovery;
 mod repairs;
 mod snapshots;
@@ -1383,6 +1384,76 @@ pub const ALL: &[Litmus] = &[
         mutant: Mutant::AbsentWithoutValidation,
         protocol: Protocol::RTX,
         program: programs::absent_read,
+    },
+    Litmus {
+        name: "race-unchecked",
+        source: "RACE rule 3: no look at the lock behind the swap of a slot",
+        mutant: Mutant::RaceUnchecked,
+        protocol: Protocol::RTX,
+        program: races::update,
+    },
+    Litmus {
+        name: "race-copy-unlocked",
+        source: "RACE rule 1, rTX section 5: a rehash copies before it has the lock",
+        mutant: Mutant::RaceCopyUnlocked,
+        protocol: Protocol::RTX,
+        program: races::update,
+    },
+    Litmus {
+        name: "race-unchecked-no-marks",
+        source: "RACE rule 3, in a table without marks",
+        mutant: Mutant::RaceUnchecked,
+        protocol: Protocol::RTX,
+        program: races::update_without_marks,
+    },
+    Litmus {
+        name: "race-free-suspect",
+        source: "RACE rule 7: a suspect's lock is freed, and its node not changed",
+        mutant: Mutant::FreeSuspects,
+        protocol: Protocol::RTX,
+        program: races::suspicious_update,
+    },
+    Litmus {
+        name: "race-pair-once",
+        source: "RACE rule 6: a lock and an array of different times",
+        mutant: Mutant::RacePairOnce,
+        protocol: Protocol::RTX,
+        program: races::first_update,
+    },
+    Litmus {
+        name: "race-redo",
+        source: "RACE rule 4: what is absent from the live array is done again",
+        mutant: Mutant::RaceRedoAbsent,
+        protocol: Protocol::RTX,
+        program: races::replaced_update,
+    },
+    Litmus {
+        name: "race-redo-no-marks",
+        source: "RACE rule 4, in a table without marks",
+        mutant: Mutant::RaceRedoAbsent,
+        protocol: Protocol::RTX,
+        program: races::replaced_update_without_marks,
+    },
+    Litmus {
+        name: "race-read-behind-lock",
+        source: "RACE rule 5: a reader does not look at the lock",
+        mutant: Mutant::RaceReadBehindLock,
+        protocol: Protocol::RTX,
+        program: races::read_what_was_reported,
+    },
+    Litmus {
+        name: "race-two-inserts",
+        source: "RACE hashing: two inserts of a key take different slots",
+        mutant: Mutant::RaceInsertAtOnce,
+        protocol: Protocol::RTX,
+        program: races::two_inserts,
+    },
+    Litmus {
+        name: "race-dead-splitter",
+        source: "RACE rule 7, and a client that is kept from its key",
+        mutant: Mutant::FreeSuspects,
+        protocol: Protocol::RTX,
+        program: races::dead_splitter,
     },
 ];
 

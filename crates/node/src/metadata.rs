@@ -35,7 +35,7 @@
 //! +110  value_at     u16   bytes of a slot before the value, headers of further lines not counted
 //! +112  line_header  u16   bytes of each further line before data
 //! +114  replicas     u8
-//! +115  index        u8    1 = cluster hash, 2 = FStore
+//! +115  index        u8    1 = cluster hash, 2 = FStore, 3 = objects, 4 = extent of RACE
 //! +116  read_scheme  u8
 //! +120  discipline   4 times u8
 //! +124  creator      u32   0 = ready, see below

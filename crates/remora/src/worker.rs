@@ -859,6 +859,25 @@ impl Session {
         }
     }
 
+    /// Begins an operation outside of transactions, as [`Session::begin_outside`] does. Lets the
+    /// client's other coroutines run now and then, because rounds may take effect at once.
+    #[inline]
+    pub(crate) async fn begin_operation(&mut self) -> Result<InUse, Error> {
+        if self.has_had_its_turn() {
+            self.inner.lane().yield_now().await;
+        }
+        if self.client.lives(&self.life) && self.is_awake() && !self.usage.is_behind(self.client.cluster().forgotten())
+        {
+            return Ok(self.usage.begin());
+        }
+        pin!(self.begin_outside()).await
+    }
+
+    /// Returns the session of the floor below.
+    pub(crate) fn inner(&mut self) -> &mut remora_txn::Session {
+        &mut self.inner
+    }
+
     /// Makes the session go on as the last incarnation of its client, with the tables as they are
     /// now.
     pub(crate) fn follow(&mut self) {

@@ -73,6 +73,7 @@ pub mod log;
 pub mod mutant;
 mod oracle;
 mod protocol;
+mod race;
 pub mod recovery;
 mod rpc;
 mod session;
@@ -101,6 +102,7 @@ pub use protocol::{
     Dst, FirstRead, Ford, Locks, NoWait, Outcomes, Primitive, Primitives, Protocol, ProtocolSpec, Reclaimed, Rtx,
     Unsynchronized, Validation, reclaim,
 };
+pub use race::{Put, Race, RaceShape};
 pub use rpc::{RpcHandler, request_name};
 pub use session::{Session, Settled, TransactOptions, Trial};
 pub use sets::{Intent, Part, Slot};

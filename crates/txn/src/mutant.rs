@@ -322,11 +322,23 @@ pub enum Mutant {
     /// Growth: a snapshot may have a time at which the rows of a table that is gone had not moved
     /// yet. Protocols `gts` and `vts`. This is not an error of a text.
     SnapshotBeforeMove,
+    /// RACE: an operation does not look at the lock after its swap of a slot. Rule 3.
+    RaceUnchecked,
+    /// RACE: what an operation has installed, and is not in the live array, is done again. Rule 4.
+    RaceRedoAbsent,
+    /// RACE: a search does not look at the lock after it has read slots. Rule 5.
+    RaceReadBehindLock,
+    /// RACE: a client reads the lock and the array of a leaf once. Rule 6.
+    RacePairOnce,
+    /// RACE: a rehash reads the array before it takes the lock. Rule 1.
+    RaceCopyUnlocked,
+    /// RACE: an insert makes its slot live at once, without a look for other inserts of the key.
+    RaceInsertAtOnce,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 122] = [
+    pub const ALL: [Mutant; 128] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -449,6 +461,12 @@ impl Mutant {
         Mutant::UnlockBeforeInstall,
         Mutant::EndBeforeUnlock,
         Mutant::SnapshotBeforeMove,
+        Mutant::RaceUnchecked,
+        Mutant::RaceRedoAbsent,
+        Mutant::RaceReadBehindLock,
+        Mutant::RacePairOnce,
+        Mutant::RaceCopyUnlocked,
+        Mutant::RaceInsertAtOnce,
     ];
 }
 

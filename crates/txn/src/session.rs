@@ -20,6 +20,7 @@ use crate::limits::{
     BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, LONELY_ATTEMPTS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX,
 };
 use crate::protocol::{look_up, rest};
+use crate::race::{self, Operation, Put, Race};
 use crate::recovery::{Departed, Verdict};
 use crate::sets::{Intent, Part};
 use crate::shared::SharedLocks;
@@ -366,6 +367,7 @@ impl Session {
                     let is_over = !self.state.is_in_doubt(&self.lane);
                     if is_over && self.state.spec.discipline.is_repairable() {
                         rest(&self.lane, &mut self.state).await?;
+                        race::rest(&self.lane, &mut self.state).await?;
                     }
                     return Ok(is_over);
                 }
@@ -376,6 +378,46 @@ impl Session {
                 self.lane.sleep(20_000).await;
             }
         })
+    }
+}
+
+impl Session {
+    /// Reads the value of a key, and shows it to `visit`. Returns whether the key is there. If it
+    /// is, `visit` has been called once.
+    pub async fn race_get(&mut self, race: &Arc<Race>, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
+        let Session { lane, state } = self;
+        let found = Operation::begin(lane, state, race, key)?.get(visit).await?;
+        if state.reads_are_late(lane) {
+            return Err(Abort::Late.into());
+        }
+        Ok(found)
+    }
+
+    /// Changes the value of a key. Returns whether the key was there before.
+    pub async fn race_put(&mut self, race: &Arc<Race>, key: &[u8], value: &[u8], how: Put) -> Result<bool, Stop> {
+        let Session { lane, state } = self;
+        Operation::begin(lane, state, race, key)?.put(value, how).await
+    }
+
+    /// Deletes a key. Returns whether the key was there.
+    pub async fn race_delete(&mut self, race: &Arc<Race>, key: &[u8]) -> Result<bool, Stop> {
+        let Session { lane, state } = self;
+        Operation::begin(lane, state, race, key)?.delete().await
+    }
+
+    /// Splits the subtable that has a key, as an insert does that finds it full. Returns false if
+    /// another client has it, or has split it.
+    pub async fn race_split(&mut self, race: &Arc<Race>, key: &[u8]) -> Result<bool, Stop> {
+        let Session { lane, state } = self;
+        Operation::begin(lane, state, race, key)?.split_now().await
+    }
+
+    /// Returns whether the session has used a RACE hash table, and has not heard that the table was
+    /// dropped. If not, the caller makes sure that the table is there before it uses the table.
+    #[inline]
+    #[must_use]
+    pub fn knows_race(&self, race: &Arc<Race>) -> bool {
+        self.state.races.iter().any(|one| one.is_of(race))
     }
 }
 

@@ -24,6 +24,7 @@ use crate::oracle::requests::OraclePlace;
 use crate::oracle::{Question, oracle_of};
 use crate::protocol::spec::ProtocolSpec;
 use crate::protocol::{Check, Outcomes, Protocol, Repairs};
+use crate::race::known::RaceState;
 use crate::recovery::Departed;
 use crate::sets::Sets;
 use crate::shared::SharedLocks;
@@ -133,6 +134,8 @@ pub(crate) struct State {
     pub(crate) checks: Vec<Check>,
     /// What the session keeps for protocol `rtx`.
     pub(crate) repairs: Repairs,
+    /// What the session keeps of each RACE hash table that it uses.
+    pub(crate) races: Vec<RaceState>,
     /// What is published in the cluster's version cache, and what the cache is asked. An entry
     /// without an item is published; an entry with the number of an item is asked.
     pub(crate) asked: Vec<(Option<usize>, (Pointer, Version))>,
@@ -229,6 +232,7 @@ impl State {
             reservations: Vec::new(),
             checks: Vec::new(),
             repairs: Repairs::new(client, ring, config.outcomes),
+            races: Vec::new(),
             asked: Vec::new(),
             loose: Vec::new(),
             in_doubt: false,
@@ -265,6 +269,11 @@ impl State {
             tried: Tried::default(),
             stopped: Stop::Abort(Abort::Dropped),
         }
+    }
+
+    /// Returns the client incarnation of the session.
+    pub(crate) fn owner(&self) -> u32 {
+        self.owner
     }
 
     /// Returns whether an attempt is of this client.
@@ -377,8 +386,11 @@ impl State {
     /// forgets the table, and what was prepared in it.
     pub(crate) fn replace_tables(&mut self, now: impl Fn(&Table) -> Option<Arc<Table>>) {
         self.sets.replace(now);
-        let State { sets, loose, .. } = self;
+        let State { sets, loose, races, .. } = self;
         loose.retain(|(table, _)| sets.knows(*table));
+        // What the session has in hand of a table that was dropped is gone with it.
+        let born = |born: u64| sets.tables.iter().flatten().any(|table| table.born() == born);
+        races.retain(|race| race.is_there(|table| born(table.born())));
         self.time.fall_behind();
     }
 

@@ -19,7 +19,7 @@ use remora::floors::fabric::{
     WORD_BYTES, Worker, block_on,
 };
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::index::{Loader, Sizes, Table, TakeRow, bulk_load, fstore, objects};
+use remora::floors::index::{Loader, Sizes, Table, TakeRow, bulk_load, fstore, objects, race};
 use remora::floors::node::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
 use remora::floors::node::{
     Discipline, Fingerprint, Grows, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, Room, ShardId,
@@ -28,9 +28,9 @@ use remora::floors::node::{
 use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout_of_block, layout_with_time};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, ClientTime, Inspection, Intent, Limit, Observer, Outcome, Outcomes, PastTime, RpcHandler, Session,
-    SessionConfig, SharedLocks, Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx, Validation,
-    VersionCache, inspect,
+    Applier, ClientTime, Inspection, Intent, Limit, Observer, Outcome, Outcomes, PastTime, Race, RaceShape, RpcHandler,
+    Session, SessionConfig, SharedLocks, Slot, Snapshot, Stop, TransactOptions, TransactionEvent, Turns, Tx,
+    Validation, VersionCache, inspect,
 };
 use remora::protocol::Protocol;
 use zerocopy::IntoBytes;
@@ -60,6 +60,19 @@ pub(super) struct Row {
     pub(super) words: usize,
 }
 
+/// A RACE hash table of a stage.
+pub(super) struct RaceName {
+    metadata: Metadata,
+    name: String,
+    extent: TableId,
+}
+
+/// The units of a RACE hash table, and how often an operation on it tries.
+const RACE_UNITS: u64 = 160;
+/// The groups of a subtable.
+pub(super) const RACE_GROUPS: u64 = 2;
+const RACE_TRIES: u32 = 1000;
+
 /// Memory nodes with tables, as every run finds them.
 pub(super) struct Stage {
     fabric: Seeded,
@@ -75,6 +88,8 @@ pub(super) struct Stage {
     published: Vec<(Pointer, Version)>,
     /// The number of rows that tables have room for, beside the rows that they begin with.
     spare: u64,
+    /// Whether there are RACE hash tables, whose programs have many orders.
+    has_races: bool,
 }
 
 /// Bytes at the start of a ring that programs write to: the header, and the entries of two
@@ -156,6 +171,7 @@ impl Stage {
             coroutines,
             published: Vec::new(),
             spare: 2,
+            has_races: false,
         }
     }
 
@@ -235,6 +251,7 @@ impl Stage {
             IndexKind::FStore => Sizes::of(&fstore::Geometry::new(1, 0, slots, layout.slot_bytes.into())),
             // Each client takes some blocks.
             IndexKind::Objects => Sizes::of(&objects::Geometry::new(1, 0, slots + 64, layout.slot_bytes.into())),
+            IndexKind::Race => unreachable!("no protocol has its tables in extents"),
         };
         let spec = TableSpec {
             name: name.clone(),
@@ -272,6 +289,21 @@ impl Stage {
         move |number| Row { table: id, key: keys[number as usize], words }
     }
 
+    /// Creates a RACE hash table whose subtables are as small as they can be.
+    pub(super) fn race(&mut self, marks: bool) -> RaceName {
+        let name = format!("race {}", self.names.len());
+        let geometry = race::Geometry { groups: RACE_GROUPS, roots: 1, marks, units: RACE_UNITS };
+        let shape = RaceShape { geometry, shards: 1 };
+        let spec = shape.spec(&name, 0, RACE_UNITS).expect("a small extent");
+        self.names.push(spec.name.clone());
+        let (nodes, admin) = (NodeSet::first(self.nodes), self.admin.incarnation);
+        let create = async |lane: &Lane| metadata::create_table(lane, nodes, nodes, admin, spec, NodeId(0)).await;
+        let (extent, metadata) = self.administer(create).expect("room for an extent");
+        self.metadata = metadata;
+        self.has_races = true;
+        RaceName { metadata: self.metadata.clone(), name, extent }
+    }
+
     /// Explores a program. First each client runs `before`, one after the other, which is not
     /// explored. Then every client runs `part`. At the end `judge` checks their results. If a
     /// client has several coroutines, each of them runs both.
@@ -302,7 +334,10 @@ impl Stage {
             cancel: explored.cancel.map(|(number, _)| client(number)),
             words: explored.words,
             // Small programs are run to the end in every order.
-            reduction: if suspicions.is_empty() && self.coroutines == 1 && !(self.repairs() && explored.crash.is_some())
+            reduction: if suspicions.is_empty()
+                && self.coroutines == 1
+                && !self.has_races
+                && !(self.repairs() && explored.crash.is_some())
             {
                 Reduction::Commuting
             } else {
@@ -694,6 +729,13 @@ impl Actor {
         said
     }
 
+    /// Opens a RACE hash table.
+    pub(super) fn race(&self, table: &RaceName) -> Arc<Race> {
+        let extent = self.session.table(table.extent).expect("a table of the stage").clone();
+        let race = Race::open(&table.metadata, &table.name, extent).expect("a table of the stage");
+        Arc::new(race.with_tries(RACE_TRIES))
+    }
+
     /// Opens a snapshot. Returns its time, if that has worked.
     pub(super) async fn open_snapshot(&mut self) -> Option<PastTime> {
         let options = TransactOptions { attempts: 2, snapshot: Some(Snapshot::Fresh), ..TransactOptions::default() };
@@ -879,6 +921,17 @@ pub(super) struct Scene<'s> {
 }
 
 impl Scene<'_> {
+    /// Runs something as the last client of the stage, which has done nothing before.
+    pub(super) fn run_as_last<T>(&self, body: impl AsyncFnOnce(&mut Actor) -> T) -> T {
+        let number = self.stage.clients.len() - 1;
+        let (worker, ledger) = (Worker::new(), Rc::new(Ledger::default()));
+        let mut actors = self.stage.actors(&worker, number, &ledger, &Arc::new(VersionCache::new(0)));
+        let actor = &mut actors[0];
+        let lane = actor.session.lane().id();
+        let worker = actor.worker.clone();
+        worker.run([(lane, body(actor))]).pop().expect("a task that has run has a result")
+    }
+
     /// Counts the clients that have committed.
     pub(super) fn committed(&self) -> u64 {
         self.said.iter().flatten().count() as u64

@@ -284,6 +284,8 @@ pub enum IndexKind {
     FStore = 2,
     /// Buckets of objects, each a lock and the place of a value.
     Objects = 3,
+    /// An extent of a RACE hash table, which is no table by itself.
+    Race = 4,
 }
 
 impl IndexKind {
@@ -294,7 +296,8 @@ impl IndexKind {
     }
 
     pub(super) fn from_code(code: u8) -> Option<IndexKind> {
-        [IndexKind::ClusterHash, IndexKind::FStore, IndexKind::Objects].into_iter().find(|kind| *kind as u8 == code)
+        let kinds = [IndexKind::ClusterHash, IndexKind::FStore, IndexKind::Objects, IndexKind::Race];
+        kinds.into_iter().find(|kind| *kind as u8 == code)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use remora_fabric::{Lane, NodeId, NodeSet};
 use remora_index::Sizes;
 use remora_node::limits::REPLICAS_MAX;
-use remora_node::{Discipline, Grows, MemoryError, ReadScheme, SchemaShown, TableEntry, TableSpec, metadata};
+use remora_node::{Discipline, Grows, MemoryError, Metadata, ReadScheme, SchemaShown, TableEntry, TableSpec, metadata};
 use remora_record::{layout_of_block, layout_with_cells, layout_with_time};
 
 use super::handle::Cluster;
@@ -186,6 +186,47 @@ impl Cluster {
         }
         self.inner.opened.note_catalog(metadata);
         self.open_with(name, schema)
+    }
+
+    /// Creates the first extent of a RACE hash table. The primary of its first shard is at the node
+    /// `first`.
+    pub(crate) fn create_extent(&self, spec: TableSpec, first: NodeId) -> Result<(), OpenError> {
+        if !self.protocol.accepts(spec.discipline) {
+            return Err(MemoryError::Discipline {
+                table: spec.name,
+                found: spec.discipline.to_string(),
+                protocol: self.protocol.name(),
+                wanted: self.protocol.discipline().to_string(),
+            }
+            .into());
+        }
+        self.lacks_nothing()?;
+        self.unless_interrupted()?;
+        let create = || {
+            self.administer(async |lane: &Lane| {
+                let (nodes, places, client) = (self.live_nodes(), self.places(), self.admin());
+                Ok(metadata::create_table(lane, nodes, places, client, spec.clone(), first).await?)
+            })
+        };
+        let (_, metadata) = self.change_catalog(create)?;
+        self.inner.opened.note_catalog(metadata);
+        Ok(())
+    }
+
+    /// Returns the number of shards of a table whose program has not chosen it: one for each memory
+    /// node that is not a spare.
+    pub(crate) fn shards_by_default(&self) -> u16 {
+        self.memory_nodes() - self.inner.options.spares
+    }
+
+    /// Opens the first extent of a RACE hash table, and returns it with the catalog.
+    pub(crate) fn open_extent(&self, name: &str) -> Result<(Arc<remora_index::Table>, Metadata), OpenError> {
+        loop {
+            let catalog = self.read_catalog()?;
+            let Some(table) = self.inner.opened.open(&catalog, Wanted::Name(name))? else { continue };
+            self.check_protocol(&table)?;
+            return Ok((table, catalog));
+        }
     }
 
     /// Returns the memory nodes for new tables: live nodes that are neither spares nor about to

@@ -23,7 +23,7 @@ pub use ford::Ford;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
 pub use rtx::{Outcomes, Reclaimed, Rtx, reclaim};
-pub(crate) use rtx::{Repairs, release_rounds, rest};
+pub(crate) use rtx::{Repairs, release_rounds, rest, take_mark_free};
 pub use spec::{FirstRead, Primitive, ProtocolSpec, Validation};
 pub use unsynchronized::Unsynchronized;
 

@@ -84,7 +84,7 @@ use remora_node::{Discipline, IndexKind};
 
 pub use outcomes::Outcomes;
 pub use reclaim::{Reclaimed, reclaim};
-pub(crate) use repair::{look_up, rest};
+pub(crate) use repair::{look_up, rest, take_mark_free};
 pub(crate) use state::Repairs;
 
 use crate::error::Stop;

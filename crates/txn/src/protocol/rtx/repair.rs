@@ -145,6 +145,49 @@ fn give_out(tx: &mut Tx<'_>, object: Pointer, give: impl FnOnce(&mut Repairs, Si
     }
 }
 
+/// Takes a lock without a log from the attempt that has it, marks the word behind the lock, and
+/// frees the lock. `marked` returns the same word with the next mark, and `None` for a word that
+/// never changes again.
+pub(crate) async fn take_mark_free(
+    lane: &Lane,
+    at: Address,
+    from: LockWord,
+    own: RepairableLock,
+    marked: impl Fn(u64) -> Option<u64>,
+) -> Result<(), Stop> {
+    if mutant!(FreeSuspects) {
+        return free(lane, at, from).await;
+    }
+    let own = own.word();
+    let word_at = at.plus(WORD_BYTES as u64);
+    let mut round = lane.round();
+    let swap = round.compare_swap(at, from.to_bits(), own.to_bits());
+    let read = round.read(word_at, WORD_BYTES);
+    let done = lane.execute(round).await?;
+    if !done.swapped(swap) {
+        return Ok(());
+    }
+    let mut word = done.words(read)[0];
+    drop(done);
+    while let Some(next) = marked(word) {
+        let mut round = lane.round();
+        let swap = round.compare_swap(word_at, word, next);
+        if lane.execute(round).await?.swapped(swap) {
+            break;
+        }
+        // As in `take_and_mark`: the former holder's swap has come first, or the lock was lost.
+        let mut round = lane.round();
+        let read = round.read(word_at, WORD_BYTES);
+        word = lane.execute(round).await?.words(read)[0];
+        let mut round = lane.round();
+        let read = round.read(at, WORD_BYTES);
+        if lane.execute(round).await?.words(read)[0] != own.to_bits() {
+            return Ok(());
+        }
+    }
+    free(lane, at, own).await
+}
+
 async fn free(lane: &Lane, at: Address, lock: LockWord) -> Result<(), Stop> {
     let mut round = lane.round();
     let (from, to) = unlock(lock);
