@@ -302,8 +302,8 @@ pub enum Mutant {
     /// DST on two-phase locking: the release of a lock does not raise the ts of what was read under
     /// it.
     ReleaseUnstamped,
-    /// rTX: a lock that was taken in execution keeps the word that names no log, although its holder
-    /// logs. Rule 25.
+    /// rTX: a lock that was taken in execution keeps the word that names no log, although its
+    /// holder logs. Rule 25.
     KeepEarlyLock,
     /// rTX: a reader ignores locks, and misses what their holders have decided. Rule 14.
     ReadBehindLock,

@@ -14,7 +14,7 @@ use super::stage::{Actor, Broken, Explored, RACE_GROUPS, RaceName, Said, Scene, 
 type Outcome = Exploration<Broken>;
 
 /// The protocol of clients that suspect whatever they meet.
-const SUSPICIOUS: Protocol = Protocol::Rtx(Rtx { suspicion_ns: 0 });
+const SUSPICIOUS: Protocol = Protocol::Rtx(Rtx { suspicion_ns: 0, ..Rtx::USUAL });
 
 const KEY: &[u8] = b"key";
 

@@ -6,8 +6,8 @@
 //! the object names, and looks at the object once more.
 //!
 //! The second round locks a record that was named to be changed, if it is the only one so far, and
-//! the client knew its address ([`Rtx::locks_early`](super::Rtx::locks_early)). The CAS comes before
-//! the READs. If it succeeds, the place is the one of the first round, and it stays.
+//! the client knew its address ([`Rtx::locks_early`](super::Rtx::locks_early)). The CAS comes
+//! before the READs. If it succeeds, the place is the one of the first round, and it stays.
 
 use remora_fabric::{Completed, Round, probes};
 use remora_index::objects::{self, AT_BLOCKS, AT_OVERFLOW, BUCKET_BYTES, FLOOR_WORD, LINK_WORD, OBJECT_BYTES};
@@ -55,7 +55,8 @@ pub(super) fn chain_of(arena: &[u64], chain: u32) -> impl Iterator<Item = ChainL
 }
 
 /// Brings every record that was named and has not been fetched yet. If `locks_early`, also locks a
-/// record that was named to be changed, and is the only one so far, if the client knows where it is.
+/// record that was named to be changed, if it is the only one so far, and the client knows where it
+/// is.
 pub(super) async fn execute(tx: &mut Tx<'_>, locks_early: bool) -> Result<(), Stop> {
     let ask = |tx: &mut Tx<'_>, round: &mut Round<'_>| ask(tx, round, locks_early);
     // A lock whose answer was not heard is looked at again: the READ comes behind its CAS.

@@ -23,11 +23,11 @@
 //!
 //! A transaction takes two round trips to read, and two more to commit. If the first record that it
 //! names is to be changed, execution locks it early, and if it changes no other one, the commit
-//! takes one round trip. If it does, A exchanges the word of the early lock, which names no log, for
-//! one that names the log. A transaction that only reads needs no commit, if all its records came in
-//! the same rounds ([`validate`]). If it writes at several memory nodes, A is two rounds, because
-//! nothing orders the log at one node before the locks at another; and what it only read is looked
-//! at in one more.
+//! takes one round trip. If it does, A exchanges the word of the early lock, which names no log,
+//! for one that names the log. A transaction that only reads needs no commit, if all its records
+//! came in the same rounds ([`validate`]). If it writes at several memory nodes, A is two rounds,
+//! because nothing orders the log at one node before the locks at another; and what it only read is
+//! looked at in one more.
 //!
 //! # Why no word recurs
 //!
