@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::admin::Reclaimed;
 use remora::connect::{ConnectOptions, Nodes, Place};
 use remora::floors::fabric::splitmix;
 use remora::node::PassiveMemory;
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Limit, OpenErrorKind, Race, RaceOptions, Session, WorkerOptions};
+use remora::{Cluster, Error, Limit, OpenErrorKind, Race, RaceOptions, Session, Table, TableOptions, WorkerOptions};
 
 use support::cut_off;
 
@@ -137,6 +138,31 @@ fn what_cannot_be_is_refused_by_name() {
     drop(worker);
     let other = Cluster::embedded().open().unwrap();
     assert_eq!(kind(other.create_race("table", options)), OpenErrorKind::OtherProtocol);
+}
+
+/// What looks at all tables passes RACE hash tables by.
+#[test]
+fn other_tables_are_looked_after_beside_a_race_table() {
+    let cluster = cluster(2, 32 << 20);
+    let race = cluster.create_race("table", RaceOptions::default()).unwrap();
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(1_000)).unwrap();
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    worker.block_on(async |session| {
+        fill(&race, session, 0..1_000).await;
+        for key in 0..500 {
+            session.transact(async |tx| rows.insert(tx, key, key).await).await.unwrap();
+        }
+    });
+    drop(worker);
+    assert_eq!(cluster.grow_table("table/0", 10_000).unwrap_err().kind(), OpenErrorKind::NoTable);
+    assert_eq!(cluster.reclaim().unwrap(), Reclaimed::default());
+    assert_eq!(cluster.inspect(&rows, |_| {}).unwrap().records, 500);
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    worker.block_on(async |session| {
+        for key in 0..1_000u64 {
+            assert_eq!(race.get(session, &key.to_le_bytes()).await.unwrap(), Some(value(key, 0)));
+        }
+    });
 }
 
 #[test]

@@ -62,7 +62,7 @@ use std::time::Duration;
 
 use remora_fabric::{ClientId, Lane, Nanos, NodeId};
 use remora_index::Sizes;
-use remora_node::{Grows, MemoryError, Metadata, TableSpec, metadata, registered};
+use remora_node::{Grows, IndexKind, MemoryError, Metadata, TableSpec, metadata, registered};
 use remora_txn::{Intent, KeyScan, Limit};
 
 use super::freeing::Users;
@@ -121,7 +121,8 @@ impl Cluster {
     ///   connected that has no lease, because such a client never acknowledges a change, or if the
     ///   cluster has no configuration,
     /// - with [`OpenErrorKind::NoTable`](crate::OpenErrorKind::NoTable) if no table has the name.
-    ///   An ordered table has no part with its own name alone.
+    ///   An ordered table has no part with its own name alone, and the extents of a
+    ///   [`Race`](crate::Race) cannot grow.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -138,7 +139,10 @@ impl Cluster {
     /// ```
     pub fn grow_table(&self, name: &str, rows: u64) -> Result<(), OpenError> {
         self.lacks_nothing()?;
-        self.open_by_name(name)?;
+        if self.open_by_name(name)?.entry().spec.index == IndexKind::Race {
+            // It is an extent of a RACE hash table, which has no rows that could move.
+            return Err(MemoryError::UnknownTable(name.to_owned()).into());
+        }
         self.with_grower(async |session| session.grow_table(name, rows).await)?;
         // If clients take longer, the next who needs the space frees it.
         let _freed = self.free_dropped()?;
