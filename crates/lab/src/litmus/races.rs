@@ -194,7 +194,8 @@ pub(super) fn replaced_update_without_marks(_: Protocol, runs_max: u64) -> Outco
     replaced(false, runs_max)
 }
 
-/// Explores a reader that begins when an update of the new half of a split was reported.
+/// Explores a reader that reads beside a split, and once more when an update of the new half was
+/// reported.
 pub(super) fn read_what_was_reported(_: Protocol, runs_max: u64) -> Outcome {
     let mut stage = Stage::new(1, &[Protocol::RTX, Protocol::RTX, SUSPICIOUS]);
     let table = stage.race(true);
@@ -213,6 +214,7 @@ pub(super) fn read_what_was_reported(_: Protocol, runs_max: u64) -> Outcome {
                 said
             }
             1 => {
+                get(actor, &table).await;
                 actor.reported(1).await;
                 get(actor, &table).await.map(|value| vec![value])
             }
