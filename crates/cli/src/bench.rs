@@ -91,7 +91,8 @@ impl Bench {
             None => options.open(),
             rdma => options.open_servers(rdma),
         };
-        run.leased(cluster.map_err(|error| self.blame(&error))?)
+        let cluster = run.leased(cluster.map_err(|error| self.blame(&error))?)?;
+        Ok(HistoryTo::told_of_all(self.history.as_ref(), cluster))
     }
 
     /// Opens all files that the run will write, before anything takes time.

@@ -140,7 +140,7 @@ impl Bench {
                 Err(ConnectError::Open(error)) => return Err(self.blame(&error)),
                 Err(error) => return Err(meet::blame(&error)),
                 Ok(cluster) => {
-                    return self.run.leased(HistoryTo::told_of_rollbacks(self.history.as_ref(), cluster));
+                    return self.run.leased(HistoryTo::told_of_all(self.history.as_ref(), cluster));
                 }
             }
         }

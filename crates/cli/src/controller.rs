@@ -48,7 +48,7 @@ pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure
     if let Some(history) = &history {
         history.begin()?;
     }
-    let cluster = HistoryTo::told_of_rollbacks(history.as_ref(), cluster);
+    let cluster = HistoryTo::told_of_all(history.as_ref(), cluster);
     let cluster = cluster.with_lease(Some(Duration::from_millis(options.lease_ms)));
     let rate = options.copy_mb.map(|megabytes| megabytes * 1_000_000);
     let controller = cluster.controller().map_err(|error| Failure::new("--connect", error))?;

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use remora::Cluster;
-use remora_check::HistoryFile;
+use remora::observe::{Observer, TransactionEvent};
+use remora_check::{HistoryFile, Recorder};
+use remora_workload::guestbook::TABLE;
 
 use crate::Failure;
 use crate::output::OutputFile;
@@ -25,10 +27,14 @@ impl HistoryTo {
         Ok(Arc::new(HistoryTo { output, durable, begun: OnceLock::new() }))
     }
 
-    /// Makes a history, if there is one, record the writes of other clients that this process puts
-    /// back.
-    pub(crate) fn told_of_rollbacks(history: Option<&Arc<HistoryTo>>, cluster: Cluster) -> Cluster {
+    /// Makes a history, if there is one, record what this process does beside the transactions of
+    /// its workers: the writes of other clients that it puts back, and the rows that it moves when
+    /// a table grows.
+    pub(crate) fn told_of_all(history: Option<&Arc<HistoryTo>>, cluster: Cluster) -> Cluster {
         let Some(history) = history.cloned() else { return cluster };
+        let of_movers = history.clone();
+        let cluster = cluster
+            .with_movers_observed(Arc::new(move || Box::new(OfMovers(of_movers.file().map(|file| file.recorder())))));
         cluster.with_rollbacks_told(Arc::new(move |rollback| {
             if let Some(file) = history.file() {
                 file.rollback(rollback);
@@ -58,6 +64,35 @@ impl HistoryTo {
         match self.begun.get() {
             Some(_) => self.begin()?.finish().map_err(|error| self.output.failure(error)),
             None => Ok(()),
+        }
+    }
+}
+
+/// Records the transactions that move rows, if there is a history, but for rows of the table in
+/// which clients say that they are there: no history has the other transactions of that table.
+struct OfMovers(Option<Recorder>);
+
+impl OfMovers {
+    fn recorder(&mut self, event: &TransactionEvent<'_>) -> Option<&mut Recorder> {
+        let is_recorded = event.accesses().all(|access| access.table.name() != TABLE);
+        self.0.as_mut().filter(|_| is_recorded)
+    }
+}
+
+impl Observer for OfMovers {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if let Some(recorder) = self.recorder(event) {
+            recorder.transaction(event);
+        }
+    }
+
+    fn wants_committing(&self) -> bool {
+        self.0.as_ref().is_some_and(Observer::wants_committing)
+    }
+
+    fn committing(&mut self, event: &TransactionEvent<'_>) {
+        if let Some(recorder) = self.recorder(event) {
+            recorder.committing(event);
         }
     }
 }

@@ -772,7 +772,7 @@ impl Session {
     }
 
     /// Waits until a full table has grown so far that clients insert into the larger one. The
-    /// transaction inserts into this table.
+    /// transaction inserts into this table, or changes a row of it, which needs room under `rtx`.
     #[cold]
     async fn until_larger(&mut self, stop: Stop, course: &Course) -> Grown {
         let full = self.inner.culprit(stop).map(|(table, _)| table.id()).and_then(|id| self.inner.table(id).cloned());
@@ -783,10 +783,17 @@ impl Session {
         loop {
             let cluster = self.client.cluster();
             let Some(now) = cluster.now(&full) else { return Grown::Yes };
-            if now.stage() == Some(Stage::Filling) {
+            let moves = full.stage() == Some(Stage::Filling);
+            if now.stage() == Some(Stage::Filling) && !moves {
                 return Grown::Yes;
             }
+            // If rows move already, the row of this transaction has not. The client that moved rows
+            // may have died.
             match cluster.ask_to_grow(&now) {
+                Some(Growing::UnderWay) if moves => {
+                    self.inner.lane().sleep(GROWTH_PAUSE_NS).await;
+                    return if self.inner.lane().now() < give_up { Grown::Yes } else { Grown::No };
+                }
                 // A growth that has failed for another reason begins again soon.
                 Some(Growing::UnderWay | Growing::Failed { nodes_full: false }) => {}
                 Some(Growing::Failed { nodes_full: true }) => return Grown::NodesFull,

@@ -62,7 +62,8 @@ impl Ledger for i64 {
     }
 }
 
-const TABLE: &str = "remora.workload";
+/// The name of the table in which clients of a run say that they are there.
+pub const TABLE: &str = "remora.workload";
 const KEY: u64 = 0;
 const NAME_BYTES: usize = 16;
 /// The time between two looks of a client whether the tables are loaded.
