@@ -122,16 +122,17 @@ fn of_race(memory: &Memory, name: &str, updates: u64) -> f64 {
     })
 }
 
-fn of_dashmap(map: &dashmap::DashMap<u64, Value, Hashes>, updates: u64) -> f64 {
+/// Measures a map of one process. `get` returns the first word of a key's value.
+fn of_map(updates: u64, get: impl Fn(u64) -> u64 + Sync, insert: impl Fn(u64, Value) + Sync) -> f64 {
     timed(|thread, barrier| {
         barrier.wait();
         let mut sum = 0;
         for number in 0..OPERATIONS {
             let (key, is_update) = operation(thread, number, updates);
             if is_update {
-                map.insert(key, [number; 8]);
+                insert(key, [number; 8]);
             } else {
-                sum += map.get(&key).expect("a key that is there")[0];
+                sum += get(key);
             }
         }
         barrier.wait();
@@ -139,22 +140,24 @@ fn of_dashmap(map: &dashmap::DashMap<u64, Value, Hashes>, updates: u64) -> f64 {
     })
 }
 
+fn of_dashmap(map: &dashmap::DashMap<u64, Value, Hashes>, updates: u64) -> f64 {
+    of_map(
+        updates,
+        |key| map.get(&key).expect("a key that is there")[0],
+        |key, value| {
+            map.insert(key, value);
+        },
+    )
+}
+
 fn of_papaya(map: &papaya::HashMap<u64, Value, Hashes>, updates: u64) -> f64 {
-    timed(|thread, barrier| {
-        barrier.wait();
-        let mut sum = 0;
-        for number in 0..OPERATIONS {
-            let (key, is_update) = operation(thread, number, updates);
-            let map = map.pin();
-            if is_update {
-                map.insert(key, [number; 8]);
-            } else {
-                sum += map.get(&key).expect("a key that is there")[0];
-            }
-        }
-        barrier.wait();
-        std::hint::black_box(sum);
-    })
+    of_map(
+        updates,
+        |key| map.pin().get(&key).expect("a key that is there")[0],
+        |key, value| {
+            map.pin().insert(key, value);
+        },
+    )
 }
 
 fn median(mut numbers: Vec<f64>) -> f64 {

@@ -250,13 +250,6 @@ impl Race {
         }
         Ok(session.inner().race_split(&self.race, key).await?)
     }
-
-    /// Returns the table as the crates below see it.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn untyped(&self) -> &Arc<remora_txn::Race> {
-        &self.race
-    }
 }
 
 impl fmt::Debug for Race {

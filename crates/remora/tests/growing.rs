@@ -377,6 +377,13 @@ fn ordered_tables_grow_while_they_are_used(protocol: Protocol) {
     assert_eq!(cluster.inspect_ordered(&loaded, |_, _| ()).unwrap().1.rows, 2_000);
 }
 
+/// Waits for what another thread does.
+fn wait_for(what: &dyn Fn() -> bool) {
+    while !what() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A transaction finds no row of a key. Then the table grows, as far as it does without this
 /// transaction, and another one inserts the row and leaves a mark elsewhere. Returns the row and
 /// the mark, as the first transaction has them when it commits.
@@ -386,11 +393,6 @@ fn row_and_mark(mutant: Option<Mutant>) -> (Option<u64>, Option<u64>) {
     let marks: Table<u64, u64> = cluster.create_table("marks", TableOptions::for_rows(100)).unwrap();
     let born = || cluster.catalog().table("rows").unwrap().1.born;
     let (before, found_none, is_marked) = (born(), AtomicBool::new(false), AtomicBool::new(false));
-    let wait_for = |what: &dyn Fn() -> bool| {
-        while !what() {
-            thread::sleep(Duration::from_millis(1));
-        }
-    };
     thread::scope(|scope| {
         scope.spawn(|| {
             wait_for(&|| found_none.load(Ordering::Relaxed));
@@ -437,11 +439,6 @@ fn attempts_of_a_late_insert(protocol: Protocol, mutant: Option<Mutant>) -> u64 
         catalog.larger(id).and_then(|(_, larger)| larger.growth).map(|growth| growth.stage)
     };
     let (holds, has_begun, was_removed) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
-    let wait_for = |what: &dyn Fn() -> bool| {
-        while !what() {
-            thread::sleep(Duration::from_millis(1));
-        }
-    };
     thread::scope(|scope| {
         scope.spawn(|| {
             wait_for(&|| holds.load(Ordering::Relaxed));

@@ -657,9 +657,6 @@ impl<'s> Tx<'s> {
     /// larger one already. The transaction has all its locks. The rules of growth are in `remora`'s
     /// `cluster/growth.rs`.
     pub(crate) async fn hear_of_growth(&mut self) -> Result<(), Stop> {
-        if self.state.sets.inserts_into_smaller().next().is_none() {
-            return Ok(());
-        }
         let mut inserts: Vec<_> = self.state.sets.inserts_into_smaller().collect();
         inserts.dedup_by_key(|(_, smaller, _)| *smaller);
         let leader = self.state.nodes.leader();

@@ -97,24 +97,40 @@ fn judge_update(scene: &Scene<'_>, table: &RaceName) -> Result<(), Broken> {
     check(is_right, || format!("client 0 was told {:?}, and the value is {value:?}", scene.said[0]))
 }
 
-/// Explores an update beside a split, which the first client suspects, or does not.
-fn update_beside_split(by: Protocol, marks: bool, runs_max: u64) -> Outcome {
+/// Explores what two clients do, on a table that both have used. At first the key has this value,
+/// if it is not 0.
+fn both_know(
+    (by, marks, value): (Protocol, bool, u8),
+    explored: &Explored,
+    first: impl AsyncFn(&mut Actor, &RaceName) -> Said,
+    second: impl AsyncFn(&mut Actor, &RaceName) -> Said,
+    judge: impl Fn(&Scene<'_>, &RaceName) -> Result<(), Broken>,
+) -> Outcome {
     let mut stage = Stage::new(1, &[by, Protocol::RTX, SUSPICIOUS]);
     let table = stage.race(marks);
     stage.explore(
-        &within(runs_max),
+        explored,
         async |client, actor| match client {
-            0 => fill(actor, &table, 1).await,
+            0 => fill(actor, &table, value).await,
             1 => _ = get(actor, &table).await,
             _ => {}
         },
         async |client, actor| match client {
-            0 => put(actor, &table, 2, Put::Update).await,
-            1 => split(actor, &table).await,
+            0 => first(actor, &table).await,
+            1 => second(actor, &table).await,
             _ => None,
         },
-        |scene| judge_update(scene, &table),
+        |scene| judge(scene, &table),
     )
+}
+
+async fn update_key(actor: &mut Actor, table: &RaceName) -> Said {
+    put(actor, table, 2, Put::Update).await
+}
+
+/// Explores an update beside a split, which the first client suspects, or does not.
+fn update_beside_split(by: Protocol, marks: bool, runs_max: u64) -> Outcome {
+    both_know((by, marks, 1), &within(runs_max), update_key, split, judge_update)
 }
 
 /// Explores an update beside a split.
@@ -144,7 +160,7 @@ pub(super) fn first_update(_: Protocol, runs_max: u64) -> Outcome {
             }
         },
         async |client, actor| match client {
-            0 => put(actor, &table, 2, Put::Update).await,
+            0 => update_key(actor, &table).await,
             1 => split(actor, &table).await,
             _ => None,
         },
@@ -155,28 +171,19 @@ pub(super) fn first_update(_: Protocol, runs_max: u64) -> Outcome {
 /// Explores an update beside a client that splits the subtable, and then replaces what the update
 /// has installed, if it finds that.
 fn replaced(marks: bool, runs_max: u64) -> Outcome {
-    let mut stage = Stage::new(1, &[Protocol::RTX, Protocol::RTX, SUSPICIOUS]);
-    let table = stage.race(marks);
-    stage.explore(
+    both_know(
+        (Protocol::RTX, marks, 1),
         &within(runs_max),
-        async |client, actor| match client {
-            0 => fill(actor, &table, 1).await,
-            1 => _ = get(actor, &table).await,
-            _ => {}
-        },
-        async |client, actor| match client {
-            0 => put(actor, &table, 2, Put::Update).await,
-            1 => {
-                split(actor, &table).await;
-                if get(actor, &table).await != Some(2) {
-                    return None;
-                }
-                put(actor, &table, 3, Put::Update).await
+        update_key,
+        async |actor, table| {
+            split(actor, table).await;
+            if get(actor, table).await != Some(2) {
+                return None;
             }
-            _ => None,
+            put(actor, table, 3, Put::Update).await
         },
-        |scene| {
-            let value = look(scene, &table);
+        |scene, table| {
+            let value = look(scene, table);
             let is_replaced = scene.said[1].is_some();
             check(!is_replaced || value == Some(3), || format!("2 was replaced by 3, and the value is {value:?}"))
         },
@@ -197,30 +204,21 @@ pub(super) fn replaced_update_without_marks(_: Protocol, runs_max: u64) -> Outco
 /// Explores a reader that reads beside a split, and once more when an update of the new half was
 /// reported.
 pub(super) fn read_what_was_reported(_: Protocol, runs_max: u64) -> Outcome {
-    let mut stage = Stage::new(1, &[Protocol::RTX, Protocol::RTX, SUSPICIOUS]);
-    let table = stage.race(true);
-    stage.explore(
+    both_know(
+        (Protocol::RTX, true, 1),
         &within(runs_max),
-        async |client, actor| match client {
-            0 => fill(actor, &table, 1).await,
-            1 => _ = get(actor, &table).await,
-            _ => {}
+        async |actor, table| {
+            split(actor, table).await;
+            let said = update_key(actor, table).await;
+            actor.report();
+            said
         },
-        async |client, actor| match client {
-            0 => {
-                split(actor, &table).await;
-                let said = put(actor, &table, 2, Put::Update).await;
-                actor.report();
-                said
-            }
-            1 => {
-                get(actor, &table).await;
-                actor.reported(1).await;
-                get(actor, &table).await.map(|value| vec![value])
-            }
-            _ => None,
+        async |actor, table| {
+            get(actor, table).await;
+            actor.reported(1).await;
+            get(actor, table).await.map(|value| vec![value])
         },
-        |scene| {
+        |scene, _| {
             let is_right = scene.said[0].is_none() || scene.said[1].as_deref().is_none_or(|seen| seen == [2]);
             check(is_right, || format!("{:?} was read after the report", scene.said[1]))
         },
@@ -238,28 +236,19 @@ fn judge_once(scene: &Scene<'_>, table: &RaceName, is_there: Option<bool>) -> Re
 /// Explores two inserts of one key, which choose different slots: one of the clients has deleted
 /// the key that was in the way before.
 pub(super) fn two_inserts(_: Protocol, runs_max: u64) -> Outcome {
-    let mut stage = Stage::new(1, &[Protocol::RTX, Protocol::RTX, SUSPICIOUS]);
-    let table = stage.race(true);
-    stage.explore(
+    both_know(
+        (Protocol::RTX, true, 0),
         &within(runs_max),
-        async |client, actor| match client {
-            0 => fill(actor, &table, 0).await,
-            1 => _ = get(actor, &table).await,
-            _ => {}
+        async |actor, table| put(actor, table, 1, Put::Insert).await,
+        async |actor, table| {
+            clear_the_way(actor, table).await?;
+            put(actor, table, 2, Put::Insert).await
         },
-        async |client, actor| match client {
-            0 => put(actor, &table, 1, Put::Insert).await,
-            1 => {
-                clear_the_way(actor, &table).await?;
-                put(actor, &table, 2, Put::Insert).await
-            }
-            _ => None,
-        },
-        |scene| {
+        |scene, table| {
             let inserted = scene.said.iter().filter(|said| said.as_deref() == Some(&[0])).count();
             let gave_up = scene.said[..2].iter().filter(|said| said.is_none()).count();
             check(inserted <= 1 && inserted + gave_up > 0, || format!("the clients were told {:?}", scene.said))?;
-            judge_once(scene, &table, (gave_up == 0).then_some(true))
+            judge_once(scene, table, (gave_up == 0).then_some(true))
         },
     )
 }
@@ -267,23 +256,9 @@ pub(super) fn two_inserts(_: Protocol, runs_max: u64) -> Outcome {
 /// Explores the death, at any time, of a client that splits the subtable. Another client updates a
 /// key there, and must not be kept from that.
 pub(super) fn dead_splitter(_: Protocol, runs_max: u64) -> Outcome {
-    let mut stage = Stage::new(1, &[SUSPICIOUS, Protocol::RTX, SUSPICIOUS]);
-    let table = stage.race(true);
-    stage.explore(
-        &Explored { crash: Some(1), ..within(runs_max) },
-        async |client, actor| match client {
-            0 => fill(actor, &table, 1).await,
-            1 => _ = get(actor, &table).await,
-            _ => {}
-        },
-        async |client, actor| match client {
-            0 => put(actor, &table, 2, Put::Update).await,
-            1 => split(actor, &table).await,
-            _ => None,
-        },
-        |scene| {
-            check(scene.said[0].is_some(), || "a client was kept from its key".into())?;
-            judge_update(scene, &table)
-        },
-    )
+    let explored = Explored { crash: Some(1), ..within(runs_max) };
+    both_know((SUSPICIOUS, true, 1), &explored, update_key, split, |scene, table| {
+        check(scene.said[0].is_some(), || "a client was kept from its key".into())?;
+        judge_update(scene, table)
+    })
 }

@@ -86,6 +86,12 @@ fn judge(scene: &Scene<'_>, rows: &[Row], all: &[(usize, &[Row])]) -> Result<(),
 /// Explores a transaction that writes two records, beside another client that writes one of them,
 /// and suspects the first.
 pub(super) fn two_beside_one(_: Protocol, runs_max: u64) -> Outcome {
+    beside_one(runs_max, async |actor, both| add(actor, 1, both).await)
+}
+
+/// Explores what a client does that writes two records, beside another client that writes the first
+/// of them, and suspects the first client.
+fn beside_one(runs_max: u64, write_both: impl AsyncFn(&mut Actor, &[Row]) -> Said) -> Outcome {
     let mut stage = Stage::new(1, &[Protocol::RTX, SUSPICIOUS]);
     let rows = stage.table(Checksum, 1, &[0, 0]);
     let both = [rows(0), rows(1)];
@@ -93,7 +99,7 @@ pub(super) fn two_beside_one(_: Protocol, runs_max: u64) -> Outcome {
         &within(runs_max),
         async |_, actor| actor.look_up(&both).await,
         async |client, actor| match client {
-            0 => add(actor, 1, &both).await,
+            0 => write_both(actor, &both).await,
             _ => add(actor, ATTEMPTS, &both[..1]).await,
         },
         |scene| judge(scene, &both, &[(0, &both), (1, &both[..1])]),
@@ -125,30 +131,19 @@ fn two_of_one(suspect: Protocol, runs_max: u64) -> Outcome {
 /// Explores a transaction that locks a record in execution, and then names another one and writes
 /// both, beside a client that writes the first one, and suspects the lock.
 pub(super) fn early_beside_one(_: Protocol, runs_max: u64) -> Outcome {
-    let mut stage = Stage::new(1, &[Protocol::RTX, SUSPICIOUS]);
-    let rows = stage.table(Checksum, 1, &[0, 0]);
-    let both = [rows(0), rows(1)];
-    stage.explore(
-        &within(runs_max),
-        async |_, actor| actor.look_up(&both).await,
-        async |client, actor| match client {
-            0 => {
-                let amount = actor.amount();
-                let one_by_one = async |tx: &mut Tx<'_>| {
-                    for row in both {
-                        let slot = want_to_change(tx, row)?;
-                        tx.fetch().await?;
-                        let value = get(tx, slot)?;
-                        put(tx, row, slot, value + amount)?;
-                    }
-                    Ok(Vec::new())
-                };
-                actor.once(one_by_one).await
+    beside_one(runs_max, async |actor, both| {
+        let amount = actor.amount();
+        let one_by_one = async |tx: &mut Tx<'_>| {
+            for row in both {
+                let slot = want_to_change(tx, *row)?;
+                tx.fetch().await?;
+                let value = get(tx, slot)?;
+                put(tx, *row, slot, value + amount)?;
             }
-            _ => add(actor, ATTEMPTS, &both[..1]).await,
-        },
-        |scene| judge(scene, &both, &[(0, &both), (1, &both[..1])]),
-    )
+            Ok(Vec::new())
+        };
+        actor.once(one_by_one).await
+    })
 }
 
 /// Explores a transaction that writes one record, without a log, beside another client that

@@ -36,12 +36,6 @@ impl Race {
         Some(Race { name: name.to_owned(), born, shape, table, extents, tries: u32::MAX })
     }
 
-    /// Returns extent 0.
-    #[must_use]
-    pub fn table(&self) -> &Arc<Table> {
-        &self.table
-    }
-
     /// Returns the table, whose operations give up after this number of tries. Programs that are
     /// explored in all orders must end.
     #[must_use]
@@ -53,18 +47,6 @@ impl Race {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Returns the generation of the catalog that entered the table.
-    #[must_use]
-    pub fn born(&self) -> u64 {
-        self.born
-    }
-
-    /// Returns the shape of the table.
-    #[must_use]
-    pub fn shape(&self) -> RaceShape {
-        self.shape
     }
 }
 
@@ -257,13 +239,6 @@ impl Pool {
 }
 
 impl Race {
-    /// Returns the names of the table's extents, as this process knows them.
-    #[must_use]
-    pub fn extent_names(&self) -> Vec<String> {
-        let known = self.extents.read().map_or_else(|poisoned| poisoned.into_inner().len(), |extents| extents.len());
-        (0..known).map(|number| extent_name(&self.name, number)).collect()
-    }
-
     /// Returns the names that the extents of a table have in the catalog.
     #[must_use]
     pub fn extents_in(metadata: &Metadata, name: &str) -> Vec<String> {

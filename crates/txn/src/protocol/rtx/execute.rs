@@ -223,11 +223,7 @@ pub(super) fn blocks_arrived(repairs: &mut Repairs, table: &Table, site: Site, f
 /// transaction aborts, and its next attempt repairs the lock first.
 #[cold]
 pub(super) fn met(tx: &mut Tx<'_>, object: Pointer, lock: LockWord) -> Result<Examined, Stop> {
-    let now = tx.lane.now();
-    let repairs = &mut tx.state.repairs;
-    repairs.suspect(now, object, lock);
-    let suspicion_ns = repairs.suspicion_ns;
-    let is_due = repairs.suspects.iter().any(|suspect| suspect.lock == object && suspect.is_due(now, suspicion_ns));
+    let is_due = tx.state.repairs.suspect(tx.lane.now(), object, lock);
     if is_due { Err(Abort::Locked(lock).into()) } else { Ok(Examined::Unstable(Abort::Locked(lock))) }
 }
 

@@ -145,6 +145,37 @@ fn give_out(tx: &mut Tx<'_>, object: Pointer, give: impl FnOnce(&mut Repairs, Si
     }
 }
 
+/// Takes a lock without a log from the attempt that has it. Returns the word behind the lock, or
+/// `None` if the lock has another word by now.
+async fn take(lane: &Lane, at: Address, from: LockWord, own: LockWord) -> Result<Option<u64>, Stop> {
+    let mut round = lane.round();
+    let swap = round.compare_swap(at, from.to_bits(), own.to_bits());
+    let read = round.read(at.plus(WORD_BYTES as u64), WORD_BYTES);
+    let done = lane.execute(round).await?;
+    Ok(done.swapped(swap).then(|| done.words(read)[0]))
+}
+
+/// Changes the word behind a lock that was taken. Returns whether the word was still the `old` one.
+async fn mark(lane: &Lane, at: Address, old: u64, new: u64) -> Result<bool, Stop> {
+    let mut round = lane.round();
+    let swap = round.compare_swap(at.plus(WORD_BYTES as u64), old, new);
+    Ok(lane.execute(round).await?.swapped(swap))
+}
+
+/// Looks again at the word behind a lock that was taken, which could not be marked: the former
+/// holder's swap has come first, or another repairer has taken the lock. Returns `None` if the lock
+/// is not the `own` one any more.
+async fn look_again(lane: &Lane, at: Address, own: LockWord) -> Result<Option<u64>, Stop> {
+    let mut round = lane.round();
+    let read = round.read(at.plus(WORD_BYTES as u64), WORD_BYTES);
+    let word = lane.execute(round).await?.words(read)[0];
+    // This look comes later: if the lock is still the own one, the word is what it protects.
+    let mut round = lane.round();
+    let read = round.read(at, WORD_BYTES);
+    let is_own = lane.execute(round).await?.words(read)[0] == own.to_bits();
+    Ok(is_own.then_some(word))
+}
+
 /// Takes a lock without a log from the attempt that has it, marks the word behind the lock, and
 /// frees the lock. `marked` returns the same word with the next mark, and `None` for a word that
 /// never changes again.
@@ -159,33 +190,14 @@ pub(crate) async fn take_mark_free(
         return free(lane, at, from).await;
     }
     let own = own.word();
-    let word_at = at.plus(WORD_BYTES as u64);
-    let mut round = lane.round();
-    let swap = round.compare_swap(at, from.to_bits(), own.to_bits());
-    let read = round.read(word_at, WORD_BYTES);
-    let done = lane.execute(round).await?;
-    if !done.swapped(swap) {
-        return Ok(());
-    }
-    let mut word = done.words(read)[0];
-    drop(done);
-    while let Some(next) = marked(word) {
-        let mut round = lane.round();
-        let swap = round.compare_swap(word_at, word, next);
-        if lane.execute(round).await?.swapped(swap) {
-            break;
-        }
-        // As in `take_and_mark`: the former holder's swap has come first, or the lock was lost.
-        let mut round = lane.round();
-        let read = round.read(word_at, WORD_BYTES);
-        word = lane.execute(round).await?.words(read)[0];
-        let mut round = lane.round();
-        let read = round.read(at, WORD_BYTES);
-        if lane.execute(round).await?.words(read)[0] != own.to_bits() {
-            return Ok(());
+    let mut word = take(lane, at, from, own).await?;
+    while let Some(old) = word {
+        match marked(old) {
+            Some(new) if !mark(lane, at, old, new).await? => word = look_again(lane, at, own).await?,
+            _ => return free(lane, at, own).await,
         }
     }
-    free(lane, at, own).await
+    Ok(())
 }
 
 async fn free(lane: &Lane, at: Address, lock: LockWord) -> Result<(), Stop> {
@@ -216,17 +228,8 @@ async fn take_and_mark(tx: &mut Tx<'_>, lock: Pointer, at: Address, from: LockWo
     let Some(own) = RepairableLock::held_by(id, LogPlace::Nowhere) else { return Err(Limit::TransactionIds.into()) };
     let own = own.word();
     let lane = tx.lane;
-    let place_at = at.plus(WORD_BYTES as u64);
-    let mut round = lane.round();
-    let swap = round.compare_swap(at, from.to_bits(), own.to_bits());
-    let read = round.read(place_at, WORD_BYTES);
-    let done = lane.execute(round).await?;
-    if !done.swapped(swap) {
-        return Ok(());
-    }
-    let mut place = Place::from_bits(done.words(read)[0]);
-    drop(done);
-    loop {
+    let mut word = take(lane, at, from, own).await?;
+    while let Some(place) = word.map(Place::from_bits) {
         let marked = match place.marked() {
             Some(marked) => marked,
             None if place.block().is_none() => break,
@@ -243,29 +246,19 @@ async fn take_and_mark(tx: &mut Tx<'_>, lock: Pointer, at: Address, from: LockWo
             // If the answer is not heard, the object may have the copy. Then the session must not.
             tx.state.repairs.keep_block(marked);
         }
-        let mut round = lane.round();
-        let swap = round.compare_swap(place_at, place.to_bits(), marked.to_bits());
-        let done = lane.execute(round).await?;
-        if done.swapped(swap) {
+        if mark(lane, at, place.to_bits(), marked.to_bits()).await? {
             if is_copy {
                 give_out(tx, lock, |repairs, site| repairs.displaced(site, place));
             }
             break;
         }
-        drop(done);
         if is_copy {
             give_out(tx, lock, |repairs, site| repairs.add_free(site, marked));
         }
-        // The former holder's swap has come first, or another repairer has taken the lock from this
-        // one.
-        let mut round = lane.round();
-        let read = round.read(place_at, WORD_BYTES);
-        place = Place::from_bits(lane.execute(round).await?.words(read)[0]);
-        let mut round = lane.round();
-        let read = round.read(at, WORD_BYTES);
-        if lane.execute(round).await?.words(read)[0] != own.to_bits() {
-            return Ok(());
-        }
+        word = look_again(lane, at, own).await?;
+    }
+    if word.is_none() {
+        return Ok(());
     }
     tracing::debug!(id = %tx.id, %at, lock = ?from, "took a lock without a log from another attempt");
     free(lane, at, own).await

@@ -434,12 +434,12 @@ impl Repairs {
         self.logs[number] = word;
     }
 
-    /// Notes that the session has met a lock.
-    pub(crate) fn suspect(&mut self, now: Nanos, lock: Pointer, word: LockWord) {
-        let known = self.suspects.iter_mut().find(|suspect| suspect.lock == lock);
-        let suspect = Suspect { lock, word, since: now };
-        match known {
-            Some(known) if known.word == word => {}
+    /// Notes that the session has met a lock. Returns whether it has met the lock for long enough
+    /// to repair it.
+    pub(super) fn suspect(&mut self, now: Nanos, lock: Pointer, word: LockWord) -> bool {
+        let mut suspect = Suspect { lock, word, since: now };
+        match self.suspects.iter_mut().find(|known| known.lock == lock) {
+            Some(known) if known.word == word => suspect = *known,
             Some(known) => *known = suspect,
             None => {
                 if self.suspects.len() == SUSPECTS_MAX {
@@ -448,6 +448,7 @@ impl Repairs {
                 self.suspects.push(suspect);
             }
         }
+        suspect.is_due(now, self.suspicion_ns)
     }
 
     /// Returns a client of a node, as the session knows it.
