@@ -208,7 +208,7 @@ fn fits_and_predictions_are_told_apart() {
 }
 
 /// The reproductions, each as its name and its source text.
-const REPRODUCTIONS: [(&str, &str); 7] = [
+const REPRODUCTIONS: [(&str, &str); 8] = [
     ("drtm-h", include_str!("../src/reproduce/drtm_h.rs")),
     ("drtm-kv", include_str!("../src/reproduce/kv.rs")),
     (
@@ -221,6 +221,7 @@ const REPRODUCTIONS: [(&str, &str); 7] = [
     ),
     ("latches", include_str!("../src/reproduce/latches.rs")),
     ("multi-object", include_str!("../src/reproduce/multi_object.rs")),
+    ("rtx", concat!(include_str!("../src/reproduce/rtx.rs"), include_str!("../src/reproduce/rtx/kill.rs"))),
     ("trees", include_str!("../src/reproduce/trees.rs")),
     ("xstore", include_str!("../src/reproduce/xstore.rs")),
 ];

@@ -9,8 +9,10 @@ use remora::protocol::Protocol;
 use remora::{Cluster, Session, TableOptions, WorkerOptions};
 use remora_fabric::sim::{Cpu, Driven, Ended, Profile, SimOptions};
 use remora_fabric::{Assumed, ClientId};
+use remora_lab::Bench;
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
-use remora_lab::reproduce::{Reproduction, Row, dst, ford, kv, latches, multi_object, trees, xstore};
+use remora_lab::reproduce::{Reproduction, Row, dst, ford, kv, latches, multi_object, rtx, trees, xstore};
+use remora_workload::smallbank::{Customers, SmallBank};
 
 fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
     done.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name:?}"))
@@ -176,6 +178,55 @@ fn designs_of_trees_cost_their_round_trips() {
     let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
     assert!(done.plot().expect("an SVG").contains("hybrid"));
+}
+
+#[test]
+#[ignore = "long: a part of .ci/long"]
+fn repairs_cost_what_the_text_says_and_survivors_go_on() {
+    let done = rtx::reproduce(&rtx::Scale::quick(1), &|_, _| ()).expect("a simulation");
+    assert_eq!(done.violated, Vec::<String>::new());
+    let count = |system: &str, what: &str| row(&done, &format!("an insert by {system}: {what}")).ours.round();
+    let counts = ["Optimal", "DTX", "rTX"].map(|system| (count(system, "round trips"), count(system, "atomics")));
+    assert_eq!(counts, [(2.0, 2.0), (4.0, 2.0), (3.0, 3.0)]);
+    let robust = [
+        "YCSB A: rTX over Optimal",
+        "YCSB A, skewed: rTX over Optimal",
+        "YCSB A, skewed: rTX over DTX",
+        "YCSB A, one client: latency of rTX over Optimal",
+        "inserts: DTX over Optimal",
+        "inserts: rTX over rTX without early locks",
+        "kill under Optimal: survivors' last millisecond over their usual one",
+        "kill under rTX: survivors' last millisecond over their usual one",
+        "a RACE table grows: the longest insert of a survivor after the kill",
+    ];
+    assert_as_said(&done, &robust);
+    let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
+    assert!(unexplained.is_empty(), "{unexplained:?}");
+    assert!(done.plot().expect("an SVG").contains("Optimal"));
+}
+
+/// Money stays as it is under the protocol without logs, as long as all clients live.
+#[test]
+fn locks_without_logs_are_serializable_while_all_clients_live() {
+    let profile = Profile::named("connectx4").expect("a profile");
+    let sim = SimOptions { assume: Assumed::AS_THE_TEXTS, ..SimOptions::new(profile, 1) };
+    let bench = Bench {
+        protocol: Protocol::NATIVE,
+        replicas: 1,
+        threads: 2,
+        warmup: Duration::ZERO,
+        measure: Duration::from_micros(500),
+        node_bytes: 16 << 20,
+        ..Bench::symmetric(sim, 3)
+    };
+    let load = |cluster: &Cluster| SmallBank::load(cluster, Customers::standard(100));
+    let (sim, cluster, bank, _) = bench.load(load).expect("a bank");
+    let done = bench.run(&sim, &cluster, &bank, &|| None).expect("a run");
+    assert_eq!(done.ended, Ended::Finished);
+    assert!(done.measured.invariants.iter().all(|one| one.holds == Some(true)), "{:?}", done.measured.invariants);
+    assert!(
+        done.measured.statistics.committed() > 500 && done.measured.statistics.types.iter().any(|one| one.aborted > 0)
+    );
 }
 
 #[test]

@@ -99,8 +99,8 @@ pub use event::{ConflictCounter, Observer, Order, Outcome, Phases, TransactionEv
 pub use inspect::{FoundKeys, Inspection, KeyScan, count_rows, inspect, scan};
 pub use landing::{PastTime, Snapshot, enter_epoch};
 pub use protocol::{
-    Dst, FirstRead, Ford, Locks, NoWait, Outcomes, Primitive, Primitives, Protocol, ProtocolSpec, Reclaimed, Rtx,
-    Unsynchronized, Validation, reclaim,
+    Dst, FirstRead, Ford, Locks, Native, NoWait, Outcomes, Primitive, Primitives, Protocol, ProtocolSpec, Reclaimed,
+    Rtx, Unsynchronized, Validation, reclaim,
 };
 pub use race::{Put, Race, RaceShape};
 pub use rpc::{RpcHandler, request_name};

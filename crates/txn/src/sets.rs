@@ -1271,6 +1271,17 @@ impl Sets {
         images.len()
     }
 
+    /// Keeps the place of a written item's record in the location cache if the transaction has
+    /// inserted the record, and drops it if the transaction has deleted the record.
+    pub(crate) fn note_place(&self, item: &Item) {
+        let table = self.table(item.table);
+        match item.change {
+            Change::Insert => table.learn(item.home, item.hash, item.location),
+            Change::Delete => table.forget(item.home, item.hash, item.location),
+            Change::No | Change::Update => {}
+        }
+    }
+
     /// Returns the changes of the index when a written item is installed, [`PATCH_WORDS`] words
     /// each.
     #[inline]

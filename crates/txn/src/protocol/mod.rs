@@ -20,6 +20,7 @@ use remora_record::{RepairableLock, TransactionId};
 
 pub use dst::Dst;
 pub use ford::Ford;
+pub use native::Native;
 pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
 pub use rtx::{Outcomes, Reclaimed, Rtx, reclaim};
@@ -153,6 +154,8 @@ protocols! {
     no_wait: NoWait(NoWait) [NO_WAIT],
     /// Repairable transactions, which any client finishes or undoes for another one. One copy.
     rtx: Rtx(Rtx) [RTX],
+    /// Locks without logs, which are **not atomic** if a client dies: a bound for `rtx`.
+    native: Native(Native) [],
     /// Bare rounds, which are **no transactions**. They are the bound that the protocols are
     /// measured against.
     unsynchronized: Unsynchronized(Unsynchronized) [] without_transactions [UNSYNCHRONIZED],

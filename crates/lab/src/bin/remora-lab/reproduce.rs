@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use remora_lab::reproduce::{
-    ReproduceError, Reproduction, Row, Run, drtm_h, dst, ford, kv, latches, multi_object, trees, xstore,
+    ReproduceError, Reproduction, Row, Run, drtm_h, dst, ford, kv, latches, multi_object, rtx, trees, xstore,
 };
 
 use remora_command::output::{self, OutputFile, ReportTo, complain};
@@ -64,6 +64,9 @@ enum Text {
     /// Wei thesis, section 2.2.4: requests of several objects by bare verbs and calls, with one
     /// optimization after the other.
     MultiObject,
+    /// rTX, section 6: what it costs that any client can finish or undo the operation of another
+    /// one, and clients that are killed.
+    Rtx,
     /// Wei thesis, chapter 3: a learned cache of the places of leaves, compared with whole indexes,
     /// with none, and with servers' CPUs.
     Xstore,
@@ -78,6 +81,7 @@ impl Text {
             Text::Ford => "ford",
             Text::Latches => "latches",
             Text::MultiObject => "multi-object",
+            Text::Rtx => "rtx",
             Text::TreeDesigns => "tree-designs",
             Text::Xstore => "xstore",
         }
@@ -114,6 +118,7 @@ fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Resu
             | Text::Ford
             | Text::Latches
             | Text::MultiObject
+            | Text::Rtx
             | Text::TreeDesigns
             | Text::Xstore,
             Some(nodes),
@@ -125,6 +130,9 @@ fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Resu
         }
         (Text::TreeDesigns, None) => {
             trees::reproduce(&if quick { trees::Scale::quick(seed) } else { trees::Scale::full(seed) }, look)
+        }
+        (Text::Rtx, None) => {
+            rtx::reproduce(&if quick { rtx::Scale::quick(seed) } else { rtx::Scale::full(seed) }, look)
         }
         (Text::Xstore, None) => {
             xstore::reproduce(&if quick { xstore::Scale::quick(seed) } else { xstore::Scale::full(seed) }, look)

@@ -20,7 +20,7 @@ use crate::tx::Tx;
 /// Changes the version of the first header of every chain that gets an insert. So a transaction
 /// that has found the key absent sees the insert in any case, even if it reads the slots before
 /// this commit and the header after this transaction's unlock.
-pub(super) fn touch_chains(tx: &mut Tx<'_>) {
+pub(in crate::protocol) fn touch_chains(tx: &mut Tx<'_>) {
     for index in 0..tx.state.sets.items.len() {
         let sets = &mut tx.state.sets;
         let item = sets.items[index];

@@ -21,7 +21,7 @@ use crate::tx::{Tx, Waiting};
 
 /// Brings every record that was named and has not been fetched yet, and locks the records that were
 /// named to be written.
-pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     if tx.unheard {
         Box::pin(tx.forget_unheard()).await?;
     }
@@ -301,7 +301,7 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Outcom
 /// Locks the records that are written although they were only named to be read, and, if
 /// `guards_reads`, records that are only read. Sees in the same round trip whether each of them is
 /// still as it was read. For an absent key, that is the header of its chain ([`name_headers`]).
-pub(super) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(), Stop> {
+pub(in crate::protocol) async fn lock_rest(tx: &mut Tx<'_>, guards_reads: bool) -> Result<(), Stop> {
     let needs = |item: &Item| {
         let is_read = matches!(item.fetch, Fetch::Here);
         item.lock == Lock::No && (item.is_written() || guards_reads && is_read)

@@ -132,10 +132,13 @@ mod words;
 use remora_fabric::{Execute, probes};
 use remora_node::{Discipline, IndexKind};
 
-use commit::{prepare_entry, touch_chains, write_entry, write_replicas};
-use execute::{execute, lock_rest, name_headers};
+pub(super) use commit::touch_chains;
+use commit::{prepare_entry, write_entry, write_replicas};
+use execute::name_headers;
+pub(super) use execute::{execute, lock_rest};
 use release::{Release, release};
-use validate::{consult, validate, validate_read_only};
+use validate::consult;
+pub(super) use validate::{validate, validate_read_only};
 
 use crate::error::{Limit, Stop};
 use crate::limits::LOG_PAUSE_NS;

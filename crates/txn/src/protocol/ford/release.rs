@@ -13,7 +13,7 @@ use super::Ford;
 use super::commit::undo_at;
 use crate::landing::{CommitTime, Draw, Drawn, LAG_MAX};
 use crate::protocol::{Acknowledged, nodes};
-use crate::sets::{Change, Lock};
+use crate::sets::Lock;
 use crate::state::Needed;
 use crate::swap::swap_lock;
 use crate::tx::Tx;
@@ -168,11 +168,7 @@ impl<'s> Release<'s> {
         let mut participants = 0u64;
         for item in sets.items.iter().filter(|item| item.is_written()) {
             let table = sets.table(item.table);
-            match item.change {
-                Change::Insert => table.learn(item.home, item.hash, item.location),
-                Change::Delete => table.forget(item.home, item.hash, item.location),
-                Change::No | Change::Update => {}
-            }
+            sets.note_place(item);
             let replicas = table.replicas(item.location.pointer);
             if !shown.has_room(2 * replicas.len() + 1, 32 + 16 * replicas.len()) {
                 unsettled.fill(&mut shown, &time);

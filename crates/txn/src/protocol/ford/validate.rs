@@ -21,7 +21,7 @@ use crate::vcache;
 
 /// Validates a transaction that writes nothing. A single record needs no second look if it is known
 /// to have been current when it was read. Several records must be looked at again together.
-pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+pub(in crate::protocol) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     if tx.attempt.snapshot.is_some() {
         // What it has read belongs together already.
         end_snapshot(tx);
@@ -140,7 +140,7 @@ fn seen<'s>(sets: &'s Sets, item: &'s Item) -> impl Iterator<Item = (Pointer, Ve
 
 /// Looks again, at the primaries, at the records that were read and are not locked (invariant 2).
 /// Leaves out the records that the version cache vouches for.
-pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
+pub(in crate::protocol) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
     debug_assert!(
         !writes || tx.state.sets.write_set_is_locked() || mutant!(ValidateWithLocks),
         "ford 2: validation comes after the last lock"
