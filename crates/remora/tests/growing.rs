@@ -5,7 +5,10 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -494,6 +497,49 @@ fn no_key_returns_to_the_smaller_table(protocol: Protocol) {
 #[cfg(feature = "mutants")]
 fn a_key_returns_to_the_smaller_table_if_its_client_does_not_hear() {
     assert_eq!(attempts_of_a_late_insert(Protocol::default(), Some(Mutant::InsertUnheard)), 1);
+}
+
+/// The client that moves rows is gone, and changes of rows that have not moved need more room than
+/// the smaller table has. Then a client that changes rows goes on with the growth. Under `rtx`, each
+/// session takes blocks for its changes.
+#[test]
+fn changes_go_on_with_a_growth_that_nobody_goes_on_with() {
+    let cluster = cluster(Protocol::RTX);
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(100)).unwrap();
+    cluster.load(&rows, (0..50).map(|key| (key, 0))).unwrap();
+    let stage = || {
+        let catalog = cluster.catalog();
+        let (id, _) = catalog.table("rows").ok()?;
+        catalog.larger(id).and_then(|(_, larger)| larger.growth).map(|growth| growth.stage)
+    };
+    let mut mover = cluster.worker(WorkerOptions::default()).unwrap();
+    mover.block_on(async |session| {
+        let mut growth = pin!(session.grow_table("rows", 10_000));
+        let begun = poll_fn(|context| {
+            if stage() == Some(Stage::Filling) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            growth.as_mut().poll(context).map(|ended| panic!("the growth has ended: {ended:?}"))
+        });
+        begun.await;
+    });
+    drop(mover);
+    let mut workers = Vec::new();
+    for number in 0..200 {
+        let mut worker = cluster.worker(WorkerOptions::default().coroutines(16)).unwrap();
+        let soon = TransactionOptions::default().deadline(Duration::from_secs(20));
+        let changed = worker.run(async |coroutine, session| {
+            let key = (number + coroutine as u64) % 50;
+            session.transact_with(soon, async |tx| rows.put(tx, key, number).await).await
+        });
+        changed.into_iter().for_each(|was| assert!(was.unwrap().is_some()));
+        workers.push(worker);
+        if stage().is_none() {
+            return;
+        }
+    }
+    panic!("the smaller table had room for all changes");
 }
 
 #[test]
