@@ -334,11 +334,16 @@ pub enum Mutant {
     RaceCopyUnlocked,
     /// RACE: an insert makes its slot live at once, without a look for other inserts of the key.
     RaceInsertAtOnce,
+    /// RACE: reclaiming leaves pending slots and tombstones, whose blocks it gives away. Rule 5 of
+    /// `race/reclaim.rs`.
+    RaceReclaimFilled,
+    /// RACE: reclaiming does not write zeros to what it gives away. Rule 6 of `race/reclaim.rs`.
+    RaceReclaimDirty,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 128] = [
+    pub const ALL: [Mutant; 130] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -467,6 +472,8 @@ impl Mutant {
         Mutant::RacePairOnce,
         Mutant::RaceCopyUnlocked,
         Mutant::RaceInsertAtOnce,
+        Mutant::RaceReclaimFilled,
+        Mutant::RaceReclaimDirty,
     ];
 }
 
