@@ -71,7 +71,8 @@ fn blocks(options: &ReclaimOptions) -> Result<String, Failure> {
     let connect = Cluster::connect(Nodes::Shm(options.paths.clone()));
     let connect = connect.configuration(options.configuration.clone()).protocol(Protocol::RTX);
     let cluster = connect.open().map_err(|error| failure(&error))?;
-    let admin::Reclaimed { locks, blocks, bytes, buckets, units, .. } = cluster.reclaim().map_err(|error| failure(&error))?;
+    let admin::Reclaimed { locks, blocks, bytes, buckets, units, .. } =
+        cluster.reclaim().map_err(|error| failure(&error))?;
     let bytes = value::show_bytes(bytes);
     let of_races = value::show_bytes(units * UNIT_BYTES);
     let lines = format!("{blocks} blocks ({bytes}) and {buckets} buckets can be used again; locks freed: {locks}\n");

@@ -17,8 +17,8 @@ use crate::{Folder, open};
 /// takes over, and all share the hot keys.
 const PROCESSES: u64 = 4;
 const HOT: u64 = 8;
-const OWN_KEYS: u64 = 30_000;
-const LIVES: Duration = Duration::from_secs(5);
+const OWN_KEYS: u64 = 20_000;
+const LIVES: Duration = Duration::from_secs(4);
 const EVERY: Duration = Duration::from_millis(50);
 /// Tells a process that it is a client: its folder, and its number.
 const CLIENT: [&str; 2] = ["REMORA_RACE_FOLDER", "REMORA_RACE_NUMBER"];
@@ -94,11 +94,19 @@ fn be_client(folder: &Path, number: u64) {
         for step in 1u64.. {
             let random = splitmix(number << 40 | step);
             let is_hot = random.is_multiple_of(16);
-            let key = if is_hot { random >> 8 & (HOT - 1) } else { HOT + (random >> 8) % OWN_KEYS * PROCESSES + number % PROCESSES };
+            let key = if is_hot {
+                random >> 8 & (HOT - 1)
+            } else {
+                HOT + (random >> 8) % OWN_KEYS * PROCESSES + number % PROCESSES
+            };
             let noted = Noted { key, verb: random >> 60 & 7, value: number << 32 | step, answer: None };
             write([noted.key, noted.verb, noted.value]);
             let answer = run(&race, session, noted).await;
             write([u64::MAX, answer, 0]);
+            // So that many of the processes are killed in the middle of a split.
+            if random >> 32 & 0xff == 0 {
+                _ = race.split(session, &key.to_le_bytes()).await.unwrap();
+            }
         }
     });
 }
@@ -124,7 +132,11 @@ struct Client(Child);
 impl Client {
     fn start(folder: &Path, number: u64) -> Client {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "processes::killed_processes_lose_nothing_that_they_have_acknowledged", "--nocapture"]);
+        command.args([
+            "--exact",
+            "processes::killed_processes_lose_nothing_that_they_have_acknowledged",
+            "--nocapture",
+        ]);
         command.env(CLIENT[0], folder).env(CLIENT[1], number.to_string());
         command.stdout(File::create("/dev/null").unwrap());
         Client(command.spawn().unwrap())

@@ -181,7 +181,9 @@ fn deaths_until_full(deaths: u64, reclaims: bool) -> Result<Option<u64>, String>
         let ended = victim.block_on(async |session| cut_off(change(&race, session, death << 20), steps).await);
         bury(&cluster, victim);
         match ended {
-            Some(Err(Error::Limit(reason))) if matches!(reason.cause, Limit::NodesFull { .. }) => return Ok(Some(death)),
+            Some(Err(Error::Limit(reason))) if matches!(reason.cause, Limit::NodesFull { .. }) => {
+                return Ok(Some(death));
+            }
             Some(ended) => panic!("{ended:?}"),
             None => {}
         }
@@ -212,7 +214,6 @@ fn slots_that_are_not_emptied_and_blocks_that_are_not_zero_are_noticed() {
     mutant::set(None);
     assert!(caught.iter().all(Option::is_some), "{caught:?}");
 }
-
 
 /// A table has small values, then large ones, and then small ones again, in memory that has no room
 /// for both.

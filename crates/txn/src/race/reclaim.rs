@@ -11,33 +11,34 @@
 //!                 5  CAS unlock
 //!                 6  CAS pending slots, withdrawn slots and tombstones -> empty, of this attempt;
 //!                    READ the lock: still free, and the same
-//!                 7  CAS the heads of the lists -> 0; CAS what earlier extents have given out to
-//!                    all that they have
+//!                 7  CAS what earlier extents have given out to all that they have; CAS the heads
+//!                    of the lists -> 0; READ the clients: there must be no other one
 //!                 8  WRITE zeros to all that is free; put it into the lists
 //! ```
 //!
-//! What steps 3, 6 and 7 have found is put together, so that small blocks become large ones again.
-//! Ranges that are large enough for a split go into a list of their own, and the others are cut
-//! into blocks. If nothing is lost, steps 7 and 8 are left out.
+//! What is lost and what was in the lists is put together, so that small blocks become large ones
+//! again. Ranges that are large enough for a split go into a list of their own, and the others are
+//! cut into blocks. If nothing is lost, the lists stay as they are.
 //!
 //! # Rules
 //!
 //! 1. **No other client is connected after all was read.** A client that came and went meanwhile
 //!    has taken a block or units before it changed anything, so the words of step 1 are not the
-//!    same: none of them ever recurs while the reclaiming client is connected. A client that has
-//!    died is connected until it is recovered.
+//!    same: none of them recurs while the reclaiming client is connected. A client that has died is
+//!    connected until it is recovered.
 //! 2. **What is lost stays lost until step 8.** A client that comes after step 4 reaches nothing of
 //!    it.
 //! 3. **A slot is emptied only while its array is live.** A client that comes after step 4 may take
 //!    the slot, which its own word shows, or split the array, which the lock shows. Then this stops
 //!    before it has used the slot's block.
-//! 4. **What was in a list is used only if the head was still the same when it became 0.** Words of
-//!    heads do not recur, so no client has taken a member before, and none can afterwards.
-//! 5. **No slot has a word of a use that begins anew.** The uses of a block begin anew when its
-//!    units are reclaimed. A live slot keeps its block. All other slots were emptied, and an empty
-//!    slot names an attempt. So no word recurs in a slot that a connected client knows: clients
-//!    that are gone have no verb on its way, and those that come later have seen none of the old
-//!    uses.
+//! 4. **What was in the lists is used only if all heads were still the same when they became 0.**
+//!    Words of heads do not recur, so no client has taken a member before, and none can afterwards.
+//!    If this stops at step 7, it puts the heads back.
+//! 5. **No connected client knows a word of a use that begins anew.** The uses of a block begin
+//!    anew when its units are reclaimed. Clients that are gone have no verb on its way. No other
+//!    client is connected at the end of step 7. One that comes later finds no old word: a live slot
+//!    keeps its block and goes on with its uses, all other slots name an attempt, and all lists are
+//!    empty.
 //! 6. **Units that are reclaimed are zero**, so the mark of a block that is cut of them is known.
 //!
 //! If the reclaiming client dies in between, what it has taken out of the lists is lost until the
@@ -52,7 +53,7 @@ use remora_record::{LockWord, LogPlace, RepairableLock, TransactionId};
 
 use super::known::Race;
 use super::space::{RETURNED_MAX, put_in_list};
-use super::walk::{LISTS, RANGES, Shard, Subtable, VERBS, Walk, block_of, gaps};
+use super::walk::{LISTS, RANGES, Shard, Subtable, VERBS, Walk, block_of, count, gaps};
 use crate::error::{Abort, Limit, Stop};
 use crate::protocol::Reclaimed;
 
@@ -77,17 +78,20 @@ async fn of_shard(lane: &Lane, (leader, own): (NodeId, u32), shard: &Shard) -> R
     }
     let mut reclaimed = Reclaimed::default();
     for (at, lock) in &walk.locks {
-        let mut round = lane.round();
-        let swap = round.compare_swap(*at, lock.to_bits(), lock.freed().to_bits());
-        reclaimed.locks += u64::from(lane.execute(round).await?.swapped(swap));
+        reclaimed.locks += u64::from(swap(lane, *at, lock.to_bits(), lock.freed().to_bits()).await?);
     }
     let empty = empty_of(own)?;
     for table in &walk.subtables {
         empty_slots(lane, table, empty).await?;
     }
-    let (free, units) = free_units(lane, shard, &walk).await?;
-    reclaimed.units = units;
-    put(lane, shard, &free).await?;
+    let given = give_all_out(lane, shard, &walk).await?;
+    let live = walk.blocks().filter(|slot| slot.kind() == Kind::Live).map(block_of);
+    let free = gaps(&given, walk.nodes.iter().cloned().chain(live).collect());
+    reclaimed.units = count(&free).saturating_sub(walk.listed.iter().map(|list| count(list)).sum());
+    if reclaimed.units > 0 {
+        take_lists(lane, (leader, own), shard, &walk.given.heads).await?;
+        put(lane, shard, &free).await?;
+    }
     Ok(reclaimed)
 }
 
@@ -119,35 +123,43 @@ async fn empty_slots(lane: &Lane, table: &Subtable, empty: Slot) -> Result<(), S
     Ok(())
 }
 
-/// Takes all units that are used for nothing. Returns them, and the number of those that were in no
-/// list. If there are none of these, takes nothing.
-async fn free_units(lane: &Lane, shard: &Shard, walk: &Walk) -> Result<(Vec<Range<u64>>, u64), Stop> {
-    let count = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
-    let live = walk.blocks().filter(|slot| slot.kind() == Kind::Live);
-    let mut used: Vec<Range<u64>> = walk.nodes.iter().cloned().chain(live.map(block_of)).collect();
+/// Takes what earlier extents have not given out: clients ask the last one alone. Returns all units
+/// that were given out.
+async fn give_all_out(lane: &Lane, shard: &Shard, walk: &Walk) -> Result<Vec<Range<u64>>, Stop> {
     let mut given = shard.given_units(&walk.given);
-    // Clients ask the last extent alone, so what the others have left is never given out.
-    for (extent, given) in given.iter_mut().enumerate().rev().skip(1) {
-        let all = shard.extents[extent].first + shard.extents[extent].units;
-        if given.end < all && take(lane, shard.given_at(extent), given.end - given.start, all - given.start).await? {
-            given.end = all;
+    for (number, (given, extent)) in given.iter_mut().zip(shard.extents.iter()).enumerate().rev().skip(1) {
+        let all = extent.first..extent.first + extent.units;
+        let [from, to] = [given.end, all.end].map(|end| end - all.start);
+        if from < to && swap(lane, shard.given_at(number), from, to).await? {
+            *given = all;
         }
     }
-    let lost = count(&gaps(&given, [used.clone(), walk.listed.concat()].concat()));
-    if lost == 0 {
-        return Ok((Vec::new(), 0));
-    }
-    for (list, members) in walk.listed.iter().enumerate() {
-        let head = walk.given.heads[list];
-        if head != 0 && !take(lane, shard.list_at(list), head, 0).await? {
-            used.extend(members.iter().cloned());
+    Ok(given)
+}
+
+/// Takes all that is in the lists, whose heads were these.
+async fn take_lists(lane: &Lane, (leader, own): (NodeId, u32), shard: &Shard, heads: &[u64]) -> Result<(), Stop> {
+    let mut taken = Vec::new();
+    let mut is_alone = true;
+    for (list, head) in heads.iter().enumerate().filter(|(_, head)| **head != 0) {
+        is_alone = swap(lane, shard.list_at(list), *head, 0).await?;
+        if !is_alone {
+            break;
         }
+        taken.push((list, *head));
     }
-    Ok((gaps(&given, used), lost))
+    if is_alone && registered(lane, leader).await? == [own] {
+        return Ok(());
+    }
+    for (list, head) in taken {
+        // If a client has put another member there, the old ones are lost until the next time.
+        _ = swap(lane, shard.list_at(list), 0, head).await?;
+    }
+    Err(Abort::Changed.into())
 }
 
 /// Swaps a word. Returns whether it was the old one.
-async fn take(lane: &Lane, at: Address, old: u64, new: u64) -> Result<bool, Stop> {
+async fn swap(lane: &Lane, at: Address, old: u64, new: u64) -> Result<bool, Stop> {
     let mut round = lane.round();
     let swap = round.compare_swap(at, old, new);
     Ok(lane.execute(round).await?.swapped(swap))

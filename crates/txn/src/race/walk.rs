@@ -97,7 +97,8 @@ pub async fn inspect_race(
     for shard in 0..race.shape.shards {
         let shard = Shard::of(race, shard);
         let walk = shard.walk(lane).await?;
-        let mut found = RaceInspection { locked: walk.locks.len() as u64, units: walk.units(&shard), ..Default::default() };
+        let mut found =
+            RaceInspection { locked: walk.locks.len() as u64, units: walk.units(&shard), ..Default::default() };
         for table in &walk.subtables {
             shard.inspect(lane, table, &mut found, visit).await?;
         }
@@ -200,8 +201,7 @@ impl Shard {
     pub(super) async fn walk(&self, lane: &Lane) -> Result<Walk, Stop> {
         let given = self.given(lane).await?;
         let listed = Vec::with_capacity(LISTS);
-        let mut walk =
-            Walk { given, subtables: Vec::new(), locks: Vec::new(), nodes: Vec::new(), listed };
+        let mut walk = Walk { given, subtables: Vec::new(), locks: Vec::new(), nodes: Vec::new(), listed };
         for list in 0..LISTS {
             let members = self.members(lane, list, walk.given.heads[list]).await?;
             walk.listed.push(members);
@@ -360,21 +360,19 @@ impl Walk {
     fn units(&self, shard: &Shard) -> RaceUnits {
         let used: Vec<Range<u64>> = self.nodes.iter().cloned().chain(self.blocks().map(block_of)).collect();
         let listed = self.listed.concat();
-        let sum = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
         let given = shard.given_units(&self.given);
-        let lost = gaps(&given, [used.clone(), listed.clone()].concat());
         let all: u64 = shard.extents.iter().map(|extent| extent.units).sum();
-        let mut units = RaceUnits {
-            given: sum(&given),
-            used: sum(&used),
-            listed: sum(&listed),
-            lost: sum(&lost),
-            fresh: all - sum(&given),
-            misused: 0,
-        };
-        units.misused = (units.used + units.listed + units.lost).saturating_sub(units.given);
-        units
+        let fresh = all - count(&given);
+        let [used_units, listed_units, given_units] = [&used, &listed, &given].map(|ranges| count(ranges));
+        let lost = count(&gaps(&given, [used, listed].concat()));
+        let misused = (used_units + listed_units + lost).saturating_sub(given_units);
+        RaceUnits { given: given_units, used: used_units, listed: listed_units, lost, fresh, misused }
     }
+}
+
+/// Returns how many units are in ranges.
+pub(super) fn count(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
 }
 
 /// Returns what is in `all`, and in none of the ranges `taken`. The ranges of `all` have nothing in
