@@ -8,6 +8,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use remora::floors::fabric::splitmix;
+use remora::floors::index::race::UNIT_BYTES;
 use remora::{Race, RaceOptions, Session, WorkerOptions};
 
 use crate::reclaiming::{check_reclaimed, look};
@@ -221,7 +222,10 @@ fn killed_processes_lose_nothing_that_they_have_acknowledged() {
     check(&before);
     let reclaimed = cluster.reclaim().unwrap();
     eprintln!("{reclaimed:?}, {:?}", began.elapsed());
-    assert!(reclaimed.units >= found.units.lost && found.units.lost > 0, "{reclaimed:?} of {found:?}");
+    assert!(
+        reclaimed.race_bytes >= found.units.lost * UNIT_BYTES && found.units.lost > 0,
+        "{reclaimed:?} of {found:?}"
+    );
     let (found, after) = look(&cluster, &race);
     check_reclaimed(&found).unwrap();
     assert!(before == after, "reclaiming changes no key");

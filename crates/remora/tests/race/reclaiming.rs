@@ -2,14 +2,18 @@
 //! keys are the same, and the same memory can be used again.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use remora::admin::{RaceInspection, Reclaimed};
 use remora::floors::fabric::splitmix;
+use remora::floors::index::race::UNIT_BYTES;
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::{Cluster, Error, Limit, Race, RaceOptions, Session, Worker, WorkerOptions};
 
-use crate::support::cut_off;
-use crate::{name, value};
+use crate::support::{self, cut_off};
+use crate::{Folder, name, value};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -105,7 +109,7 @@ fn die(last: Last, marks: bool, steps: usize) -> Result<bool, String> {
     assert!(refused.contains("are connected"), "{refused}");
     drop(other);
     let reclaimed = cluster.reclaim().unwrap();
-    if reclaimed.units < lost {
+    if reclaimed.race_bytes < lost * UNIT_BYTES {
         return Err(format!("{reclaimed:?} of {lost} units"));
     }
     let (found, after) = look(&cluster, &race);
@@ -253,10 +257,85 @@ fn blocks_of_one_size_become_blocks_of_another_one() {
             counts.push(keys);
             clear(keys);
             let reclaimed = cluster.reclaim().unwrap();
-            assert!(reclaimed.units > 0, "tombstones have blocks");
+            assert!(reclaimed.race_bytes > 0, "tombstones have blocks");
             let (found, map) = look(&cluster, &race);
             check_reclaimed(&found).unwrap();
             assert!(map.is_empty());
         }
     }
+}
+
+/// One client comes and goes, and dies at times, while another one reclaims again and again. Each
+/// attempt succeeds or is refused, and the table has its keys at any time.
+#[test]
+fn clients_come_and_go_while_another_one_reclaims() {
+    let folder = Folder::new("reclaims", 32 << 20);
+    let cluster = folder.open();
+    let race = cluster.create_race("table", RaceOptions::default().rows(1).groups(2)).unwrap();
+    let is_over = AtomicBool::new(false);
+    let (mut map, mut reclaimed, mut refused) = (Map::new(), 0u64, 0u64);
+    thread::scope(|scope| {
+        let reclaiming = scope.spawn(|| {
+            let other = folder.open();
+            let (mut reclaimed, mut refused) = (0, 0);
+            while !is_over.load(Ordering::Relaxed) {
+                match other.reclaim() {
+                    Ok(found) => reclaimed += u64::from(found.race_bytes > 0),
+                    Err(error) => {
+                        assert!(error.to_string().contains("connected"), "{error}");
+                        refused += 1;
+                    }
+                }
+            }
+            (reclaimed, refused)
+        });
+        let began = Instant::now();
+        let mut dead: Vec<u32> = Vec::new();
+        for round in 0u64.. {
+            if began.elapsed() > Duration::from_secs(if support::is_long() { 30 } else { 2 }) {
+                break;
+            }
+            let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+            dead.drain(..).for_each(|client| worker.recover(client).unwrap());
+            worker.block_on(async |session| {
+                for step in 0..splitmix(round) % 40 {
+                    let random = splitmix(round << 20 | step);
+                    let (key, value) = (name(random % 300), value(random % 300, step));
+                    let was = map.get(&key).cloned();
+                    match random >> 32 & 3 {
+                        0 => {
+                            assert_eq!(race.delete(session, &key).await.unwrap(), was.is_some());
+                            _ = map.remove(&key);
+                        }
+                        1 => assert_eq!(race.get(session, &key).await.unwrap(), was, "round {round}, step {step}"),
+                        _ => {
+                            assert_eq!(race.upsert(session, &key, &value).await.unwrap(), was.is_some());
+                            _ = map.insert(key, value);
+                        }
+                    }
+                }
+            });
+            if round % 4 == 0 {
+                dead = worker.incarnations().collect();
+                worker.abandon();
+            } else {
+                drop(worker);
+                // Now and then there is time to reclaim.
+                thread::sleep(Duration::from_micros(splitmix(round) % 1500));
+            }
+        }
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        dead.drain(..).for_each(|client| worker.recover(client).unwrap());
+        drop(worker);
+        is_over.store(true, Ordering::Relaxed);
+        (reclaimed, refused) = reclaiming.join().unwrap();
+    });
+    assert!(reclaimed > 10 && refused > 10, "{reclaimed} times reclaimed, and {refused} times refused");
+    let (found, after) = look(&cluster, &race);
+    assert_eq!((found.wrong, found.duplicates, found.units.misused), (0, 0, 0), "{found:?}");
+    assert!(after == map);
+    _ = cluster.reclaim().unwrap();
+    let (found, after) = look(&cluster, &race);
+    check_reclaimed(&found).unwrap();
+    assert!(after == map);
 }

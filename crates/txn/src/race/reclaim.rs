@@ -87,10 +87,11 @@ async fn of_shard(lane: &Lane, (leader, own): (NodeId, u32), shard: &Shard) -> R
     let given = give_all_out(lane, shard, &walk).await?;
     let live = walk.blocks().filter(|slot| slot.kind() == Kind::Live).map(block_of);
     let free = gaps(&given, walk.nodes.iter().cloned().chain(live).collect());
-    reclaimed.units = count(&free).saturating_sub(walk.listed.iter().map(|list| count(list)).sum());
-    if reclaimed.units > 0 {
+    let lost = count(&free).saturating_sub(walk.listed.iter().map(|list| count(list)).sum());
+    if lost > 0 {
         take_lists(lane, (leader, own), shard, &walk.given.heads).await?;
         put(lane, shard, &free).await?;
+        reclaimed.race_bytes = lost * UNIT_BYTES;
     }
     Ok(reclaimed)
 }

@@ -47,8 +47,8 @@ pub struct Reclaimed {
     pub bytes: u64,
     /// Buckets that can be used again.
     pub buckets: u64,
-    /// Units of RACE hash tables, of 64 bytes each, that can be used again.
-    pub units: u64,
+    /// Bytes of RACE hash tables that can be used again.
+    pub race_bytes: u64,
 }
 
 impl std::ops::AddAssign for Reclaimed {
@@ -57,7 +57,7 @@ impl std::ops::AddAssign for Reclaimed {
         self.blocks += other.blocks;
         self.bytes += other.bytes;
         self.buckets += other.buckets;
-        self.units += other.units;
+        self.race_bytes += other.race_bytes;
     }
 }
 
