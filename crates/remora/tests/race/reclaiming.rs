@@ -3,13 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::admin::{RaceInspection, Reclaimed};
-use remora::floors::fabric::splitmix;
+use remora::floors::fabric::{NodeId, splitmix};
+use remora::floors::index;
 use remora::floors::index::race::UNIT_BYTES;
+use remora::floors::node::metadata;
 use remora::floors::txn::mutant::{self, Mutant};
+use remora::floors::txn::{self, Abort, Stop};
 use remora::{Cluster, Error, Limit, Race, RaceOptions, Session, Worker, WorkerOptions};
 
 use crate::support::{self, cut_off};
@@ -19,9 +23,13 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Reads a whole table. Returns what the walk has found, and all keys with their values.
 pub(crate) fn look(cluster: &Cluster, race: &Race) -> (RaceInspection, Map) {
+    try_to_look(cluster, race).unwrap()
+}
+
+fn try_to_look(cluster: &Cluster, race: &Race) -> Result<(RaceInspection, Map), String> {
     let mut map = Map::new();
-    let found = cluster.inspect_race(race, |key, value| _ = map.insert(key.to_vec(), value.to_vec())).unwrap();
-    (found, map)
+    let found = cluster.inspect_race(race, |key, value| _ = map.insert(key.to_vec(), value.to_vec()));
+    Ok((found.map_err(|error| error.to_string())?, map))
 }
 
 /// Says what is wrong with a table that was just reclaimed.
@@ -210,13 +218,19 @@ fn clients_die_again_and_again_in_a_small_memory() {
 }
 
 #[test]
-fn slots_that_are_not_emptied_and_blocks_that_are_not_zero_are_noticed() {
+fn mistakes_of_reclaiming_are_noticed() {
     mutant::set(Some(Mutant::RaceReclaimFilled));
     let caught = (1..12).find_map(|steps| die(Last::Insert, true, steps).err());
     mutant::set(Some(Mutant::RaceReclaimDirty));
     let caught = [caught, deaths_until_full(150, true).err()];
     mutant::set(None);
     assert!(caught.iter().all(Option::is_some), "{caught:?}");
+    for which in [Mutant::RaceReclaimBeside, Mutant::RaceReclaimDeadArray] {
+        mutant::set(Some(which));
+        let caught = (0..200).find_map(|steps| meet(steps, which == Mutant::RaceReclaimBeside, true).err());
+        mutant::set(None);
+        assert!(caught.is_some(), "{which:?}");
+    }
 }
 
 /// A table has small values, then large ones, and then small ones again, in memory that has no room
@@ -262,6 +276,111 @@ fn blocks_of_one_size_become_blocks_of_another_one() {
             check_reclaimed(&found).unwrap();
             assert!(map.is_empty());
         }
+    }
+}
+
+/// Another client comes after some steps of reclaiming, and changes the table, or only splits its
+/// subtables. It leaves before reclaiming goes on, or stays. Returns whether reclaiming had ended when it came, or what is
+/// wrong.
+fn meet(steps: usize, stays: bool, only_splits: bool) -> Result<bool, String> {
+    let cluster = super::cluster(1, 16 << 20);
+    let race = cluster.create_race("table", RaceOptions::default().rows(1).groups(2)).unwrap();
+    let mut map = Map::new();
+    let mut victim = victim(&cluster);
+    victim.block_on(async |session| {
+        for key in 0..60 {
+            assert!(race.insert(session, &name(key), &value(key, 0)).await.unwrap());
+            _ = map.insert(name(key), value(key, 0));
+        }
+        for key in (0..60).step_by(3) {
+            assert!(race.delete(session, &name(key)).await.unwrap());
+            _ = map.remove(&name(key));
+        }
+    });
+    bury(&cluster, victim);
+
+    let mut reclaiming = cluster.worker(WorkerOptions::default().coroutines(1).yield_after_rounds(true)).unwrap();
+    let own = reclaiming.incarnations().next().unwrap();
+    let (has_changed, changed) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let (race, cluster) = (&race, &cluster);
+    let mut ended = false;
+    let after = thread::scope(|scope| {
+        let mut map = map;
+        let other = move || {
+            let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+            let change = async |session: &mut Session, map: &mut Map, number: u64| {
+                if only_splits && number == 1 {
+                    for key in 0..60 {
+                        _ = race.split(session, &name(key)).await.unwrap();
+                    }
+                    return;
+                }
+                for key in (0..90).filter(|key| (key + number) % 4 == 0) {
+                    race.upsert(session, &name(key), &value(key, number)).await.unwrap();
+                    _ = map.insert(name(key), value(key, number));
+                }
+                _ = race.split(session, &name(number)).await.unwrap();
+                for key in (0..90).filter(|key| (key + number) % 7 == 0) {
+                    race.delete(session, &name(key)).await.unwrap();
+                    _ = map.remove(&name(key));
+                }
+            };
+            worker.block_on(async |session| change(session, &mut map, 1).await);
+            if !stays {
+                drop(worker);
+                has_changed.send(()).unwrap();
+                _ = goes_on.recv();
+                worker = cluster.worker(WorkerOptions::default()).unwrap();
+            } else {
+                has_changed.send(()).unwrap();
+                _ = goes_on.recv();
+            }
+            worker.block_on(async |session| change(session, &mut map, 2).await);
+            map
+        };
+        let after = reclaiming.block_on(async |session| {
+            let lane = session.lane();
+            let metadata = metadata::read(lane, NodeId(0)).await.unwrap();
+            let table = index::Table::open_entry(&metadata, metadata.table("table/0").unwrap());
+            let race = txn::Race::open(&metadata, "table", Arc::new(table)).unwrap();
+            let mut reclaim = std::pin::pin!(txn::reclaim_race(lane, NodeId(0), own, &race));
+            ended = cut_off(reclaim.as_mut(), steps).await.is_some();
+            let other = scope.spawn(other);
+            changed.recv().unwrap();
+            if !ended {
+                match reclaim.await {
+                    Ok(_) | Err(Stop::Abort(Abort::Changed)) => {}
+                    Err(stop) => panic!("{stop}"),
+                }
+            }
+            go_on.send(()).unwrap();
+            other.join().map_err(|_| "the other client has failed".to_owned())
+        });
+        drop(reclaiming);
+        after
+    })?;
+    let sound = |found: RaceInspection, map: &Map| {
+        let is_sound = (found.wrong, found.duplicates, found.units.misused) == (0, 0, 0);
+        if is_sound && *map == after { Ok(()) } else { Err(format!("{steps} steps, it stays: {stays}: {found:?}")) }
+    };
+    let (found, map) = try_to_look(cluster, race)?;
+    sound(found, &map)?;
+    _ = cluster.reclaim().map_err(|error| error.to_string())?;
+    let (found, map) = try_to_look(cluster, race)?;
+    check_reclaimed(&found)?;
+    sound(found, &map)?;
+    Ok(ended)
+}
+
+#[test]
+fn another_client_comes_at_any_step_of_reclaiming() {
+    for (stays, only_splits) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut steps = 0;
+        while !meet(steps, stays, only_splits).unwrap() {
+            steps += 1;
+        }
+        assert!(steps > 20, "{steps} steps");
     }
 }
 

@@ -73,7 +73,7 @@ pub async fn reclaim_race(lane: &Lane, leader: NodeId, own: u32, race: &Race) ->
 async fn of_shard(lane: &Lane, (leader, own): (NodeId, u32), shard: &Shard) -> Result<Reclaimed, Stop> {
     let walk = shard.walk(lane).await?;
     // In this order: a client that leaves between the two looks would be missed otherwise.
-    if registered(lane, leader).await? != [own] || shard.given(lane).await? != walk.given {
+    if !is_alone(lane, leader, own).await? || shard.given(lane).await? != walk.given {
         return Err(Abort::Changed.into());
     }
     let mut reclaimed = Reclaimed::default();
@@ -96,6 +96,11 @@ async fn of_shard(lane: &Lane, (leader, own): (NodeId, u32), shard: &Shard) -> R
     Ok(reclaimed)
 }
 
+/// Whether no other client is connected.
+async fn is_alone(lane: &Lane, leader: NodeId, own: u32) -> Result<bool, Stop> {
+    Ok(mutant!(RaceReclaimBeside) || registered(lane, leader).await? == [own])
+}
+
 /// Returns the empty slots that a client makes which reclaims. It makes no arrays, and its attempt
 /// is the last one that it could have.
 fn empty_of(own: u32) -> Result<Slot, Stop> {
@@ -116,7 +121,7 @@ async fn empty_slots(lane: &Lane, table: &Subtable, empty: Slot) -> Result<(), S
         let swaps: Vec<_> = some.iter().map(swap).collect();
         let lock = round.read(table.object, WORD_BYTES);
         let done = lane.execute(round).await?;
-        let is_live = LockWord::from_bits(done.words(lock)[0]) == table.lock.freed();
+        let is_live = LockWord::from_bits(done.words(lock)[0]) == table.lock.freed() || mutant!(RaceReclaimDeadArray);
         if !is_live || !swaps.into_iter().all(|swap| done.swapped(swap)) {
             return Err(Abort::Changed.into());
         }
@@ -141,15 +146,15 @@ async fn give_all_out(lane: &Lane, shard: &Shard, walk: &Walk) -> Result<Vec<Ran
 /// Takes all that is in the lists, whose heads were these.
 async fn take_lists(lane: &Lane, (leader, own): (NodeId, u32), shard: &Shard, heads: &[u64]) -> Result<(), Stop> {
     let mut taken = Vec::new();
-    let mut is_alone = true;
+    let mut are_taken = true;
     for (list, head) in heads.iter().enumerate().filter(|(_, head)| **head != 0) {
-        is_alone = swap(lane, shard.list_at(list), *head, 0).await?;
-        if !is_alone {
+        are_taken = swap(lane, shard.list_at(list), *head, 0).await?;
+        if !are_taken {
             break;
         }
         taken.push((list, *head));
     }
-    if is_alone && registered(lane, leader).await? == [own] {
+    if are_taken && is_alone(lane, leader, own).await? {
         return Ok(());
     }
     for (list, head) in taken {
