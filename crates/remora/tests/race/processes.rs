@@ -157,8 +157,8 @@ impl Drop for Client {
     }
 }
 
-/// Four processes change one table, which grows from nothing. Every 50 ms one of them is killed, and
-/// another one begins. In the end the table has what was acknowledged, and nothing of it is lost.
+/// Four processes change one table, which grows from nothing. Every 50 ms one of them is killed,
+/// and another one begins. In the end the table has what was acknowledged, and nothing of it is lost.
 #[test]
 fn killed_processes_lose_nothing_that_they_have_acknowledged() {
     if let [Ok(folder), Ok(number)] = CLIENT.map(std::env::var) {

@@ -280,8 +280,8 @@ fn blocks_of_one_size_become_blocks_of_another_one() {
 }
 
 /// Another client comes after some steps of reclaiming, and changes the table, or only splits its
-/// subtables. It leaves before reclaiming goes on, or stays. Returns whether reclaiming had ended when it came, or what is
-/// wrong.
+/// subtables. It leaves before reclaiming goes on, or stays. Returns whether reclaiming had ended
+/// when it came, or what is wrong.
 fn meet(steps: usize, stays: bool, only_splits: bool) -> Result<bool, String> {
     let cluster = super::cluster(1, 16 << 20);
     let race = cluster.create_race("table", RaceOptions::default().rows(1).groups(2)).unwrap();

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::ops::{AddAssign, Range};
 use std::sync::Arc;
 
-use remora_fabric::limits::ROUND_BYTES_MAX;
 use remora_fabric::{Address, Lane, WORD_BYTES};
 use remora_index::race::{
     AT_GIVEN, AT_IMAGE, AT_RECLAIMED, CLASSES, Class, DEPTH_MAX, GROUP_SLOTS, Geometry, Hash, Kind, Node, NodeWord,
@@ -21,14 +20,11 @@ pub(super) const VERBS: usize = 120;
 pub(super) const LISTS: usize = CLASSES + 1;
 /// The number of the list of reclaimed ranges.
 pub(super) const RANGES: usize = CLASSES;
-/// The largest number of objects that one READ reads.
-const OBJECTS: u64 = ROUND_BYTES_MAX as u64 / 2 / OBJECT_BYTES;
-
 /// Where the units of a RACE hash table are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RaceUnits {
-    /// Units that were given out: the sum of those that are in use, in a list, or lost.
+    /// Units that were given out: the sum of the units in use, in lists, and lost.
     pub given: u64,
     /// Units of arrays, of pairs, and of blocks that a slot has.
     pub used: u64,
@@ -122,13 +118,15 @@ pub(super) struct Given {
     pub(super) heads: Vec<u64>,
 }
 
+/// The bits of a hash that lead to a node, and how many they are.
+type Path = (u64, u32);
+
 /// A subtable, as a walk has found it.
 pub(super) struct Subtable {
     pub(super) object: Address,
     pub(super) lock: LockWord,
     pub(super) array: Address,
-    /// The bits of a hash that lead to the subtable, and how many they are.
-    path: (u64, u32),
+    path: Path,
     /// The slots that are not empty.
     pub(super) slots: Vec<(usize, Slot)>,
 }
@@ -206,70 +204,54 @@ impl Shard {
             let members = self.members(lane, list, walk.given.heads[list]).await?;
             walk.listed.push(members);
         }
-        let roots = self.shape.geometry.roots;
-        let (at, depth) = (self.extents[0].root(&self.shape, self.number, 0), roots.trailing_zeros());
-        let mut pairs = Vec::new();
-        for first in (0..roots).step_by(OBJECTS as usize) {
-            let count = OBJECTS.min(roots - first);
-            let objects = [(at.plus(first * OBJECT_BYTES), first)];
-            self.read_objects(lane, &objects, count, &mut |number| (number, depth), &mut walk, &mut pairs).await?;
-        }
+        let depth = self.shape.geometry.roots.trailing_zeros();
+        let root = |root: u64| (self.extents[0].root(&self.shape, self.number, root), (root, depth));
+        let mut level: Vec<(Address, Path)> = (0..self.shape.geometry.roots).map(root).collect();
         // A tree is not deeper than this. If its nodes were damaged, they could form a ring.
         for _ in 0..=DEPTH_MAX {
-            let halves: Vec<(Address, u64)> = pairs.iter().map(|(at, _)| *at).zip(0..).collect();
-            let paths: Vec<(u64, u32)> = pairs.drain(..).map(|(_, path)| path).collect();
-            for some in halves.chunks(VERBS) {
-                let mut half = |number: u64| {
-                    let (bits, depth) = paths[number as usize / 2];
-                    (bits | (number % 2) << depth, depth + 1)
-                };
-                let some: Vec<(Address, u64)> = some.iter().map(|(at, pair)| (*at, 2 * pair)).collect();
-                self.read_objects(lane, &some, 2, &mut half, &mut walk, &mut pairs).await?;
+            let mut next = Vec::new();
+            for some in level.chunks(VERBS) {
+                self.read_objects(lane, some, &mut walk, &mut next).await?;
             }
+            level = next;
         }
-        Ok(walk)
+        if level.is_empty() { Ok(walk) } else { Err(Abort::Changed.into()) }
     }
 
-    /// Reads objects: `count` of them at each address. Each address has the number of its first
-    /// object, and `path` says what leads to the object with a number. Reads the arrays of leaves,
-    /// and adds the addresses and the paths of pairs to `pairs`.
+    /// Reads objects, and the arrays of leaves. Adds the objects of pairs to `next`.
     async fn read_objects(
         &self,
         lane: &Lane,
-        at: &[(Address, u64)],
-        count: u64,
-        path: &mut dyn FnMut(u64) -> (u64, u32),
+        objects: &[(Address, Path)],
         walk: &mut Walk,
-        pairs: &mut Vec<(Address, (u64, u32))>,
+        next: &mut Vec<(Address, Path)>,
     ) -> Result<(), Stop> {
         let mut round = lane.round();
-        let reads: Vec<_> =
-            at.iter().map(|(at, first)| (*at, *first, round.read(*at, (count * OBJECT_BYTES) as usize))).collect();
+        let reads: Vec<_> = objects.iter().map(|(at, _)| round.read(*at, OBJECT_BYTES as usize)).collect();
         let done = lane.execute(round).await?;
         let mut leaves = Vec::new();
-        for (at, first, read) in reads {
-            for (number, words) in (0..).zip(done.words(read).chunks_exact(2)) {
-                let object = at.plus(number * OBJECT_BYTES);
-                let (lock, node) = (LockWord::from_bits(words[0]), NodeWord::from_bits(words[1]));
-                if !lock.is_free() {
-                    walk.locks.push((object, lock));
-                }
-                let path = path(first + number);
-                match node.node() {
-                    Node::Bare => {}
-                    Node::Leaf(unit) => leaves.push((object, lock, unit, path)),
-                    Node::Fork(unit) => {
-                        walk.nodes.push(u64::from(unit)..u64::from(unit) + 1);
-                        pairs.push((self.address(unit.into())?, path));
-                    }
+        for ((object, path), read) in objects.iter().zip(reads) {
+            let [lock, node] = [0, 1].map(|word| done.words(read)[word]);
+            let (lock, node) = (LockWord::from_bits(lock), NodeWord::from_bits(node));
+            if !lock.is_free() {
+                walk.locks.push((*object, lock));
+            }
+            match node.node() {
+                Node::Bare => {}
+                Node::Leaf(unit) => leaves.push((*object, lock, u64::from(unit), *path)),
+                Node::Fork(unit) => {
+                    walk.nodes.push(u64::from(unit)..u64::from(unit) + 1);
+                    let (pair, (bits, depth)) = (self.address(unit.into())?, *path);
+                    next.push((pair, (bits, depth + 1)));
+                    next.push((pair.plus(OBJECT_BYTES), (bits | 1 << depth, depth + 1)));
                 }
             }
         }
         drop(done);
         let geometry = self.shape.geometry;
         for (object, lock, unit, path) in leaves {
-            walk.nodes.push(u64::from(unit)..u64::from(unit) + geometry.array_units());
-            let array = self.address(unit.into())?;
+            walk.nodes.push(unit..unit + geometry.array_units());
+            let array = self.address(unit)?;
             let mut round = lane.round();
             let read = round.read(array, geometry.array_slots() * WORD_BYTES);
             let done = lane.execute(round).await?;
