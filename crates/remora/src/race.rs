@@ -82,6 +82,9 @@ impl RaceOptions {
 /// client splits it, and the other clients that use that part wait meanwhile, for less than a
 /// millisecond. If the client dies in between, the next client that meets the split undoes it.
 ///
+/// What a client has in hand that dies, and parts that were split, are lost until
+/// [`Cluster::reclaim`] finds them, while no other client is connected.
+///
 /// A table has one copy of each record: a memory node that is lost takes its records with it. The
 /// cluster's protocol must be [`Protocol::RTX`](crate::protocol::Protocol::RTX). The memory may be
 /// passive.

@@ -316,12 +316,12 @@ fn meet(steps: usize, stays: bool, only_splits: bool) -> Result<bool, String> {
                     }
                     return;
                 }
-                for key in (0..90).filter(|key| (key + number) % 4 == 0) {
+                for key in (0..90).filter(|key| (key + number).is_multiple_of(4)) {
                     race.upsert(session, &name(key), &value(key, number)).await.unwrap();
                     _ = map.insert(name(key), value(key, number));
                 }
                 _ = race.split(session, &name(number)).await.unwrap();
-                for key in (0..90).filter(|key| (key + number) % 7 == 0) {
+                for key in (0..90).filter(|key| (key + number).is_multiple_of(7)) {
                     race.delete(session, &name(key)).await.unwrap();
                     _ = map.remove(&name(key));
                 }

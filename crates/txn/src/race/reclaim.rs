@@ -58,7 +58,7 @@ use crate::error::{Abort, Limit, Stop};
 use crate::protocol::Reclaimed;
 
 /// Words of zeros that one WRITE writes.
-const ZEROS: [u64; 4096] = [0; 4096];
+static ZEROS: [u64; 4096] = [0; 4096];
 
 /// Reclaims what clients that are gone have left in a RACE hash table. Otherwise like
 /// [`reclaim`](crate::reclaim).
