@@ -157,8 +157,8 @@ impl Drop for Client {
 }
 
 /// Four processes change one table, which grows from nothing. Every 50 ms one of them is killed,
-/// and another one begins. In the end the table has what was acknowledged, and nothing of it is
-/// lost.
+/// and another one begins. After half of the time all are killed, and the table is reclaimed. In
+/// the end it has what was acknowledged, and nothing of it is lost.
 #[test]
 fn killed_processes_lose_nothing_that_they_have_acknowledged() {
     if let [Ok(folder), Ok(number)] = CLIENT.map(std::env::var) {
@@ -167,19 +167,29 @@ fn killed_processes_lose_nothing_that_they_have_acknowledged() {
     let folder = Folder::new("killed", if support::is_long() { 2 << 30 } else { 256 << 20 });
     let cluster = folder.open();
     let race = cluster.create_race("table", RaceOptions::default().rows(10)).unwrap();
-    let mut clients: Vec<Client> = (0..PROCESSES).map(|number| Client::start(&folder.0, number)).collect();
-    let mut started = PROCESSES;
-    let began = Instant::now();
     let lives = Duration::from_secs(if support::is_long() { 40 } else { 4 });
-    while began.elapsed() < lives {
-        std::thread::sleep(EVERY);
-        let next = (started % PROCESSES) as usize;
-        clients[next].kill();
-        clients[next] = Client::start(&folder.0, started);
-        started += 1;
+    let mut started = 0;
+    for phase in 0..2 {
+        let mut clients = BTreeMap::new();
+        let began = Instant::now();
+        while began.elapsed() < lives / 2 {
+            let slot = started % PROCESSES;
+            if let Some(former) = clients.get_mut(&slot) {
+                Client::kill(former);
+            }
+            _ = clients.insert(slot, Client::start(&folder.0, started));
+            started += 1;
+            if clients.len() as u64 == PROCESSES {
+                std::thread::sleep(EVERY);
+            }
+        }
+        clients.values_mut().for_each(Client::kill);
+        if phase == 0 {
+            // The next processes use what was reclaimed.
+            _ = cluster.reclaim().unwrap();
+            check_reclaimed(&look(&cluster, &race).0).unwrap();
+        }
     }
-    clients.iter_mut().for_each(Client::kill);
-    drop(clients);
 
     // What each key may have, by the notes of all processes.
     let (mut may_have, mut begun) = (BTreeMap::<u64, BTreeSet<u64>>::new(), BTreeSet::from([0]));
