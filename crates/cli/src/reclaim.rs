@@ -24,7 +24,7 @@ memory any more. If one still does, it can destroy what others write. Transactio
 next clients.
 
 Under protocol rtx, clients have room for the next values in hand. What a killed client had is lost until --blocks finds it: while
-no client is connected, it reads all tables once.
+no client is connected, it reads all tables once. In RACE hash tables it also finds the parts that were split.
 
 Exit status: 0 nothing keeps clients of this host out; 1 processes of elsewhere do; 2 a file is no passive memory, or --blocks
 cannot be done.")]
@@ -65,13 +65,16 @@ pub(crate) fn reclaim(options: &ReclaimOptions) -> Result<Verdict, Failure> {
     Ok(verdict)
 }
 
-/// Finds what killed clients of the cluster had in hand. Returns a line that says it.
+/// Finds what killed clients of the cluster had in hand. Returns lines that say it.
 fn blocks(options: &ReclaimOptions) -> Result<String, Failure> {
     let failure = |error: &dyn std::fmt::Display| Failure::new("--blocks", error);
     let connect = Cluster::connect(Nodes::Shm(options.paths.clone()));
     let connect = connect.configuration(options.configuration.clone()).protocol(Protocol::RTX);
     let cluster = connect.open().map_err(|error| failure(&error))?;
-    let admin::Reclaimed { locks, blocks, bytes, buckets, .. } = cluster.reclaim().map_err(|error| failure(&error))?;
+    let admin::Reclaimed { locks, blocks, bytes, buckets, race_bytes, .. } =
+        cluster.reclaim().map_err(|error| failure(&error))?;
     let bytes = value::show_bytes(bytes);
-    Ok(format!("{blocks} blocks ({bytes}) and {buckets} buckets can be used again; locks freed: {locks}\n"))
+    let line = format!("{blocks} blocks ({bytes}) and {buckets} buckets can be used again; locks freed: {locks}\n");
+    let of_races = value::show_bytes(race_bytes);
+    Ok(if race_bytes == 0 { line } else { format!("{line}{of_races} of RACE hash tables can be used again\n") })
 }

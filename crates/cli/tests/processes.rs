@@ -12,8 +12,10 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::connect::Nodes;
 use remora::floors::node::node::{FORMAT, MAGIC};
 use remora::protocol::Protocol;
+use remora::{Cluster, RaceOptions, WorkerOptions};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{Ended, Node, Process, listen, new_file, remora, scratch, words};
@@ -754,6 +756,42 @@ fn blocks_that_killed_clients_had_in_hand_are_reclaimed() {
         assert!(*money != Some(false) && others == [Some(true); 3], "{ran:#}");
     }
     paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+}
+
+/// In a RACE hash table, the arrays that were split are reclaimed, too, and what clients have
+/// deleted.
+#[test]
+fn room_of_race_hash_tables_is_reclaimed() {
+    let path = passive("race");
+    let name = path.to_str().unwrap();
+    let open = || Cluster::connect(Nodes::Shm(vec![path.clone()])).protocol(Protocol::RTX).open().unwrap();
+    let cluster = open();
+    let race = cluster.create_race("table", RaceOptions::default().rows(1)).unwrap();
+    let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+    worker.block_on(async |session| {
+        for key in 0..5_000u64 {
+            assert!(race.insert(session, &key.to_le_bytes(), b"a value").await.unwrap());
+        }
+    });
+    let refused = remora("race-refused", &["reclaim", "--blocks", name]);
+    assert_eq!(refused.code, Some(2), "{}", refused.output);
+    drop((worker, race, cluster));
+    let lines = |which: &str| {
+        let done = remora(which, &["reclaim", "--blocks", name]);
+        assert_eq!(done.code, Some(0), "{}", done.errors);
+        done.output.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let nothing = "0 blocks (0 B) and 0 buckets can be used again; locks freed: 0";
+    let found = lines("race-found");
+    assert!(found.len() == 2 && found[0] == nothing, "{found:?}");
+    assert!(found[1].ends_with(" KiB of RACE hash tables can be used again"), "{found:?}");
+    assert_eq!(lines("race-again"), [nothing]);
+    let cluster = open();
+    let found = cluster.inspect_race(&cluster.open_race("table").unwrap(), |_, value| assert_eq!(value, b"a value"));
+    let found = found.unwrap();
+    assert_eq!((found.keys, found.wrong, found.units.lost, found.units.misused), (5_000, 0, 0, 0), "{found:?}");
+    drop(cluster);
+    fs::remove_file(path).unwrap();
 }
 
 /// A file of the format version before this one, as its superblock says.

@@ -5,6 +5,7 @@
 //! extent, a shard of a table of the catalog; extent 0 also has the lists and the roots
 //! +0    given     u64   units given out                                     FETCH_ADDed
 //! +64   returned  16 times u64   first block of each class that was returned, as a slot word
+//! +192  reclaimed u64   | count : 32 | unit : 32 |   first range of units that were reclaimed
 //! +256  roots     objects, 16 bytes each
 //! ...   units, 64 bytes each
 //!
@@ -44,8 +45,9 @@
 //!
 //! 1. **No word recurs in a slot.** A live, pending or withdrawn slot and a tombstone name a use of
 //!    a block, and a block's uses are counted. An empty slot names the attempt that made its array.
-//! 2. **An array, and a pair, are made of units that nothing has used before.** So a
-//!    compare-and-swap that comes late meets the words that it was meant for, or none.
+//! 2. **An array, and a pair, are made of units that no connected client has seen in use.** So a
+//!    compare-and-swap that comes late meets the words that it was meant for, or none. Units are
+//!    used again only after a moment without clients, when they are reclaimed.
 //! 3. **A block belongs to the client that wrote it until a slot has it**, and to the client that
 //!    displaces it from a live array.
 //! 4. **At most one live slot of an array has a key.** An insert first takes a slot as *pending*.
@@ -97,6 +99,10 @@ pub const GROUPS_MAX: u64 = 128;
 /// The largest number of roots.
 pub const ROOTS_MAX: u64 = 1 << 20;
 
+/// The offset in extent 0 of the list of ranges that were reclaimed. It follows the lists of blocks
+/// that were returned.
+pub const AT_RECLAIMED: u64 = AT_RETURNED + CLASSES as u64 * 8;
+
 const AT_RETURNED: u64 = 64;
 const AT_ROOTS: u64 = 256;
 /// The units of a block of each class.
@@ -131,6 +137,13 @@ impl Class {
     #[must_use]
     pub fn number(self) -> usize {
         self.0.into()
+    }
+
+    /// Returns the class of the largest blocks that have at most this number of units. `None` if
+    /// there is none.
+    #[must_use]
+    pub fn largest_within(units: u64) -> Option<Class> {
+        (0..CLASSES).rev().filter_map(Class::new).find(|class| class.units() <= units)
     }
 
     /// Returns the units of a block.
@@ -308,6 +321,43 @@ impl Slot {
     #[must_use]
     pub fn class(self) -> Class {
         Class((self.0 >> Slot::CLASS_SHIFT) as u8 & 15)
+    }
+}
+
+/// A range of units that were reclaimed, as the list of such ranges names it. The word of its last
+/// unit at [`AT_IMAGE`] names the next range of the list. The first word of each of its units is 0.
+///
+/// Clients take units from the front of the first range, so the head of the list only moves on. No
+/// client puts a range into the list but one that reclaims, while no other client is connected. So
+/// a head that a client has seen does not recur.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnitRange(u64);
+
+impl UnitRange {
+    /// Unpacks a word of memory. `None` if the word names no range.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Option<UnitRange> {
+        (bits >> 32 != 0).then_some(UnitRange(bits))
+    }
+
+    /// Packs the range into the word that lies in memory.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns a range of units. `None` if it is empty, or reaches beyond what a word can name.
+    #[must_use]
+    pub fn new(units: &Range<u64>) -> Option<UnitRange> {
+        let count = units.end.checked_sub(units.start)?;
+        (units.start >> 32 == 0 && count >> 32 == 0).then(|| UnitRange::from_bits(count << 32 | units.start))?
+    }
+
+    /// Returns the units of the range.
+    #[must_use]
+    pub fn units(self) -> Range<u64> {
+        let first = self.0 & 0xffff_ffff;
+        first..first + (self.0 >> 32)
     }
 }
 
@@ -582,6 +632,19 @@ impl Geometry {
     #[must_use]
     pub fn array_units(&self) -> u64 {
         (self.array_slots() as u64 * 8).div_ceil(UNIT_BYTES)
+    }
+
+    /// Returns the units of two arrays and a pair for them, which a split needs one behind the
+    /// other.
+    #[must_use]
+    pub fn split_units(&self) -> u64 {
+        2 * self.array_units() + 1
+    }
+
+    /// Returns the largest number of units that a client ever needs one behind the other.
+    #[must_use]
+    pub fn units_together_max(&self) -> u64 {
+        self.split_units().max(CLASS_UNITS[CLASSES - 1].into())
     }
 
     /// Returns the offset of the first block of a class that was returned.

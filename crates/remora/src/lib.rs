@@ -349,7 +349,7 @@ pub mod admin {
     pub use crate::ordered::TreeInspection;
     pub use remora_fabric::NodeId;
     pub use remora_membership::{Configuration, ConfigurationError, Standing};
-    pub use remora_txn::{Inspection, Reclaimed};
+    pub use remora_txn::{Inspection, RaceInspection, RaceUnits, Reclaimed};
 }
 
 /// Types for observing transactions, their costs, and what recovery does.

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use remora_fabric::{NodeId, setters};
+use remora_fabric::{Lane, NodeId, setters};
 use remora_index::race::{Class, GROUP_SLOTS, GROUPS_MAX, Geometry, ROOTS_MAX};
 use remora_node::{Discipline, MemoryError};
-use remora_txn::{Put, RaceShape};
+use remora_txn::{Put, RaceInspection, RaceShape, inspect_race};
 
 use crate::cluster::{Cluster, Freed};
 use crate::error::{Error, OpenError};
@@ -82,6 +82,9 @@ impl RaceOptions {
 /// client splits it, and the other clients that use that part wait meanwhile, for less than a
 /// millisecond. If the client dies in between, the next client that meets the split undoes it.
 ///
+/// What a client has in hand that dies, and parts that were split, are lost until
+/// [`Cluster::reclaim`] finds them, while no other client is connected.
+///
 /// A table has one copy of each record: a memory node that is lost takes its records with it. The
 /// cluster's protocol must be [`Protocol::RTX`](crate::protocol::Protocol::RTX). The memory may be
 /// passive.
@@ -150,6 +153,20 @@ impl Cluster {
     /// Opens a RACE hash table, or creates an empty one if there is none of this name.
     pub fn open_or_create_race(&self, name: &str, options: RaceOptions) -> Result<Race, OpenError> {
         self.open_or_create(|| self.open_race(name), || self.create_race(name, options))
+    }
+
+    /// Reads a whole RACE hash table, while no client changes it. Gives each key and its value to
+    /// `visit`, and returns what it has found: locks, slots, and where the units of the table's
+    /// memory are. What living clients have in hand counts as lost. Fails if a memory node is
+    /// unreachable.
+    pub fn inspect_race(
+        &self,
+        race: &Race,
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<RaceInspection, crate::Error> {
+        // The catalog has all extents.
+        let race = self.open_race(race.name())?.race;
+        Ok(self.administer(async |lane: &Lane| inspect_race(lane, &race, &mut visit).await)?)
     }
 
     /// Drops a RACE hash table with all its extents, in one change of the catalog. Otherwise like

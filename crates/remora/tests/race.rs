@@ -1,10 +1,14 @@
 //! RACE hash tables through the library: every operation, growth from nothing, several clients at
 //! once, and clients that die in the middle of a split.
 
+#[path = "race/processes.rs"]
+mod processes;
+#[path = "race/reclaiming.rs"]
+mod reclaiming;
 mod support;
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -336,10 +340,15 @@ impl Folder {
     }
 
     fn open(&self) -> Cluster {
-        let options = ConnectOptions::default().configuration(Some(Place::File(self.0.join("configuration"))));
-        let memory = Nodes::Shm(vec![self.0.join("memory")]);
-        options.nodes(memory).protocol(Protocol::RTX).open().unwrap()
+        open(&self.0)
     }
+}
+
+/// Connects to the passive memory of a folder.
+fn open(folder: &Path) -> Cluster {
+    let options = ConnectOptions::default().configuration(Some(Place::File(folder.join("configuration"))));
+    let memory = Nodes::Shm(vec![folder.join("memory")]);
+    options.nodes(memory).protocol(Protocol::RTX).open().unwrap()
 }
 
 impl Drop for Folder {

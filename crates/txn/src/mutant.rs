@@ -334,11 +334,22 @@ pub enum Mutant {
     RaceCopyUnlocked,
     /// RACE: an insert makes its slot live at once, without a look for other inserts of the key.
     RaceInsertAtOnce,
+    /// RACE: reclaiming does not look whether other clients are connected. Rules 1 and 5 of
+    /// `race/reclaim.rs`.
+    RaceReclaimBeside,
+    /// RACE: reclaiming does not look at the lock of an array whose slots it has emptied. Rule 3 of
+    /// `race/reclaim.rs`.
+    RaceReclaimDeadArray,
+    /// RACE: reclaiming leaves pending slots and tombstones, whose blocks it gives away. Rule 5 of
+    /// `race/reclaim.rs`.
+    RaceReclaimFilled,
+    /// RACE: reclaiming does not write zeros to what it gives away. Rule 6 of `race/reclaim.rs`.
+    RaceReclaimDirty,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 128] = [
+    pub const ALL: [Mutant; 132] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -467,6 +478,10 @@ impl Mutant {
         Mutant::RacePairOnce,
         Mutant::RaceCopyUnlocked,
         Mutant::RaceInsertAtOnce,
+        Mutant::RaceReclaimBeside,
+        Mutant::RaceReclaimDeadArray,
+        Mutant::RaceReclaimFilled,
+        Mutant::RaceReclaimDirty,
     ];
 }
 

@@ -61,8 +61,10 @@
 
 pub(crate) mod known;
 mod operations;
+mod reclaim;
 mod space;
 mod tree;
+mod walk;
 
 use std::sync::Arc;
 
@@ -71,6 +73,8 @@ use remora_index::race::{CONTENT_BYTES_MAX, Hash};
 
 use known::{Part, RaceState};
 pub use known::{Race, RaceShape};
+pub use reclaim::reclaim_race;
+pub use walk::{RaceInspection, RaceUnits, inspect_race};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::state::State;

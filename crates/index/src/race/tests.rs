@@ -26,6 +26,16 @@ proptest! {
         }
     }
 
+    #[test]
+    fn a_word_names_each_range_of_units(start in 0u64..1 << 32, count in 1u64..1 << 32) {
+        let units = start..start + count;
+        let range = UnitRange::new(&units).unwrap();
+        prop_assert_eq!(UnitRange::from_bits(range.to_bits()), Some(range));
+        prop_assert_eq!(range.units(), units);
+        prop_assert_eq!(UnitRange::new(&(start..start)), None);
+        prop_assert_eq!(UnitRange::from_bits(start), None);
+    }
+
     /// A mark is neither that of another use, nor the slot itself, whatever kinds the uses have.
     #[test]
     fn no_mark_recurs(unit: u32, hashes in prop::collection::vec(any::<u64>(), 1..40)) {

@@ -1,8 +1,10 @@
 //! Reclaiming what clients that are gone have left.
 
+use std::sync::Arc;
+
 use remora_fabric::Lane;
-use remora_node::{MemoryError, TableEntry, TableId, registered};
-use remora_txn::{Abort, Reclaimed, Stop, reclaim};
+use remora_node::{IndexKind, MemoryError, TableEntry, TableId, registered};
+use remora_txn::{Abort, Reclaimed, Stop, reclaim, reclaim_race};
 
 use super::handle::Cluster;
 use crate::error::{Error, OpenError};
@@ -12,7 +14,8 @@ impl Cluster {
     /// Reclaims what clients that are gone have left in memory. First it recovers each client that
     /// is known to be dead. Under protocol `rtx`, a client also has room for its next values in
     /// hand, which is lost when the client dies. This finds that room, and makes it usable again.
-    /// It reads all chains of all tables once.
+    /// In a [`Race`](crate::Race) it also finds the room of parts that were split. It reads all
+    /// chains of all tables once.
     ///
     /// A living client has such room in hand, too, and no other client can tell whose it is. So
     /// this fails with [`MemoryError::InUse`] while another client is connected, or if one comes
@@ -39,7 +42,14 @@ impl Cluster {
             let mut all = Reclaimed::default();
             for (id, entry) in entries {
                 let table = remora_index::Table::open_entry(&catalog, (id, entry));
-                all += reclaim(lane, leader, own, &table).await?;
+                if entry.spec.index != IndexKind::Race {
+                    all += reclaim(lane, leader, own, &table).await?;
+                } else if let Some(name) = entry.spec.name.strip_suffix("/0")
+                    && let Some(race) = remora_txn::Race::open(&catalog, name, Arc::new(table))
+                {
+                    // All extents of the table at once.
+                    all += reclaim_race(lane, leader, own, &race).await?;
+                }
             }
             Ok::<_, Stop>(all)
         });

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, RwLock};
 
 use remora_fabric::{Address, Nanos, WORD_BYTES};
-use remora_index::race::{CLASSES, Class, Directory, GROUPS_MAX, Geometry, NodeWord, ROOTS_MAX, Slot};
+use remora_index::race::{CLASSES, Class, Directory, GROUPS_MAX, Geometry, NodeWord, ROOTS_MAX, Slot, UNIT_BYTES};
 use remora_index::{Index as _, Table};
 use remora_node::{Discipline, Fingerprint, Grows, IndexKind, MemoryError, Metadata, TableSpec};
 use remora_record::{LockWord, layout_of_block};
@@ -174,6 +174,14 @@ impl Extent {
     }
 }
 
+/// Returns the address of a unit of a shard, if it is in one of these extents.
+#[inline]
+pub(super) fn address_of(extents: &[Extent], shard: usize, unit: u32) -> Option<Address> {
+    let extent = extents.iter().rev().find(|extent| extent.first <= unit.into())?;
+    let within = u64::from(unit) - extent.first;
+    (within < extent.units).then(|| extent.shards[shard].plus(extent.units_at + within * UNIT_BYTES))
+}
+
 /// Reads a table from the catalog: the generation that entered it, its shape and its extents.
 /// `None` if there is no such table.
 pub(super) fn read(metadata: &Metadata, name: &str) -> Option<(u64, RaceShape, Vec<Extent>)> {
@@ -201,7 +209,7 @@ pub(super) fn read(metadata: &Metadata, name: &str) -> Option<(u64, RaceShape, V
 /// What a session has in hand of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// Units that nothing has used before.
+    /// Units that no connected client has seen in use. Their first words are 0.
     pub(super) fresh: Range<u64>,
     /// Units for arrays that no other client has seen: the first one, and how many they are.
     pub(super) spare: Vec<(u32, u64)>,
@@ -228,9 +236,7 @@ impl Pool {
     /// Makes blocks of the units that are left, which are too few for what is wanted.
     pub(super) fn cut(&mut self) {
         while self.fresh.start < self.fresh.end {
-            let left = self.fresh.end - self.fresh.start;
-            let fits = |class: &Class| class.units() <= left;
-            let Some(class) = (0..CLASSES).rev().filter_map(Class::new).find(fits) else { return };
+            let Some(class) = Class::largest_within(self.fresh.end - self.fresh.start) else { return };
             let slot = Slot::unused(self.fresh.start as u32, class);
             self.put(Block { slot, mark: 0 });
             self.fresh.start += class.units();

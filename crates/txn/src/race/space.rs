@@ -6,12 +6,14 @@
 //! have room, and a table of n units has about log n extents. An extent has the same number of
 //! shards as the others, at the same memory nodes.
 
-use remora_fabric::{Address, NodeId, NodeSet, WORD_BYTES};
-use remora_index::race::{AT_GIVEN, AT_IMAGE, CLASSES, Class, Geometry, Slot, UNIT_BYTES};
+use std::ops::Range;
+
+use remora_fabric::{Address, Lane, NodeId, NodeSet, WORD_BYTES};
+use remora_index::race::{AT_GIVEN, AT_IMAGE, AT_RECLAIMED, CLASSES, Class, Geometry, Slot, UnitRange};
 use remora_node::{MemoryError, Metadata, metadata};
 
 use super::Operation;
-use super::known::{Block, Race, read};
+use super::known::{Block, Race, address_of, read};
 use crate::error::{Limit, Stop};
 use crate::limits::READ_PAUSE_NS;
 
@@ -50,11 +52,7 @@ impl Operation<'_> {
     /// Returns the address of a unit, if the session knows its extent.
     #[inline]
     pub(super) fn known_address(&self, unit: u32) -> Option<Address> {
-        let own = &self.state.races[self.table];
-        let extent = own.extents.iter().rev().find(|extent| extent.first <= unit.into())?;
-        let within = u64::from(unit) - extent.first;
-        let at = || extent.shards[self.part].plus(extent.units_at + within * UNIT_BYTES);
-        (within < extent.units).then(at)
+        address_of(&self.state.races[self.table].extents, self.part, unit)
     }
 
     /// Reads the extents from the catalog.
@@ -81,7 +79,7 @@ impl Operation<'_> {
         self.part().pool.spare.push((first, units));
     }
 
-    /// Takes units that no other client has seen, one behind the other.
+    /// Takes units that no other client has seen in use, one behind the other.
     pub(super) async fn take_units(&mut self, units: u64) -> Result<u32, Stop> {
         let spare = &mut self.part().pool.spare;
         if let Some(at) = spare.iter().position(|(_, count)| *count == units) {
@@ -106,19 +104,57 @@ impl Operation<'_> {
         let mut round = self.lane.round();
         let add = round.fetch_add(last.shards[part].plus(AT_GIVEN), wanted);
         let given = self.lane.execute(round).await?.added(add);
-        if given >= last.units {
-            return self.grow().await;
+        if given < last.units {
+            self.take_fresh(last.first + given..last.first + (given + wanted).min(last.units));
+            return Ok(());
         }
-        let taken = last.first + given..last.first + (given + wanted).min(last.units);
-        let pool = &mut self.part().pool;
+        match self.take_reclaimed(wanted).await? {
+            true => Ok(()),
+            false => self.grow().await,
+        }
+    }
+
+    /// Takes units that were reclaimed. Returns false if there are none.
+    async fn take_reclaimed(&mut self, wanted: u64) -> Result<bool, Stop> {
+        let list = self.state.races[self.table].extents[0].shards[self.part].plus(AT_RECLAIMED);
+        let least = self.shape().geometry.units_together_max();
+        loop {
+            let mut round = self.lane.round();
+            let read = round.read(list, WORD_BYTES);
+            let head = self.lane.execute(round).await?.words(read)[0];
+            let Some(units) = UnitRange::from_bits(head).map(UnitRange::units) else { return Ok(false) };
+            // What is left must be enough for any purpose.
+            let is_all = units.end - units.start < wanted + least;
+            let end = if is_all { units.end } else { units.start + wanted };
+            let next = if is_all {
+                let last = self.address((units.end - 1) as u32).await?;
+                let mut round = self.lane.round();
+                let read = round.read(last.plus(AT_IMAGE), WORD_BYTES);
+                self.lane.execute(round).await?.words(read)[0]
+            } else {
+                UnitRange::new(&(end..units.end)).map_or(0, UnitRange::to_bits)
+            };
+            let mut round = self.lane.round();
+            let swap = round.compare_swap(list, head, next);
+            if self.lane.execute(round).await?.swapped(swap) {
+                self.take_fresh(units.start..end);
+                return Ok(true);
+            }
+            self.lane.sleep(READ_PAUSE_NS).await;
+        }
+    }
+
+    /// Takes units that the session owns now, and whose first words are 0.
+    fn take_fresh(&mut self, taken: Range<u64>) {
         // A block lies in one extent.
-        if pool.fresh.end == taken.start && given > 0 {
+        let begins_extent = self.own().extents.iter().any(|extent| extent.first == taken.start);
+        let pool = &mut self.part().pool;
+        if pool.fresh.end == taken.start && !begins_extent {
             pool.fresh.end = taken.end;
         } else {
             pool.cut();
             pool.fresh = taken;
         }
-        Ok(())
     }
 
     /// Makes the table larger by an extent, unless another client has done so.
@@ -178,11 +214,18 @@ impl Operation<'_> {
         }
     }
 
-    /// Makes blocks of a class of a larger one that the session has in hand. Fails with `full` if
-    /// it has none.
+    /// Makes blocks of a class of a larger one that the session has in hand, or that was returned.
+    /// Fails with `full` if there is none.
     #[cold]
     async fn cut_larger(&mut self, class: Class, full: Stop) -> Result<(), Stop> {
-        let larger = &mut self.part().pool.free[class.number() + 1..];
+        let larger = class.number() + 1..CLASSES;
+        for one in larger.clone().filter_map(Class::new) {
+            if self.part().pool.free[larger.clone()].iter().any(|free| !free.is_empty()) {
+                break;
+            }
+            self.take_returned(one).await?;
+        }
+        let larger = &mut self.part().pool.free[larger];
         let Some(block) = larger.iter_mut().find_map(Vec::pop) else { return Err(full) };
         let units = class.units()..block.slot.class().units();
         self.part().pool.put(Block { slot: block.slot.cut_to(class), ..block });
@@ -245,27 +288,10 @@ impl Operation<'_> {
         let mut chain = Vec::with_capacity(blocks.len());
         for block in blocks {
             if let Some(slot) = block.slot.next_use(hash) {
-                chain.push((slot, self.address(slot.unit()).await?));
+                chain.push((slot.to_bits(), self.address(slot.unit()).await?.plus(AT_IMAGE)));
             }
         }
-        let Some((first, _)) = chain.first().copied() else { return Ok(()) };
-        let list = self.list_of(class);
-        let mut round = self.lane.round();
-        let read = round.read(list, WORD_BYTES);
-        let mut head = self.lane.execute(round).await?.words(read)[0];
-        loop {
-            let mut round = self.lane.round();
-            for (number, (_, at)) in chain.iter().enumerate() {
-                let next = chain.get(number + 1).map_or(head, |(next, _)| next.to_bits());
-                round.write_words(at.plus(AT_IMAGE), &[next]);
-            }
-            let swap = round.compare_swap(list, head, first.to_bits());
-            let done = self.lane.execute(round).await?;
-            if done.swapped(swap) {
-                return Ok(());
-            }
-            head = done.previous(swap);
-        }
+        put_in_list(self.lane, self.list_of(class), &chain).await
     }
 
     /// Takes a block from the shard's list of a class. Returns false if the list is empty.
@@ -315,7 +341,28 @@ impl Operation<'_> {
 }
 
 /// The largest number of blocks that are returned at a time.
-const RETURNED_MAX: usize = 64;
+pub(super) const RETURNED_MAX: usize = 64;
+
+/// Puts members into a list, at most [`RETURNED_MAX`]. Each is the word that names it, and the
+/// address of its word that names the next member.
+pub(super) async fn put_in_list(lane: &Lane, list: Address, chain: &[(u64, Address)]) -> Result<(), Stop> {
+    let Some((first, _)) = chain.first().copied() else { return Ok(()) };
+    let mut round = lane.round();
+    let read = round.read(list, WORD_BYTES);
+    let mut head = lane.execute(round).await?.words(read)[0];
+    loop {
+        let mut round = lane.round();
+        for (number, (_, next_at)) in chain.iter().enumerate() {
+            round.write_words(*next_at, &[chain.get(number + 1).map_or(head, |(next, _)| *next)]);
+        }
+        let swap = round.compare_swap(list, head, first);
+        let done = lane.execute(round).await?;
+        if done.swapped(swap) {
+            return Ok(());
+        }
+        head = done.previous(swap);
+    }
+}
 
 fn block_units(block: Block) -> u64 {
     block.slot.class().units()

@@ -171,7 +171,7 @@ impl Operation<'_> {
             return Err(Limit::TableFull { slots: part.directory.len() as u64 }.into());
         }
         // The lock is held for a short time if all space is at hand before.
-        let wanted = 2 * geometry.array_units() + 1;
+        let wanted = geometry.split_units();
         let units = self.take_units(wanted).await?;
         let halves = [0, 1].map(|half| units + (half * geometry.array_units()) as u32);
         let pair = units + 2 * geometry.array_units() as u32;

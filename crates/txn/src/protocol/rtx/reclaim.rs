@@ -47,6 +47,8 @@ pub struct Reclaimed {
     pub bytes: u64,
     /// Buckets that can be used again.
     pub buckets: u64,
+    /// Bytes of RACE hash tables that can be used again.
+    pub race_bytes: u64,
 }
 
 impl std::ops::AddAssign for Reclaimed {
@@ -55,6 +57,7 @@ impl std::ops::AddAssign for Reclaimed {
         self.blocks += other.blocks;
         self.bytes += other.bytes;
         self.buckets += other.buckets;
+        self.race_bytes += other.race_bytes;
     }
 }
 
