@@ -334,11 +334,15 @@ pub enum Mutant {
     RaceCopyUnlocked,
     /// RACE: an insert makes its slot live at once, without a look for other inserts of the key.
     RaceInsertAtOnce,
+    /// RACE: a rehash reads the array once. Rule 2.
+    RaceSplitReadsOnce,
+    /// RACE: an insert marks the pending slots that it withdraws, which were never live. Rule 5.
+    RaceMarkPending,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 128] = [
+    pub const ALL: [Mutant; 130] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -467,10 +471,28 @@ impl Mutant {
         Mutant::RacePairOnce,
         Mutant::RaceCopyUnlocked,
         Mutant::RaceInsertAtOnce,
+        Mutant::RaceSplitReadsOnce,
+        Mutant::RaceMarkPending,
     ];
 }
 
 impl Mutant {
+    /// Returns whether the error is one of RACE hash tables.
+    #[must_use]
+    pub fn is_of_race(self) -> bool {
+        matches!(
+            self,
+            Mutant::RaceUnchecked
+                | Mutant::RaceRedoAbsent
+                | Mutant::RaceReadBehindLock
+                | Mutant::RacePairOnce
+                | Mutant::RaceCopyUnlocked
+                | Mutant::RaceInsertAtOnce
+                | Mutant::RaceSplitReadsOnce
+                | Mutant::RaceMarkPending
+        )
+    }
+
     /// Returns whether a protocol has the code that the error changes, and shows the error in runs
     /// in which no client is recovered.
     #[must_use]

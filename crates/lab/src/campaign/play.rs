@@ -11,7 +11,7 @@ use remora_fabric::{ClientId, Nanos, probes};
 use remora_workload::Prng;
 
 use super::cancel;
-use super::case::{CANCEL, Case, GROW, Ran};
+use super::case::{CANCEL, Case, GROW, Load, Ran};
 use super::nodes::Memory;
 use super::tables::{Ledgers, Tables};
 
@@ -150,7 +150,11 @@ pub(super) fn play(
                         counts.borrow_mut().grown += 1;
                     }
                     let transact = tables.transact(session, &mut random, &mut ledgers);
-                    match cancel::unless(is_cancelled, transact).await {
+                    let done = cancel::unless(is_cancelled, transact).await;
+                    if let (Some(Ok(())), Load::Race) = (&done, case.load) {
+                        counts.borrow_mut().committed += 1;
+                    }
+                    match done {
                         None => {}
                         Some(Ok(()) | Err(Error::User(_))) if over_from.is_some() => break,
                         Some(Ok(()) | Err(Error::User(_) | Error::Aborted(_) | Error::Unknown(_))) => {}

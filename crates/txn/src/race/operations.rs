@@ -446,9 +446,15 @@ impl Operation<'_> {
             }
             // The rivals are withdrawn. Then all slots are read again: one of the rivals may have
             // become live before.
+            let known = |unit| self.known_address(unit);
             let mut round = self.lane.round();
             each_bit(rivals, |bit| {
                 let slot = seen.slot(bit);
+                if mutant!(RaceMarkPending)
+                    && let Some(at) = known(slot.unit())
+                {
+                    round.compare_swap(at, slot.live().to_bits(), slot.live().marked());
+                }
                 round.compare_swap(seen.at(array, bit), slot.to_bits(), slot.withdrawn().to_bits());
                 true
             });
