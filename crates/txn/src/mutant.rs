@@ -338,11 +338,14 @@ pub enum Mutant {
     RaceSplitReadsOnce,
     /// RACE: an insert marks the pending slots that it withdraws, which were never live. Rule 5.
     RaceMarkPending,
+    /// RACE: an operation that may have taken effect answers that its client was taken for dead.
+    /// Rule 8.
+    RaceFencedUnknown,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 130] = [
+    pub const ALL: [Mutant; 131] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -473,6 +476,7 @@ impl Mutant {
         Mutant::RaceInsertAtOnce,
         Mutant::RaceSplitReadsOnce,
         Mutant::RaceMarkPending,
+        Mutant::RaceFencedUnknown,
     ];
 }
 
@@ -490,6 +494,7 @@ impl Mutant {
                 | Mutant::RaceInsertAtOnce
                 | Mutant::RaceSplitReadsOnce
                 | Mutant::RaceMarkPending
+                | Mutant::RaceFencedUnknown
         )
     }
 
