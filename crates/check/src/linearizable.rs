@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 /// The number of states after which the search is given up.
-const STATES_MAX: usize = 4_000_000;
+const STATES_MAX: usize = 300_000;
 
 /// An operation on a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

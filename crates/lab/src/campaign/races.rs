@@ -58,6 +58,15 @@ pub(crate) struct Races {
     wrong: RefCell<Option<String>>,
 }
 
+/// Returns the history of a key, if no order explains it.
+fn odd_history(key: u64, events: &[KeyEvent]) -> Option<String> {
+    match is_linearizable(events) {
+        Some(true) => None,
+        Some(false) => Some(format!("key {key}: {events:?}")),
+        None => Some(format!("key {key} has too many orders to tell: {events:?}")),
+    }
+}
+
 fn key_of(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(1 + number as usize % 3)
 }
@@ -181,8 +190,13 @@ impl Races {
         self.wrong.borrow_mut().get_or_insert(what);
     }
 
+    /// Returns what was found to be wrong first.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        self.wrong.borrow().clone()
+    }
+
     /// Looks at the table's memory, and notes what is wrong there.
-    fn look(&self) -> Option<Contents> {
+    pub(crate) fn look(&self) -> Option<Contents> {
         contents(&self.sim, TABLE).map_err(|what| self.note(format!("at {} ns, {what}", self.sim.now()))).ok()
     }
 
@@ -223,13 +237,11 @@ impl Races {
     /// every key was read.
     pub(crate) fn invariants(&self) -> Vec<Invariant> {
         let found = self.look();
-        let sound = self.wrong.borrow().clone();
-        let mut odd = Vec::new();
+        let sound = self.wrong();
+        let mut odd = None;
         let mut last = BTreeMap::new();
         for (key, events) in &*self.events.borrow() {
-            if is_linearizable(events) != Some(true) {
-                odd.push(format!("key {key}: {events:?}"));
-            }
+            odd = odd.or_else(|| odd_history(*key, events));
             let read = events.iter().rfind(|event| event.verb == KeyVerb::Get && event.was_there == Some(true));
             let is_last = events.last().is_some_and(|event| event.was_there == Some(true));
             last.extend(read.filter(|_| is_last).map(|read| (key_of(*key), read.value)));
@@ -247,8 +259,8 @@ impl Races {
             },
             Invariant {
                 name: "the history of each key is linearizable",
-                holds: Some(odd.is_empty()),
-                detail: odd.join("; "),
+                holds: Some(odd.is_none()),
+                detail: odd.unwrap_or_default(),
             },
             Invariant {
                 name: "the table has what was read last, and no lock is held",

@@ -120,6 +120,11 @@ impl Tables {
         }
     }
 
+    /// Whether the run has shown an error, so that nothing that comes later matters.
+    pub(super) fn are_wrong(&self) -> bool {
+        matches!(self, Tables::Race(races) if races.wrong().is_some())
+    }
+
     /// Checks the invariants when no client runs any more and all dead clients are recovered.
     pub(super) fn invariants(
         &self,
