@@ -251,3 +251,27 @@ fn a_slot_for_a_key_that_was_read_is_taken_back() {
     let case = Case { transactions: 300, ..Case::new(117, Load::Ranges, Protocol::FARM, &faults(&["cancel"])) };
     run(&case).unwrap_or_else(|what| panic!("{what}\n{}", case.command()));
 }
+
+/// Operations on a key of a RACE hash table are linearizable, whatever becomes of clients while
+/// subtables are split.
+#[test]
+fn operations_on_race_hash_tables_are_linearizable() {
+    let names = ["crash", "pause", "delay", "partition", "cancel"];
+    let case = Case { transactions: 300, ..case(Load::Race, Protocol::RTX, &names) };
+    let summary = campaign(&case, 0..20, 2, &|| {});
+    assert!(summary.is_clean(), "{summary:?}");
+    assert!(summary.total.probes["installed"] > 20, "subtables are split: {:?}", summary.total.probes);
+    let (one, two) = (run(&case).unwrap(), run(&case).unwrap());
+    assert_eq!((one.digest, one.events, one.committed), (two.digest, two.events, two.committed));
+}
+
+/// No litmus program finds these errors of RACE hash tables.
+#[test]
+fn errors_of_race_hash_tables_are_found_within_few_seeds() {
+    let mutants = [Mutant::RaceFencedUnknown, Mutant::RaceMarkPending];
+    let case = case(Load::Race, Protocol::RTX, &["crash", "pause", "delay", "partition", "cancel"]);
+    let case = Case { transactions: 500, ..case };
+    for caught in mutation_score(&mutants, &case, 0..60, 2, &|_, _| {}) {
+        assert!(caught.seed.is_some(), "{:?} survives", caught.mutant);
+    }
+}

@@ -26,7 +26,7 @@ use super::subtables::{Contents, contents};
 const TABLE: &str = "race";
 /// The probe that an operation reaches before it begins.
 pub(super) const OPERATION: &str = "operation";
-/// The longest value in words, and the longest one of those that are rare.
+/// The longest values in words: usual ones, and rare ones.
 const WORDS: u64 = 9;
 const LARGE_WORDS: u64 = 1_200;
 /// The number of operations from one look at the table's memory to the next one.
