@@ -1,12 +1,15 @@
 //! Decides whether the history of a key is linearizable: whether one order of its operations
 //! explains all answers, and no operation comes before another one that had ended when it began.
 //!
-//! The operations are those of a map. Every value must be written once.
+//! The operations are those of a map. Every value must be written once, and be below [`UNSEEN`].
 
 use std::collections::HashSet;
 
 /// The number of states after which the search is given up.
 const STATES_MAX: usize = 300_000;
+
+/// What stands for every value that no get has returned. All these values are alike.
+const UNSEEN: u64 = u64::MAX;
 
 /// An operation on a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,9 +92,15 @@ pub fn is_linearizable(events: &[KeyEvent]) -> Option<bool> {
         if let Some((row, _)) = idle {
             more.push(and(row, *value));
         } else {
+            let mut alike = Vec::new();
             for (number, event) in open.iter().enumerate().filter(|(_, event)| event.began < first_end) {
                 let (word, bit) = (number / 64, 1 << (number % 64));
-                if let Some(after) = event.after(*value).filter(|after| come[word] & bit == 0 && after != value) {
+                // Of events that are alike and have all begun, the first one comes first.
+                if come[word] & bit != 0 || alike.contains(&event.verb) {
+                    continue;
+                }
+                alike.push(event.verb);
+                if let Some(after) = event.after(*value).filter(|after| after != value) {
                     let mut come = come.clone();
                     come[word] |= bit;
                     more.push((done.clone(), come, after));
@@ -108,9 +117,21 @@ pub fn is_linearizable(events: &[KeyEvent]) -> Option<bool> {
 /// Returns the events that were answered, in rows of events that follow each other, and the events
 /// that may have changed something without an answer.
 fn rows(events: &[KeyEvent]) -> (Vec<Vec<KeyEvent>>, Vec<KeyEvent>) {
-    let (mut answered, mut open): (Vec<KeyEvent>, Vec<KeyEvent>) =
-        events.iter().partition(|event| event.was_there.is_some());
+    let returned = |event: &&KeyEvent| event.verb == KeyVerb::Get && event.was_there == Some(true);
+    let seen: HashSet<u64> = events.iter().filter(returned).map(|event| event.value).collect();
+    let name = |value: u64| if seen.contains(&value) { value } else { UNSEEN };
+    let named = events.iter().map(|event| {
+        let verb = match event.verb {
+            KeyVerb::Insert(value) => KeyVerb::Insert(name(value)),
+            KeyVerb::Update(value) => KeyVerb::Update(name(value)),
+            KeyVerb::Upsert(value) => KeyVerb::Upsert(name(value)),
+            verb => verb,
+        };
+        KeyEvent { verb, ..*event }
+    });
+    let (mut answered, mut open): (Vec<KeyEvent>, Vec<KeyEvent>) = named.partition(|event| event.was_there.is_some());
     open.retain(|event| event.verb != KeyVerb::Get);
+    open.sort_by_key(|event| event.began);
     answered.sort_by_key(|event| (event.began, event.ended));
     let mut rows: Vec<Vec<KeyEvent>> = Vec::new();
     for mut event in answered {
@@ -153,6 +174,13 @@ mod tests {
         assert_eq!(is(&[open, old]), Some(true));
         assert_eq!(is(&[open, new, old]), Some(false));
         assert_eq!(is(&[event(Delete, None, 0, (10, 11)), event(Insert(3), false, 0, (20, 30))]), Some(true));
+        // Any number of them may come in any order, and is soon decided.
+        let mut many: Vec<KeyEvent> = (0..60).map(|at| event(Update(100 + at), None, 0, (10, 11))).collect();
+        many.extend((0..60).map(|_| event(Delete, None, 0, (10, 11))));
+        many.extend((0..30).map(|at| event(Insert(200 + at), false, 0, (20 + at, 60 + at))));
+        assert_eq!(is(&many), Some(true));
+        many.push(event(Get, true, 99, (200, 210)));
+        assert_eq!(is(&many), Some(false));
         assert_eq!(is(&[event(Delete, None, 0, (25, 26)), event(Insert(3), false, 0, (10, 20))]), Some(false));
     }
 }
