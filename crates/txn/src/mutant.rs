@@ -334,8 +334,6 @@ pub enum Mutant {
     RaceCopyUnlocked,
     /// RACE: an insert makes its slot live at once, without a look for other inserts of the key.
     RaceInsertAtOnce,
-    /// RACE: a rehash reads the array once. Rule 2.
-    RaceSplitReadsOnce,
     /// RACE: an insert marks the pending slots that it withdraws, which were never live. Rule 5.
     RaceMarkPending,
     /// RACE: an operation that may have taken effect answers that its client was taken for dead.
@@ -345,7 +343,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 131] = [
+    pub const ALL: [Mutant; 130] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -474,7 +472,6 @@ impl Mutant {
         Mutant::RacePairOnce,
         Mutant::RaceCopyUnlocked,
         Mutant::RaceInsertAtOnce,
-        Mutant::RaceSplitReadsOnce,
         Mutant::RaceMarkPending,
         Mutant::RaceFencedUnknown,
     ];
@@ -492,7 +489,6 @@ impl Mutant {
                 | Mutant::RacePairOnce
                 | Mutant::RaceCopyUnlocked
                 | Mutant::RaceInsertAtOnce
-                | Mutant::RaceSplitReadsOnce
                 | Mutant::RaceMarkPending
                 | Mutant::RaceFencedUnknown
         )

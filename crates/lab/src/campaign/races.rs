@@ -109,7 +109,7 @@ impl Races {
     ) -> Result<(), Error> {
         let race = &self.handles[*handle.get_or_insert_with(|| self.taken.replace(self.taken.get() + 1))];
         let number = self.begun.replace(self.begun.get() + 1);
-        if number % LOOKS == 0 {
+        if number.is_multiple_of(LOOKS) {
             self.look();
         }
         let hot = (number / self.moves + random.below(self.hot)) % self.keys;

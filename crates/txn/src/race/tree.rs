@@ -193,7 +193,7 @@ impl Operation<'_> {
         if !mutant!(RaceCopyUnlocked) {
             before = self.read_array(array, slots).await?;
             // Two READs agree on what was there at one moment.
-            while !mutant!(RaceSplitReadsOnce) {
+            loop {
                 let after = self.read_array(array, slots).await?;
                 if after == before {
                     break;
