@@ -7,6 +7,9 @@
 //!    real time. It returns a [`Report`]: clean with counts, or with anomalies that are explained
 //!    operation by operation.
 //!
+//! Operations on one key at a time, outside of transactions, have a checker of their own:
+//! [`is_linearizable`].
+//!
 //! The checker never accuses a correct history. Where a history leaves a choice open, the checker
 //! draws only conclusions that hold for every choice.
 //!
@@ -31,6 +34,7 @@
 
 mod checker;
 mod history;
+mod linearizable;
 mod recorder;
 
 pub use checker::{Anomaly, AnomalyClass, Counts, Report, check};
@@ -38,4 +42,5 @@ pub use history::{
     History, HistoryError, HistoryReader, Level, Line, LineBuffer, LineError, LineHeader, LoadedHistory, Observed,
     Outcome, Read, ReadOptions, Rollback, Scan, Status, Transaction, Unended, Write, WriteKind,
 };
+pub use linearizable::{KeyEvent, KeyVerb, is_linearizable};
 pub use recorder::{HistoryFile, Recorder};

@@ -38,12 +38,14 @@ mod faults;
 mod nodes;
 mod past;
 mod play;
+mod races;
 mod ranges;
 mod recording;
 mod registers;
 mod reported;
 mod run;
 mod stage;
+mod subtables;
 mod tables;
 
 use std::ops::Range;
@@ -155,6 +157,10 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
             untested.push(format!("no {fault} has met a transaction that held locks"));
         }
     }
+    if case.load == Load::Race {
+        untested.extend(untested_of_race(case, total));
+        return untested;
+    }
     // A protocol that reads under locks has only absent keys to validate.
     let causes = ["lock_conflict", "validation"].into_iter().take(2 - usize::from(case.protocol.spec().locks_reads));
     for cause in causes {
@@ -189,6 +195,30 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
         untested.push(format!("{} of {} attempts ended unknown: more than 1 %", total.unknown, total.attempts()));
     }
     untested
+}
+
+/// Lists what a campaign of the workload `race` should have tested and has not.
+fn untested_of_race(case: &Case, total: &Ran) -> Vec<String> {
+    let mut untested = Vec::new();
+    for probe in [probes::LOCKS, probes::INSTALLED] {
+        if total.probes.get(probe).is_none_or(|count| *count == 0) {
+            untested.push(format!("no split has reached the probe {probe}"));
+        }
+    }
+    if case.has("crash") && total.recovered == total.fenced {
+        untested.push("no client that had died was recovered".to_owned());
+    }
+    untested
+}
+
+/// Returns the published errors that a campaign may find.
+#[must_use]
+pub fn mutants_of(case: &Case) -> Vec<Mutant> {
+    let concerns = |mutant: &Mutant| match case.load {
+        Load::Race => mutant.is_of_race(),
+        _ => mutant.concerns(case.protocol),
+    };
+    Mutant::ALL.into_iter().filter(concerns).collect()
 }
 
 /// The result of hunting a published error: whether a campaign finds it, and where.
@@ -242,6 +272,7 @@ fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
     let loads = match mutant {
         Mutant::LeafByHint | Mutant::CellOfAnyState => &[Load::Ranges][..],
         Mutant::GrowPastLocks | Mutant::SnapshotBeforeMove => &[Load::Registers][..],
+        _ if mutant.is_of_race() => &[Load::Race][..],
         _ => &[Load::Registers, Load::SmallBank, Load::Tatp],
     };
     for seed in seeds {

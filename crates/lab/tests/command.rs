@@ -47,6 +47,8 @@ fn experiments_have_exit_statuses() {
     assert_refused("campaign --faults flood", "there is no fault flood");
     assert_refused("campaign --faults restart", "part of the fault fail");
     assert_refused("campaign --seeds 9", "--seeds");
+    assert_refused("campaign --workload race --protocol drtm-r", "RACE hash tables need the protocol rtx");
+    assert_refused("campaign --workload race --protocol rtx --faults grow", "cannot have the fault grow");
     assert_refused("campaign --protocol unsynchronized", "--protocol");
     assert_refused("trace --workload smallbank", "--workload");
     assert_refused("replay --seed 1 --history /nonexistent/h", "--history /nonexistent/h");

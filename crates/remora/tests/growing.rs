@@ -500,8 +500,8 @@ fn a_key_returns_to_the_smaller_table_if_its_client_does_not_hear() {
 }
 
 /// The client that moves rows is gone, and changes of rows that have not moved need more room than
-/// the smaller table has. Then a client that changes rows goes on with the growth. Under `rtx`, each
-/// session takes blocks for its changes.
+/// the smaller table has. Then a client that changes rows goes on with the growth. Under `rtx`,
+/// each session takes blocks for its changes.
 #[test]
 fn changes_go_on_with_a_growth_that_nobody_goes_on_with() {
     let cluster = cluster(Protocol::RTX);

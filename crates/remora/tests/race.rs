@@ -7,7 +7,7 @@ mod processes;
 mod reclaiming;
 mod support;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +20,7 @@ use remora::floors::fabric::splitmix;
 use remora::node::PassiveMemory;
 use remora::protocol::Protocol;
 use remora::{Cluster, Error, Limit, OpenErrorKind, Race, RaceOptions, Session, Table, TableOptions, WorkerOptions};
+use remora_check::{KeyEvent, KeyVerb, is_linearizable};
 
 use support::cut_off;
 
@@ -185,93 +186,31 @@ fn a_table_that_was_dropped_is_refused() {
     });
 }
 
-/// An operation on a key.
-#[derive(Clone, Copy, Debug)]
-enum Verb {
-    Get,
-    Insert(u64),
-    Update(u64),
-    Upsert(u64),
-    Delete,
-}
-
-/// An operation on a key, and its answer.
-#[derive(Clone, Copy, Debug)]
-struct Event {
-    verb: Verb,
-    /// Whether the key was there. `None` if the outcome is unknown.
-    was_there: Option<bool>,
-    /// The value that a get has returned.
-    value: u64,
-    began: u64,
-    ended: u64,
-}
-
-impl Event {
-    /// Returns the value of the key after the event, if the event can happen at this value.
-    fn after(&self, value: Option<u64>) -> Option<Option<u64>> {
-        let is_possible = match self.verb {
-            Verb::Get => value == self.was_there?.then_some(self.value),
-            _ => self.was_there == Some(value.is_some()),
-        };
-        is_possible.then_some(match self.verb {
-            Verb::Get => value,
-            Verb::Insert(new) => value.or(Some(new)),
-            Verb::Update(new) => value.and(Some(new)),
-            Verb::Upsert(new) => Some(new),
-            Verb::Delete => None,
-        })
-    }
-}
-
-/// Whether one order of all events explains all answers, and no event comes before another one that
-/// had ended when it began. `histories` has the events of each client in their order.
-fn is_linearizable(histories: &[Vec<Event>]) -> bool {
-    let mut seen = HashSet::new();
-    let mut open = vec![(vec![0; histories.len()], None)];
-    while let Some((done, value)) = open.pop() {
-        if !seen.insert((done.clone(), value)) {
-            continue;
-        }
-        let next =
-            || histories.iter().zip(&done).enumerate().filter_map(|(client, (all, at))| Some((client, all.get(*at)?)));
-        let Some(first_end) = next().map(|(_, event)| event.ended).min() else { return true };
-        for (client, event) in next().filter(|(_, event)| event.began <= first_end) {
-            if let Some(value) = event.after(value) {
-                let mut done = done.clone();
-                done[client] += 1;
-                open.push((done, value));
-            }
-        }
-    }
-    false
-}
-
 /// Runs one random operation on a key, and notes it.
-async fn step(race: &Race, session: &mut Session, key: &[u8], random: u64, now: &dyn Fn() -> u64) -> Event {
+async fn step(race: &Race, session: &mut Session, key: &[u8], random: u64, now: &dyn Fn() -> u64) -> KeyEvent {
     let began = now();
     let new = random >> 16;
     let verb = match random & 7 {
-        0 | 1 => Verb::Insert(new),
-        2 => Verb::Update(new),
-        3 => Verb::Upsert(new),
-        4 => Verb::Delete,
-        _ => Verb::Get,
+        0 | 1 => KeyVerb::Insert(new),
+        2 => KeyVerb::Update(new),
+        3 => KeyVerb::Upsert(new),
+        4 => KeyVerb::Delete,
+        _ => KeyVerb::Get,
     };
     let mut value = 0;
     // Values of different lengths have blocks of different sizes.
     let encoded = new.to_le_bytes().repeat(1 + (random >> 8) as usize % 9);
     let was_there = match verb {
-        Verb::Get => {
+        KeyVerb::Get => {
             let found = race.get_with(session, key, |found| value = u64::from_le_bytes(found[..8].try_into().unwrap()));
             found.await.map(|found| found.is_some())
         }
-        Verb::Insert(_) => race.insert(session, key, &encoded).await.map(|inserted| !inserted),
-        Verb::Update(_) => race.update(session, key, &encoded).await,
-        Verb::Upsert(_) => race.upsert(session, key, &encoded).await,
-        Verb::Delete => race.delete(session, key).await,
+        KeyVerb::Insert(_) => race.insert(session, key, &encoded).await.map(|inserted| !inserted),
+        KeyVerb::Update(_) => race.update(session, key, &encoded).await,
+        KeyVerb::Upsert(_) => race.upsert(session, key, &encoded).await,
+        KeyVerb::Delete => race.delete(session, key).await,
     };
-    Event { verb, was_there: Some(was_there.unwrap()), value, began, ended: now() }
+    KeyEvent { verb, was_there: Some(was_there.unwrap()), value, began, ended: now() }
 }
 
 /// Runs four clients under the hostile scheduler: each changes and reads a few hot keys, and
@@ -287,7 +226,7 @@ fn play(seed: u64) -> Result<(), String> {
         clock.set(clock.get() + 1);
         clock.get()
     };
-    let of_clients: Vec<Vec<(u64, Event)>> = worker.run(async |client, session| {
+    let of_clients: Vec<Vec<(u64, KeyEvent)>> = worker.run(async |client, session| {
         let mut events = Vec::new();
         for number in 0..60u64 {
             let random = splitmix(seed << 32 | (client as u64) << 16 | number);
@@ -295,19 +234,18 @@ fn play(seed: u64) -> Result<(), String> {
             events.push((hot, step(&race, session, &hot.to_le_bytes(), random, &now).await));
             let own = (1 + client as u64) << 32 | number;
             if !race.insert(session, &own.to_le_bytes(), &value(own, 0)).await.unwrap() {
-                events.push((own, Event { verb: Verb::Get, was_there: Some(true), value: 0, began: 0, ended: 0 }));
+                events
+                    .push((own, KeyEvent { verb: KeyVerb::Get, was_there: Some(true), value: 0, began: 0, ended: 0 }));
             }
         }
         events
     });
     let keys: std::collections::BTreeSet<u64> = of_clients.iter().flatten().map(|(key, _)| *key).collect();
     for key in keys {
-        let of_key = |events: &Vec<(u64, Event)>| {
-            events.iter().filter(|(of, _)| *of == key).map(|(_, event)| *event).collect::<Vec<_>>()
-        };
-        let histories: Vec<Vec<Event>> = of_clients.iter().map(of_key).collect();
-        if !is_linearizable(&histories) {
-            return Err(format!("seed {seed}, key {key:x}: {histories:#?}"));
+        let of_key = of_clients.iter().flatten().filter(|(of, _)| *of == key).map(|(_, event)| *event);
+        let history: Vec<KeyEvent> = of_key.collect();
+        if is_linearizable(&history) != Some(true) {
+            return Err(format!("seed {seed}, key {key:x}: {history:#?}"));
         }
     }
     worker.block_on(async |session| {
@@ -369,7 +307,7 @@ fn several_clients_read_and_write_a_table_that_grows() {
     let race = creator.create_race("table", RaceOptions::default().rows(1000)).unwrap();
     creator.worker(WorkerOptions::default()).unwrap().block_on(async |session| fill(&race, session, HOT..1000).await);
     let inserted = [1000, 1001].map(AtomicU64::new);
-    let histories: Mutex<Vec<Vec<(u64, Event)>>> = Mutex::default();
+    let histories: Mutex<Vec<Vec<(u64, KeyEvent)>>> = Mutex::default();
     let began = Instant::now();
     thread::scope(|scope| {
         for client in 0..4u64 {
@@ -417,11 +355,9 @@ fn several_clients_read_and_write_a_table_that_grows() {
     let of_clients = histories.into_inner().unwrap();
     assert!(of_clients.iter().all(|events| events.len() > 10), "each client has used the hot keys");
     for hot in 0..HOT {
-        let of_key = |events: &Vec<(u64, Event)>| {
-            events.iter().filter(|(key, _)| *key == hot).map(|(_, event)| *event).collect::<Vec<_>>()
-        };
-        let of_key: Vec<Vec<Event>> = of_clients.iter().map(of_key).collect();
-        assert!(is_linearizable(&of_key), "key {hot} of {} events", of_key.iter().map(Vec::len).sum::<usize>());
+        let of_key = of_clients.iter().flatten().filter(|(key, _)| *key == hot).map(|(_, event)| *event);
+        let history: Vec<KeyEvent> = of_key.collect();
+        assert_eq!(is_linearizable(&history), Some(true), "key {hot} of {} events", history.len());
     }
     let mut worker = creator.worker(WorkerOptions::default()).unwrap();
     worker.block_on(async |session| {

@@ -345,11 +345,16 @@ pub enum Mutant {
     RaceReclaimFilled,
     /// RACE: reclaiming does not write zeros to what it gives away. Rule 6 of `race/reclaim.rs`.
     RaceReclaimDirty,
+    /// RACE: an insert marks the pending slots that it withdraws, which were never live. Rule 5.
+    RaceMarkPending,
+    /// RACE: an operation that may have taken effect answers that its client was taken for dead.
+    /// Rule 8.
+    RaceFencedUnknown,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 132] = [
+    pub const ALL: [Mutant; 134] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -482,10 +487,28 @@ impl Mutant {
         Mutant::RaceReclaimDeadArray,
         Mutant::RaceReclaimFilled,
         Mutant::RaceReclaimDirty,
+        Mutant::RaceMarkPending,
+        Mutant::RaceFencedUnknown,
     ];
 }
 
 impl Mutant {
+    /// Returns whether the error is one of RACE hash tables.
+    #[must_use]
+    pub fn is_of_race(self) -> bool {
+        matches!(
+            self,
+            Mutant::RaceUnchecked
+                | Mutant::RaceRedoAbsent
+                | Mutant::RaceReadBehindLock
+                | Mutant::RacePairOnce
+                | Mutant::RaceCopyUnlocked
+                | Mutant::RaceInsertAtOnce
+                | Mutant::RaceMarkPending
+                | Mutant::RaceFencedUnknown
+        )
+    }
+
     /// Returns whether a protocol has the code that the error changes, and shows the error in runs
     /// in which no client is recovered.
     #[must_use]

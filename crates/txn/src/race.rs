@@ -58,6 +58,10 @@
 //!    READ
 //!    of two words is not atomic, so a free lock could come with the array of a time before it.
 //! 7. **A repairer changes the node before it frees the lock** of another attempt.
+//! 8. **An operation that may have taken effect answers so**, or that the outcome is unknown
+//!    ([`Stop::Unknown`]). All other errors say that it has not. One of them is [`Stop::Fenced`],
+//!    with which a client learns that it was taken for dead. What fails when blocks are returned
+//!    does not change the answer.
 
 pub(crate) mod known;
 mod operations;

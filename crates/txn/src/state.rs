@@ -332,6 +332,21 @@ impl State {
         if self.lease.is_over() {
             return Err(Stop::Fenced);
         }
+        self.draw_id()
+    }
+
+    /// Returns the error of an operation outside of transactions that may have taken effect. The
+    /// client may have been taken for dead since.
+    #[cold]
+    pub(crate) fn unknown(&mut self) -> Stop {
+        if self.lease.is_over() && mutant!(RaceFencedUnknown) {
+            return Stop::Fenced;
+        }
+        let id = self.draw_id().ok().or_else(|| TransactionId::new(self.owner, TransactionId::SEQUENCE_MAX));
+        id.map_or(Stop::Fenced, Stop::Unknown)
+    }
+
+    fn draw_id(&mut self) -> Result<TransactionId, Stop> {
         let step = if self.has_times() { 2 } else { 1 };
         let mut sequence = self.sequence.get().next_multiple_of(step);
         if self.spec.discipline.is_repairable() {

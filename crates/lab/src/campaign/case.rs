@@ -23,12 +23,21 @@ pub enum Load {
     Registers,
     /// Keys of ordered tables that come and go, and ranges of these keys.
     Ranges,
+    /// Operations on keys of a RACE hash table. They are no transactions, and need the protocol
+    /// `rtx`.
+    Race,
 }
 
 impl Load {
     /// All workloads.
-    pub const ALL: [Load; 7] =
-        [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers, Load::Ranges, Load::Tpce];
+    pub const ALL: [Load; 8] =
+        [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers, Load::Ranges, Load::Tpce, Load::Race];
+
+    /// Whether the workload can run under a protocol.
+    #[must_use]
+    pub fn runs_under(self, protocol: Protocol) -> bool {
+        self != Load::Race || matches!(protocol, Protocol::Rtx(_))
+    }
 
     /// Returns the name of the workload on the command line.
     #[must_use]
@@ -41,6 +50,7 @@ impl Load {
             Load::Ycsb => "ycsb",
             Load::Registers => "registers",
             Load::Ranges => "ranges",
+            Load::Race => "race",
         }
     }
 }
@@ -65,13 +75,17 @@ pub const FAULTS: [&str; 13] = [
 /// Faults by which memory nodes leave, or are lost, rightly or wrongly.
 const LOSING: [&str; 3] = ["fail", "isolate", DRAIN];
 
-/// Returns all faults that a campaign of a protocol can have. Of records that have one copy, no
-/// node may leave.
+/// The faults that the workload `race` can have. Its operations write no logs, make no calls, and
+/// look at no clocks. Its table grows by itself.
+const RACE_FAULTS: [&str; 5] = ["crash", "pause", "delay", "partition", CANCEL];
+
+/// Returns all faults that a campaign of a workload and a protocol can have. Of records that have
+/// one copy, no node may leave.
 #[must_use]
-pub fn faults_of(protocol: Protocol) -> Vec<String> {
+pub fn faults_of(load: Load, protocol: Protocol) -> Vec<String> {
     let keeps_all = protocol.discipline().copies_max() == 1;
     let all = FAULTS.into_iter().filter(|fault| !(keeps_all && LOSING.contains(fault)));
-    all.map(str::to_owned).collect()
+    all.filter(|fault| load != Load::Race || RACE_FAULTS.contains(fault)).map(str::to_owned).collect()
 }
 
 /// The fault in which an operator drains a node. It is not a fault of the simulation.
@@ -124,8 +138,14 @@ impl Case {
     #[must_use]
     pub fn impossible(&self) -> Option<String> {
         let (protocol, one_copy) = (self.protocol.name(), self.protocol.discipline().copies_max() == 1);
-        (one_copy && self.loses_nodes())
-            .then(|| format!("{protocol} keeps one copy of each record, which fail, isolate and drain would lose"))
+        if !self.load.runs_under(self.protocol) {
+            return Some(format!("RACE hash tables need the protocol rtx, not {protocol}"));
+        }
+        if one_copy && self.loses_nodes() {
+            return Some(format!("{protocol} keeps one copy of each record, which fail, isolate and drain would lose"));
+        }
+        let unfit = self.faults.iter().find(|fault| self.load == Load::Race && !RACE_FAULTS.contains(&fault.as_str()));
+        unfit.map(|fault| format!("the workload race cannot have the fault {fault}, only {}", RACE_FAULTS.join(", ")))
     }
 
     /// Returns this case for another seed. The seed draws each fault of the case with probability

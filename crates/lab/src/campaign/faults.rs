@@ -4,8 +4,9 @@ use remora_fabric::sim::{FaultKind, Planned, Sim};
 use remora_fabric::{Nanos, probes};
 use remora_workload::Prng;
 
-use super::case::{CANCEL, Case, DRAIN, GROW};
+use super::case::{CANCEL, Case, DRAIN, GROW, Load};
 use super::nodes::{CONTROLLERS, Nodes};
+use super::races::OPERATION;
 
 /// Returns how often a fault of this name is planned in a run that has it. A run has at most one
 /// crash, because too little is left after it, and one stall, because it takes too long.
@@ -25,6 +26,20 @@ fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
 fn after(random: &mut Prng) -> Nanos {
     let most = [1, 300, 4_000][random.below(3) as usize];
     random.below(most)
+}
+
+/// The longest time from the beginning of an operation on a RACE hash table to its fault.
+const OPERATION_TAKES: Nanos = 16_000;
+
+/// Plans a fault of the workload `race`: at any time of an operation, or of a split.
+fn plan_in_race(case: &Case, sim: &Sim, kind: FaultKind, random: &mut Prng) {
+    let planned = if random.below(3) == 0 {
+        Planned { probe: probes::LOCKS, nth: 1 + random.below(4), after: after(random), kind, holding: true }
+    } else {
+        let (nth, after) = (10 + random.below(case.transactions / 2 + 1), random.below(OPERATION_TAKES));
+        Planned { probe: OPERATION, nth, after, kind, holding: false }
+    };
+    sim.plan(planned);
 }
 
 /// Makes a fault of this name, and draws its times.
@@ -64,6 +79,10 @@ pub(super) fn plan(case: &Case, nodes: &Nodes, sim: &Sim, leases: bool, random: 
             let probe = [probes::LOCKS, probes::VALIDATED, probes::LOGGED, probes::INSTALLED][random.below(4) as usize];
             let nth = 10 + random.below(case.transactions / 4 + 1);
             let kind = fault(case, name, random).ok_or_else(|| format!("there is no fault {name}"))?;
+            if case.load == Load::Race {
+                plan_in_race(case, sim, kind, random);
+                continue;
+            }
             sim.plan(Planned { probe, nth, after: after(random), kind, holding: true });
         }
     }

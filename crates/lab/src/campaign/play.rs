@@ -11,7 +11,7 @@ use remora_fabric::{ClientId, Nanos, probes};
 use remora_workload::Prng;
 
 use super::cancel;
-use super::case::{CANCEL, Case, GROW, Ran};
+use super::case::{CANCEL, Case, GROW, Load, Ran};
 use super::nodes::Memory;
 use super::tables::{Ledgers, Tables};
 
@@ -19,8 +19,9 @@ use super::tables::{Ledgers, Tables};
 const SPARE_LOOKS: Nanos = 20_000;
 /// The virtual time within which every coroutine must commit again after the faults are over.
 pub(super) const LIVENESS: Nanos = 50_000_000;
-/// The virtual time after which a run is given up.
+/// The virtual time after which a run is given up. Operations on one key take less.
 const RUN: Nanos = 4_000_000_000;
+const RUN_OF_RACE: Nanos = 100_000_000;
 /// The virtual time after the last fault in which its consequences may still show. Filling a log
 /// ring takes longer.
 const AFTERMATH: Nanos = 1_000_000;
@@ -88,6 +89,7 @@ pub(super) fn play(
 ) -> Result<Played, String> {
     let sim = memory.sim;
     let began = sim.now();
+    let longest = if case.load == Load::Race { RUN_OF_RACE } else { RUN };
     let stuck = Cell::new(None);
     // The time at which the last fault was seen to have happened.
     let calm_from = Cell::new(None);
@@ -105,7 +107,7 @@ pub(super) fn play(
         }
         let calm = calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty());
         let enough = counts.borrow().committed >= case.transactions;
-        (calm && enough && memory.is_whole()) || now - began > RUN
+        (calm && enough && memory.is_whole()) || now - began > longest || tables.are_wrong()
     };
     let mut workers = Vec::new();
     let mut others = Vec::new();
@@ -150,7 +152,11 @@ pub(super) fn play(
                         counts.borrow_mut().grown += 1;
                     }
                     let transact = tables.transact(session, &mut random, &mut ledgers);
-                    match cancel::unless(is_cancelled, transact).await {
+                    let done = cancel::unless(is_cancelled, transact).await;
+                    if let (Some(Ok(())), Load::Race) = (&done, case.load) {
+                        counts.borrow_mut().committed += 1;
+                    }
+                    match done {
                         None => {}
                         Some(Ok(()) | Err(Error::User(_))) if over_from.is_some() => break,
                         Some(Ok(()) | Err(Error::User(_) | Error::Aborted(_) | Error::Unknown(_))) => {}
@@ -186,7 +192,7 @@ pub(super) fn play(
         let driven = runs.iter_mut().zip(&others).map(|(run, (lives, ..))| Driven { clients: ids(&**lives), run });
         let mut driven: Vec<Driven<'_>> = driven.collect();
         driven.extend(watching.iter_mut().map(|(id, run)| Driven { clients: vec![*id], run }));
-        sim.run(&mut driven, Some(began + RUN + 10 * LIVENESS))
+        sim.run(&mut driven, Some(began + longest + 10 * LIVENESS))
     };
     drop(watching);
     let results: Vec<_> = runs.into_iter().flat_map(remora_fabric::Run::finish).collect();

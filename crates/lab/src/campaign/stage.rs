@@ -66,7 +66,7 @@ impl Stage {
         if case.protocol.validation() == Validation::Local {
             cluster.version_cache(VCACHES[random.below(VCACHES.len() as u64) as usize]);
         }
-        let tables = Tables::load(case, &cluster, random)?;
+        let tables = Tables::load(case, &cluster, &sim, random)?;
         let recording = Recording::new();
         let file = recording.file.clone();
         let cluster = cluster.with_rollbacks_told(Arc::new(move |rollback| file.rollback(rollback)));

@@ -2,6 +2,7 @@
 
 use remora::admin::Inspection;
 use remora::{Cluster, Error, Session};
+use remora_fabric::sim::Sim;
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{self, Subscribers, Tatp};
 use remora_workload::tpcc::{self, Room, Scale, Tpcc};
@@ -11,6 +12,7 @@ use remora_workload::{After, Invariant, Prng, Setting, Workload};
 
 use super::case::{ARCHIVE, ATTEMPTS, CANCEL, Case, Load};
 use super::nodes::NODES;
+use super::races::Races;
 use super::ranges::Ranges;
 use super::registers::Registers;
 
@@ -26,6 +28,7 @@ pub(super) enum Tables {
     Ycsb(Ycsb),
     Registers(Registers),
     Ranges(Box<Ranges>),
+    Race(Box<Races>),
 }
 
 /// What a coroutine remembers of its transactions.
@@ -36,10 +39,12 @@ pub(super) struct Ledgers {
     tpcc: <Tpcc as Workload>::Ledger,
     tpce: <Tpce as Workload>::Ledger,
     ycsb: <Ycsb as Workload>::Ledger,
+    /// The number of the coroutine's handle of a RACE hash table.
+    race: Option<usize>,
 }
 
 impl Tables {
-    pub(super) fn load(case: &Case, cluster: &Cluster, random: &mut Prng) -> Result<Tables, String> {
+    pub(super) fn load(case: &Case, cluster: &Cluster, sim: &Sim, random: &mut Prng) -> Result<Tables, String> {
         let tables = match case.load {
             Load::SmallBank => SmallBank::load(cluster, Customers::new(case.keys.max(2), 0.1, 0.7))
                 .map(|bank| Tables::SmallBank(bank.with_attempts(ATTEMPTS))),
@@ -65,6 +70,7 @@ impl Tables {
             Load::Registers => Registers::load(cluster, case.keys, case.has(CANCEL), random).map(Tables::Registers),
             Load::Ranges => Ranges::load(cluster, case.keys, case.has(CANCEL), random)
                 .map(|ranges| Tables::Ranges(Box::new(ranges))),
+            Load::Race => Races::load(case, cluster, sim, random).map(|races| Tables::Race(Box::new(races))),
         };
         tables.map_err(|error| error.to_string())
     }
@@ -79,6 +85,7 @@ impl Tables {
             Tables::Ycsb(ycsb) => ycsb.warm(session, 0, 1).await,
             Tables::Registers(registers) => registers.read_all(session).await,
             Tables::Ranges(ranges) => ranges.read_all(session).await,
+            Tables::Race(races) => races.read_all(session).await,
         }
     }
 
@@ -109,7 +116,13 @@ impl Tables {
             }
             Tables::Registers(registers) => registers.transact(session, random).await,
             Tables::Ranges(ranges) => ranges.transact(session, random).await,
+            Tables::Race(races) => races.transact(session, random, &mut ledgers.race).await,
         }
+    }
+
+    /// Whether the run has shown an error, so that nothing that comes later matters.
+    pub(super) fn are_wrong(&self) -> bool {
+        matches!(self, Tables::Race(races) if races.wrong().is_some())
     }
 
     /// Checks the invariants when no client runs any more and all dead clients are recovered.
@@ -148,6 +161,7 @@ impl Tables {
                 let trees = Invariant { name: "ordered tables are trees", holds, detail: faults.join(", ") };
                 Ok(vec![whole(&tables, settled), trees])
             }
+            Tables::Race(races) => Ok(races.invariants()),
         }
     }
 }

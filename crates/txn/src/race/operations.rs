@@ -210,7 +210,7 @@ impl Operation<'_> {
             };
             if is_done {
                 if let Some(block) = in_hand {
-                    self.keep(block).await?;
+                    self.keep(block).await;
                 }
                 return Ok(was_there);
             }
@@ -226,7 +226,7 @@ impl Operation<'_> {
         loop {
             let Found::Here { leaf, slot, at } = self.find(false, &mut |_| ()).await? else {
                 if let Some(block) = in_hand {
-                    self.keep(block).await?;
+                    self.keep(block).await;
                 }
                 return Ok(false);
             };
@@ -305,7 +305,7 @@ impl Operation<'_> {
                 Fate::Unknown => return Err(self.unknown()),
             }
         }
-        self.keep(Block { slot: old, mark: if marks { old.marked() } else { 0 } }).await?;
+        self.keep(Block { slot: old, mark: if marks { old.marked() } else { 0 } }).await;
         Ok(true)
     }
 
@@ -378,7 +378,7 @@ impl Operation<'_> {
         }
         if now == leaf.lock.to_bits() || mutant!(RaceUnchecked) {
             if is_tombstone {
-                self.keep(Block { slot: free, mark: if marks { free.marked() } else { 0 } }).await?;
+                self.keep(Block { slot: free, mark: if marks { free.marked() } else { 0 } }).await;
             }
             return Ok(true);
         }
@@ -446,9 +446,15 @@ impl Operation<'_> {
             }
             // The rivals are withdrawn. Then all slots are read again: one of the rivals may have
             // become live before.
+            let known = |unit| self.known_address(unit);
             let mut round = self.lane.round();
             each_bit(rivals, |bit| {
                 let slot = seen.slot(bit);
+                if mutant!(RaceMarkPending)
+                    && let Some(at) = known(slot.unit())
+                {
+                    round.compare_swap(at, slot.live().to_bits(), slot.live().marked());
+                }
                 round.compare_swap(seen.at(array, bit), slot.to_bits(), slot.withdrawn().to_bits());
                 true
             });
@@ -516,10 +522,10 @@ impl Operation<'_> {
         encode(slot, hash, Content { key, value }, &mut self.own().words);
     }
 
-    /// Returns the error of an operation of which nobody can say whether it has taken effect.
+    /// Returns the error of an operation that may have taken effect.
     #[cold]
     fn unknown(&mut self) -> Stop {
-        self.state.next_id().map_or_else(|stop| stop, Stop::Unknown)
+        self.state.unknown()
     }
 
     /// Returns the error of an operation whose answer was lost.

@@ -263,17 +263,20 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Keeps a block that the session has got. Returns some to the shard, if it has many.
-    pub(super) async fn keep(&mut self, block: Block) -> Result<(), Stop> {
+    /// Keeps a block that the session has got. Returns some to the shard, if it has many. If that
+    /// fails, those are lost: the operation has ended, and its answer stays the same.
+    pub(super) async fn keep(&mut self, block: Block) {
         let class = block.slot.class();
         let pool = &mut self.part().pool;
         pool.put(block);
         let free = &mut pool.free[class.number()];
         if free.len() * class.bytes() <= KEPT_BYTES || free.len() < 2 * RETURNED_MAX {
-            return Ok(());
+            return;
         }
         let returned = free.drain(..RETURNED_MAX).collect();
-        self.give_back(class, returned).await
+        if let Err(stop) = self.give_back(class, returned).await {
+            tracing::warn!(%stop, "blocks could not be returned, and are lost");
+        }
     }
 
     fn list_of(&self, class: Class) -> Address {

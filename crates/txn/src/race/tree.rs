@@ -239,7 +239,7 @@ impl Operation<'_> {
         };
         self.fork(leaf.object, [half(0), half(1)])?;
         for tombstone in dropped {
-            self.keep(Block { slot: tombstone, mark: tombstone.marked() }).await?;
+            self.keep(Block { slot: tombstone, mark: tombstone.marked() }).await;
         }
         Ok(true)
     }

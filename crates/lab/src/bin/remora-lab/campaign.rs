@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use remora::floors::txn::mutant::Mutant;
 use remora_lab::campaign::{self, Case, FAULTS, Load, Summary, faults_of};
 use serde_json::json;
 
@@ -29,7 +28,7 @@ pub(crate) struct CampaignOptions {
     #[command(flatten)]
     case: CaseArgs,
     /// Put published errors back, one at a time, and show which ones the campaign finds, with any
-    /// workload.
+    /// workload. With the workload race, put those of RACE hash tables back.
     #[arg(long)]
     mutants: bool,
     /// Threads, each with a run of its own [default: all cores].
@@ -61,8 +60,8 @@ pub(crate) struct ReplayOptions {
 #[derive(Clone, Debug, Args)]
 struct CaseArgs {
     /// The workload: smallbank, tatp, tpcc, tpce, ycsb, registers, which mixes reads, writes,
-    /// inserts and deletes of few records, or ranges, which does so in ordered tables and scans
-    /// them.
+    /// inserts and deletes of few records, ranges, which does so in ordered tables and scans them,
+    /// or race, which does so in a RACE hash table, under the protocol rtx.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
     #[command(flatten)]
@@ -124,13 +123,14 @@ impl CaseArgs {
             seed,
             load: self.workload,
             protocol,
-            faults: self.faults.0.clone().unwrap_or_else(|| faults_of(protocol)),
+            faults: self.faults.0.clone().unwrap_or_else(|| faults_of(self.workload, protocol)),
             clients: self.clients as usize,
             coroutines: self.coroutines as usize,
             keys: self.keys,
             transactions: self.transactions,
         };
-        case.impossible().map_or(Ok(case), |why| Err(Failure::new("--faults", why)))
+        let option = if case.load.runs_under(protocol) { "--faults".to_owned() } else { self.protocol.option() };
+        case.impossible().map_or(Ok(case), |why| Err(Failure::new(option, why)))
     }
 }
 
@@ -236,7 +236,7 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
 
 /// Prints which published errors the campaign finds.
 fn mutants(case: &Case, seeds: std::ops::Range<u64>, threads: usize, report_to: &ReportTo) -> Result<Verdict, Failure> {
-    let mutants: Vec<Mutant> = Mutant::ALL.into_iter().filter(|mutant| mutant.concerns(case.protocol)).collect();
+    let mutants = campaign::mutants_of(case);
     let bar = ProgressBar::new(mutants.len() as u64);
     let caught = campaign::mutation_score(&mutants, case, seeds, threads, &|_, _| bar.inc(1));
     bar.finish_and_clear();
