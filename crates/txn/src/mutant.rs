@@ -336,6 +336,9 @@ pub enum Mutant {
     RaceInsertAtOnce,
     /// RACE: an insert marks the pending slots that it withdraws, which were never live. Rule 5.
     RaceMarkPending,
+    /// RACE: a rehash marks the tombstones of an array though it has lost the lock. Rule 5. This is
+    /// an error that this code had, and no error of the text.
+    RaceMarkUnlocked,
     /// RACE: an operation that may have taken effect answers that its client was taken for dead.
     /// Rule 8.
     RaceFencedUnknown,
@@ -343,7 +346,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 130] = [
+    pub const ALL: [Mutant; 131] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -473,6 +476,7 @@ impl Mutant {
         Mutant::RaceCopyUnlocked,
         Mutant::RaceInsertAtOnce,
         Mutant::RaceMarkPending,
+        Mutant::RaceMarkUnlocked,
         Mutant::RaceFencedUnknown,
     ];
 }
@@ -490,6 +494,7 @@ impl Mutant {
                 | Mutant::RaceCopyUnlocked
                 | Mutant::RaceInsertAtOnce
                 | Mutant::RaceMarkPending
+                | Mutant::RaceMarkUnlocked
                 | Mutant::RaceFencedUnknown
         )
     }
