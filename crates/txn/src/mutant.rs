@@ -347,6 +347,9 @@ pub enum Mutant {
     RaceReclaimDirty,
     /// RACE: an insert marks the pending slots that it withdraws, which were never live. Rule 5.
     RaceMarkPending,
+    /// RACE: a rehash marks the tombstones of an array though it has lost the lock. Rule 5. This is
+    /// an error that this code had, and no error of the text.
+    RaceMarkUnlocked,
     /// RACE: an operation that may have taken effect answers that its client was taken for dead.
     /// Rule 8.
     RaceFencedUnknown,
@@ -354,7 +357,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 134] = [
+    pub const ALL: [Mutant; 135] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -488,6 +491,7 @@ impl Mutant {
         Mutant::RaceReclaimFilled,
         Mutant::RaceReclaimDirty,
         Mutant::RaceMarkPending,
+        Mutant::RaceMarkUnlocked,
         Mutant::RaceFencedUnknown,
     ];
 }
@@ -505,6 +509,7 @@ impl Mutant {
                 | Mutant::RaceCopyUnlocked
                 | Mutant::RaceInsertAtOnce
                 | Mutant::RaceMarkPending
+                | Mutant::RaceMarkUnlocked
                 | Mutant::RaceFencedUnknown
         )
     }

@@ -53,7 +53,8 @@
 //!    mark before. So if the mark is set, the operation has taken effect. If not, it has not, and
 //!    is done again. A table without marks answers that the outcome is unknown ([`Stop::Unknown`]).
 //! 5. **A client marks only what it knows was live**: it has looked at the lock after it had read
-//!    the slot.
+//!    the slot. A rehash has, too, before it marks tombstones. Another client may have taken its
+//!    lock, and the array may have been split since.
 //! 6. **The lock and the node of an object are read twice**, and must be the same both times. A
 //!    READ
 //!    of two words is not atomic, so a free lock could come with the array of a time before it.

@@ -130,7 +130,7 @@ impl Look<'_> {
             if matches!(kind, Kind::Empty | Kind::Withdrawn) {
                 continue;
             }
-            let name = format!("slot {at} of leaf {bits:b}, {kind:?}");
+            let name = format!("slot {at} of leaf {bits:b}, {kind:?} {word:x}");
             self.own(slot.unit(), slot.class().units(), &name)?;
             if kind != Kind::Live {
                 continue;

@@ -192,9 +192,21 @@ impl Operation<'_> {
         self.lane.probe(probes::LOCKS);
         if !mutant!(RaceCopyUnlocked) {
             before = self.read_array(array, slots).await?;
-            // Two READs agree on what was there at one moment.
+            // Two READs agree on what was there at one moment. The lock is READ after the first of
+            // them: if it is lost, the array may have been dead, and nothing of it may be marked.
             loop {
-                let after = self.read_array(array, slots).await?;
+                let mut round = self.lane.round();
+                let reads = [(array, slots), (leaf.object, 1)].map(|(at, words)| round.read(at, words * WORD_BYTES));
+                let done = self.lane.execute(round).await?;
+                let [after, lock] = reads.map(|read| done.words(read));
+                if lock[0] != own.word().to_bits() && !mutant!(RaceMarkUnlocked) {
+                    drop(done);
+                    self.forget(leaf);
+                    self.spare(units, wanted);
+                    return Ok(false);
+                }
+                let after = after.to_vec();
+                drop(done);
                 if after == before {
                     break;
                 }
