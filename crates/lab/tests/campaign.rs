@@ -267,8 +267,8 @@ fn operations_on_race_hash_tables_are_linearizable() {
 
 /// A client paused in the middle of a split, and lost its lock. The array was split by another
 /// client. Then the first client marked a tombstone that a late delete had written to the dead
-/// array. So the delete took itself for done, and used the block of the value again, which was still
-/// live.
+/// array. So the delete took itself for done, and used the block of the value again, which was
+/// still live.
 #[test]
 fn a_split_that_has_lost_its_lock_marks_nothing() {
     // About one seed in a thousand shows it.
