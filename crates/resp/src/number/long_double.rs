@@ -91,7 +91,7 @@ impl LongDouble {
             Some(Magnitude { significand, exponent }) if exponent >= 0 => {
                 let mut whole = Natural::from(u128::from(significand));
                 whole.shift_up(exponent as usize);
-                (whole.to_decimal(), 0)
+                (whole.into_decimal(), 0)
             }
             Some(Magnitude { significand, exponent }) => {
                 let scaled = shift_down(u128::from(significand) * DECIMALS, exponent.unsigned_abs());
@@ -245,7 +245,7 @@ impl Natural {
         (top | u128::from(is_lost), dropped)
     }
 
-    fn to_decimal(mut self) -> Vec<u8> {
+    fn into_decimal(mut self) -> Vec<u8> {
         const CHUNK: u128 = 10u128.pow(19);
         let mut chunks = Vec::new();
         while !self.0.is_empty() {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use remora_resp::number::LongDouble;
+use crate::number::sum;
 
 /// Reads lines of two numbers. Prints their sum with 17 decimals, or why there is none.
 const PROGRAM: &str = r#"
@@ -46,16 +46,6 @@ int main(void) {
     return 0;
 }
 "#;
-
-fn sum(one: &str, other: &str) -> String {
-    let (Some(one), Some(other)) = (LongDouble::parse(one.as_bytes()), LongDouble::parse(other.as_bytes())) else {
-        return "refused".to_owned();
-    };
-    let Some(sum) = one.add(other) else { return "overflow".to_owned() };
-    let mut text = Vec::new();
-    sum.write(&mut text);
-    String::from_utf8(text).unwrap()
-}
 
 /// Random numbers from a seed (splitmix64).
 struct Random(u64);

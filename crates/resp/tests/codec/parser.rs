@@ -1,5 +1,7 @@
 //! The rules of the parser, as a table, and every input cut at every byte.
 
+use proptest::prelude::*;
+use redis_protocol::resp2::types::OwnedFrame;
 use remora_resp::parse::{ARGUMENTS_MAX, BULK_BYTES_MAX, LINE_BYTES_MAX, UNAUTHENTICATED_BULK_BYTES_MAX};
 use remora_resp::{ParseError, Parser};
 
@@ -289,4 +291,80 @@ fn arguments_outlive_the_parser_s_next_step() {
         batch.push(command.arguments().collect());
     }
     assert_eq!(batch, [&[b"SET" as &[u8], b"k", b"aA"][..], &[b"PING"]]);
+}
+
+/// Encodes a command as clients do.
+fn encode(command: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+    for argument in command {
+        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        bytes.extend_from_slice(argument);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// Decodes commands by an independent parser.
+fn decode(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
+    let mut commands = Vec::new();
+    while let Some((frame, length)) = redis_protocol::resp2::decode::decode(bytes).unwrap() {
+        let OwnedFrame::Array(arguments) = frame else { panic!("{frame:?} is no command") };
+        let bulk = |frame| match frame {
+            OwnedFrame::BulkString(bytes) => bytes,
+            other => panic!("{other:?} is no argument"),
+        };
+        commands.push(arguments.into_iter().map(bulk).collect());
+        bytes = &bytes[length..];
+    }
+    commands
+}
+
+/// Cuts bytes at places, which need not be in order.
+fn cut<'b>(bytes: &'b [u8], places: &[prop::sample::Index]) -> Vec<&'b [u8]> {
+    let mut places: Vec<usize> = places.iter().map(|place| place.index(bytes.len() + 1)).collect();
+    places.extend([0, bytes.len()]);
+    places.sort_unstable();
+    places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn commands_are_as_an_independent_parser_reads_them(
+        commands in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..6), 0..6),
+        places in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
+        unfinished in 0usize..30,
+    ) {
+        let mut bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
+        bytes.truncate(bytes.len().saturating_sub(unfinished));
+        let outcome = feed(authenticated(), &cut(&bytes, &places));
+        prop_assert_eq!(outcome.error, None);
+        prop_assert_eq!(&outcome.commands[..], &commands[..outcome.commands.len()]);
+        prop_assert_eq!(outcome.commands, decode(&bytes));
+    }
+
+    #[test]
+    fn any_bytes_in_any_pieces_have_one_outcome(
+        words in prop::collection::vec(prop::sample::select(vec![
+            "*", "$", "\r\n", "\n", "\r", " ", "\"", "'", "\\", "\\x4", "1", "2", "3", "-", "0", "a", "PING", "POST",
+            "*1\r\n", "*2\r\n", "$1\r\n", "$3\r\nGET\r\n", "\0", "\u{ff}", "Host:", "99999999999",
+        ]), 0..24),
+        places in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
+    ) {
+        let bytes = words.concat().into_bytes();
+        let whole = outcome(&bytes);
+        prop_assert_eq!(feed(authenticated(), &cut(&bytes, &places)), whole);
+    }
+
+    #[test]
+    fn quoted_words_read_back(words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 1..5)) {
+        let quote = |word: &Vec<u8>| {
+            let bytes = word.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>();
+            format!("\"{bytes}\"")
+        };
+        // The first word keeps clear of HTTP.
+        let line = format!("x {}\r\n", words.iter().map(quote).collect::<Vec<_>>().join(" "));
+        let outcome = feed(authenticated(), &[line.as_bytes()]);
+        prop_assert_eq!(&outcome.commands[0][1..], &words[..]);
+    }
 }
