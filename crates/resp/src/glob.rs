@@ -9,7 +9,7 @@
 //! | `\x` | `x` itself, also within a class |
 //! | any other byte | itself |
 //!
-//! Corner cases are as in Redis:
+//! Rare cases are as in Redis:
 //!
 //! 1. `!` does not negate.
 //! 2. `]` ends a class even as its first byte: `[]a]` matches nothing, `[^]` any byte.
@@ -34,8 +34,8 @@ pub fn matches_ignoring_case(pattern: &[u8], text: &[u8]) -> bool {
     search(pattern, text, |byte| byte.to_ascii_lowercase())
 }
 
-/// Returns whether the pattern is plain text, which can be looked up: it has no `*`, `?`, `[` and no
-/// backslash.
+/// Returns whether the pattern is plain text, which can be looked up: it has no `*`, `?`, `[` and
+/// no backslash.
 pub fn is_literal(pattern: &[u8]) -> bool {
     !pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\'))
 }

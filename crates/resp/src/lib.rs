@@ -8,19 +8,24 @@
 //! | [`number`] | integers, scores, and the long doubles of `INCRBYFLOAT` |
 //! | [`glob`] | patterns |
 //!
-//! The shapes:
+//! The types:
 //!
 //! 1. [`Parser`] is the state of one connection. The caller owns the buffer and may read into it in
 //!    any pieces. Arguments are places in that buffer, so nothing is copied.
 //! 2. [`Command`] is one command: its arguments, which live as long as the buffer.
 //! 3. [`ParseError`] is what ends a connection. It writes its own reply.
-//! 4. [`ReplyWriter`] appends replies to a buffer, in the form that the connection's [`Version`] has.
+//! 4. [`ReplyWriter`] appends replies to a buffer, in the form that the connection's [`Version`]
+//!    has.
 //!
 //! ```
 //! use remora_resp::{ParseError, Parser, ReplyWriter, Version};
 //!
 //! /// Answers what has arrived. Returns how many bytes at the end of the input must be kept.
-//! fn answer(parser: &mut Parser, mut input: &mut [u8], out: &mut Vec<u8>) -> Result<usize, ParseError> {
+//! fn answer(
+//!     parser: &mut Parser,
+//!     mut input: &mut [u8],
+//!     out: &mut Vec<u8>,
+//! ) -> Result<usize, ParseError> {
 //!     while let Some(command) = parser.next(&mut input)? {
 //!         let mut reply = ReplyWriter::new(out, Version::Resp2);
 //!         match (command.name(), command.get(1)) {

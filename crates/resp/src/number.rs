@@ -31,8 +31,8 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if is_negative { 0i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() }
 }
 
-/// Reads a score, as `strtod` reads a double: decimal or hexadecimal, or an infinity. Returns `None`
-/// for NaN, for blanks, and for what overflows or vanishes. Negative zero becomes zero.
+/// Reads a score, as `strtod` reads a double: decimal or hexadecimal, or an infinity. Returns
+/// `None` for NaN, for blanks, and for what overflows or vanishes. Negative zero becomes zero.
 pub fn parse_double(text: &[u8]) -> Option<f64> {
     let (is_negative, number) = text::scan(text)?;
     let magnitude = match number {
@@ -119,8 +119,7 @@ pub struct Double {
 }
 
 impl Double {
-    /// The sign, 17 digits, a point, and four more: the zeros of 0.000123, or an exponent's mark, sign
-    /// and three digits.
+    /// The longest text has a sign, 17 digits, a point, and an exponent such as `e-308`.
     const BYTES_MAX: usize = 24;
 
     /// Returns the text of a double.

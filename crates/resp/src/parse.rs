@@ -37,10 +37,10 @@ const _: () = assert!(UNAUTHENTICATED_ARGUMENTS_MAX < ARGUMENTS_MAX && UNAUTHENT
 /// `ERR Protocol error: `.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// The number of arguments is no integer, or too great.
+    /// The number of arguments is no integer, or too large.
     #[error("invalid multibulk length")]
     InvalidCount,
-    /// The length of an argument is no integer, negative, or too great.
+    /// The length of an argument is no integer, negative, or too large.
     #[error("invalid bulk length")]
     InvalidLength,
     /// Something else than an argument begins with this byte.
@@ -71,11 +71,13 @@ pub enum ParseError {
 }
 
 impl ParseError {
-    /// Appends the error reply to `out`. Appends nothing for HTTP, whose connection closes silently.
+    /// Appends the error reply to `out`. Appends nothing for HTTP, whose connection closes
+    /// silently.
     pub fn write_reply(self, out: &mut Vec<u8>) {
         let text = match self {
             ParseError::Http => return,
-            // The text holds the byte itself. A line end would end the reply, so it becomes a blank.
+            // The text holds the byte itself. A line end would end the reply, so it becomes a
+            // blank.
             ParseError::NoBulk(byte) => {
                 let byte = if matches!(byte, b'\r' | b'\n') { b' ' } else { byte };
                 [b"-ERR Protocol error: expected '$', got '", &[byte][..], b"'\r\n"].concat()
@@ -190,9 +192,9 @@ impl Parser {
         self.is_authenticated = is_authenticated;
     }
 
-    /// Takes the next complete command from the front of `input`, or returns `None` if there is none
-    /// yet. `input` keeps the bytes that are not taken. The next call must get these bytes again,
-    /// followed by more.
+    /// Takes the next complete command from the front of `input`, or returns `None` if there is
+    /// none yet. `input` keeps the bytes that are not taken. The next call must get these bytes
+    /// again, followed by more.
     ///
     /// Quoted words of inline commands are unquoted within `input`.
     pub fn next<'b>(&mut self, input: &mut &'b mut [u8]) -> Result<Option<Command<'_, 'b>>, ParseError> {

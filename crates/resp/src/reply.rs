@@ -98,7 +98,7 @@ impl<'a> ReplyWriter<'a> {
         self.length(if self.is_resp3() { b'>' } else { b'*' }, count);
     }
 
-    /// Writes a double in the form of [`number::write_double`].
+    /// Writes a double in the form of [`number::Double`].
     pub fn double(&mut self, value: f64) {
         let text = number::Double::new(value);
         if self.is_resp3() { self.line(b',', text.as_ref()) } else { self.bulk(text) }

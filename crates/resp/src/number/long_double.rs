@@ -1,8 +1,8 @@
 //! Numbers with a significand of 64 bits, which is what C's `long double` is on x86. Redis computes
 //! `INCRBYFLOAT` and `HINCRBYFLOAT` with them, so their results show in what clients read.
 //!
-//! All is integer arithmetic: a number is `significand * 2^exponent`, rounded to the nearest number,
-//! and ties to even.
+//! All is integer arithmetic: a number is `significand * 2^exponent`, rounded to the nearest
+//! number, and ties to even.
 
 use super::text::{self, Format, Text};
 
@@ -14,7 +14,8 @@ pub const LONG_DOUBLE_BYTES_MAX: usize = 5 * 1024 - 1;
 /// ```
 /// use remora_resp::number::LongDouble;
 ///
-/// let (value, increment) = (LongDouble::parse(b"0.1").unwrap(), LongDouble::parse(b"0.2").unwrap());
+/// let value = LongDouble::parse(b"0.1").unwrap();
+/// let increment = LongDouble::parse(b"0.2").unwrap();
 /// let mut text = Vec::new();
 /// value.add(increment).unwrap().write(&mut text);
 /// assert_eq!(text, b"0.3");
@@ -68,8 +69,9 @@ impl LongDouble {
         if low.1.exponent > high.1.exponent {
             (high, low) = (low, high);
         }
-        // The higher significand moves up as far as there is room. What the lower one loses moves into
-        // its last bit. A loss means that the sum has over 120 bits, so that bit decides ties alone.
+        // The higher significand moves up as far as there is room. If the lower one loses bits, its
+        // last bit stands for them. The sum has more than 120 bits then, and is rounded to 64, so
+        // that this bit only decides ties.
         let apart = (high.1.exponent - low.1.exponent) as u32;
         let up = apart.min(62);
         let down = (apart - up).min(64);
@@ -233,8 +235,8 @@ impl Natural {
         true
     }
 
-    /// Returns the highest 128 bits, and how many bits lie below them. The last bit is set if one of
-    /// these is.
+    /// Returns the highest 128 bits, and how many bits lie below them. The last bit is set if one
+    /// of these is.
     fn top(&self) -> (u128, usize) {
         let dropped = self.bits().saturating_sub(128);
         let word = |index: usize| u128::from(self.0.get(index).copied().unwrap_or(0));

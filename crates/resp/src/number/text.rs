@@ -1,6 +1,6 @@
 //! The forms of numbers that C's `strtod` and `strtold` read, and rounding to a binary format.
 
-/// The magnitude that a number's text denotes.
+/// What a number's text stands for, without its sign.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Text<'a> {
     /// `inf` or `infinity`.
@@ -81,8 +81,8 @@ impl Text<'_> {
         }
     }
 
-    /// Returns a hexadecimal number as a significand and its power of two. The significand's last bit
-    /// is set if the digits behind it are not all zero.
+    /// Returns a hexadecimal number as a significand and its power of two. The significand's last
+    /// bit is set if the digits behind it are not all zero.
     pub(super) fn hex(&self) -> Option<(u128, i64)> {
         let Text::Hex { whole, fraction, mut exponent } = *self else { return None };
         let mut significand: u128 = 0;
@@ -94,7 +94,8 @@ impl Text<'_> {
             } else {
                 significand |= u128::from(digit != 0);
             }
-            // A digit that is read moves all before it up by 4 bits; one behind the point moves down.
+            // A digit without room moves the digits before it up by 4 bits. A digit behind the
+            // point moves all digits down by 4 bits.
             exponent += 4 * (i64::from(!has_room) - i64::from(index >= whole.len()));
         }
         Some((significand, exponent))
@@ -122,8 +123,8 @@ impl Format {
 /// Rounds `significand * 2^exponent` to the nearest number of a format, and ties to even. Returns
 /// `None` if the result overflows, or vanishes though the significand is not zero.
 ///
-/// The last bit of the significand may stand for all bits behind it, if the significand has at least
-/// two bits more than the format.
+/// The last bit of the significand may stand for all bits behind it, if the significand has at
+/// least two bits more than the format.
 pub(super) fn round(significand: u128, exponent: i64, format: Format) -> Option<(u64, i32)> {
     if significand == 0 {
         return Some((0, format.exponent_min));

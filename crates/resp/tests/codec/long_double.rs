@@ -66,7 +66,8 @@ impl Random {
         (0..length).map(|_| char::from(b'0' + self.below(10) as u8)).collect()
     }
 
-    /// Returns the text of a number: mostly such as people write, sometimes at the ends of the format.
+    /// Returns the text of a number: mostly such as people write, sometimes at the ends of the
+    /// format.
     fn number(&mut self) -> String {
         let sign = ["", "-", "+"][self.below(3) as usize];
         let (whole, fraction) = (self.below(22), 1 + self.below(22));
