@@ -117,11 +117,6 @@ impl<'b> Command<'_, 'b> {
         let bytes = self.bytes;
         self.arguments.iter().map(move |place| &bytes[place.clone()])
     }
-
-    /// Returns how many bytes of input the command has taken.
-    pub fn taken_bytes(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 impl Index<usize> for Command<'_, '_> {
@@ -212,6 +207,17 @@ impl Parser {
                 self.failed = Some(error);
                 Err(error)
             }
+        }
+    }
+
+    /// Returns the least length of input with which the next call can find a command. A caller may
+    /// leave bytes in the kernel until then. It must not allocate that much, because the client has
+    /// only announced it.
+    pub fn needed_bytes(&self) -> usize {
+        match self.expected {
+            Expected::Command | Expected::Line => self.searched + 1,
+            Expected::Count | Expected::Length => self.searched + 2,
+            Expected::Bulk(length) => self.at + length + 2,
         }
     }
 

@@ -29,7 +29,10 @@ fn feed(mut parser: Parser, pieces: &[&[u8]]) -> Outcome {
                     assert_eq!(command.get(command.len()), None);
                     outcome.commands.push(command.arguments().map(<[u8]>::to_vec).collect());
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    assert!(parser.needed_bytes() > input.len());
+                    break;
+                }
                 Err(error) => {
                     outcome.error = Some(error);
                     break;
@@ -268,6 +271,15 @@ fn announcements_allocate_nothing() {
     assert!(parser.allocated_bytes() <= 4 * size_of::<std::ops::Range<usize>>());
     parser.shrink();
     assert!(parser.next(&mut input).unwrap().is_none());
+}
+
+#[test]
+fn a_bulk_string_needs_its_announced_length() {
+    let mut parser = authenticated();
+    assert_eq!(parser.needed_bytes(), 1);
+    let mut bytes = b"*1\r\n$100\r\nabc".to_vec();
+    assert!(parser.next(&mut &mut bytes[..]).unwrap().is_none());
+    assert_eq!(parser.needed_bytes(), 10 + 100 + 2);
 }
 
 #[test]
