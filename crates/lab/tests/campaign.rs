@@ -66,7 +66,9 @@ fn survive(first: usize) {
             let summary = campaign(&case, 0..seeds, 2, &|| {});
             assert_eq!(summary.violating, 0, "{protocol:?} {load:?}: {:?}", summary.violations);
             assert!(summary.total.committed >= 400 * seeds);
-            for fault in ["pause", "delay", "partition"] {
+            // Of operations on RACE hash tables, only few take a lock.
+            let locks = load != Load::Race;
+            for fault in ["pause", "delay", "partition"].into_iter().filter(|_| locks) {
                 assert!(summary.total.faults[fault].1 >= 1, "{fault} must have met a transaction that held locks");
             }
         }
