@@ -11,6 +11,7 @@ pub mod ford;
 pub mod kv;
 pub mod latches;
 pub mod multi_object;
+mod numbers;
 pub mod rtx;
 pub mod trees;
 pub mod xstore;

@@ -10,14 +10,13 @@
 //! - *rTX*, the protocol `rtx`.
 //!
 //! Further experiments kill the clients of one of three machines, while all insert into the tree,
-//! or into a RACE hash table that grows ([`kill`]).
+//! or into a RACE hash table that grows (`rtx/kill.rs`).
 
 mod kill;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use remora::admin::TreeInspection;
 use remora::floors::txn::Rtx;
 use remora::protocol::Protocol;
 use remora::{Cluster, Error, OpenError, Ordered, OrderedOptions, Session, TransactionOptions};
@@ -26,8 +25,8 @@ use remora_fabric::splitmix;
 use remora_workload::guestbook::{PARAMETERS, Parameters};
 use remora_workload::ycsb::{Distribution, Kind, Mix, Zipf};
 use remora_workload::{After, Invariant, Prng, Workload};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::numbers::{self, Number};
 use super::{Measurement, ReproduceError, Reproduction, Row, as_the_texts, measure, measured, run_all, violated};
 use crate::Bench;
 use remora_command::plot::{Labels, Series};
@@ -226,12 +225,6 @@ impl Point {
 
 // ---- the tree -----------------------------------------------------------------------------------
 
-/// A value of a tree.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
-#[record(schema = "number")]
-#[repr(transparent)]
-struct Number(u64);
-
 /// A tree. Loaded keys are multiples of [`Tree::APART`], and inserted ones lie between them.
 struct Tree {
     table: Ordered<u64, Number>,
@@ -295,7 +288,7 @@ impl Workload for Tree {
 
     const NAME: &'static str = "rtx-tree";
     const TYPES: &'static [&'static str] = &["read", "update", "scan", "insert"];
-    const INVARIANTS: &'static [&'static str] = &["a tree is a tree", "every key is there"];
+    const INVARIANTS: &'static [&'static str] = &numbers::INVARIANTS;
 
     fn open(_: &Cluster, _: &Parameters) -> Result<Tree, OpenError> {
         unreachable!("of simulations there is one client process")
@@ -306,13 +299,7 @@ impl Workload for Tree {
     }
 
     async fn warm(&self, session: &mut Session, _: u64, _: u64) -> Result<(), Error> {
-        const AT_ONCE: usize = 2_000;
-        let mut from = Some(0);
-        while let Some(key) = from {
-            let found = session.transact(async |tx| self.table.scan(tx, key.., AT_ONCE).await).await?;
-            from = (found.len() == AT_ONCE).then(|| found[AT_ONCE - 1].0 + 1);
-        }
-        Ok(())
+        numbers::read_all(&self.table, session).await
     }
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, inserted: &mut i64) -> Result<(), Error> {
@@ -336,14 +323,7 @@ impl Workload for Tree {
     }
 
     fn invariants(&self, cluster: &Cluster, after: After<'_, i64>) -> Result<Vec<Invariant>, Error> {
-        let (_, TreeInspection { fault, rows, .. }) = cluster.inspect_ordered(&self.table, |_, _| ())?;
-        let expected = self.keys as i64 + after.ledgers.iter().sum::<i64>();
-        let [tree, keys] = Self::INVARIANTS else { unreachable!("there are two") };
-        let detail = format!("{rows} of {expected}, {} unknown", after.unknown);
-        Ok(vec![
-            Invariant { name: tree, holds: Some(fault.is_none()), detail: fault.unwrap_or_default() },
-            Invariant { name: keys, holds: Some(rows as i64 == expected), detail },
-        ])
+        numbers::invariants(cluster, &self.table, self.keys, &after)
     }
 }
 

@@ -16,15 +16,14 @@
 
 use std::time::Duration;
 
-use remora::admin::TreeInspection;
 use remora::protocol::Protocol;
 use remora::{Cluster, Design, Error, OpenError, Ordered, OrderedOptions, Session, Transaction, TransactionOptions};
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::guestbook::{PARAMETERS, Parameters};
 use remora_workload::ycsb::{InsertOrder, OrderedSize, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::numbers::{self, Number};
 use super::{Measurement, ReproduceError, Reproduction, Row, Run, as_the_texts, measure, measured, run_all, violated};
 use crate::Bench;
 use remora_command::plot::{Labels, Series};
@@ -179,11 +178,6 @@ impl Point {
 
 // ---- simulations --------------------------------------------------------------------------------
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, remora::Record)]
-#[record(schema = "number")]
-#[repr(transparent)]
-struct Number(u64);
-
 /// A table. Loaded keys are even, and inserted ones odd.
 struct Trees {
     table: Ordered<u64, Number>,
@@ -222,7 +216,7 @@ impl Workload for Trees {
 
     const NAME: &'static str = "trees";
     const TYPES: &'static [&'static str] = &["lookup", "range", "insert"];
-    const INVARIANTS: &'static [&'static str] = &["trees are trees", "every key is there"];
+    const INVARIANTS: &'static [&'static str] = &numbers::INVARIANTS;
 
     fn open(_: &Cluster, _: &Parameters) -> Result<Trees, OpenError> {
         unreachable!("of simulations there is one client process")
@@ -233,13 +227,7 @@ impl Workload for Trees {
     }
 
     async fn warm(&self, session: &mut Session, _: u64, _: u64) -> Result<(), Error> {
-        const AT_ONCE: usize = 2_000;
-        let mut from = Some(0);
-        while let Some(key) = from {
-            let found = session.transact(async |tx| self.table.scan(tx, key.., AT_ONCE).await).await?;
-            from = (found.len() == AT_ONCE).then(|| found[AT_ONCE - 1].0 + 1);
-        }
-        Ok(())
+        numbers::read_all(&self.table, session).await
     }
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, inserted: &mut i64) -> Result<(), Error> {
@@ -265,17 +253,7 @@ impl Workload for Trees {
     }
 
     fn invariants(&self, cluster: &Cluster, after: After<'_, i64>) -> Result<Vec<Invariant>, Error> {
-        let (_, TreeInspection { fault, rows, .. }) = cluster.inspect_ordered(&self.table, |_, _| ())?;
-        let expected = self.keys as i64 + after.ledgers.iter().sum::<i64>();
-        let [trees, keys] = Self::INVARIANTS else { unreachable!("there are two") };
-        Ok(vec![
-            Invariant { name: trees, holds: Some(fault.is_none()), detail: fault.unwrap_or_default() },
-            Invariant {
-                name: keys,
-                holds: Some(rows as i64 == expected),
-                detail: format!("{rows} of {expected}, {} unknown", after.unknown),
-            },
-        ])
+        numbers::invariants(cluster, &self.table, self.keys, &after)
     }
 }
 

@@ -8,6 +8,8 @@ use remora_fabric::splitmix;
 use remora_workload::guestbook::{PARAMETERS, Parameters};
 use remora_workload::{After, Invariant, Prng, Workload};
 
+use crate::reproduce::numbers;
+
 /// The operations of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mix {
@@ -97,13 +99,7 @@ impl Workload for Store {
     }
 
     async fn warm(&self, session: &mut Session, _: u64, _: u64) -> Result<(), Error> {
-        const AT_ONCE: usize = 2_000;
-        let mut from = Some(0);
-        while let Some(key) = from {
-            let found = session.transact(async |tx| self.table.scan(tx, key.., AT_ONCE).await).await?;
-            from = if found.len() == AT_ONCE { found[AT_ONCE - 1].0.checked_add(1) } else { None };
-        }
-        Ok(())
+        numbers::read_all(&self.table, session).await
     }
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, inserted: &mut i64) -> Result<(), Error> {
