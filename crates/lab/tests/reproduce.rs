@@ -231,7 +231,7 @@ fn locks_without_logs_are_serializable_while_all_clients_live() {
         }
     };
     let options = WorkerOptions::default().coroutines(4);
-    let mut workers: Vec<_> = (0..3).map(|_| cluster.worker(options.clone()).expect("a worker")).collect();
+    let mut workers: Vec<_> = (0..3).map(|_| cluster.worker(options).expect("a worker")).collect();
     let clients: Vec<Vec<ClientId>> =
         workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
     let mut runs: Vec<_> = workers.iter_mut().map(|worker| worker.start(&body)).collect();
