@@ -13,7 +13,7 @@ const BOUNDED: [&str; 5] =
     ["early-insert", "ford-rollback-to-old-version", "gts-shared", "no-wait-absent-read", "race-two-inserts"];
 
 /// The runs of such a test.
-const LARGE: Bound = Bound { runs: 200_000 };
+const LARGE: Bound = Bound { runs: 50_000 };
 
 /// The runs of a program in the gate. Within them, most programs are explored to the end, or their
 /// mutants are caught.
