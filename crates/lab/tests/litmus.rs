@@ -8,12 +8,15 @@ use std::thread;
 use remora::protocol::Protocol;
 use remora_lab::litmus::{ALL, Bound, Comparison, Litmus, run};
 
-/// The tests that are too large to be explored to the end.
-const BOUNDED: [&str; 5] =
-    ["early-insert", "ford-rollback-to-old-version", "gts-shared", "no-wait-absent-read", "race-two-inserts"];
-
-/// The runs of such a test.
-const LARGE: Bound = Bound { runs: 50_000 };
+/// The tests that are too large to be explored to the end, each with its runs. The further an
+/// exploration goes, the longer a run takes.
+const LARGE: [(&str, u64); 5] = [
+    ("early-insert", 200_000),
+    ("ford-rollback-to-old-version", 200_000),
+    ("gts-shared", 50_000),
+    ("no-wait-absent-read", 200_000),
+    ("race-two-inserts", 50_000),
+];
 
 /// The runs of a program in the gate. Within them, most programs are explored to the end, or their
 /// mutants are caught.
@@ -33,10 +36,10 @@ fn ours_is_correct_and_mutants_are_caught_within_some_runs() {
 #[test]
 #[ignore = "long: a part of .ci/long"]
 fn ours_is_correct_in_every_order_and_every_mutant_is_caught() {
-    let is_large = |litmus: &Litmus| BOUNDED.contains(&litmus.name);
-    let bound = |litmus: &Litmus| if is_large(litmus) { LARGE } else { Bound::default() };
+    let large = |litmus: &Litmus| LARGE.into_iter().find(|(name, _)| *name == litmus.name);
+    let bound = |litmus: &Litmus| large(litmus).map_or_else(Bound::default, |(_, runs)| Bound { runs });
     explore_all(bound, |litmus, found| {
-        let is_bounded = is_large(litmus);
+        let is_bounded = large(litmus).is_some();
         assert_eq!(found.ours.bounded, is_bounded, "{} is not explored to the end", litmus.name);
         assert!(found.mutated.violation.is_some(), "{}: {:?} is not caught", litmus.name, litmus.mutant);
         assert!(found.is_as_it_should_be());
@@ -81,7 +84,7 @@ fn a_bound_is_said() {
 fn names_are_unique_and_an_exploration_repeats() {
     let names: BTreeSet<_> = ALL.iter().map(|litmus| litmus.name).collect();
     assert_eq!(names.len(), ALL.len());
-    assert!(BOUNDED.iter().all(|name| names.contains(name)), "a name has changed");
+    assert!(LARGE.iter().all(|(name, _)| names.contains(name)), "a name has changed");
     assert_eq!(run(&ALL[0], Bound::default()).entry(), run(&ALL[0], Bound::default()).entry());
 }
 
