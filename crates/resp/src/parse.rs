@@ -97,7 +97,7 @@ pub struct Command<'p, 'b> {
 
 impl<'b> Command<'_, 'b> {
     /// Returns the number of arguments, which is at least 1.
-    #[allow(clippy::len_without_is_empty)] // A command is never empty.
+    #[expect(clippy::len_without_is_empty, reason = "a command is never empty")]
     pub fn len(&self) -> usize {
         self.arguments.len()
     }

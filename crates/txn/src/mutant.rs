@@ -497,7 +497,8 @@ impl Mutant {
 }
 
 impl Mutant {
-    /// Returns whether the error is one of RACE hash tables.
+    /// Returns whether the error is one of the operations on RACE hash tables. Errors of reclaiming
+    /// are not among these.
     #[must_use]
     pub fn is_of_race(self) -> bool {
         matches!(

@@ -17,7 +17,7 @@ mod kill;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use remora::floors::txn::Rtx;
+use remora::floors::txn::{Primitives, Rtx};
 use remora::protocol::Protocol;
 use remora::{Cluster, Error, OpenError, Ordered, OrderedOptions, Session, TransactionOptions};
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
@@ -139,7 +139,7 @@ impl System {
     fn protocol(self) -> Protocol {
         match self {
             System::Optimal => Protocol::NATIVE,
-            System::Dtx => Protocol::named("drtm-h-one-sided").unwrap_or(Protocol::DRTM_H),
+            System::Dtx => Protocol::Occ(Primitives::DRTM_H_ONE_SIDED),
             System::Rtx => Protocol::RTX,
             System::LocksLate => Protocol::Rtx(Rtx { locks_early: false, ..Rtx::USUAL }),
             System::Suspects(us) => Protocol::Rtx(Rtx { suspicion_ns: us * 1_000, ..Rtx::USUAL }),

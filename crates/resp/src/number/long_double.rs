@@ -63,7 +63,7 @@ impl LongDouble {
     }
 
     /// Adds two numbers. Returns `None` if the sum is infinite or NaN.
-    #[allow(clippy::should_implement_trait)] // `+` returns a number always.
+    #[expect(clippy::should_implement_trait, reason = "`+` always returns a number")]
     pub fn add(self, other: LongDouble) -> Option<LongDouble> {
         let (mut high, mut low) = ((self.is_negative, self.magnitude?), (other.is_negative, other.magnitude?));
         if low.1.exponent > high.1.exponent {

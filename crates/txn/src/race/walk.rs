@@ -20,6 +20,7 @@ pub(super) const VERBS: usize = 120;
 pub(super) const LISTS: usize = CLASSES + 1;
 /// The number of the list of reclaimed ranges.
 pub(super) const RANGES: usize = CLASSES;
+
 /// Where the units of a RACE hash table are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]

@@ -73,8 +73,9 @@ fn kill(
     warm: impl AsyncFnOnce(&mut Session) -> Result<(), Error>,
     insert: impl AsyncFn(&mut Session) -> Result<(), Error>,
 ) -> Result<Timeline, ReproduceError> {
+    let simulation = bench.simulation();
     sim.instant(true);
-    let mut workers = connect(cluster, sim, &bench.simulation()).map_err(LabError::from)?;
+    let mut workers = connect(cluster, sim, &simulation).map_err(LabError::from)?;
     workers[0].block_on(warm).map_err(|error| LabError::Run(RunError::from(error)))?;
     sim.instant(false);
     let [before, after] = around.map(|time| time.as_nanos() as Nanos);
@@ -90,7 +91,7 @@ fn kill(
                     if began >= until {
                         return;
                     }
-                    session.lane().endpoint().charge(bench.simulation().transaction);
+                    session.lane().endpoint().charge(simulation.transaction);
                     let mut insert = pin!(insert(session));
                     let lives = || machine + 1 < MACHINES || sim.now() < killed;
                     let done = poll_fn(|context| if lives() { insert.as_mut().poll(context) } else { Poll::Pending });
