@@ -56,7 +56,8 @@
 //!    the slot. A rehash has, too, before it marks tombstones. Another client may have taken its
 //!    lock, and the array may have been split since.
 //! 6. **The lock and the node of an object are read twice**, and must be the same both times. A
-//!    READ of two words is not atomic, so a free lock could come with the array of a time before it.
+//!    READ of two words is not atomic, so a free lock could come with the array of an earlier
+//!    moment.
 //! 7. **A repairer changes the node before it frees the lock** of another attempt.
 //! 8. **An operation that may have taken effect answers so**, or that the outcome is unknown
 //!    ([`Stop::Unknown`]). All other errors say that it has not. One of them is [`Stop::Fenced`],
