@@ -45,7 +45,6 @@ mod registers;
 mod reported;
 mod run;
 mod stage;
-mod subtables;
 mod tables;
 
 use std::ops::Range;

@@ -79,7 +79,7 @@ use remora_index::race::{CONTENT_BYTES_MAX, Hash};
 use known::{Part, RaceState};
 pub use known::{Race, RaceShape};
 pub use reclaim::reclaim_race;
-pub use walk::{RaceInspection, RaceUnits, inspect_race};
+pub use walk::{RaceInspection, RaceUnits, inspect_race, inspect_race_at_once};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::state::State;

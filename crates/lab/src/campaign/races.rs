@@ -8,19 +8,26 @@
 //! Every value is written once, and repeats a number of 8 bytes for its own length. So values are
 //! of many sizes, and a torn one shows. The history of each key must be linearizable
 //! ([`is_linearizable`]). An operation without an answer takes effect at any later time, or never.
-//! Now and then the workload looks at the table's memory ([`contents`]).
+//! Now and then the workload looks at the table's memory ([`Races::look`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
 
+use remora::admin::RaceInspection;
+use remora::floors::node::{metadata, node};
+use remora::floors::txn::inspect_race_at_once;
 use remora::{Cluster, Error, Limit, OpenError, Race, RaceOptions, Session};
 use remora_check::{KeyEvent, KeyVerb, is_linearizable};
 use remora_fabric::sim::Sim;
+use remora_fabric::{Address, Fabric as _, NodeId, WORD_BYTES};
 use remora_workload::{Invariant, Prng};
 
 use super::case::Case;
-use super::subtables::{Contents, contents};
+
+/// The values of the keys.
+type Values = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The name of the table.
 const TABLE: &str = "race";
@@ -200,9 +207,33 @@ impl Races {
         self.wrong.borrow().clone()
     }
 
-    /// Looks at the table's memory, and notes what is wrong there.
-    pub(crate) fn look(&self) -> Option<Contents> {
-        contents(&self.sim, TABLE).map_err(|what| self.note(format!("at {} ns, {what}", self.sim.now()))).ok()
+    /// Looks at the table's memory, and notes what is wrong there. At every instant each live slot
+    /// has a whole block of a key that belongs there, no key is there twice, and no unit has two
+    /// owners. Returns the values of the keys, and whether a lock is held.
+    pub(crate) fn look(&self) -> Option<(Values, bool)> {
+        let mut values = Values::new();
+        let found = self.inspect(&mut |key, value| _ = values.insert(key.to_vec(), value.to_vec()));
+        let Some(found) = found else {
+            self.note(format!("at {} ns, a root or a list leads out of the table", self.sim.now()));
+            return None;
+        };
+        if (found.wrong, found.duplicates, found.units.misused) != (0, 0, 0) {
+            self.note(format!("at {} ns, {found:?}", self.sim.now()));
+            return None;
+        }
+        Some((values, found.locked > 0))
+    }
+
+    fn inspect(&self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Option<RaceInspection> {
+        let leader = self.sim.region(NodeId(0), node::REGION)?;
+        let catalog = metadata::read_local(NodeId(0), leader.words()).ok()?;
+        let words = |at: Address, bytes: usize| {
+            let region = self.sim.region(at.node, at.region)?;
+            let first = at.offset as usize / WORD_BYTES;
+            let words = region.words().get(first..first + bytes / WORD_BYTES)?;
+            Some(words.iter().map(|word| word.load(Ordering::Relaxed)).collect())
+        };
+        inspect_race_at_once(&catalog, TABLE, &words, visit)
     }
 
     /// Reads every key that was used.
@@ -252,9 +283,8 @@ impl Races {
             last.extend(read.filter(|_| is_last).map(|read| (key_of(*key), read.value)));
         }
         let number = |value: &Vec<u8>| value.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
-        let found = found.unwrap_or_default();
-        let kept: BTreeMap<Vec<u8>, u64> =
-            found.values.iter().map(|(key, value)| (key.clone(), number(value))).collect();
+        let (values, is_locked) = found.unwrap_or_default();
+        let kept: BTreeMap<Vec<u8>, u64> = values.iter().map(|(key, value)| (key.clone(), number(value))).collect();
         let is_as_read = sound.is_some() || kept == last;
         vec![
             Invariant {
@@ -265,8 +295,8 @@ impl Races {
             Invariant { name: "the history of each key is linearizable", holds, detail },
             Invariant {
                 name: "the table has what was read last, and no lock is held",
-                holds: Some(is_as_read && found.locked == 0),
-                detail: format!("{} locks, {kept:?} and {last:?}", found.locked),
+                holds: Some(is_as_read && !is_locked),
+                detail: format!("locked: {is_locked}, {kept:?} and {last:?}"),
             },
         ]
     }

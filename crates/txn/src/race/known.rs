@@ -48,6 +48,11 @@ impl Race {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Returns the extents that this process knows.
+    pub(super) fn known_extents(&self) -> Arc<[Extent]> {
+        self.extents.read().map_or_else(|poisoned| poisoned.into_inner().clone(), |all| all.clone())
+    }
 }
 
 /// A leaf of the tree, as a session knows it.
@@ -90,7 +95,7 @@ pub(crate) struct RaceState {
 
 impl RaceState {
     pub(super) fn new(race: &Arc<Race>) -> RaceState {
-        let extents = race.extents.read().map_or_else(|poisoned| poisoned.into_inner().clone(), |all| all.clone());
+        let extents = race.known_extents();
         let shape = race.shape;
         let part = |shard: usize| {
             let roots = (0..shape.geometry.roots).map(|root| Leaf::unknown(extents[0].root(&shape, shard, root)));

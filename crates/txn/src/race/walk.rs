@@ -1,17 +1,21 @@
-//! A walk of a RACE hash table: all that its roots and its lists reach, while no client changes it.
+//! A walk of a RACE hash table: all that its roots and its lists reach, while no client changes it,
+//! or at an instant of a simulation.
 
 use std::collections::HashSet;
 use std::ops::{AddAssign, Range};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use remora_fabric::{Address, Lane, WORD_BYTES};
 use remora_index::race::{
     AT_GIVEN, AT_IMAGE, AT_RECLAIMED, CLASSES, Class, DEPTH_MAX, GROUP_SLOTS, Geometry, Hash, Kind, Node, NodeWord,
     OBJECT_BYTES, Slot, UnitRange, WINDOW_SLOTS, decode,
 };
+use remora_node::Metadata;
 use remora_record::LockWord;
 
-use super::known::{Extent, Race, RaceShape, address_of};
+use super::known::{Extent, Race, RaceShape, address_of, read};
 use crate::error::{Abort, Stop};
 
 /// The largest number of verbs of a round of a walk.
@@ -44,6 +48,8 @@ pub struct RaceUnits {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RaceInspection {
+    /// Subtables: leaves of the trees that have an array.
+    pub subtables: u64,
     /// Keys that are present.
     pub keys: u64,
     /// Locks that are held.
@@ -74,6 +80,7 @@ impl AddAssign for RaceUnits {
 
 impl AddAssign for RaceInspection {
     fn add_assign(&mut self, other: RaceInspection) {
+        self.subtables += other.subtables;
         self.keys += other.keys;
         self.locked += other.locked;
         self.pending += other.pending;
@@ -90,18 +97,72 @@ pub async fn inspect_race(
     race: &Race,
     visit: &mut dyn FnMut(&[u8], &[u8]),
 ) -> Result<RaceInspection, Stop> {
+    inspect(lane, race.shape, &race.known_extents(), visit).await
+}
+
+/// Looks at the table with this name at one instant, as a simulator can, while clients change it.
+/// `words` returns a copy of so many bytes at an address, or `None` if there is no such memory.
+/// Returns `None` if the catalog has no such table, or if a part of it cannot be reached.
+pub fn inspect_race_at_once(
+    metadata: &Metadata,
+    name: &str,
+    words: &dyn Fn(Address, usize) -> Option<Vec<u64>>,
+    visit: &mut dyn FnMut(&[u8], &[u8]),
+) -> Option<RaceInspection> {
+    let (_, shape, extents) = read(metadata, name)?;
+    let extents = extents.into();
+    let inspection = pin!(inspect(words, shape, &extents, visit));
+    match inspection.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(found) => found.ok(),
+        Poll::Pending => unreachable!("the memory of an instant is read at once"),
+    }
+}
+
+async fn inspect<M: Memory + ?Sized>(
+    memory: &M,
+    shape: RaceShape,
+    extents: &Arc<[Extent]>,
+    visit: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<RaceInspection, Stop> {
     let mut all = RaceInspection::default();
-    for shard in 0..race.shape.shards {
-        let shard = Shard::of(race, shard);
-        let walk = shard.walk(lane).await?;
-        let mut found =
-            RaceInspection { locked: walk.locks.len() as u64, units: walk.units(&shard), ..Default::default() };
+    for number in 0..shape.shards {
+        let shard = Shard { shape, extents: extents.clone(), number };
+        let walk = shard.walk(memory).await?;
+        let mut found = RaceInspection {
+            subtables: walk.subtables.len() as u64,
+            locked: walk.locks.len() as u64,
+            units: walk.units(&shard),
+            ..Default::default()
+        };
         for table in &walk.subtables {
-            shard.inspect(lane, table, &mut found, visit).await?;
+            shard.inspect(memory, table, &mut found, visit).await?;
         }
         all += found;
     }
     Ok(all)
+}
+
+/// What a walk reads: memory nodes by rounds, or a copy of their memory at once.
+pub(super) trait Memory {
+    /// Reads ranges of at most [`VERBS`] addresses with their bytes. Returns the words of all of
+    /// them, one range behind the other.
+    fn read(&self, ranges: &[(Address, usize)]) -> impl Future<Output = Result<Vec<u64>, Stop>>;
+}
+
+impl Memory for Lane {
+    async fn read(&self, ranges: &[(Address, usize)]) -> Result<Vec<u64>, Stop> {
+        let mut round = self.round();
+        let reads: Vec<_> = ranges.iter().map(|(at, bytes)| round.read(*at, *bytes)).collect();
+        let done = self.execute(round).await?;
+        Ok(reads.into_iter().flat_map(|read| done.words(read)).copied().collect())
+    }
+}
+
+impl Memory for dyn Fn(Address, usize) -> Option<Vec<u64>> + '_ {
+    async fn read(&self, ranges: &[(Address, usize)]) -> Result<Vec<u64>, Stop> {
+        let words: Option<Vec<_>> = ranges.iter().map(|(at, bytes)| self(*at, *bytes)).collect();
+        Ok(words.ok_or(Abort::Changed)?.concat())
+    }
 }
 
 /// A shard of a table, and the extents that the process knows.
@@ -157,8 +218,7 @@ pub(super) fn has_block(slot: Slot) -> bool {
 
 impl Shard {
     pub(super) fn of(race: &Race, number: usize) -> Shard {
-        let extents = race.extents.read().map_or_else(|poisoned| poisoned.into_inner().clone(), |all| all.clone());
-        Shard { shape: race.shape, extents, number }
+        Shard { shape: race.shape, extents: race.known_extents(), number }
     }
 
     /// Returns the address of a unit. Fails with [`Abort::Changed`] if its extent was made after
@@ -180,14 +240,13 @@ impl Shard {
     }
 
     /// Reads what was given out and returned.
-    pub(super) async fn given(&self, lane: &Lane) -> Result<Given, Stop> {
-        let mut round = lane.round();
-        let given: Vec<_> =
-            (0..self.extents.len()).map(|extent| round.read(self.given_at(extent), WORD_BYTES)).collect();
-        let heads: Vec<_> = (0..LISTS).map(|list| round.read(self.list_at(list), WORD_BYTES)).collect();
-        let done = lane.execute(round).await?;
-        let words = |reads: Vec<_>| reads.into_iter().map(|read| done.words(read)[0]).collect();
-        Ok(Given { of_extents: words(given), heads: words(heads) })
+    pub(super) async fn given<M: Memory + ?Sized>(&self, memory: &M) -> Result<Given, Stop> {
+        let given = (0..self.extents.len()).map(|extent| self.given_at(extent));
+        let heads = (0..LISTS).map(|list| self.list_at(list));
+        let words: Vec<_> = given.chain(heads).map(|at| (at, WORD_BYTES)).collect();
+        let mut of_extents = memory.read(&words).await?;
+        let heads = of_extents.split_off(self.extents.len());
+        Ok(Given { of_extents, heads })
     }
 
     /// Returns the units that were given out, of each extent.
@@ -197,12 +256,12 @@ impl Shard {
     }
 
     /// Reads all that the roots and the lists reach.
-    pub(super) async fn walk(&self, lane: &Lane) -> Result<Walk, Stop> {
-        let given = self.given(lane).await?;
+    pub(super) async fn walk<M: Memory + ?Sized>(&self, memory: &M) -> Result<Walk, Stop> {
+        let given = self.given(memory).await?;
         let listed = Vec::with_capacity(LISTS);
         let mut walk = Walk { given, subtables: Vec::new(), locks: Vec::new(), nodes: Vec::new(), listed };
         for list in 0..LISTS {
-            let members = self.members(lane, list, walk.given.heads[list]).await?;
+            let members = self.members(memory, list, walk.given.heads[list]).await?;
             walk.listed.push(members);
         }
         let depth = self.shape.geometry.roots.trailing_zeros();
@@ -212,7 +271,7 @@ impl Shard {
         for _ in 0..=DEPTH_MAX {
             let mut next = Vec::new();
             for some in level.chunks(VERBS) {
-                self.read_objects(lane, some, &mut walk, &mut next).await?;
+                self.read_objects(memory, some, &mut walk, &mut next).await?;
             }
             level = next;
         }
@@ -220,20 +279,18 @@ impl Shard {
     }
 
     /// Reads objects, and the arrays of leaves. Adds the objects of pairs to `next`.
-    async fn read_objects(
+    async fn read_objects<M: Memory + ?Sized>(
         &self,
-        lane: &Lane,
+        memory: &M,
         objects: &[(Address, Path)],
         walk: &mut Walk,
         next: &mut Vec<(Address, Path)>,
     ) -> Result<(), Stop> {
-        let mut round = lane.round();
-        let reads: Vec<_> = objects.iter().map(|(at, _)| round.read(*at, OBJECT_BYTES as usize)).collect();
-        let done = lane.execute(round).await?;
+        let ranges: Vec<_> = objects.iter().map(|(at, _)| (*at, OBJECT_BYTES as usize)).collect();
+        let words = memory.read(&ranges).await?;
         let mut leaves = Vec::new();
-        for ((object, path), read) in objects.iter().zip(reads) {
-            let [lock, node] = [0, 1].map(|word| done.words(read)[word]);
-            let (lock, node) = (LockWord::from_bits(lock), NodeWord::from_bits(node));
+        for ((object, path), words) in objects.iter().zip(words.chunks(OBJECT_BYTES as usize / WORD_BYTES)) {
+            let (lock, node) = (LockWord::from_bits(words[0]), NodeWord::from_bits(words[1]));
             if !lock.is_free() {
                 walk.locks.push((*object, lock));
             }
@@ -248,15 +305,12 @@ impl Shard {
                 }
             }
         }
-        drop(done);
         let geometry = self.shape.geometry;
         for (object, lock, unit, path) in leaves {
             walk.nodes.push(unit..unit + geometry.array_units());
             let array = self.address(unit)?;
-            let mut round = lane.round();
-            let read = round.read(array, geometry.array_slots() * WORD_BYTES);
-            let done = lane.execute(round).await?;
-            let slots = done.words(read).iter().map(|word| Slot::from_bits(*word)).enumerate();
+            let words = memory.read(&[(array, geometry.array_slots() * WORD_BYTES)]).await?;
+            let slots = words.into_iter().map(Slot::from_bits).enumerate();
             let slots = slots.filter(|(_, slot)| slot.kind() != Kind::Empty).collect();
             walk.subtables.push(Subtable { object, lock, array, path, slots });
         }
@@ -264,7 +318,12 @@ impl Shard {
     }
 
     /// Returns the units of the members of a list.
-    async fn members(&self, lane: &Lane, list: usize, mut head: u64) -> Result<Vec<Range<u64>>, Stop> {
+    async fn members<M: Memory + ?Sized>(
+        &self,
+        memory: &M,
+        list: usize,
+        mut head: u64,
+    ) -> Result<Vec<Range<u64>>, Stop> {
         let mut members = Vec::new();
         // If the list was damaged, it could be a ring.
         let mut left: u64 = self.extents.iter().map(|extent| extent.units).sum();
@@ -278,18 +337,16 @@ impl Shard {
             };
             left = left.checked_sub(1).ok_or(Abort::Changed)?;
             let at = self.address(names_next)?;
-            let mut round = lane.round();
-            let read = round.read(at.plus(AT_IMAGE), WORD_BYTES);
-            head = lane.execute(round).await?.words(read)[0];
+            head = memory.read(&[(at.plus(AT_IMAGE), WORD_BYTES)]).await?[0];
             members.push(units);
         }
         Ok(members)
     }
 
     /// Reads the blocks of a subtable.
-    async fn inspect(
+    async fn inspect<M: Memory + ?Sized>(
         &self,
-        lane: &Lane,
+        memory: &M,
         table: &Subtable,
         found: &mut RaceInspection,
         visit: &mut dyn FnMut(&[u8], &[u8]),
@@ -301,14 +358,18 @@ impl Shard {
                 Kind::Tombstone => found.tombstones += 1,
                 Kind::Live => {
                     let block = self.address(slot.unit().into())?;
-                    let mut round = lane.round();
-                    let read = round.read(block, slot.class().bytes());
-                    let done = lane.execute(round).await?;
-                    let (mark, image) = done.words(read).split_at(1);
+                    let words = memory.read(&[(block, slot.class().bytes())]).await?;
+                    let (mark, image) = words.split_at(1);
                     let is_own = !self.shape.geometry.marks || [slot.to_bits(), slot.marked()].contains(&mark[0]);
                     match decode(*slot, image).filter(|(hash, _)| is_own && self.belongs(table, *at, *hash)) {
-                        None => found.wrong += 1,
-                        Some((_, content)) if !keys.insert(content.key.to_vec()) => found.duplicates += 1,
+                        None => {
+                            tracing::debug!(at, ?slot, ?words, path = ?table.path, "a live slot is wrong");
+                            found.wrong += 1;
+                        }
+                        Some((_, content)) if !keys.insert(content.key.to_vec()) => {
+                            tracing::debug!(at, ?slot, key = ?content.key, path = ?table.path, "a key is there twice");
+                            found.duplicates += 1;
+                        }
                         Some((_, content)) => {
                             found.keys += 1;
                             visit(content.key, content.value);
