@@ -1,0 +1,6 @@
+//! Commands of hashes.
+
+use crate::command::Command;
+
+/// The rows of the table.
+pub(crate) const COMMANDS: &[Command] = &[];

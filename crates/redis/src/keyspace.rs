@@ -1,0 +1,200 @@
+//! The values that a batch of commands uses.
+
+use std::collections::HashMap;
+
+use crate::error::Error;
+use crate::object::{Hash, Limits, List, Object, Set, SortedSet, Value};
+
+/// The keys of a batch of commands, with their values: those that were loaded, and what the
+/// commands have made of them.
+#[derive(Debug, Default)]
+pub struct Keyspace {
+    slots: Vec<Slot>,
+    /// The places of the slots, if there are many.
+    places: HashMap<(u8, Vec<u8>), usize>,
+    /// The database of the command that runs.
+    database: u8,
+}
+
+/// A key, and its value.
+#[derive(Debug)]
+pub struct Slot {
+    /// The number of its database.
+    pub database: u8,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value, if the key is there.
+    pub object: Option<Object>,
+    /// Whether a command has changed it since it was loaded.
+    pub is_changed: bool,
+    /// Whether the command that runs has changed it.
+    is_changed_now: bool,
+}
+
+/// So many slots are searched one after the other.
+const FEW: usize = 8;
+
+impl Keyspace {
+    /// Loads a key, if it is not loaded: `fetch` returns its value. A key that has expired is
+    /// deleted.
+    pub fn load(&mut self, database: u8, key: &[u8], fetch: impl FnOnce(u8, &[u8]) -> Option<Object>) {
+        if self.place(database, key).is_some() {
+            return;
+        }
+        let object = fetch(database, key);
+        let (key, place) = (key.to_vec(), self.slots.len());
+        self.slots.push(Slot { database, key, object, is_changed: false, is_changed_now: false });
+        if place + 1 == FEW {
+            self.places =
+                (0..).zip(&self.slots).map(|(place, slot)| ((slot.database, slot.key.clone()), place)).collect();
+        } else if place >= FEW {
+            let slot = &self.slots[place];
+            self.places.insert((database, slot.key.clone()), place);
+        }
+    }
+
+    /// Deletes the keys that have expired at this time, in milliseconds since 1970.
+    pub fn expire(&mut self, now: u64) {
+        for slot in &mut self.slots {
+            if slot.object.as_ref().is_some_and(|object| object.has_expired(now)) {
+                slot.object = None;
+                slot.is_changed = true;
+            }
+        }
+    }
+
+    /// Returns all loaded keys, in the order in which they were loaded.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Returns all loaded keys, and forgets them.
+    pub fn take(&mut self) -> Vec<Slot> {
+        self.places.clear();
+        std::mem::take(&mut self.slots)
+    }
+
+    /// Says that the next command begins.
+    pub(crate) fn begin(&mut self, database: u8) {
+        self.database = database;
+        self.slots.iter_mut().for_each(|slot| slot.is_changed_now = false);
+    }
+
+    /// Returns whether the command that runs has changed anything.
+    pub(crate) fn has_changed_now(&self) -> bool {
+        self.slots.iter().any(|slot| slot.is_changed_now)
+    }
+
+    /// Ends a command: deletes the collections that it has emptied, and gives those that have
+    /// outgrown their encodings others.
+    pub(crate) fn settle(&mut self, limits: &Limits) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_changed_now) {
+            match &mut slot.object {
+                Some(object) if object.value.is_empty_collection() => slot.object = None,
+                Some(object) => object.settle_encoding(limits),
+                None => {}
+            }
+        }
+    }
+
+    fn place(&self, database: u8, key: &[u8]) -> Option<usize> {
+        if self.slots.len() < FEW {
+            return self.slots.iter().position(|slot| slot.database == database && slot.key == key);
+        }
+        self.places.get(&(database, key.to_vec())).copied()
+    }
+
+    fn slot(&self, database: u8, key: &[u8]) -> &Slot {
+        let place = self.place(database, key);
+        &self.slots[place.expect("rule 3: a command uses only keys that its row names")]
+    }
+
+    fn slot_mut(&mut self, database: u8, key: &[u8]) -> &mut Slot {
+        let place = self.place(database, key);
+        &mut self.slots[place.expect("rule 3: a command uses only keys that its row names")]
+    }
+
+    /// Returns the value of a key.
+    pub fn get(&self, key: &[u8]) -> Option<&Object> {
+        self.get_in(self.database, key)
+    }
+
+    /// Returns the value of a key of another database.
+    pub fn get_in(&self, database: u8, key: &[u8]) -> Option<&Object> {
+        self.slot(database, key).object.as_ref()
+    }
+
+    /// Returns the value of a key, in order to change it: it counts as changed from now on.
+    pub fn change(&mut self, key: &[u8]) -> Option<&mut Object> {
+        let slot = self.slot_mut(self.database, key);
+        slot.note_change();
+        slot.object.as_mut()
+    }
+
+    /// Sets the value of a key. Returns its former value.
+    pub fn put(&mut self, key: &[u8], object: Object) -> Option<Object> {
+        self.put_in(self.database, key, object)
+    }
+
+    /// Sets the value of a key of another database. Returns its former value.
+    pub fn put_in(&mut self, database: u8, key: &[u8], object: Object) -> Option<Object> {
+        let slot = self.slot_mut(database, key);
+        slot.note_change();
+        slot.object.replace(object)
+    }
+
+    /// Deletes a key. Returns its value. An absent key is not changed.
+    pub fn remove(&mut self, key: &[u8]) -> Option<Object> {
+        let slot = self.slot_mut(self.database, key);
+        let removed = slot.object.take();
+        if removed.is_some() {
+            slot.note_change();
+        }
+        removed
+    }
+}
+
+impl Slot {
+    fn note_change(&mut self) {
+        self.is_changed = true;
+        self.is_changed_now = true;
+    }
+}
+
+/// Declares what finds values of one type, and what changes them.
+macro_rules! typed {
+    ($get:ident, $change:ident, $Type:ident, $Variant:ident, $what:literal) => {
+        #[doc = concat!("Returns the ", $what, " of a key, if the key is there. Fails if it is of another type.")]
+        pub fn $get(&self, key: &[u8]) -> Result<Option<&$Type>, Error> {
+            match self.get(key).map(|object| &object.value) {
+                None => Ok(None),
+                Some(Value::$Variant(value)) => Ok(Some(value)),
+                Some(_) => Err(Error::WRONG_TYPE),
+            }
+        }
+
+        #[doc = concat!("Returns the ", $what, " of a key in order to change it. An absent key gets an empty one. ")]
+        #[doc = "It counts as changed from now on. Fails if it is of another type."]
+        pub fn $change(&mut self, key: &[u8]) -> Result<&mut $Type, Error> {
+            self.$get(key)?;
+            let slot = self.slot_mut(self.database, key);
+            slot.note_change();
+            let object = slot.object.get_or_insert_with(|| Object::new(Value::$Variant($Type::default())));
+            match &mut object.value {
+                Value::$Variant(value) => Ok(value),
+                _ => Err(Error::WRONG_TYPE),
+            }
+        }
+    };
+}
+
+impl Keyspace {
+    typed!(string, change_string, Bytes, String, "string");
+    typed!(hash, change_hash, Hash, Hash, "hash");
+    typed!(list, change_list, List, List, "list");
+    typed!(set, change_set, Set, Set, "set");
+    typed!(sorted_set, change_sorted_set, SortedSet, SortedSet, "sorted set");
+}
+
+/// A string.
+type Bytes = Vec<u8>;

@@ -1,0 +1,332 @@
+//! Values, with their types, expiries and encodings.
+
+use std::collections::{HashMap, VecDeque};
+
+use indexmap::{IndexMap, IndexSet};
+use remora_resp::number;
+
+/// The value of a key.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Object {
+    /// The value.
+    pub value: Value,
+    /// When the key expires, in milliseconds since 1970.
+    pub expiry: Option<u64>,
+    /// What `OBJECT ENCODING` answers.
+    pub encoding: Encoding,
+}
+
+/// A value. A collection is never empty, but while a command runs.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    /// Any bytes.
+    String(Vec<u8>),
+    /// Elements in an order that clients choose.
+    List(List),
+    /// Fields with values.
+    Hash(Hash),
+    /// Members.
+    Set(Set),
+    /// Members with scores.
+    SortedSet(SortedSet),
+}
+
+/// The elements of a list.
+pub type List = VecDeque<Vec<u8>>;
+/// The fields of a hash, in the order in which they came, with their values.
+pub type Hash = IndexMap<Vec<u8>, Vec<u8>>;
+/// The members of a set, in the order in which they came.
+pub type Set = IndexSet<Vec<u8>>;
+
+/// How Redis would keep a value in memory. It has nothing to do with how Remora does, and is kept
+/// so that `OBJECT ENCODING` answers what clients expect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Encoding {
+    /// A string that is a canonical integer of 64 bits.
+    Int = 0,
+    /// A string of up to 44 bytes.
+    Embstr = 1,
+    /// Any other string.
+    Raw = 2,
+    /// A small collection.
+    Listpack = 3,
+    /// A set of integers.
+    Intset = 4,
+    /// A large list.
+    Quicklist = 5,
+    /// A large hash or set.
+    Hashtable = 6,
+    /// A large sorted set.
+    Skiplist = 7,
+}
+
+impl Encoding {
+    /// All encodings, each at the place of its number.
+    pub const ALL: [Encoding; 8] = [
+        Encoding::Int,
+        Encoding::Embstr,
+        Encoding::Raw,
+        Encoding::Listpack,
+        Encoding::Intset,
+        Encoding::Quicklist,
+        Encoding::Hashtable,
+        Encoding::Skiplist,
+    ];
+
+    /// Returns what `OBJECT ENCODING` answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encoding::Int => "int",
+            Encoding::Embstr => "embstr",
+            Encoding::Raw => "raw",
+            Encoding::Listpack => "listpack",
+            Encoding::Intset => "intset",
+            Encoding::Quicklist => "quicklist",
+            Encoding::Hashtable => "hashtable",
+            Encoding::Skiplist => "skiplist",
+        }
+    }
+
+    /// Returns the encoding of a string that was just set.
+    pub fn of_string(string: &[u8]) -> Encoding {
+        if number::parse_integer(string).is_some() {
+            Encoding::Int
+        } else if string.len() <= EMBEDDED_BYTES_MAX {
+            Encoding::Embstr
+        } else {
+            Encoding::Raw
+        }
+    }
+}
+
+/// The largest sizes with which collections are encoded compactly, as `CONFIG` names them. They
+/// decide what `OBJECT ENCODING` answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// `hash-max-listpack-entries`.
+    pub hash_entries: usize,
+    /// `hash-max-listpack-value`, in bytes.
+    pub hash_value: usize,
+    /// `list-max-listpack-size`: a number of elements, or -1 to -5 for 4 to 64 KiB.
+    pub list_size: i64,
+    /// `set-max-intset-entries`.
+    pub intset_entries: usize,
+    /// `set-max-listpack-entries`.
+    pub set_entries: usize,
+    /// `set-max-listpack-value`, in bytes.
+    pub set_value: usize,
+    /// `zset-max-listpack-entries`.
+    pub sorted_set_entries: usize,
+    /// `zset-max-listpack-value`, in bytes.
+    pub sorted_set_value: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            hash_entries: 512,
+            hash_value: 64,
+            list_size: -2,
+            intset_entries: 512,
+            set_entries: 128,
+            set_value: 64,
+            sorted_set_entries: 128,
+            sorted_set_value: 64,
+        }
+    }
+}
+
+/// Bytes of the longest string with encoding `embstr`.
+const EMBEDDED_BYTES_MAX: usize = 44;
+
+impl Object {
+    /// Returns an object without an expiry. A collection has the encoding of a small one.
+    pub fn new(value: Value) -> Object {
+        let encoding = match &value {
+            Value::String(string) => Encoding::of_string(string),
+            Value::Set(_) => Encoding::Intset,
+            Value::List(_) | Value::Hash(_) | Value::SortedSet(_) => Encoding::Listpack,
+        };
+        Object { value, expiry: None, encoding }
+    }
+
+    /// Returns an object of a string without an expiry.
+    pub fn string(string: impl Into<Vec<u8>>) -> Object {
+        Object::new(Value::String(string.into()))
+    }
+
+    /// Returns whether the key has expired at this time, in milliseconds since 1970.
+    pub fn has_expired(&self, now: u64) -> bool {
+        self.expiry.is_some_and(|expiry| expiry <= now)
+    }
+
+    /// Gives a collection that has outgrown its encoding another one. It never goes back.
+    pub fn settle_encoding(&mut self, limits: &Limits) {
+        let of = |is_small: bool, large| if is_small { Encoding::Listpack } else { large };
+        let wanted = match (&self.value, self.encoding) {
+            (Value::List(list), Encoding::Listpack) => of(is_small_list(list, limits.list_size), Encoding::Quicklist),
+            (Value::Hash(hash), Encoding::Listpack) => {
+                let fits = |text: &Vec<u8>| text.len() <= limits.hash_value;
+                let is_small =
+                    hash.len() <= limits.hash_entries && hash.iter().all(|(field, value)| fits(field) && fits(value));
+                of(is_small, Encoding::Hashtable)
+            }
+            (Value::Set(set), Encoding::Intset | Encoding::Listpack) => {
+                let is_intset = self.encoding == Encoding::Intset
+                    && set.len() <= limits.intset_entries
+                    && set.iter().all(|member| number::parse_integer(member).is_some());
+                let is_small =
+                    set.len() <= limits.set_entries && set.iter().all(|member| member.len() <= limits.set_value);
+                if is_intset { Encoding::Intset } else { of(is_small, Encoding::Hashtable) }
+            }
+            (Value::SortedSet(set), Encoding::Listpack) => {
+                let is_small = set.len() <= limits.sorted_set_entries
+                    && set.iter().all(|(member, _)| member.len() <= limits.sorted_set_value);
+                of(is_small, Encoding::Skiplist)
+            }
+            (_, encoding) => encoding,
+        };
+        self.encoding = wanted;
+    }
+}
+
+/// Returns whether a list has the encoding of a small one.
+fn is_small_list(list: &List, size: i64) -> bool {
+    if size >= 0 {
+        return list.len() as i64 <= size;
+    }
+    let bytes: usize = list.iter().map(|element| element.len() + 11).sum();
+    bytes <= 2048 << (-size).clamp(1, 5)
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(string: Vec<u8>) -> Value {
+        Value::String(string)
+    }
+}
+
+impl Value {
+    /// Returns what `TYPE` answers.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::String(_) => "string",
+            Value::List(_) => "list",
+            Value::Hash(_) => "hash",
+            Value::Set(_) => "set",
+            Value::SortedSet(_) => "zset",
+        }
+    }
+
+    /// Returns whether this is a collection without elements.
+    pub fn is_empty_collection(&self) -> bool {
+        match self {
+            Value::String(_) => false,
+            Value::List(list) => list.is_empty(),
+            Value::Hash(hash) => hash.is_empty(),
+            Value::Set(set) => set.is_empty(),
+            Value::SortedSet(set) => set.len() == 0,
+        }
+    }
+}
+
+/// Members with scores, ordered by score, and by their bytes where scores are equal. No score is
+/// NaN or -0.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SortedSet {
+    by_score: Vec<(f64, Vec<u8>)>,
+    /// The scores, if there are many members.
+    scores: HashMap<Vec<u8>, f64>,
+}
+
+/// With so many members, a sorted set also finds them by name.
+const MANY: usize = 64;
+
+impl SortedSet {
+    /// Returns the number of members.
+    #[expect(clippy::len_without_is_empty, reason = "no sorted set is empty")]
+    pub fn len(&self) -> usize {
+        self.by_score.len()
+    }
+
+    /// Iterates over the members and their scores, the lowest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], f64)> + ExactSizeIterator {
+        self.by_score.iter().map(|(score, member)| (member.as_slice(), *score))
+    }
+
+    /// Returns the member at this place, and its score. The lowest is at place 0.
+    pub fn at(&self, place: usize) -> Option<(&[u8], f64)> {
+        self.by_score.get(place).map(|(score, member)| (member.as_slice(), *score))
+    }
+
+    /// Returns the score of a member.
+    pub fn score(&self, member: &[u8]) -> Option<f64> {
+        if self.by_score.len() < MANY {
+            return self.by_score.iter().find(|(_, other)| other == member).map(|(score, _)| *score);
+        }
+        self.scores.get(member).copied()
+    }
+
+    /// Returns the place of a member: how many members are lower.
+    pub fn rank(&self, member: &[u8]) -> Option<usize> {
+        self.score(member).map(|score| self.count_below(|other_score, other| (other_score, other) < (score, member)))
+    }
+
+    /// Returns how many members come first for which `is_below` holds. It holds for all members
+    /// before any for which it does.
+    pub fn count_below(&self, is_below: impl Fn(f64, &[u8]) -> bool) -> usize {
+        self.by_score.partition_point(|(score, member)| is_below(*score, member))
+    }
+
+    /// Sets the score of a member. Returns its former score. A score of -0 becomes 0.
+    pub fn insert(&mut self, member: &[u8], score: f64) -> Option<f64> {
+        debug_assert!(!score.is_nan(), "no score is NaN");
+        let score = score + 0.0;
+        let former = self.remove(member);
+        let place = self.count_below(|other_score, other| (other_score, other) < (score, member));
+        self.by_score.insert(place, (score, member.to_vec()));
+        self.note(member, score);
+        former
+    }
+
+    /// Adds a member behind all others. Returns false, and adds nothing, if it does not belong
+    /// there, or if its score is NaN.
+    pub(crate) fn push(&mut self, member: Vec<u8>, score: f64) -> bool {
+        let last = self.by_score.last().map(|(score, member)| (*score, member.as_slice()));
+        if score.is_nan() || last.is_some_and(|last| last >= (score, member.as_slice())) {
+            return false;
+        }
+        self.by_score.push((score, member.clone()));
+        self.note(&member, score);
+        true
+    }
+
+    /// Notes the score of a member that was added.
+    fn note(&mut self, member: &[u8], score: f64) {
+        if self.by_score.len() == MANY {
+            self.scores = self.by_score.iter().map(|(score, member)| (member.clone(), *score)).collect();
+        } else if self.by_score.len() > MANY {
+            self.scores.insert(member.to_vec(), score);
+        }
+    }
+
+    /// Removes a member. Returns its score.
+    pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
+        let rank = self.rank(member)?;
+        self.remove_at(rank).map(|(_, score)| score)
+    }
+
+    /// Removes the member at this place. Returns it, and its score.
+    pub fn remove_at(&mut self, place: usize) -> Option<(Vec<u8>, f64)> {
+        if place >= self.by_score.len() {
+            return None;
+        }
+        let (score, member) = self.by_score.remove(place);
+        if self.by_score.len() < MANY {
+            self.scores.clear();
+        } else {
+            self.scores.remove(&member);
+        }
+        Some((member, score))
+    }
+}

@@ -1,0 +1,116 @@
+//! Values to bytes, and back.
+//!
+//! ```text
+//! | type : 4 bits, encoding : 4 bits | has expiry : 1 | expiry in ms : 8, if any | content |
+//!
+//! string       its bytes
+//! list, set    | length : 4 | bytes |   of each element
+//! hash         | length : 4 | field | length : 4 | value |   of each field
+//! sorted set   | score : 8 | length : 4 | member |   of each member, the lowest first
+//! ```
+//!
+//! All numbers are little-endian. Elements are in their order, and fields and members in the order
+//! in which they came. A collection has at least one element.
+
+use crate::object::{Encoding, Object, SortedSet, Value};
+
+/// Bytes that are no packed value. The text says what is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a stored value is damaged: {0}")]
+pub struct Damaged(&'static str);
+
+/// The numbers of the types.
+const STRING: u8 = 0;
+const LIST: u8 = 1;
+const HASH: u8 = 2;
+const SET: u8 = 3;
+const SORTED_SET: u8 = 4;
+
+/// Appends a value to `out`.
+pub fn pack(object: &Object, out: &mut Vec<u8>) {
+    let number = match &object.value {
+        Value::String(_) => STRING,
+        Value::List(_) => LIST,
+        Value::Hash(_) => HASH,
+        Value::Set(_) => SET,
+        Value::SortedSet(_) => SORTED_SET,
+    };
+    out.extend([number | (object.encoding as u8) << 4, u8::from(object.expiry.is_some())]);
+    out.extend(object.expiry.map(u64::to_le_bytes).iter().flatten());
+    match &object.value {
+        Value::String(string) => out.extend_from_slice(string),
+        Value::List(list) => list.iter().for_each(|element| put(out, element)),
+        Value::Set(set) => set.iter().for_each(|member| put(out, member)),
+        Value::Hash(hash) => hash.iter().for_each(|(field, value)| {
+            put(out, field);
+            put(out, value);
+        }),
+        Value::SortedSet(set) => set.iter().for_each(|(member, score)| {
+            out.extend(score.to_le_bytes());
+            put(out, member);
+        }),
+    }
+}
+
+/// Appends an element with its length.
+fn put(out: &mut Vec<u8>, element: &[u8]) {
+    out.extend((element.len() as u32).to_le_bytes());
+    out.extend_from_slice(element);
+}
+
+/// Reads a value that was packed.
+pub fn unpack(bytes: &[u8]) -> Result<Object, Damaged> {
+    let ([kind, has_expiry], mut rest) = bytes.split_first_chunk().ok_or(Damaged("it is too short"))?;
+    let encoding = *Encoding::ALL.get(usize::from(kind >> 4)).ok_or(Damaged("its encoding is unknown"))?;
+    let expiry = match has_expiry {
+        0 => None,
+        1 => Some(u64::from_le_bytes(take(&mut rest)?)),
+        _ => return Err(Damaged("its expiry is neither there nor absent")),
+    };
+    let value = match kind & 15 {
+        STRING => Value::String(rest.to_vec()),
+        LIST => Value::List(elements(rest).collect::<Result<_, _>>()?),
+        SET => Value::Set(elements(rest).collect::<Result<_, _>>()?),
+        HASH => {
+            let mut hash = crate::object::Hash::new();
+            while !rest.is_empty() {
+                hash.insert(element(&mut rest)?, element(&mut rest)?);
+            }
+            Value::Hash(hash)
+        }
+        SORTED_SET => {
+            let mut set = SortedSet::default();
+            while !rest.is_empty() {
+                let score = f64::from_le_bytes(take(&mut rest)?);
+                let member = element(&mut rest)?;
+                if !set.push(member, score) {
+                    return Err(Damaged("its members are out of order"));
+                }
+            }
+            Value::SortedSet(set)
+        }
+        _ => return Err(Damaged("its type is unknown")),
+    };
+    if value.is_empty_collection() {
+        return Err(Damaged("it is an empty collection"));
+    }
+    Ok(Object { value, expiry, encoding })
+}
+
+fn elements(mut rest: &[u8]) -> impl Iterator<Item = Result<Vec<u8>, Damaged>> {
+    std::iter::from_fn(move || (!rest.is_empty()).then(|| element(&mut rest)))
+        .scan(false, |has_failed, element| (!std::mem::replace(has_failed, element.is_err())).then_some(element))
+}
+
+fn element(rest: &mut &[u8]) -> Result<Vec<u8>, Damaged> {
+    let length = u32::from_le_bytes(take(rest)?) as usize;
+    let (element, behind) = rest.split_at_checked(length).ok_or(Damaged("an element is cut off"))?;
+    *rest = behind;
+    Ok(element.to_vec())
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], Damaged> {
+    let (bytes, behind) = rest.split_first_chunk().ok_or(Damaged("it is cut off"))?;
+    *rest = behind;
+    Ok(*bytes)
+}

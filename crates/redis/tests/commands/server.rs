@@ -1,0 +1,221 @@
+//! A server in this process, which keeps its values in a map, and scenarios for it.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{BufReader, Read, Write as _};
+use std::net::TcpStream;
+
+use remora_redis::{Context, Keyspace, Object, find, packed, run};
+use remora_resp::{Parser, Version};
+
+/// What runs commands, and what they are run with.
+#[derive(Default)]
+pub(crate) struct Server {
+    keys: HashMap<(u8, Vec<u8>), Vec<u8>>,
+    pub(crate) context: Context,
+    pub(crate) version: Version,
+    /// The keys that the last command has changed.
+    pub(crate) changed: Vec<Vec<u8>>,
+}
+
+impl Server {
+    /// Runs a command. Returns the bytes of its answer.
+    pub(crate) fn call(&mut self, args: &[&[u8]]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let name = args[0].to_ascii_lowercase();
+        match (name.as_slice(), args.get(1)) {
+            (b"flushall", _) => {
+                self.keys.clear();
+                return b"+OK\r\n".to_vec();
+            }
+            (b"select", Some(number)) => {
+                self.context.database = str::from_utf8(number).unwrap().parse().unwrap();
+                return b"+OK\r\n".to_vec();
+            }
+            (b"hello", Some(number)) => {
+                self.version = if *number == b"3" { Version::Resp3 } else { Version::Resp2 };
+                return b"+OK\r\n".to_vec();
+            }
+            _ => {}
+        }
+        let command = find(args).and_then(|command| command.check(args).map(|()| command));
+        let command = match command {
+            Ok(command) => command,
+            Err(error) => return [b"-", error.text(), b"\r\n"].concat(),
+        };
+        let mut keyspace = Keyspace::default();
+        for (database, key) in command.keys_of(args, self.context.database) {
+            keyspace.load(database, key, |database, key| {
+                let stored = self.keys.get(&(database, key.to_vec()));
+                stored.map(|bytes| packed::unpack(bytes).expect("it was packed"))
+            });
+        }
+        keyspace.expire(self.context.now);
+        run(command, args, &mut keyspace, &mut self.context, self.version, &mut out);
+        self.changed.clear();
+        for slot in keyspace.take() {
+            if !slot.is_changed {
+                continue;
+            }
+            self.changed.push(slot.key.clone());
+            match slot.object {
+                Some(object) => self.keys.insert((slot.database, slot.key), store(&object)),
+                None => self.keys.remove(&(slot.database, slot.key)),
+            };
+        }
+        out
+    }
+}
+
+/// Packs a value, and checks that it can be read again.
+fn store(object: &Object) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    packed::pack(object, &mut bytes);
+    assert_eq!(packed::unpack(&bytes).as_ref(), Ok(object));
+    bytes
+}
+
+/// Runs the commands of a scenario, and compares their answers.
+#[track_caller]
+pub(crate) fn check(scenario: &str) {
+    let mut real = std::env::var("REMORA_REDIS").ok().map(|address| Real::connect(&address));
+    let mut server = Server::default();
+    server.context.now = now();
+    let mut lines = scenario.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
+    while let Some(line) = lines.next() {
+        let (is_compared, command) = match line.strip_prefix(">72 ") {
+            // Redis 7.0, with which scenarios are compared, answers differently.
+            Some(command) => (false, command),
+            None => (true, line.strip_prefix("> ").unwrap_or_else(|| panic!("no command: {line}"))),
+        };
+        let mut wanted = String::new();
+        while let Some(line) = lines.next_if(|line| !line.starts_with("> ") && !line.starts_with(">72 ")) {
+            wanted += if wanted.is_empty() { "" } else { " " };
+            wanted += line;
+        }
+        let mut bytes = [command.as_bytes(), b"\r\n"].concat();
+        let mut rest = &mut bytes[..];
+        let mut parser = Parser::new();
+        let parsed = parser.next(&mut rest).unwrap().unwrap();
+        let args: Vec<&[u8]> = parsed.arguments().collect();
+        let found = text(&server.call(&args));
+        assert_eq!(found, wanted, "{command}");
+        if let Some(real) = &mut real
+            && is_compared
+        {
+            let real = text(&real.call(&args));
+            assert!(
+                real == found || command.starts_with("HELLO"),
+                "{command}: redis-server says {real}, and not {found}"
+            );
+        }
+    }
+}
+
+/// Returns the time, in milliseconds since 1970.
+pub(crate) fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+/// A connection to a `redis-server`.
+pub(crate) struct Real {
+    stream: BufReader<TcpStream>,
+}
+
+impl Real {
+    /// Connects, and deletes all keys.
+    pub(crate) fn connect(address: &str) -> Real {
+        let stream = BufReader::new(TcpStream::connect(address).expect("REMORA_REDIS is where a redis-server listens"));
+        let mut real = Real { stream };
+        real.call(&[b"FLUSHALL"]);
+        real
+    }
+
+    /// Runs a command. Returns the bytes of its answer.
+    pub(crate) fn call(&mut self, args: &[&[u8]]) -> Vec<u8> {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for argument in args {
+            request.extend(format!("${}\r\n", argument.len()).into_bytes());
+            request.extend([argument, b"\r\n" as &[u8]].concat());
+        }
+        self.stream.get_mut().write_all(&request).unwrap();
+        let mut answer = Vec::new();
+        self.read(&mut answer);
+        answer
+    }
+
+    fn read(&mut self, answer: &mut Vec<u8>) {
+        let start = answer.len();
+        while !answer[start..].ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).unwrap();
+            answer.push(byte[0]);
+        }
+        let line = str::from_utf8(&answer[start + 1..answer.len() - 2]).unwrap_or_default();
+        let count = line.parse::<i64>().unwrap_or(0);
+        match answer[start] {
+            b'$' | b'=' if count >= 0 => {
+                let mut bulk = vec![0; count as usize + 2];
+                self.stream.read_exact(&mut bulk).unwrap();
+                answer.extend(bulk);
+            }
+            b'*' | b'~' | b'>' => (0..count).for_each(|_| self.read(answer)),
+            b'%' => (0..2 * count).for_each(|_| self.read(answer)),
+            _ => {}
+        }
+    }
+}
+
+/// Returns an answer as text: `OK`, `-ERR ...`, `1`, `"bulk"`, `nil`, `nil-array`, `[1, 2]`,
+/// `{"key": 1}`, `~["member"]`, `,1.5`, `#t`.
+pub(crate) fn text(mut answer: &[u8]) -> String {
+    let mut text = String::new();
+    write_text(&mut answer, &mut text);
+    assert!(answer.is_empty(), "more than one answer: {text}, then {}", String::from_utf8_lossy(answer));
+    text
+}
+
+fn write_text(answer: &mut &[u8], text: &mut String) {
+    let end = answer.windows(2).position(|two| two == b"\r\n").expect("a line ends");
+    let (mark, line) = (answer[0], String::from_utf8_lossy(&answer[1..end]).into_owned());
+    *answer = &answer[end + 2..];
+    let count = line.parse::<i64>().unwrap_or(0);
+    match mark {
+        b'-' => _ = write!(text, "-{line}"),
+        b'$' if count < 0 => text.push_str("nil"),
+        b'*' if count < 0 => text.push_str("nil-array"),
+        b'_' => text.push_str("nil"),
+        b'$' | b'=' => {
+            let (bulk, rest) = answer.split_at(count as usize);
+            *answer = &rest[2..];
+            let escaped: String =
+                bulk.iter().flat_map(|byte| std::ascii::escape_default(*byte)).map(char::from).collect();
+            _ = write!(text, "\"{escaped}\"");
+        }
+        b'*' => list(answer, text, count, ("[", "]")),
+        b'~' => list(answer, text, count, ("~[", "]")),
+        b'>' => list(answer, text, count, (">[", "]")),
+        b'%' => {
+            text.push('{');
+            for pair in 0..count {
+                text.push_str(if pair > 0 { ", " } else { "" });
+                write_text(answer, text);
+                text.push_str(": ");
+                write_text(answer, text);
+            }
+            text.push('}');
+        }
+        b',' => _ = write!(text, ",{line}"),
+        b'#' => _ = write!(text, "#{line}"),
+        _ => text.push_str(&line),
+    }
+}
+
+fn list(answer: &mut &[u8], text: &mut String, count: i64, (open, close): (&str, &str)) {
+    text.push_str(open);
+    for place in 0..count {
+        text.push_str(if place > 0 { ", " } else { "" });
+        write_text(answer, text);
+    }
+    text.push_str(close);
+}
