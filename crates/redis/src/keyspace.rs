@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use crate::error::Error;
 use crate::object::{Hash, Limits, List, Object, Set, SortedSet, Value};
 
-/// The keys of a batch of commands, with their values: those that were loaded, and what the
-/// commands have made of them.
+/// The keys of a batch of commands, with their values as they were loaded, and as the commands have
+/// left them.
 #[derive(Debug, Default)]
 pub struct Keyspace {
     slots: Vec<Slot>,
@@ -35,8 +35,7 @@ pub struct Slot {
 const FEW: usize = 8;
 
 impl Keyspace {
-    /// Loads a key, if it is not loaded: `fetch` returns its value. A key that has expired is
-    /// deleted.
+    /// Loads a key, if it is not loaded: `fetch` returns its value.
     pub fn load(&mut self, database: u8, key: &[u8], fetch: impl FnOnce(u8, &[u8]) -> Option<Object>) {
         if self.place(database, key).is_some() {
             return;

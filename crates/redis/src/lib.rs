@@ -21,8 +21,8 @@
 //!    is not changed is not written, and `WATCH` does not notice it.
 //! 3. **A command reads and changes only keys that its row in the table names.** Who calls it has
 //!    fetched no others.
-//! 4. **No object is empty.** [`Keyspace::settle`] deletes a collection that a command has emptied.
-//! 5. **A key that has expired is absent.** [`Keyspace::load`] deletes it.
+//! 4. **No object is empty.** [`run`] deletes a collection that a command has emptied.
+//! 5. **A key that has expired is absent.** [`Keyspace::expire`] deletes it.
 //!
 //! ```
 //! use remora_redis::{Context, Keyspace, find, run};
