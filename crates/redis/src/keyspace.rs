@@ -31,7 +31,7 @@ pub struct Slot {
     is_changed_now: bool,
 }
 
-/// So many slots are searched one after the other.
+/// Fewer slots than this are searched one after the other.
 const FEW: usize = 8;
 
 impl Keyspace {
@@ -84,8 +84,8 @@ impl Keyspace {
         self.slots.iter().any(|slot| slot.is_changed_now)
     }
 
-    /// Ends a command: deletes the collections that it has emptied, and gives those that have
-    /// outgrown their encodings others.
+    /// Ends a command: deletes the collections that it has emptied, and gives collections that have
+    /// outgrown their encodings another one.
     pub(crate) fn settle(&mut self, limits: &Limits) {
         for slot in self.slots.iter_mut().filter(|slot| slot.is_changed_now) {
             match &mut slot.object {

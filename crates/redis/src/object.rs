@@ -239,7 +239,7 @@ pub struct SortedSet {
     scores: HashMap<Vec<u8>, f64>,
 }
 
-/// With so many members, a sorted set also finds them by name.
+/// From this number of members on, a sorted set also finds them by name.
 const MANY: usize = 64;
 
 impl SortedSet {
