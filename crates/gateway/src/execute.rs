@@ -1,0 +1,247 @@
+//! Runs plans: each as one transaction where that is possible, and in parts where it is not.
+//!
+//! # Why this is strictly serializable
+//!
+//! 1. All commands of a part were received before its transaction begins, and none is answered
+//!    before it commits. So they may be neighbors in one serial order, in the order in which the
+//!    connection has sent them.
+//! 2. Parts run one after the other.
+//! 3. A key that has expired is deleted by the transaction that finds it so. So a client that was
+//!    told that a key is gone will not see it again, whatever the clocks of other gateways say.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use remora::{Error, Limit, Session, TransactionId, TransactionOptions, Verdict};
+use remora_redis::{Command, Context, Keyspace, Limits, run};
+use remora_resp::{ReplyWriter, Version};
+
+use crate::plan::{Plan, Queued, Step, Watched};
+use crate::store::{Name, Row, Store, Uploads};
+
+/// How long a transaction is tried while it aborts, and how long an unknown outcome is asked for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the commands of a plan run with.
+#[derive(Debug)]
+pub(crate) struct Executor<'e> {
+    pub(crate) store: &'e Store,
+    pub(crate) limits: Limits,
+    /// The state of the random numbers.
+    pub(crate) random: &'e mut u64,
+    /// Whether the last `EXEC` has run its commands: no key that was watched had changed.
+    pub(crate) was_performed: bool,
+}
+
+impl Executor<'_> {
+    /// Runs a plan, and writes the replies of all its steps.
+    pub(crate) async fn run(&mut self, session: &mut Session, plan: &Plan<'_>, out: &mut Vec<u8>) {
+        let mut parts = VecDeque::from([0..plan.steps.len()]);
+        while let Some(part) = parts.pop_front() {
+            let start = out.len();
+            let Err(error) = self.run_part(session, plan, part.clone(), out).await else { continue };
+            out.truncate(start);
+            if part.len() > 1 && is_too_much(&error) {
+                let middle = part.start + part.len() / 2;
+                parts.push_front(middle..part.end);
+                parts.push_front(part.start..middle);
+                continue;
+            }
+            let text = text_of(&error);
+            for step in &plan.steps[part] {
+                match step {
+                    Step::Ready(place) => out.extend_from_slice(&plan.replies[place.clone()]),
+                    Step::Keys { version, .. } | Step::Exec { version, .. } => {
+                        ReplyWriter::new(out, *version).error(&text);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs steps as one transaction.
+    async fn run_part(
+        &mut self,
+        session: &mut Session,
+        plan: &Plan<'_>,
+        part: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let steps = &plan.steps[part];
+        let names = names_of(plan, steps);
+        let start = out.len();
+        let mut uploads = Uploads::default();
+        let result = loop {
+            let mut is_saved = true;
+            let options = TransactionOptions::default().patience(PATIENCE);
+            let done = session
+                .transact_with(options, async |tx| {
+                    out.truncate(start);
+                    let mut keys = Keyspace::default();
+                    let rows = self.store.load(tx, &names, &mut keys).await?;
+                    let context = Context { now: now(), database: 0, limits: self.limits, random: *self.random };
+                    let mut running =
+                        Running { plan, names: &names, rows: &rows, keys: &mut keys, context, was_performed: true };
+                    running.keys.expire(running.context.now);
+                    steps.iter().for_each(|step| running.step(step, out));
+                    *self.random = running.context.random;
+                    self.was_performed = running.was_performed;
+                    is_saved = self.store.save(tx, &keys, &rows, &mut uploads).await?;
+                    Ok(())
+                })
+                .await;
+            match done {
+                Ok(()) if is_saved => break Ok(()),
+                Ok(()) => match self.store.upload(session, &mut uploads).await {
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+                Err(Error::Unknown(id)) => match session.resolve(id, PATIENCE).await {
+                    Ok(Verdict::Committed) => break Ok(()),
+                    Ok(Verdict::Aborted) => {}
+                    _ => break Err(Error::Unknown(id)),
+                },
+                Err(error) => break Err(error),
+            }
+        };
+        // If the outcome is unknown, the values may be linked.
+        if !matches!(result, Err(Error::Unknown(_))) {
+            self.store.finish(session, &mut uploads, result.is_ok()).await;
+        }
+        result
+    }
+
+    /// Reads the stamps of keys, to watch them.
+    pub(crate) async fn watch(&mut self, session: &mut Session, names: &[Name<'_>]) -> Result<Vec<Watched>, String> {
+        let options = TransactionOptions::default().patience(PATIENCE);
+        let watched = session
+            .transact_with(options, async |tx| {
+                let rows = self.store.load(tx, names, &mut Keyspace::default()).await?;
+                let now = now();
+                let watched = |(name, row): (&Name<'_>, &Option<Row>)| Watched {
+                    database: name.0,
+                    key: name.1.to_vec(),
+                    stamp: stamp_at(row.as_ref(), now),
+                };
+                Ok(names.iter().zip(&rows).map(watched).collect())
+            })
+            .await;
+        watched.map_err(|error| text_of(&error))
+    }
+}
+
+/// The steps of a part, while they run.
+struct Running<'r> {
+    plan: &'r Plan<'r>,
+    names: &'r [Name<'r>],
+    rows: &'r [Option<Row>],
+    keys: &'r mut Keyspace,
+    context: Context,
+    was_performed: bool,
+}
+
+impl Running<'_> {
+    fn step(&mut self, step: &Step, out: &mut Vec<u8>) {
+        match step {
+            Step::Ready(place) => out.extend_from_slice(&self.plan.replies[place.clone()]),
+            Step::Keys { command, args, database, version } => {
+                self.command(command, &self.plan.args[args.clone()], *database, *version, out);
+            }
+            Step::Exec { watched, version, .. } if !watched.iter().all(|watched| self.is_unchanged(watched)) => {
+                self.was_performed = false;
+                ReplyWriter::new(out, *version).null_array();
+            }
+            Step::Exec { queue, version, .. } => {
+                self.was_performed = true;
+                ReplyWriter::new(out, *version).array(queue.len());
+                for queued in queue {
+                    match queued {
+                        Queued::Ready(reply) => out.extend_from_slice(reply),
+                        Queued::Keys { command, args, database } => {
+                            let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+                            self.command(command, &args, *database, *version, out);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, command: &Command, args: &[&[u8]], database: u8, version: Version, out: &mut Vec<u8>) {
+        self.context.database = database;
+        run(command, args, self.keys, &mut self.context, version, out);
+    }
+
+    fn is_unchanged(&self, watched: &Watched) -> bool {
+        let place = self.names.iter().position(|name| *name == (watched.database, watched.key.as_slice()));
+        let row = place.and_then(|place| self.rows[place].as_ref());
+        stamp_at(row, self.context.now) == watched.stamp
+    }
+}
+
+/// Returns the stamp of a key, or `None` if the key is absent or has expired.
+fn stamp_at(row: Option<&Row>, now: u64) -> Option<u64> {
+    row.filter(|row| row.expiry.is_none_or(|expiry| expiry > now)).map(|row| row.stamp)
+}
+
+/// Returns the keys of steps, each once, in the order in which they come.
+fn names_of<'p>(plan: &'p Plan<'_>, steps: &'p [Step]) -> Vec<Name<'p>> {
+    let mut names: Vec<Name<'p>> = Vec::new();
+    let mut places = HashMap::new();
+    let mut add = |name: Name<'p>| {
+        places.entry(name).or_insert_with(|| names.push(name));
+    };
+    for step in steps {
+        match step {
+            Step::Ready(_) => {}
+            Step::Keys { command, args, database, .. } => {
+                command.keys_of(&plan.args[args.clone()], *database).into_iter().for_each(&mut add);
+            }
+            Step::Exec { queue, watched, .. } => {
+                watched.iter().for_each(|watched| add((watched.database, &watched.key)));
+                for queued in queue {
+                    if let Queued::Keys { command, args, database } = queued {
+                        let args: Vec<&'p [u8]> = args.iter().map(Vec::as_slice).collect();
+                        command.keys_of(&args, *database).into_iter().for_each(&mut add);
+                    }
+                }
+            }
+        }
+    }
+    drop(places);
+    names
+}
+
+/// Whether fewer commands may succeed where several have failed like this.
+fn is_too_much(error: &Error) -> bool {
+    matches!(error, Error::Limit(_) | Error::Aborted(_))
+}
+
+/// Returns the answer for a transaction that has failed.
+fn text_of(error: &Error) -> String {
+    match error {
+        Error::Limit(reason) => match &reason.cause {
+            Limit::Set => "ERR transaction would touch more records than fit one: send it in parts".to_owned(),
+            Limit::LogEntry { bytes } => format!("ERR transaction would write {bytes} bytes: send it in parts"),
+            Limit::TableFull { .. } | Limit::NodesFull { .. } => {
+                "OOM command not allowed when used memory > 'maxmemory'.".to_owned()
+            }
+            cause => format!("ERR {cause}"),
+        },
+        Error::Aborted(reason) => format!("TRYAGAIN gave up after {} ms: {}", PATIENCE.as_millis(), reason.cause),
+        Error::Unknown(id) => unknown(*id),
+        Error::Unavailable(_) | Error::Fenced => format!("TRYAGAIN {error}"),
+        error => format!("ERR {error}"),
+    }
+}
+
+fn unknown(id: TransactionId) -> String {
+    let id = id.to_bits();
+    format!("UNKNOWN transaction {id} may have been applied: ask REMORA.RESOLVE {id}")
+}
+
+/// Returns the time, in milliseconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}

@@ -1,0 +1,66 @@
+//! Plans: commands of one connection that run as one transaction.
+//!
+//! A connection's commands are planned in order. What is about the connection or the server takes
+//! effect then, and its reply is kept for its place. What is about keys runs later, perhaps
+//! several times, because its transaction may abort.
+
+use std::ops::Range;
+
+use remora_redis::Command;
+use remora_resp::Version;
+
+/// Commands that run as one transaction, with their replies in order.
+#[derive(Debug, Default)]
+pub(crate) struct Plan<'b> {
+    /// The arguments of the steps, one step behind the other.
+    pub(crate) args: Vec<&'b [u8]>,
+    /// The replies that are ready.
+    pub(crate) replies: Vec<u8>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A step of a plan: what writes one reply, or several that are ready.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Replies that are ready: their place among the plan's replies.
+    Ready(Range<usize>),
+    /// A command of keys. Its arguments are at this place among the plan's.
+    Keys { command: &'static Command, args: Range<usize>, database: u8, version: Version },
+    /// Commands that were queued, and the keys that were watched.
+    Exec { queue: Vec<Queued>, watched: Vec<Watched>, version: Version },
+}
+
+/// A command that `MULTI` has queued, when `EXEC` plans it.
+#[derive(Debug)]
+pub(crate) enum Queued {
+    /// Its reply is ready.
+    Ready(Vec<u8>),
+    /// A command of keys.
+    Keys { command: &'static Command, args: Vec<Vec<u8>>, database: u8 },
+}
+
+/// A key that a connection watches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Watched {
+    pub(crate) database: u8,
+    pub(crate) key: Vec<u8>,
+    /// The stamp that its record had, or `None` if the key was absent or had expired.
+    pub(crate) stamp: Option<u64>,
+}
+
+impl Plan<'_> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Adds a reply that is ready, which `write` appends.
+    pub(crate) fn ready(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.replies.len();
+        write(&mut self.replies);
+        let end = self.replies.len();
+        match self.steps.last_mut() {
+            Some(Step::Ready(place)) if place.end == start => place.end = end,
+            _ => self.steps.push(Step::Ready(start..end)),
+        }
+    }
+}

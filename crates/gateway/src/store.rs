@@ -1,0 +1,270 @@
+//! How keys and their values lie in tables.
+//!
+//! ```text
+//! table NAME         | database : 4 bits, is digest : 1 | key, or digest of the key : 32 |  ->
+//!                    | stamp : 8 | is large : 1 | length : 2 | key |   the last two with a digest
+//!                    | packed value |                                  if it is not large
+//! table NAME/large   the first 16 bytes of the digest of the name    ->   packed value
+//! ```
+//!
+//! A key of up to 511 bytes is in the name of its record. A longer one is in its value, and its
+//! SHA-256 is in the name.
+//!
+//! # Rules
+//!
+//! 1. **The stamp is the id of the transaction that has written the record.** No two transactions
+//!    have the same id. So a key has been written if and only if its stamp has changed, and `WATCH`
+//!    compares stamps.
+//! 2. **A large value is there if and only if its record says so.** One transaction changes both.
+//! 3. **A large value is uploaded before the transaction that links it**, and is discarded if that
+//!    transaction does not commit. What a transaction unlinks is discarded after its commit.
+
+use remora::{Cluster, DynOptions, DynSchema, DynTable, Error, Large, LargeOptions, Lengths, OpenError, Session};
+use remora::{Stored, Transaction};
+use remora_redis::{Keyspace, Object, packed};
+use sha2::{Digest, Sha256};
+
+/// Bytes of the longest key.
+pub(crate) const KEY_BYTES_MAX: usize = 15_000;
+/// Bytes of the longest key that is in the name of its record.
+const NAME_BYTES_MAX: usize = 511;
+/// Bytes of the longest record of a key. A longer value is large.
+const ROW_BYTES_MAX: usize = 16 << 10;
+/// Bytes of the longest packed value that is not large.
+const INLINE_BYTES_MAX: usize = 8 << 10;
+
+/// The tables that have the keys of a gateway and their values.
+#[derive(Clone, Debug)]
+pub struct Store {
+    rows: DynTable,
+    large: Large<[u8; 16]>,
+}
+
+/// How large the tables of a store are at first.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreOptions {
+    /// Number of keys that there is room for at first.
+    pub keys: u64,
+    /// Number of copies of each record. If `None`, the cluster's default.
+    pub copies: Option<u8>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions { keys: 16 << 10, copies: None }
+    }
+}
+
+/// A key of a database.
+pub(crate) type Name<'a> = (u8, &'a [u8]);
+
+/// A record of a key, as a transaction has found it.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// The id of the transaction that has written it.
+    pub(crate) stamp: u64,
+    is_large: bool,
+    /// When the key expires, in milliseconds since 1970.
+    pub(crate) expiry: Option<u64>,
+}
+
+/// Values that are uploaded and not linked yet, with the bytes that each has.
+#[derive(Debug, Default)]
+pub(crate) struct Uploads {
+    uploads: Vec<(Vec<u8>, Stored, bool)>,
+    /// Values that the last attempt wanted to be uploaded.
+    wanted: Vec<Vec<u8>>,
+    /// Values that the last attempt has unlinked.
+    unlinked: Vec<Stored>,
+}
+
+impl Store {
+    /// Opens the tables of this name, or creates them if there are none.
+    pub fn open_or_create(cluster: &Cluster, name: &str, options: StoreOptions) -> Result<Store, OpenError> {
+        let schema =
+            DynSchema::new("keys of a gateway", Lengths::UpTo(NAME_BYTES_MAX + 1), Lengths::UpTo(ROW_BYTES_MAX));
+        let mut rows = DynOptions::for_rows(options.keys).bytes(options.keys.saturating_mul(256));
+        let mut large = LargeOptions::for_values(64, 1 << 20);
+        if let Some(copies) = options.copies {
+            (rows, large) = (rows.replicas(copies), large.replicas(copies));
+        }
+        Ok(Store {
+            rows: cluster.open_or_create_dyn_table(name, &schema, rows)?,
+            large: cluster.open_or_create_large(&format!("{name}/large"), large)?,
+        })
+    }
+
+    /// Reads keys and their values into an empty keyspace, in the order of the names, of which no
+    /// two are the same. Returns the records.
+    pub(crate) async fn load(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        names: &[Name<'_>],
+        keys: &mut Keyspace,
+    ) -> Result<Vec<Option<Row>>, Error> {
+        let records: Vec<Vec<u8>> = names.iter().map(|name| record_of(*name)).collect();
+        let found = self.rows.get_many(tx, &records).await?;
+        let mut rows = Vec::with_capacity(names.len());
+        for (name, found) in names.iter().zip(found) {
+            let Some(bytes) = found else {
+                rows.push(None);
+                keys.load(name.0, name.1, |_, _| None);
+                continue;
+            };
+            let (mut row, packed) = split_row(*name, &bytes)?;
+            let object = if row.is_large {
+                let bytes = self.large.get(tx, digest_of(*name)).await?;
+                unpack(&bytes.ok_or(damaged("a large value is absent"))?)?
+            } else {
+                unpack(packed)?
+            };
+            row.expiry = object.expiry;
+            rows.push(Some(row));
+            keys.load(name.0, name.1, |_, _| Some(object));
+        }
+        Ok(rows)
+    }
+
+    /// Writes the keys that have changed. If values are to be uploaded first, writes nothing and
+    /// returns false.
+    pub(crate) async fn save(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        keys: &Keyspace,
+        rows: &[Option<Row>],
+        uploads: &mut Uploads,
+    ) -> Result<bool, Error> {
+        uploads.begin();
+        let mut changes = Vec::new();
+        for (slot, row) in keys.slots().iter().zip(rows).filter(|(slot, _)| slot.is_changed) {
+            let name: Name<'_> = (slot.database, &slot.key);
+            let value = slot.object.as_ref().map(|object| {
+                let mut bytes = Vec::new();
+                packed::pack(object, &mut bytes);
+                bytes
+            });
+            let large = match value.as_ref().filter(|bytes| bytes.len() > INLINE_BYTES_MAX) {
+                Some(bytes) => uploads.find(bytes),
+                None => None,
+            };
+            changes.push((name, row, value, large));
+        }
+        if !uploads.wanted.is_empty() {
+            return Ok(false);
+        }
+        let stamp = tx.id().to_bits();
+        for (name, row, value, large) in changes {
+            let record = record_of(name);
+            let was_large = row.as_ref().is_some_and(|row| row.is_large);
+            match value {
+                Some(value) => {
+                    let bytes = join_row(name, stamp, large.is_none().then_some(&value));
+                    self.rows.put(tx, &record, &bytes).await?;
+                }
+                None if row.is_some() => _ = self.rows.remove(tx, &record).await?,
+                None => {}
+            }
+            let unlinked = match large {
+                Some(stored) => self.large.put(tx, digest_of(name), &stored).await?,
+                None if was_large => self.large.remove(tx, digest_of(name)).await?,
+                None => None,
+            };
+            uploads.unlinked.extend(unlinked);
+        }
+        Ok(true)
+    }
+
+    /// Uploads the values that an attempt wanted.
+    pub(crate) async fn upload(&self, session: &mut Session, uploads: &mut Uploads) -> Result<(), Error> {
+        for bytes in std::mem::take(&mut uploads.wanted) {
+            let stored = self.large.upload(session, &bytes).await?;
+            uploads.uploads.push((bytes, stored, false));
+        }
+        Ok(())
+    }
+
+    /// Ends a transaction: discards the values that it has unlinked, if it has `committed`, and the
+    /// values that it has not linked. What fails here is collected later.
+    pub(crate) async fn finish(&self, session: &mut Session, uploads: &mut Uploads, committed: bool) {
+        let unlinked = std::mem::take(&mut uploads.unlinked);
+        let unused =
+            std::mem::take(&mut uploads.uploads).into_iter().filter(|(_, _, is_linked)| !(*is_linked && committed));
+        let discarded = unlinked.into_iter().filter(|_| committed).chain(unused.map(|(_, stored, _)| stored));
+        for stored in discarded.collect::<Vec<_>>() {
+            if let Err(error) = self.large.discard(session, &stored).await {
+                tracing::warn!(%error, "a large value that no key has is not discarded yet");
+            }
+        }
+    }
+}
+
+impl Uploads {
+    fn begin(&mut self) {
+        self.wanted.clear();
+        self.unlinked.clear();
+        self.uploads.iter_mut().for_each(|(_, _, is_linked)| *is_linked = false);
+    }
+
+    /// Returns the upload of these bytes, which no other key of this attempt has. If there is none,
+    /// notes that it is wanted.
+    fn find(&mut self, bytes: &[u8]) -> Option<Stored> {
+        let free = self.uploads.iter_mut().find(|(uploaded, _, is_linked)| !is_linked && uploaded == bytes);
+        if let Some((_, stored, is_linked)) = free {
+            *is_linked = true;
+            return Some(*stored);
+        }
+        self.wanted.push(bytes.to_vec());
+        None
+    }
+}
+
+/// Returns the name of a key's record.
+fn record_of((database, key): Name<'_>) -> Vec<u8> {
+    if key.len() <= NAME_BYTES_MAX {
+        return [&[database << 1], key].concat();
+    }
+    [&[database << 1 | 1][..], &Sha256::digest(key)].concat()
+}
+
+/// Returns the name of a key's large value.
+fn digest_of((database, key): Name<'_>) -> [u8; 16] {
+    let digest = Sha256::new().chain_update([database]).chain_update(key).finalize();
+    *digest.first_chunk().expect("a digest has 32 bytes")
+}
+
+/// Returns the value of a key's record. The packed value is `None` if it is large.
+fn join_row(name: Name<'_>, stamp: u64, packed: Option<&Vec<u8>>) -> Vec<u8> {
+    let mut row = stamp.to_le_bytes().to_vec();
+    row.push(u8::from(packed.is_none()));
+    if name.1.len() > NAME_BYTES_MAX {
+        row.extend((name.1.len() as u16).to_le_bytes());
+        row.extend_from_slice(name.1);
+    }
+    row.extend(packed.into_iter().flatten());
+    row
+}
+
+/// Takes the value of a key's record apart.
+fn split_row<'r>(name: Name<'_>, row: &'r [u8]) -> Result<(Row, &'r [u8]), Error> {
+    let (stamp, rest) = row.split_first_chunk().ok_or(damaged("a record is too short"))?;
+    let (is_large, mut rest) = rest.split_first().ok_or(damaged("a record is too short"))?;
+    if name.1.len() > NAME_BYTES_MAX {
+        let own = [&(name.1.len() as u16).to_le_bytes(), name.1].concat();
+        rest = rest.strip_prefix(own.as_slice()).ok_or(damaged("a key whose digest is that of another"))?;
+    }
+    let row = Row { stamp: u64::from_le_bytes(*stamp), is_large: *is_large == 1, expiry: None };
+    Ok((row, rest))
+}
+
+fn unpack(bytes: &[u8]) -> Result<Object, Error> {
+    packed::unpack(bytes).map_err(Error::user)
+}
+
+/// A record that is damaged.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a record of the gateway is damaged: {0}")]
+pub(crate) struct Damaged(&'static str);
+
+fn damaged(what: &'static str) -> Error {
+    Error::user(Damaged(what))
+}

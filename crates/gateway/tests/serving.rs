@@ -1,0 +1,60 @@
+//! Connections on an embedded cluster, without sockets: bytes in, bytes out.
+
+use remora::{Cluster, Worker, WorkerOptions};
+use remora_gateway::{Connection, Next, Server, Store, StoreOptions};
+
+/// A gateway on a cluster in this process.
+struct Gateway {
+    worker: Worker,
+    server: Server,
+    random: u64,
+    connections: u64,
+}
+
+impl Gateway {
+    fn new() -> Gateway {
+        let cluster = Cluster::embedded().open().unwrap();
+        let store = Store::open_or_create(&cluster, "redis", StoreOptions::default()).unwrap();
+        let worker = cluster.worker(WorkerOptions::default()).unwrap();
+        Gateway { worker, server: Server::new(store, None), random: 1, connections: 0 }
+    }
+
+    fn connect(&mut self) -> Connection {
+        self.connections += 1;
+        Connection::new(self.connections, &self.server)
+    }
+
+    /// Sends lines, each of them an inline command, at once. Returns the answers as text.
+    fn send(&mut self, connection: &mut Connection, lines: &[&str]) -> String {
+        let mut input = lines.iter().flat_map(|line| [line.as_bytes(), b"\r\n"].concat()).collect();
+        let (mut output, Gateway { worker, server, random, .. }) = (Vec::new(), self);
+        let next =
+            worker.block_on(async |session| connection.serve(server, session, random, &mut input, &mut output).await);
+        assert_eq!((next, input.len()), (Next::More, 0));
+        String::from_utf8(output).unwrap().replace("\r\n", " ").trim_end().to_owned()
+    }
+}
+
+#[test]
+fn commands_run_in_order() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    assert_eq!(gateway.send(&mut one, &["INCR n", "PING", "INCRBY n 41", "GET n"]), ":1 +PONG :42 $2 42");
+    assert_eq!(gateway.send(&mut one, &["SELECT 1", "GET n", "SELECT 0", "GET n"]), "+OK $-1 +OK $2 42");
+}
+
+#[test]
+fn a_watched_key_that_has_changed_ends_exec() {
+    let mut gateway = Gateway::new();
+    let (mut one, mut other) = (gateway.connect(), gateway.connect());
+    assert_eq!(
+        gateway.send(&mut one, &["WATCH n", "MULTI", "INCR n", "SELECT 3", "EXEC"]),
+        "+OK +OK +QUEUED +QUEUED *2 :1 +OK"
+    );
+    assert_eq!(
+        gateway.send(&mut one, &["GET n", "SELECT 0", "WATCH n", "MULTI", "INCR n", "SELECT 3"]),
+        "$-1 +OK +OK +OK +QUEUED +QUEUED"
+    );
+    assert_eq!(gateway.send(&mut other, &["INCR n"]), ":2");
+    assert_eq!(gateway.send(&mut one, &["EXEC", "GET n"]), "*-1 $1 2");
+}
