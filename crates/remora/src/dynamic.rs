@@ -53,9 +53,11 @@ use crate::transaction::{RawSlot, Transaction};
 mod schema;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use schema::{DIGEST_BYTES, HEAD_BYTES, PART_BYTES, TOTAL_BYTES};
 pub use schema::{DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynSchema, Lengths};
+pub use walk::Walked;
 
 /// The last byte of a record's key that is a digest.
 const DIGEST: u8 = u8::MAX;
@@ -228,6 +230,13 @@ struct RecordKey {
 }
 
 impl RecordKey {
+    fn of_record(record: &remora_record::Key) -> RecordKey {
+        let mut bytes = [0; KEY_BYTES_MAX];
+        let length = record.bytes().len();
+        bytes[..length].copy_from_slice(record.bytes());
+        RecordKey { bytes, length, own: 0 }
+    }
+
     fn record(&self) -> remora_record::Key {
         remora_record::Key::new(&self.bytes[..self.length]).expect("a record's key has at most 64 bytes")
     }
@@ -551,6 +560,16 @@ impl DynTable {
         key: &[u8],
         found: &Fetched,
     ) -> Result<Cow<'t, [u8]>, Error> {
+        let mut content = self.content(tx, found)?;
+        if !self.schema.is_plain() {
+            let begin = self.value_at(&content, key, found)?;
+            content.to_mut().drain(..begin);
+        }
+        Ok(content)
+    }
+
+    /// The content of a record, whose parts have been fetched.
+    fn content<'t>(&self, tx: &'t Transaction<'_, '_>, found: &Fetched) -> Result<Cow<'t, [u8]>, Error> {
         let (Some(total), Some(bytes)) = (self.total(tx, found.head)?, tx.raw(found.head)?) else {
             return Err(Abort::Changed.into());
         };
@@ -566,8 +585,6 @@ impl DynTable {
         if content.len() != total {
             return Err(Abort::Changed.into()); // a part of it was read before the rest
         }
-        let begin = self.value_at(&content, key, found)?;
-        content.drain(..begin);
         Ok(Cow::Owned(content))
     }
 

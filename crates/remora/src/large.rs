@@ -541,7 +541,7 @@ impl<K: Key> Large<K> {
     /// Returns the ids of all chunks that the scan has found, and how many chunks each of them has.
     async fn uploaded(&self, session: &mut Session) -> Result<BTreeMap<u64, u32>, Error> {
         let _in_use = session.begin_outside().await?;
-        let table = &*session.table(&self.chunks)?;
+        let table = &*session.table(self.chunks.handle())?;
         let shape = table.shape();
         let key_begin = shape.header_bytes() / 8;
         let key_at = key_begin..key_begin + shape.key_words();
@@ -562,7 +562,7 @@ impl<K: Key> Large<K> {
     /// Reads every head, at a moment when no transaction has it locked exclusively.
     async fn visit_heads(&self, session: &mut Session, mut visit: impl FnMut(Head)) -> Result<(), Error> {
         let _in_use = session.begin_outside().await?;
-        let table = &*session.table(&self.heads)?;
+        let table = &*session.table(self.heads.handle())?;
         let mut visit = |words: &[u64]| match FetchedRecord::new(words, table.shape()).check() {
             Ok(record) if record.lock().is_exclusive() => Err(Abort::Locked(record.lock())),
             Ok(record) => {

@@ -22,7 +22,7 @@ use crate::cluster::{Cluster, Growing, LEASE};
 use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
 use crate::snapshot::{LastOpened, Snapshot};
-use crate::table::{ClusterNumber, Table};
+use crate::table::{ClusterNumber, Handle};
 use crate::transaction::{Begun, Transaction};
 use crate::usage::{InUse, Usage};
 use remora_fabric::setters;
@@ -844,8 +844,8 @@ impl Session {
     }
 
     /// Returns a table as this session's cluster has it now, for work outside of transactions.
-    pub(crate) fn table<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, Error> {
-        Ok(self.client.cluster().own(table.handle())?)
+    pub(crate) fn table(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, Error> {
+        Ok(self.client.cluster().own(table)?)
     }
 
     /// Begins work outside of transactions, with the tables as they are now. Until the returned

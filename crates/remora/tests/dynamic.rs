@@ -4,7 +4,7 @@
 #[macro_use]
 mod support;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -24,6 +24,7 @@ every_protocol! {
     a_dropped_operation_has_done_all_of_it_or_nothing,
     a_small_value_does_not_pay_for_large_ones,
     many_keys_take_one_round_trip,
+    a_walk_reads_every_row,
 }
 
 /// Keys and values of any length.
@@ -127,6 +128,64 @@ fn what_a_model_says_is_there(protocol: Protocol) {
 }
 
 /// Asserts that nothing is locked, torn, prepared or different at a backup.
+/// The table grows during the walk, and its rows are rewritten.
+fn a_walk_reads_every_row(protocol: Protocol) {
+    const KEPT: u64 = 40;
+    const ADDED: u64 = 300;
+    let cluster = embedded(protocol, 1);
+    let things = cluster.create_dyn_table("things", &any(), DynOptions::for_rows(60).bytes(60_000)).unwrap();
+    let name = |number: u64| {
+        bytes([1, 14, 15, 16, 140, 510][number as usize % 6], number)
+            .iter()
+            .chain(&number.to_be_bytes()[6..])
+            .copied()
+            .collect::<Vec<u8>>()
+    };
+    let mut worker = worker(&cluster, 2, 1);
+    worker.block_on(async |session| {
+        for number in 0..KEPT {
+            session
+                .transact(async |tx| things.put(tx, &name(number), &bytes(number as usize * 7, number)).await)
+                .await
+                .unwrap();
+        }
+    });
+    let is_over = Cell::new(false);
+    let walks = worker.run(async |coroutine, session| {
+        if coroutine == 0 {
+            for number in 0..ADDED {
+                let value = bytes(number as usize % 200, number);
+                session.transact(async |tx| things.put(tx, &name(KEPT + number), &value).await).await.unwrap();
+                let kept = number % KEPT;
+                session
+                    .transact(async |tx| things.put(tx, &name(kept), &bytes(kept as usize * 7, kept)).await)
+                    .await
+                    .unwrap();
+            }
+            is_over.set(true);
+            return 0;
+        }
+        let mut walks = 0;
+        while !is_over.get() {
+            let (mut cursor, mut found) = (0, BTreeMap::new());
+            loop {
+                let walked = things.walk(session, cursor, 8).await.unwrap();
+                found.extend(walked.rows);
+                cursor = walked.cursor;
+                if cursor == 0 {
+                    break;
+                }
+            }
+            for number in 0..KEPT {
+                assert_eq!(found.get(&name(number)), Some(&bytes(number as usize * 7, number)), "row {number}");
+            }
+            walks += 1;
+        }
+        walks
+    });
+    assert!(walks[1] > 1, "{walks:?}");
+}
+
 fn settled(cluster: &Cluster, things: &DynTable, worker: &mut Worker) {
     assert!(worker.drain().unwrap());
     for found in cluster.inspect_dyn_table(things).unwrap() {

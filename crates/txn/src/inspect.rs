@@ -209,6 +209,18 @@ pub struct FoundKeys {
 }
 
 impl KeyScan {
+    /// Returns a scan that goes on where another one was ([`KeyScan::place`]).
+    #[must_use]
+    pub fn from(shard: u16, at: u64) -> KeyScan {
+        KeyScan { shard, at }
+    }
+
+    /// Returns the shard, and the place in it, from which on the scan looks for the next slot.
+    #[must_use]
+    pub fn place(&self) -> (u16, u64) {
+        (self.shard, self.at)
+    }
+
     /// Reads the next slots, at most `count`. Returns `None` once all slots have been read. Fails
     /// if a node is unreachable.
     pub async fn next(&mut self, lane: &Lane, table: &Table, count: usize) -> Result<Option<FoundKeys>, Stop> {
