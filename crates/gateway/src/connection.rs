@@ -1,10 +1,13 @@
 //! Connections: what a client has sent becomes plans, and plans become replies.
 
+use std::cell::Cell;
+
 use remora::Session;
 use remora_redis::{Command, Error, Run, find};
 use remora_resp::{ParseError, Parser, ReplyWriter, Version};
 
 use crate::execute::Executor;
+use crate::net::{Next, UNSENT_MAX};
 use crate::plan::{Plan, Queued, Step, Watched};
 use crate::server::{self, Server};
 use crate::store::{KEY_BYTES_MAX, Name};
@@ -86,15 +89,6 @@ enum Alone {
     Close,
 }
 
-/// Whether a connection goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Next {
-    /// The connection waits for more commands.
-    More,
-    /// The connection is closed once its replies are sent.
-    Close,
-}
-
 impl Connection {
     /// Begins a connection.
     pub fn new(id: u64, server: &Server) -> Connection {
@@ -111,15 +105,14 @@ impl Connection {
         &mut self,
         server: &Server,
         session: &mut Session,
-        random: &mut u64,
-        input: &mut Vec<u8>,
+        random: &Cell<u64>,
+        input: &mut &mut [u8],
         output: &mut Vec<u8>,
     ) -> Next {
-        let mut rest = &mut input[..];
-        let next = loop {
+        loop {
             let mut plan = Plan::default();
             let former = self.state.clone();
-            let planned = self.plan_many(server, &mut rest, &mut plan);
+            let planned = self.plan_many(server, input, &mut plan);
             let is_done = matches!(planned, Ok(None));
             let start = output.len();
             let mut executor = Executor { store: &server.store, limits: server.limits(), random, was_performed: true };
@@ -142,9 +135,9 @@ impl Connection {
             match planned {
                 Err(error) => {
                     error.write_reply(output);
-                    break Next::Close;
+                    return Next::Close;
                 }
-                Ok(Some(Alone::Close)) => break Next::Close,
+                Ok(Some(Alone::Close)) => return Next::Close,
                 Ok(Some(alone)) => self.run_alone(alone, &mut executor, server, session, output).await,
                 Ok(None) => {}
             }
@@ -152,12 +145,12 @@ impl Connection {
                 output.truncate(start);
             }
             if is_done {
-                break Next::More;
+                return Next::More;
             }
-        };
-        let left = rest.len();
-        input.drain(..input.len() - left);
-        next
+            if output.len() > UNSENT_MAX {
+                return Next::Again;
+            }
+        }
     }
 
     /// Plans commands until the plan has to end, or there is no complete one. Returns what comes

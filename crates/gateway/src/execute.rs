@@ -9,6 +9,7 @@
 //! 3. A key that has expired is deleted by the transaction that finds it so. So a client that was
 //!    told that a key is gone will not see it again, whatever the clocks of other gateways say.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,7 +30,7 @@ pub(crate) struct Executor<'e> {
     pub(crate) store: &'e Store,
     pub(crate) limits: Limits,
     /// The state of the random numbers.
-    pub(crate) random: &'e mut u64,
+    pub(crate) random: &'e Cell<u64>,
     /// Whether the last `EXEC` has run its commands: no key that was watched had changed.
     pub(crate) was_performed: bool,
 }
@@ -80,12 +81,12 @@ impl Executor<'_> {
                     out.truncate(start);
                     let mut keys = Keyspace::default();
                     let rows = self.store.load(tx, &names, &mut keys).await?;
-                    let context = Context { now: now(), database: 0, limits: self.limits, random: *self.random };
+                    let context = Context { now: now(), database: 0, limits: self.limits, random: self.random.get() };
                     let mut running =
                         Running { plan, names: &names, rows: &rows, keys: &mut keys, context, was_performed: true };
                     running.keys.expire(running.context.now);
                     steps.iter().for_each(|step| running.step(step, out));
-                    *self.random = running.context.random;
+                    self.random.set(running.context.random);
                     self.was_performed = running.was_performed;
                     is_saved = self.store.save(tx, &keys, &rows, &mut uploads).await?;
                     Ok(())

@@ -1,11 +1,26 @@
-//! A gateway that speaks Redis' protocol: clients of Redis use a cluster of remote memory.
+//! A Redis front door for a cluster: a stateless process in which any number of clients' connections
+//! run transactions.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`net`] | threads, sockets, back-pressure and limits; it knows no command |
+//! | [`front`] | connections of Redis' protocol: what a [`net::Handler`] does for them |
+//! | `connection` | a connection: what it has sent becomes plans |
+//! | `plan` | commands that run as one transaction |
+//! | `execute` | runs plans |
+//! | `store` | how keys and their values lie in tables |
+//! | `server` | what all connections share, and the commands about that |
+#![forbid(unsafe_code)]
 
 mod connection;
 mod execute;
+pub mod front;
+pub mod net;
 mod plan;
 mod server;
 mod store;
 
-pub use connection::{Connection, Next};
+pub use connection::Connection;
+pub use front::Front;
 pub use server::Server;
 pub use store::{Store, StoreOptions};

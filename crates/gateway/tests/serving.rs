@@ -1,13 +1,16 @@
 //! Connections on an embedded cluster, without sockets: bytes in, bytes out.
 
+use std::cell::Cell;
+
 use remora::{Cluster, Worker, WorkerOptions};
-use remora_gateway::{Connection, Next, Server, Store, StoreOptions};
+use remora_gateway::net::Next;
+use remora_gateway::{Connection, Server, Store, StoreOptions};
 
 /// A gateway on a cluster in this process.
 struct Gateway {
     worker: Worker,
     server: Server,
-    random: u64,
+    random: Cell<u64>,
     connections: u64,
 }
 
@@ -16,7 +19,7 @@ impl Gateway {
         let cluster = Cluster::embedded().open().unwrap();
         let store = Store::open_or_create(&cluster, "redis", StoreOptions::default()).unwrap();
         let worker = cluster.worker(WorkerOptions::default()).unwrap();
-        Gateway { worker, server: Server::new(store, None), random: 1, connections: 0 }
+        Gateway { worker, server: Server::new(store, None), random: Cell::new(1), connections: 0 }
     }
 
     fn connect(&mut self) -> Connection {
@@ -26,7 +29,8 @@ impl Gateway {
 
     /// Sends lines, each of them an inline command, at once. Returns the answers as text.
     fn send(&mut self, connection: &mut Connection, lines: &[&str]) -> String {
-        let mut input = lines.iter().flat_map(|line| [line.as_bytes(), b"\r\n"].concat()).collect();
+        let mut input: Vec<u8> = lines.iter().flat_map(|line| [line.as_bytes(), b"\r\n"].concat()).collect();
+        let mut input = &mut input[..];
         let (mut output, Gateway { worker, server, random, .. }) = (Vec::new(), self);
         let next =
             worker.block_on(async |session| connection.serve(server, session, random, &mut input, &mut output).await);
