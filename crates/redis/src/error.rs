@@ -29,6 +29,8 @@ errors! {
     NOT_POSITIVE = "ERR value is out of range, must be positive";
     /// A count cannot be represented.
     OUT_OF_RANGE = "ERR value is out of range";
+    /// A number has no negative.
+    NOT_NEGATABLE = "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
     /// A key that must be there is absent.
     NO_SUCH_KEY = "ERR no such key";
     /// An index is outside of a list.

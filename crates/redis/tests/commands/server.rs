@@ -65,6 +65,12 @@ impl Server {
         }
         out
     }
+
+    /// Returns the value of a key of the selected database.
+    pub(crate) fn object(&self, key: &[u8]) -> Option<Object> {
+        let stored = self.keys.get(&(self.context.database, key.to_vec()));
+        stored.map(|bytes| packed::unpack(bytes).expect("it was packed"))
+    }
 }
 
 /// Packs a value, and checks that it can be read again.

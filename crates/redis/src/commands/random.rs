@@ -1,0 +1,69 @@
+//! What the commands have in common that draw random elements of a collection.
+
+use crate::call::{Context, integer};
+use crate::error::Error;
+
+/// The longest reply, in bytes.
+const REPLY_BYTES_MAX: u64 = 64 << 20;
+
+/// The bytes of the shortest element in a reply.
+const ELEMENT_BYTES_MIN: u64 = 6;
+
+/// Reads the number of elements that are wanted. A negative number is the number of draws, which
+/// may draw an element again.
+pub fn count(argument: &[u8]) -> Result<i64, Error> {
+    match integer(argument)? {
+        i64::MIN => Err(Error::new(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        )),
+        count => Ok(count),
+    }
+}
+
+/// Draws elements of a collection of `length` elements, and returns their places.
+///
+/// A positive count draws distinct elements, or all in their order if there are no more. With a
+/// negative count each draw is among all. `bytes` returns how long an element is. It fails if the
+/// reply would be too long.
+pub fn draw(
+    context: &mut Context,
+    length: usize,
+    count: i64,
+    bytes: impl Fn(usize) -> usize,
+) -> Result<Vec<usize>, Error> {
+    if length == 0 {
+        return Ok(Vec::new());
+    }
+    if count >= 0 {
+        return Ok(distinct(context, length, usize::try_from(count).unwrap_or(usize::MAX)));
+    }
+    let count = count.unsigned_abs();
+    fits(count.saturating_mul(ELEMENT_BYTES_MIN))?;
+    let mut total = 0;
+    let draws = (0..count).map(|_| {
+        let place = context.random_below(length);
+        total += ELEMENT_BYTES_MIN + bytes(place) as u64;
+        fits(total).map(|()| place)
+    });
+    draws.collect()
+}
+
+/// Draws `count` distinct places below `length`.
+fn distinct(context: &mut Context, length: usize, count: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..length).collect();
+    if count < length {
+        for drawn in 0..count {
+            places.swap(drawn, drawn + context.random_below(length - drawn));
+        }
+        places.truncate(count);
+    }
+    places
+}
+
+/// Fails if a reply is too long.
+fn fits(bytes: u64) -> Result<(), Error> {
+    if bytes <= REPLY_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::of(format!("ERR reply of {bytes} bytes (limit {REPLY_BYTES_MAX}): use a SCAN command")))
+}
