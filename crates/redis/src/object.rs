@@ -90,13 +90,12 @@ impl Encoding {
 
     /// Returns the encoding of a string that was just set.
     pub fn of_string(string: &[u8]) -> Encoding {
-        if number::parse_integer(string).is_some() {
-            Encoding::Int
-        } else if string.len() <= EMBEDDED_BYTES_MAX {
-            Encoding::Embstr
-        } else {
-            Encoding::Raw
-        }
+        if number::parse_integer(string).is_some() { Encoding::Int } else { Encoding::of_text(string) }
+    }
+
+    /// Returns the encoding of a string that was just set, and does not count as an integer.
+    pub fn of_text(string: &[u8]) -> Encoding {
+        if string.len() <= EMBEDDED_BYTES_MAX { Encoding::Embstr } else { Encoding::Raw }
     }
 }
 

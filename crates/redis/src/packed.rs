@@ -52,6 +52,19 @@ pub fn pack(object: &Object, out: &mut Vec<u8>) {
     }
 }
 
+/// Returns the bytes that a value has when it is packed.
+pub fn length(object: &Object) -> usize {
+    let element = |element: &Vec<u8>| 4 + element.len();
+    let content = match &object.value {
+        Value::String(string) => string.len(),
+        Value::List(list) => list.iter().map(element).sum(),
+        Value::Set(set) => set.iter().map(element).sum(),
+        Value::Hash(hash) => hash.iter().map(|(field, value)| element(field) + element(value)).sum(),
+        Value::SortedSet(set) => set.iter().map(|(member, _)| 12 + member.len()).sum(),
+    };
+    2 + object.expiry.map_or(0, |_| 8) + content
+}
+
 /// Appends an element with its length.
 fn put(out: &mut Vec<u8>, element: &[u8]) {
     out.extend((element.len() as u32).to_le_bytes());

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{BufReader, Read, Write as _};
 use std::net::TcpStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use remora_redis::{Context, Keyspace, Object, find, packed, run};
 use remora_resp::{Parser, Version};
@@ -73,6 +74,26 @@ impl Server {
     }
 }
 
+/// Returns the words of a command, as in an inline command.
+pub(crate) fn words(command: &str) -> Vec<Vec<u8>> {
+    let mut bytes = [command.as_bytes(), b"\r\n"].concat();
+    let mut rest = &mut bytes[..];
+    let mut parser = Parser::new();
+    let parsed = parser.next(&mut rest).unwrap().unwrap();
+    parsed.arguments().map(<[u8]>::to_vec).collect()
+}
+
+/// Runs commands, one a line. Returns the keys that the last one has changed.
+pub(crate) fn changes(commands: &str) -> Vec<String> {
+    let mut server = Server::default();
+    server.context.now = now();
+    for command in commands.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let args = words(command);
+        server.call(&args.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    }
+    server.changed.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+}
+
 /// Packs a value, and checks that it can be read again.
 fn store(object: &Object) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -99,11 +120,8 @@ pub(crate) fn check(scenario: &str) {
             wanted += if wanted.is_empty() { "" } else { " " };
             wanted += line;
         }
-        let mut bytes = [command.as_bytes(), b"\r\n"].concat();
-        let mut rest = &mut bytes[..];
-        let mut parser = Parser::new();
-        let parsed = parser.next(&mut rest).unwrap().unwrap();
-        let args: Vec<&[u8]> = parsed.arguments().collect();
+        let args = words(command);
+        let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let found = text(&server.call(&args));
         assert_eq!(found, wanted, "{command}");
         if let Some(real) = &mut real
@@ -126,13 +144,18 @@ pub(crate) fn now() -> u64 {
 /// A connection to a `redis-server`.
 pub(crate) struct Real {
     stream: BufReader<TcpStream>,
+    /// One test at a time uses the server.
+    _turn: MutexGuard<'static, ()>,
 }
+
+static TURN: Mutex<()> = Mutex::new(());
 
 impl Real {
     /// Connects, and deletes all keys.
     pub(crate) fn connect(address: &str) -> Real {
         let stream = BufReader::new(TcpStream::connect(address).expect("REMORA_REDIS is where a redis-server listens"));
-        let mut real = Real { stream };
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut real = Real { stream, _turn: turn };
         real.call(&[b"FLUSHALL"]);
         real
     }
