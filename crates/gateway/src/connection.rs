@@ -11,6 +11,7 @@ use crate::net::{Next, UNSENT_MAX};
 use crate::plan::{Plan, Queued, Step, Watched};
 use crate::server::{self, Server};
 use crate::store::{KEY_BYTES_MAX, Name};
+use crate::walk::{self, Walk};
 
 /// The largest number of steps of a plan.
 const STEPS_MAX: usize = 64;
@@ -81,8 +82,8 @@ enum Alone {
     Nothing,
     /// `WATCH`, with its keys.
     Watch(Vec<Vec<u8>>),
-    /// A command of all keys, with its arguments.
-    Walk(&'static Command, Vec<Vec<u8>>),
+    /// A command of all keys.
+    Walk(Walk),
     /// `CLIENT REPLY`.
     Reply(Replies),
     /// The connection is closed.
@@ -277,10 +278,7 @@ impl Connection {
                 Ok(Flow::Next)
             }
             "client|reply" => Ok(Flow::Then(Alone::Reply(server::replies_of(args)?))),
-            name if server::walks(name) => {
-                server::check_walk(command, args)?;
-                Ok(Flow::Then(Alone::Walk(command, args.iter().map(|argument| argument.to_vec()).collect())))
-            }
+            name if walk::is_walk(name) => Ok(Flow::Then(Alone::Walk(Walk::parse(command, args)?))),
             _ => {
                 let mut reply = Vec::new();
                 server::run(server, self, command, args, &mut reply)?;
@@ -356,17 +354,14 @@ impl Connection {
                     Err(text) => ReplyWriter::new(output, version).error(text),
                 }
             }
-            Alone::Walk(command, args) => {
-                let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-                server::walk(server, self, session, command, &args, output).await;
-            }
+            Alone::Walk(walk) => walk.run(&server.store, session, executor, &self.state, output).await,
         }
     }
 }
 
 impl Queue {
     fn push(&mut self, command: &'static Command, args: &[&[u8]]) -> Result<(), Error> {
-        if server::walks(command.name) {
+        if walk::is_walk(command.name) {
             let name = command.name.to_ascii_uppercase();
             return Err(Error::of(format!("ERR {name} is not atomic here and is refused in MULTI")));
         }

@@ -113,6 +113,14 @@ impl Executor<'_> {
         result
     }
 
+    /// Returns a random number.
+    pub(crate) fn random(&self) -> u64 {
+        let mut context = Context { random: self.random.get(), ..Context::default() };
+        let random = context.random();
+        self.random.set(context.random);
+        random
+    }
+
     /// Reads the stamps of keys, to watch them.
     pub(crate) async fn watch(&mut self, session: &mut Session, names: &[Name<'_>]) -> Result<Vec<Watched>, String> {
         let options = TransactionOptions::default().patience(PATIENCE);
@@ -220,7 +228,7 @@ fn is_too_much(error: &Error) -> bool {
 }
 
 /// Returns the answer for a transaction that has failed.
-fn text_of(error: &Error) -> String {
+pub(crate) fn text_of(error: &Error) -> String {
     match error {
         Error::Limit(reason) => match &reason.cause {
             Limit::Set => "ERR transaction would touch more records than fit one: send it in parts".to_owned(),
@@ -233,6 +241,7 @@ fn text_of(error: &Error) -> String {
         Error::Aborted(reason) => format!("TRYAGAIN gave up after {} ms: {}", PATIENCE.as_millis(), reason.cause),
         Error::Unknown(id) => unknown(*id),
         Error::Unavailable(_) | Error::Fenced => format!("TRYAGAIN {error}"),
+        Error::User(error) => format!("ERR {error}"),
         error => format!("ERR {error}"),
     }
 }

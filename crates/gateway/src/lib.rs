@@ -9,6 +9,7 @@
 //! | `plan` | commands that run as one transaction |
 //! | `execute` | runs plans |
 //! | `store` | how keys and their values lie in tables |
+//! | `walk` | the commands of all keys |
 //! | `server` | what all connections share, and the commands about that |
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod net;
 mod plan;
 mod server;
 mod store;
+mod walk;
 
 pub use connection::Connection;
 pub use front::Front;

@@ -3,7 +3,6 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use remora::Session;
 use remora_redis::call::integer;
 use remora_redis::command::DATABASES;
 use remora_redis::{Command, Error, Limits};
@@ -56,29 +55,6 @@ pub(crate) fn replies_of(args: &[&[u8]]) -> Result<Replies, Error> {
         b"skip" => Ok(Replies::Skip),
         _ => Err(Error::SYNTAX),
     }
-}
-
-/// Whether a command walks over all keys, and is not atomic.
-pub(crate) fn walks(name: &str) -> bool {
-    matches!(name, "scan" | "keys" | "randomkey" | "dbsize" | "flushdb" | "flushall")
-}
-
-/// Fails if a command that walks has arguments that make no sense.
-pub(crate) fn check_walk(_command: &Command, _args: &[&[u8]]) -> Result<(), Error> {
-    Ok(())
-}
-
-/// Runs a command that walks over all keys.
-pub(crate) async fn walk(
-    server: &Server,
-    connection: &mut Connection,
-    session: &mut Session,
-    command: &Command,
-    args: &[&[u8]],
-    out: &mut Vec<u8>,
-) {
-    let _ = (server, session, args);
-    ReplyWriter::new(out, connection.state.version).error(format!("ERR {} is not built", command.name));
 }
 
 /// Runs a command about the connection or the server. Appends its reply to `out`.

@@ -3,7 +3,7 @@
 //! ```text
 //! table NAME         | database : 4 bits, is digest : 1 | key, or digest of the key : 32 |  ->
 //!                    | stamp : 8 | is large : 1 | length : 2 | key |   the last two with a digest
-//!                    | packed value |                                  if it is not large
+//!                    | packed value, or the head of one that is large |
 //! table NAME/large   the first 16 bytes of the digest of the name    ->   packed value
 //! ```
 //!
@@ -30,6 +30,8 @@ pub(crate) const KEY_BYTES_MAX: usize = 15_000;
 const NAME_BYTES_MAX: usize = 511;
 /// Bytes of the longest record of a key. A longer value is large.
 const ROW_BYTES_MAX: usize = 16 << 10;
+/// The number of keys that one transaction deletes when all are deleted.
+const DELETED: usize = 16;
 /// Bytes of the longest packed value that is not large.
 const INLINE_BYTES_MAX: usize = 8 << 10;
 
@@ -64,6 +66,17 @@ pub(crate) struct Row {
     /// The id of the transaction that has written it.
     pub(crate) stamp: u64,
     is_large: bool,
+    /// When the key expires, in milliseconds since 1970.
+    pub(crate) expiry: Option<u64>,
+}
+
+/// A key that a walk has found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) database: u8,
+    pub(crate) key: Vec<u8>,
+    /// What `TYPE` answers.
+    pub(crate) kind: &'static str,
     /// When the key expires, in milliseconds since 1970.
     pub(crate) expiry: Option<u64>,
 }
@@ -105,24 +118,62 @@ impl Store {
         let records: Vec<Vec<u8>> = names.iter().map(|name| record_of(*name)).collect();
         let found = self.rows.get_many(tx, &records).await?;
         let mut rows = Vec::with_capacity(names.len());
-        for (name, found) in names.iter().zip(found) {
+        for ((name, record), found) in names.iter().zip(&records).zip(found) {
             let Some(bytes) = found else {
                 rows.push(None);
                 keys.load(name.0, name.1, |_, _| None);
                 continue;
             };
-            let (mut row, packed) = split_row(*name, &bytes)?;
-            let object = if row.is_large {
+            let parts = Parts::of(record, &bytes).ok_or(damaged("a record is too short"))?;
+            if parts.key.is_some_and(|key| key != name.1) {
+                return Err(damaged("a key whose digest is that of another"));
+            }
+            let object = if parts.is_large {
                 let bytes = self.large.get(tx, digest_of(*name)).await?;
                 unpack(&bytes.ok_or(damaged("a large value is absent"))?)?
             } else {
-                unpack(packed)?
+                unpack(parts.packed)?
             };
-            row.expiry = object.expiry;
-            rows.push(Some(row));
+            rows.push(Some(Row { stamp: parts.stamp, is_large: parts.is_large, expiry: object.expiry }));
             keys.load(name.0, name.1, |_, _| Some(object));
         }
         Ok(rows)
+    }
+
+    /// Reads the next keys of a walk over all keys of all databases, and returns the cursor of the
+    /// next step ([`DynTable::walk`]).
+    pub(crate) async fn walk(
+        &self,
+        session: &mut Session,
+        cursor: u64,
+        slots: usize,
+    ) -> Result<(Vec<Found>, u64), Error> {
+        let walked = self.rows.walk(session, cursor, slots).await?;
+        let found = walked.rows.iter().map(|(record, row)| Found::of(record, row)).collect::<Result<_, _>>()?;
+        Ok((found, walked.cursor))
+    }
+
+    /// Returns a cursor at a place that `random` draws.
+    pub(crate) fn cursor_at(&self, session: &Session, random: u64) -> Result<u64, Error> {
+        self.rows.cursor_at(session, random)
+    }
+
+    /// Deletes keys, a few in each transaction.
+    pub(crate) async fn delete(&self, session: &mut Session, names: &[Name<'_>]) -> Result<(), Error> {
+        for names in names.chunks(DELETED) {
+            let mut uploads = Uploads::default();
+            let deleted = session
+                .transact(async |tx| {
+                    let mut keys = Keyspace::default();
+                    let rows = self.load(tx, names, &mut keys).await?;
+                    keys.clear();
+                    self.save(tx, &keys, &rows, &mut uploads).await
+                })
+                .await;
+            self.finish(session, &mut uploads, deleted.is_ok()).await;
+            deleted?;
+        }
+        Ok(())
     }
 
     /// Writes the keys that have changed. If values are to be uploaded first, writes nothing and
@@ -158,7 +209,7 @@ impl Store {
             let was_large = row.as_ref().is_some_and(|row| row.is_large);
             match value {
                 Some(value) => {
-                    let bytes = join_row(name, stamp, large.is_none().then_some(&value));
+                    let bytes = join_row(name, stamp, &value, large.is_some())?;
                     self.rows.put(tx, &record, &bytes).await?;
                 }
                 None if row.is_some() => _ = self.rows.remove(tx, &record).await?,
@@ -232,28 +283,50 @@ fn digest_of((database, key): Name<'_>) -> [u8; 16] {
     *digest.first_chunk().expect("a digest has 32 bytes")
 }
 
-/// Returns the value of a key's record. The packed value is `None` if it is large.
-fn join_row(name: Name<'_>, stamp: u64, packed: Option<&Vec<u8>>) -> Vec<u8> {
+/// Returns the value of a key's record.
+fn join_row(name: Name<'_>, stamp: u64, packed: &[u8], is_large: bool) -> Result<Vec<u8>, Error> {
     let mut row = stamp.to_le_bytes().to_vec();
-    row.push(u8::from(packed.is_none()));
+    row.push(u8::from(is_large));
     if name.1.len() > NAME_BYTES_MAX {
         row.extend((name.1.len() as u16).to_le_bytes());
         row.extend_from_slice(name.1);
     }
-    row.extend(packed.into_iter().flatten());
-    row
+    let kept = if is_large { packed::head(packed).map_err(Error::user)?.bytes } else { packed.len() };
+    row.extend_from_slice(&packed[..kept]);
+    Ok(row)
 }
 
-/// Takes the value of a key's record apart.
-fn split_row<'r>(name: Name<'_>, row: &'r [u8]) -> Result<(Row, &'r [u8]), Error> {
-    let (stamp, rest) = row.split_first_chunk().ok_or(damaged("a record is too short"))?;
-    let (is_large, mut rest) = rest.split_first().ok_or(damaged("a record is too short"))?;
-    if name.1.len() > NAME_BYTES_MAX {
-        let own = [&(name.1.len() as u16).to_le_bytes(), name.1].concat();
-        rest = rest.strip_prefix(own.as_slice()).ok_or(damaged("a key whose digest is that of another"))?;
+/// The value of a key's record, taken apart.
+struct Parts<'r> {
+    stamp: u64,
+    is_large: bool,
+    /// The key, if the record's name has its digest.
+    key: Option<&'r [u8]>,
+    /// The packed value, or the head of one that is large.
+    packed: &'r [u8],
+}
+
+impl<'r> Parts<'r> {
+    fn of(record: &[u8], row: &'r [u8]) -> Option<Parts<'r>> {
+        let (stamp, rest) = row.split_first_chunk()?;
+        let (is_large, mut packed) = rest.split_first()?;
+        let mut key = None;
+        if record.first()? & 1 == 1 {
+            let (length, rest) = packed.split_first_chunk()?;
+            let (own, rest) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+            (key, packed) = (Some(own), rest);
+        }
+        Some(Parts { stamp: u64::from_le_bytes(*stamp), is_large: *is_large == 1, key, packed })
     }
-    let row = Row { stamp: u64::from_le_bytes(*stamp), is_large: *is_large == 1, expiry: None };
-    Ok((row, rest))
+}
+
+impl Found {
+    fn of(record: &[u8], row: &[u8]) -> Result<Found, Error> {
+        let parts = Parts::of(record, row).ok_or(damaged("a record is too short"))?;
+        let head = packed::head(parts.packed).map_err(Error::user)?;
+        let key = parts.key.unwrap_or(&record[1..]).to_vec();
+        Ok(Found { database: record[0] >> 1, key, kind: head.kind, expiry: head.expiry })
+    }
 }
 
 fn unpack(bytes: &[u8]) -> Result<Object, Error> {

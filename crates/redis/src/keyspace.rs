@@ -62,6 +62,13 @@ impl Keyspace {
         }
     }
 
+    /// Deletes all loaded keys.
+    pub fn clear(&mut self) {
+        for slot in &mut self.slots {
+            slot.is_changed |= slot.object.take().is_some();
+        }
+    }
+
     /// Returns all loaded keys, in the order in which they were loaded.
     pub fn slots(&self) -> &[Slot] {
         &self.slots

@@ -26,6 +26,9 @@ const HASH: u8 = 2;
 const SET: u8 = 3;
 const SORTED_SET: u8 = 4;
 
+/// What `TYPE` answers for each number.
+const TYPES: [&str; 5] = ["string", "list", "hash", "set", "zset"];
+
 /// Appends a value to `out`.
 pub fn pack(object: &Object, out: &mut Vec<u8>) {
     let number = match &object.value {
@@ -71,8 +74,21 @@ fn put(out: &mut Vec<u8>, element: &[u8]) {
     out.extend_from_slice(element);
 }
 
-/// Reads a value that was packed.
-pub fn unpack(bytes: &[u8]) -> Result<Object, Damaged> {
+/// What comes before the content of a packed value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// What `TYPE` answers.
+    pub kind: &'static str,
+    /// When the key expires, in milliseconds since 1970.
+    pub expiry: Option<u64>,
+    /// The encoding.
+    pub encoding: Encoding,
+    /// The number of bytes of the head.
+    pub bytes: usize,
+}
+
+/// Reads the head of a packed value. The content may be absent.
+pub fn head(bytes: &[u8]) -> Result<Head, Damaged> {
     let ([kind, has_expiry], mut rest) = bytes.split_first_chunk().ok_or(Damaged("it is too short"))?;
     let encoding = *Encoding::ALL.get(usize::from(kind >> 4)).ok_or(Damaged("its encoding is unknown"))?;
     let expiry = match has_expiry {
@@ -80,6 +96,14 @@ pub fn unpack(bytes: &[u8]) -> Result<Object, Damaged> {
         1 => Some(u64::from_le_bytes(take(&mut rest)?)),
         _ => return Err(Damaged("its expiry is neither there nor absent")),
     };
+    let name = TYPES.get(usize::from(kind & 15)).ok_or(Damaged("its type is unknown"))?;
+    Ok(Head { kind: name, expiry, encoding, bytes: bytes.len() - rest.len() })
+}
+
+/// Reads a value that was packed.
+pub fn unpack(bytes: &[u8]) -> Result<Object, Damaged> {
+    let Head { expiry, encoding, bytes: head_bytes, .. } = head(bytes)?;
+    let (kind, mut rest) = (bytes[0], &bytes[head_bytes..]);
     let value = match kind & 15 {
         STRING => Value::String(rest.to_vec()),
         LIST => Value::List(elements(rest).collect::<Result<_, _>>()?),

@@ -12,7 +12,7 @@ use crate::error::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options<'a> {
     /// Which elements are answered, if not all.
-    pattern: Option<&'a [u8]>,
+    pub pattern: Option<&'a [u8]>,
     /// About how many elements are wanted.
     pub count: i64,
 }

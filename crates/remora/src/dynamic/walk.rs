@@ -69,6 +69,17 @@ impl DynTable {
         Ok(Walked { rows, cursor })
     }
 
+    /// Returns a cursor at a place that `random` draws. A walk from there reads only what lies behind
+    /// that place.
+    pub fn cursor_at(&self, session: &Session, random: u64) -> Result<u64, Error> {
+        let table = session.table(self.heads.handle())?;
+        let Some(last) = table.and_larger().last() else { return Ok(0) };
+        let shard = (random % u64::from(last.shards().max(1))) as u16;
+        let places = last.objects().map_or(last.index().bytes(), |geometry| geometry.buckets.main);
+        let at = ((u128::from(random) * u128::from(places)) >> 64) as u64;
+        Ok(Place { born: last.born(), shard, at }.cursor())
+    }
+
     /// Reads the keys of the next records, and returns the cursor behind them.
     async fn walk_keys(&self, session: &mut Session, cursor: u64, slots: usize) -> Result<(Vec<Key>, u64), Error> {
         let mut attempts = 0;
