@@ -4,6 +4,7 @@
 //!
 //! - 0: done;
 //! - 1: an invariant does not hold, or a history is not strictly serializable;
+//! - the status of the program that `remora up --exec` has run;
 //! - 2: bad input, memory nodes or files that cannot be used, or a result that cannot be written;
 //! - 141: standard output is a pipe that no process reads.
 //!
@@ -18,6 +19,7 @@ mod controller;
 mod drain;
 mod drill;
 mod etcd;
+mod gateway;
 mod history;
 mod hot;
 mod keygen;
@@ -35,6 +37,7 @@ mod status;
 mod tatp;
 mod tpcc;
 mod tpce;
+mod up;
 mod ycsb;
 
 use std::ffi::OsString;
@@ -61,6 +64,10 @@ enum Command {
         #[command(subcommand)]
         workload: Workload,
     },
+    /// Starts a cluster on this machine, and serves it to clients of Redis.
+    Up(up::UpOptions),
+    /// Serves Redis' protocol on a running cluster, until it is stopped.
+    Gateway(gateway::GatewayOptions),
     /// Serves memory to clients over TCP, or to processes of this host, until it is stopped; or
     /// formats memory that needs no server.
     Memnode(memnode::MemnodeOptions),
@@ -119,7 +126,8 @@ fn main() -> ExitCode {
     };
     // A failing benchmark reports one line. A server has no other output than its log, so it logs
     // more.
-    let serves = matches!(cli.command, Command::Memnode(_) | Command::Controller(_));
+    let serves =
+        matches!(cli.command, Command::Memnode(_) | Command::Controller(_) | Command::Gateway(_) | Command::Up(_));
     remora_command::log(if serves { LevelFilter::WARN } else { LevelFilter::ERROR });
     let result = match cli.command {
         Command::Bench { workload: Workload::Smallbank(options) } => smallbank::smallbank(&options),
@@ -129,6 +137,8 @@ fn main() -> ExitCode {
         Command::Bench { workload: Workload::Tpce(options) } => tpce::tpce(&options),
         Command::Bench { workload: Workload::Ycsb(options) } => ycsb::ycsb(&options),
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
+        Command::Up(options) => up::up(&options),
+        Command::Gateway(options) => gateway::gateway(&options),
         Command::Memnode(options) => memnode::memnode(&options),
         Command::Reclaim(options) => reclaim::reclaim(&options),
         Command::Controller(options) => controller::controller(&options),

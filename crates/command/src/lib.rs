@@ -70,6 +70,8 @@ pub enum Verdict {
     Sound,
     /// An invariant does not hold, or a history has an anomaly.
     Unsound,
+    /// A program that the command has run has ended with this status.
+    Ended(u8),
 }
 
 const BAD_INPUT: u8 = 2;
@@ -103,6 +105,7 @@ pub fn conclude(result: Result<Verdict, Failure>) -> ExitCode {
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,
         Ok(Verdict::Unsound) => ExitCode::FAILURE,
+        Ok(Verdict::Ended(status)) => ExitCode::from(status),
         Err(failure) => failure.end(),
     }
 }
