@@ -14,12 +14,12 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use remora::{Error, Limit, Session, TransactionId, TransactionOptions, Verdict};
+use remora::{Error, Intent, Limit, Session, TransactionId, TransactionOptions, Verdict};
 use remora_redis::{Command, Context, Keyspace, Limits, run};
 use remora_resp::{ReplyWriter, Version};
 
 use crate::plan::{Plan, Queued, Step, Watched};
-use crate::store::{Name, Row, Store, Uploads};
+use crate::store::{Name, Row, Store, Uploads, Wanted};
 
 /// How long a transaction is tried while it aborts, and how long an unknown outcome is asked for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ impl Executor<'_> {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let steps = &plan.steps[part];
-        let names = names_of(plan, steps);
+        let wanted = wanted_of(plan, steps);
         let start = out.len();
         let mut uploads = Uploads::default();
         let result = loop {
@@ -80,15 +80,15 @@ impl Executor<'_> {
                 .transact_with(options, async |tx| {
                     out.truncate(start);
                     let mut keys = Keyspace::default();
-                    let rows = self.store.load(tx, &names, &mut keys).await?;
+                    let rows = self.store.load(tx, &wanted, &mut keys).await?;
                     let context = Context { now: now(), database: 0, limits: self.limits, random: self.random.get() };
                     let mut running =
-                        Running { plan, names: &names, rows: &rows, keys: &mut keys, context, was_performed: true };
+                        Running { plan, wanted: &wanted, rows: &rows, keys: &mut keys, context, was_performed: true };
                     running.keys.expire(running.context.now);
                     steps.iter().for_each(|step| running.step(step, out));
                     self.random.set(running.context.random);
                     self.was_performed = running.was_performed;
-                    is_saved = self.store.save(tx, &keys, &rows, &mut uploads).await?;
+                    is_saved = self.store.save(tx, &keys, rows, &mut uploads).await?;
                     Ok(())
                 })
                 .await;
@@ -124,16 +124,18 @@ impl Executor<'_> {
     /// Reads the stamps of keys, to watch them.
     pub(crate) async fn watch(&mut self, session: &mut Session, names: &[Name<'_>]) -> Result<Vec<Watched>, String> {
         let options = TransactionOptions::default().patience(PATIENCE);
+        let mut wanted: Vec<Wanted<'_>> = Vec::new();
+        names.iter().for_each(|name| want(&mut wanted, &mut HashMap::new(), *name, Intent::Read));
         let watched = session
             .transact_with(options, async |tx| {
-                let rows = self.store.load(tx, names, &mut Keyspace::default()).await?;
+                let rows = self.store.load(tx, &wanted, &mut Keyspace::default()).await?;
                 let now = now();
-                let watched = |(name, row): (&Name<'_>, &Option<Row>)| Watched {
+                let watched = |((name, _), row): (&Wanted<'_>, &Row)| Watched {
                     database: name.0,
                     key: name.1.to_vec(),
-                    stamp: stamp_at(row.as_ref(), now),
+                    stamp: row.stamp_at(now),
                 };
-                Ok(names.iter().zip(&rows).map(watched).collect())
+                Ok(wanted.iter().zip(&rows).map(watched).collect())
             })
             .await;
         watched.map_err(|error| text_of(&error))
@@ -143,8 +145,8 @@ impl Executor<'_> {
 /// The steps of a part, while they run.
 struct Running<'r> {
     plan: &'r Plan<'r>,
-    names: &'r [Name<'r>],
-    rows: &'r [Option<Row>],
+    wanted: &'r [Wanted<'r>],
+    rows: &'r [Row],
     keys: &'r mut Keyspace,
     context: Context,
     was_performed: bool,
@@ -183,43 +185,73 @@ impl Running<'_> {
     }
 
     fn is_unchanged(&self, watched: &Watched) -> bool {
-        let place = self.names.iter().position(|name| *name == (watched.database, watched.key.as_slice()));
-        let row = place.and_then(|place| self.rows[place].as_ref());
-        stamp_at(row, self.context.now) == watched.stamp
+        let name = (watched.database, watched.key.as_slice());
+        let place = self.wanted.iter().position(|(wanted, _)| *wanted == name);
+        place.and_then(|place| self.rows[place].stamp_at(self.context.now)) == watched.stamp
     }
 }
 
-/// Returns the stamp of a key, or `None` if the key is absent or has expired.
-fn stamp_at(row: Option<&Row>, now: u64) -> Option<u64> {
-    row.filter(|row| row.expiry.is_none_or(|expiry| expiry > now)).map(|row| row.stamp)
-}
-
-/// Returns the keys of steps, each once, in the order in which they come.
-fn names_of<'p>(plan: &'p Plan<'_>, steps: &'p [Step]) -> Vec<Name<'p>> {
-    let mut names: Vec<Name<'p>> = Vec::new();
-    let mut places = HashMap::new();
-    let mut add = |name: Name<'p>| {
-        places.entry(name).or_insert_with(|| names.push(name));
-    };
+/// Returns the keys of steps, each once, in the order in which they come, and what each is wanted
+/// for.
+fn wanted_of<'p>(plan: &'p Plan<'_>, steps: &'p [Step]) -> Vec<Wanted<'p>> {
+    let (mut wanted, mut places) = (Vec::new(), HashMap::new());
     for step in steps {
+        let mut add = |command: &Command, args: &[&'p [u8]], database| {
+            for name in command.keys_of(args, database) {
+                want(&mut wanted, &mut places, name, intent_of(command));
+            }
+        };
         match step {
             Step::Ready(_) => {}
-            Step::Keys { command, args, database, .. } => {
-                command.keys_of(&plan.args[args.clone()], *database).into_iter().for_each(&mut add);
-            }
+            Step::Keys { command, args, database, .. } => add(command, &plan.args[args.clone()], *database),
             Step::Exec { queue, watched, .. } => {
-                watched.iter().for_each(|watched| add((watched.database, &watched.key)));
                 for queued in queue {
                     if let Queued::Keys { command, args, database } = queued {
                         let args: Vec<&'p [u8]> = args.iter().map(Vec::as_slice).collect();
-                        command.keys_of(&args, *database).into_iter().for_each(&mut add);
+                        add(command, &args, *database);
                     }
+                }
+                for watched in watched {
+                    want(&mut wanted, &mut places, (watched.database, &watched.key), Intent::Read);
                 }
             }
         }
     }
-    drop(places);
-    names
+    wanted
+}
+
+/// Returns what a command may do with its keys.
+fn intent_of(command: &Command) -> Intent {
+    match (command.has("write"), command.has("denyoom")) {
+        (false, _) => Intent::Read,
+        (true, false) => Intent::Update,
+        (true, true) => Intent::Insert,
+    }
+}
+
+/// This many keys are searched one after the other.
+const FEW: usize = 16;
+
+/// Adds a key that is wanted, if it is not there, or notes what else it is wanted for.
+fn want<'p>(wanted: &mut Vec<Wanted<'p>>, places: &mut HashMap<Name<'p>, usize>, name: Name<'p>, intent: Intent) {
+    let place = if wanted.len() <= FEW {
+        wanted.iter().position(|(other, _)| *other == name)
+    } else {
+        if places.is_empty() {
+            places.extend(wanted.iter().enumerate().map(|(place, (name, _))| (*name, place)));
+        }
+        places.get(&name).copied()
+    };
+    match place {
+        Some(place) if intent != Intent::Read && wanted[place].1 != Intent::Insert => wanted[place].1 = intent,
+        Some(_) => {}
+        None => {
+            if !places.is_empty() {
+                places.insert(name, wanted.len());
+            }
+            wanted.push((name, intent));
+        }
+    }
 }
 
 /// Whether fewer commands may succeed where several have failed like this.

@@ -19,7 +19,9 @@
 //! 3. **A large value is uploaded before the transaction that links it**, and is discarded if that
 //!    transaction does not commit. What a transaction unlinks is discarded after its commit.
 
-use remora::{Cluster, DynOptions, DynSchema, DynTable, Error, Large, LargeOptions, Lengths, OpenError, Session};
+use remora::{
+    Cluster, DynOptions, DynSchema, DynSlot, DynTable, Error, Intent, Large, LargeOptions, Lengths, OpenError, Session,
+};
 use remora::{Stored, Transaction};
 use remora_redis::{Keyspace, Object, packed};
 use sha2::{Digest, Sha256};
@@ -60,14 +62,24 @@ impl Default for StoreOptions {
 /// A key of a database.
 pub(crate) type Name<'a> = (u8, &'a [u8]);
 
-/// A record of a key, as a transaction has found it.
-#[derive(Debug)]
+/// A key that a transaction wants, and what for.
+pub(crate) type Wanted<'a> = (Name<'a>, Intent);
+
+/// The record of a key, as a transaction has found it.
 pub(crate) struct Row {
-    /// The id of the transaction that has written it.
-    pub(crate) stamp: u64,
+    slot: DynSlot,
+    /// The id of the transaction that has written it, if the key is there.
+    stamp: Option<u64>,
     is_large: bool,
     /// When the key expires, in milliseconds since 1970.
-    pub(crate) expiry: Option<u64>,
+    expiry: Option<u64>,
+}
+
+impl Row {
+    /// Returns the stamp of the key, or `None` if it is absent or has expired.
+    pub(crate) fn stamp_at(&self, now: u64) -> Option<u64> {
+        self.stamp.filter(|_| self.expiry.is_none_or(|expiry| expiry > now))
+    }
 }
 
 /// A key that a walk has found.
@@ -112,30 +124,32 @@ impl Store {
     pub(crate) async fn load(
         &self,
         tx: &mut Transaction<'_, '_>,
-        names: &[Name<'_>],
+        wanted: &[Wanted<'_>],
         keys: &mut Keyspace,
-    ) -> Result<Vec<Option<Row>>, Error> {
-        let records: Vec<Vec<u8>> = names.iter().map(|name| record_of(*name)).collect();
-        let found = self.rows.get_many(tx, &records).await?;
-        let mut rows = Vec::with_capacity(names.len());
-        for ((name, record), found) in names.iter().zip(&records).zip(found) {
-            let Some(bytes) = found else {
-                rows.push(None);
-                keys.load(name.0, name.1, |_, _| None);
-                continue;
-            };
-            let parts = Parts::of(record, &bytes).ok_or(damaged("a record is too short"))?;
-            if parts.key.is_some_and(|key| key != name.1) {
-                return Err(damaged("a key whose digest is that of another"));
+    ) -> Result<Vec<Row>, Error> {
+        let records: Vec<Vec<u8>> = wanted.iter().map(|(name, _)| record_of(*name)).collect();
+        let intents = wanted.iter().map(|(_, intent)| *intent);
+        let slots = self.rows.fetch_for(tx, records.iter().map(Vec::as_slice).zip(intents)).await?;
+        let mut rows = Vec::with_capacity(wanted.len());
+        for (((name, _), record), slot) in wanted.iter().zip(&records).zip(slots) {
+            let (mut row, mut object) = (Row { slot, stamp: None, is_large: false, expiry: None }, None);
+            if let Some(bytes) = self.rows.value_of(tx, record, &row.slot)? {
+                let parts = Parts::of(record, &bytes).ok_or(damaged("a record is too short"))?;
+                if parts.key.is_some_and(|key| key != name.1) {
+                    return Err(damaged("a key whose digest is that of another"));
+                }
+                (row.stamp, row.is_large) = (Some(parts.stamp), parts.is_large);
+                if !parts.is_large {
+                    object = Some(unpack(parts.packed)?);
+                }
             }
-            let object = if parts.is_large {
+            if row.is_large {
                 let bytes = self.large.get(tx, digest_of(*name)).await?;
-                unpack(&bytes.ok_or(damaged("a large value is absent"))?)?
-            } else {
-                unpack(parts.packed)?
-            };
-            rows.push(Some(Row { stamp: parts.stamp, is_large: parts.is_large, expiry: object.expiry }));
-            keys.load(name.0, name.1, |_, _| Some(object));
+                object = Some(unpack(&bytes.ok_or(damaged("a large value is absent"))?)?);
+            }
+            row.expiry = object.as_ref().and_then(|object| object.expiry);
+            rows.push(row);
+            keys.load(name.0, name.1, |_, _| object);
         }
         Ok(rows)
     }
@@ -161,13 +175,14 @@ impl Store {
     /// Deletes keys, a few in each transaction.
     pub(crate) async fn delete(&self, session: &mut Session, names: &[Name<'_>]) -> Result<(), Error> {
         for names in names.chunks(DELETED) {
+            let wanted: Vec<Wanted<'_>> = names.iter().map(|name| (*name, Intent::Delete)).collect();
             let mut uploads = Uploads::default();
             let deleted = session
                 .transact(async |tx| {
                     let mut keys = Keyspace::default();
-                    let rows = self.load(tx, names, &mut keys).await?;
+                    let rows = self.load(tx, &wanted, &mut keys).await?;
                     keys.clear();
-                    self.save(tx, &keys, &rows, &mut uploads).await
+                    self.save(tx, &keys, rows, &mut uploads).await
                 })
                 .await;
             self.finish(session, &mut uploads, deleted.is_ok()).await;
@@ -182,7 +197,7 @@ impl Store {
         &self,
         tx: &mut Transaction<'_, '_>,
         keys: &Keyspace,
-        rows: &[Option<Row>],
+        rows: Vec<Row>,
         uploads: &mut Uploads,
     ) -> Result<bool, Error> {
         uploads.begin();
@@ -194,10 +209,8 @@ impl Store {
                 packed::pack(object, &mut bytes);
                 bytes
             });
-            let large = match value.as_ref().filter(|bytes| bytes.len() > INLINE_BYTES_MAX) {
-                Some(bytes) => uploads.find(bytes),
-                None => None,
-            };
+            let large = value.as_ref().filter(|bytes| bytes.len() > INLINE_BYTES_MAX);
+            let large = large.and_then(|bytes| uploads.find(bytes));
             changes.push((name, row, value, large));
         }
         if !uploads.wanted.is_empty() {
@@ -206,18 +219,17 @@ impl Store {
         let stamp = tx.id().to_bits();
         for (name, row, value, large) in changes {
             let record = record_of(name);
-            let was_large = row.as_ref().is_some_and(|row| row.is_large);
             match value {
                 Some(value) => {
                     let bytes = join_row(name, stamp, &value, large.is_some())?;
-                    self.rows.put(tx, &record, &bytes).await?;
+                    self.rows.put_at(tx, &record, row.slot, &bytes).await?;
                 }
-                None if row.is_some() => _ = self.rows.remove(tx, &record).await?,
+                None if row.stamp.is_some() => _ = self.rows.remove(tx, &record).await?,
                 None => {}
             }
             let unlinked = match large {
                 Some(stored) => self.large.put(tx, digest_of(name), &stored).await?,
-                None if was_large => self.large.remove(tx, digest_of(name)).await?,
+                None if row.is_large => self.large.remove(tx, digest_of(name)).await?,
                 None => None,
             };
             uploads.unlinked.extend(unlinked);

@@ -1,5 +1,6 @@
 //! The values that a batch of commands uses.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use crate::error::Error;
@@ -14,6 +15,9 @@ pub struct Keyspace {
     places: HashMap<(u8, Vec<u8>), usize>,
     /// The database of the command that runs.
     database: u8,
+    /// The place of the slot that was used last. Commands mostly use one key several times, and then
+    /// the next one.
+    last: Cell<usize>,
 }
 
 /// A key, and its value.
@@ -32,7 +36,7 @@ pub struct Slot {
 }
 
 /// Fewer slots than this are searched one after the other.
-const FEW: usize = 8;
+const FEW: usize = 32;
 
 impl Keyspace {
     /// Loads a key, if it is not loaded: `fetch` returns its value.
@@ -104,10 +108,17 @@ impl Keyspace {
     }
 
     fn place(&self, database: u8, key: &[u8]) -> Option<usize> {
-        if self.slots.len() < FEW {
-            return self.slots.iter().position(|slot| slot.database == database && slot.key == key);
-        }
-        self.places.get(&(database, key.to_vec())).copied()
+        let is_at = |place: &usize| {
+            let slot = self.slots.get(*place);
+            slot.is_some_and(|slot| slot.database == database && slot.key == key)
+        };
+        let last = self.last.get();
+        let place = [last, last + 1].into_iter().find(is_at).or_else(|| {
+            let is_few = self.slots.len() < FEW;
+            if is_few { (0..self.slots.len()).find(is_at) } else { self.places.get(&(database, key.to_vec())).copied() }
+        })?;
+        self.last.set(place);
+        Some(place)
     }
 
     fn slot(&self, database: u8, key: &[u8]) -> &Slot {

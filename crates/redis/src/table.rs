@@ -1,7 +1,8 @@
 //! The table of all commands, and what finds them by name.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
+
+use rustc_hash::FxHashMap;
 
 use crate::command::{Command, Keys, Run};
 use crate::commands;
@@ -702,23 +703,34 @@ pub fn all() -> impl Iterator<Item = &'static Command> {
     groups.into_iter().flatten()
 }
 
-static BY_NAME: LazyLock<HashMap<&[u8], &Command>> =
+static BY_NAME: LazyLock<FxHashMap<&[u8], &Command>> =
     LazyLock::new(|| all().map(|command| (command.name.as_bytes(), command)).collect());
+
+/// Bytes of the longest name of a command, at least.
+const NAME_BYTES: usize = 32;
 
 /// Returns the command of a call. Fails, in Redis' words, if there is no such command or
 /// subcommand. Does not look at the number of arguments, but that a command has the subcommand that
 /// it needs.
 pub fn find(args: &[&[u8]]) -> Result<&'static Command, Error> {
-    let name = args[0].to_ascii_lowercase();
     let by_name = &*BY_NAME;
+    let mut small = [0; NAME_BYTES];
+    let Some(name) = small.get_mut(..args[0].len()) else { return Err(unknown(args)) };
+    name.copy_from_slice(args[0]);
+    name.make_ascii_lowercase();
+    let name = &*name;
+    let is_whole = name != b"command" && !name.contains(&b'|');
+    if let Some(command) = by_name.get(name).filter(|_| is_whole) {
+        return Ok(command);
+    }
     if let Some(container) = CONTAINERS.iter().find(|container| container.name.as_bytes() == name) {
         if let Some(subcommand) = args.get(1) {
-            let full = [name.as_slice(), b"|", &subcommand.to_ascii_lowercase()].concat();
+            let full = [name, b"|", &subcommand.to_ascii_lowercase()].concat();
             return by_name.get(full.as_slice()).copied().ok_or_else(|| unknown_subcommand(container, subcommand));
         }
-        return by_name.get(name.as_slice()).copied().ok_or_else(|| Error::arity(container.name));
+        return by_name.get(name).copied().ok_or_else(|| Error::arity(container.name));
     }
-    by_name.get(name.as_slice()).copied().ok_or_else(|| unknown(args))
+    Err(unknown(args))
 }
 
 /// Bytes of a name, and of all quoted arguments together, that an error quotes.

@@ -51,12 +51,14 @@ use crate::table::{Handle, RawTable};
 use crate::transaction::{RawSlot, Transaction};
 
 mod schema;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod walk;
 
 use schema::{DIGEST_BYTES, HEAD_BYTES, PART_BYTES, TOTAL_BYTES};
 pub use schema::{DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynSchema, Lengths};
+pub use slots::DynSlot;
 pub use walk::Walked;
 
 /// The last byte of a record's key that is a digest.
@@ -463,21 +465,26 @@ impl DynTable {
     /// Names the records of a key that an access needs, as far as they are known before the head is
     /// there.
     pub(crate) fn name_key(&self, tx: &mut Transaction<'_, '_>, key: &[u8], access: Access) -> Result<Fetched, Error> {
-        let record = self.record_key(key)?;
         let intent = match access {
             Access::Read => Intent::Read,
             Access::Remove => Intent::Delete,
             Access::Insert(_) | Access::Put(_) => Intent::Insert,
             Access::Update(_) => Intent::Update,
         };
-        let head = tx.name_raw(self.heads.handle(), &record.record(), intent);
+        let mut named = self.name_head(tx, key, intent)?;
         // Most probably nothing of what is inserted is there: one round trip for all.
-        let parts = match access {
-            Access::Insert(bytes) => 0..self.parts_of(record.own + bytes),
-            _ => 0..0,
-        };
-        let parts = parts.map(|index| self.name_part(tx, &record, index, Intent::Insert)).collect();
-        Ok(Fetched { record, head, parts, total: None })
+        if let Access::Insert(bytes) = access {
+            let parts = 0..self.parts_of(named.record.own + bytes);
+            named.parts = parts.map(|index| self.name_part(tx, &named.record, index, Intent::Insert)).collect();
+        }
+        Ok(named)
+    }
+
+    /// Names the head of a key.
+    fn name_head(&self, tx: &mut Transaction<'_, '_>, key: &[u8], intent: Intent) -> Result<Fetched, Error> {
+        let record = self.record_key(key)?;
+        let head = tx.name_raw(self.heads.handle(), &record.record(), intent);
+        Ok(Fetched { record, head, parts: Vec::new(), total: None })
     }
 
     /// Names the rest, once the head is there. Returns whether there is such.

@@ -308,7 +308,7 @@ mod usage;
 mod worker;
 
 pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};
-pub use dynamic::{DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynOptions, DynSchema, DynTable, Lengths, Walked};
+pub use dynamic::{DYN_KEY_BYTES_MAX, DYN_VALUE_BYTES_MAX, DynOptions, DynSchema, DynSlot, DynTable, Lengths, Walked};
 pub use error::{Error, Misuse, Named, OpenError, OpenErrorKind, Reason};
 pub use key::Key;
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
