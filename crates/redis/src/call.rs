@@ -81,6 +81,17 @@ pub fn integer(argument: &[u8]) -> Result<i64, Error> {
     number::parse_integer(argument).ok_or(Error::NOT_INTEGER)
 }
 
+/// Bytes of the longest reply.
+pub const REPLY_BYTES_MAX: usize = 64 << 20;
+
+/// Fails if a reply would have too many bytes.
+pub fn check_reply(bytes: usize) -> Result<(), Error> {
+    if bytes <= REPLY_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::of(format!("ERR reply of {bytes} bytes (limit {REPLY_BYTES_MAX}): use a SCAN command")))
+}
+
 /// Returns an argument as a number. It is not NaN.
 pub fn double(argument: &[u8]) -> Result<f64, Error> {
     number::parse_double(argument).ok_or(Error::NOT_FLOAT)
