@@ -1,5 +1,7 @@
 //! Commands of hashes.
 
+use remora_redis::commands::scan;
+
 use super::differential::{compare, fill};
 use super::server::{Server, check, check_changes, text};
 
@@ -312,6 +314,15 @@ fn scans_answer_all_fields_at_once() {
         -ERR invalid cursor
         "#,
     );
+}
+
+#[test]
+fn cursors_are_read_as_in_c() {
+    let cursors: [(&[u8], u64); 6] =
+        [(b"17", 17), (b"-1", u64::MAX), (b"+1", 1), (b"007", 7), (b"2\0x", 2), (b"18446744073709551615", u64::MAX)];
+    for (text, cursor) in cursors {
+        assert_eq!(scan::cursor(text), Ok(cursor));
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Commands of lists.
 
+use remora_redis::Encoding;
+
 use super::differential::{compare, fill};
 use super::server::{Server, check, check_changes};
 
@@ -382,6 +384,7 @@ fn what_changes_nothing_is_no_change() {
         "LREM none 0 a",
         "LTRIM none 0 -1",
         "LMOVE none l LEFT LEFT",
+        "LREM l -1 x",
         "LMOVE l s LEFT LEFT",
         "LMPOP 1 none LEFT",
         "LPUSH s a",
@@ -409,6 +412,58 @@ fn expiry_stays() {
     for command in commands {
         server.call(command);
         assert_eq!(server.object(b"l").unwrap().expiry, Some(1_000));
+    }
+}
+
+#[test]
+fn small_lists_have_another_encoding() {
+    let mut server = Server::default();
+    let mut is_small_with = |length: usize, element: &str| {
+        let args = [vec![b"RPUSH" as &[u8], b"l"], vec![element.as_bytes(); length]].concat();
+        server.call(&[b"FLUSHALL"]);
+        server.call(&args);
+        server.object(b"l").unwrap().encoding == Encoding::Listpack
+    };
+    let elements = [
+        ("a", 3),
+        ("7", 2),
+        ("128", 3),
+        ("-4096", 3),
+        ("4096", 4),
+        ("-8388608", 5),
+        ("8388608", 6),
+        ("2147483648", 10),
+        ("-9223372036854775808", 10),
+        ("01", 4),
+    ];
+    for (element, bytes) in elements {
+        let most = (8192 - 7) / bytes;
+        assert!(is_small_with(most, element), "{element}");
+        assert!(!is_small_with(most + 1, element), "{element}");
+    }
+    for (length, bytes) in [(63, 65), (64, 67), (126, 130), (4000, 4004)] {
+        let (element, most) = ("x".repeat(length), (8192 - 7) / bytes);
+        assert!(is_small_with(most, &element), "{length}");
+        assert!(!is_small_with(most + 1, &element), "{length}");
+    }
+}
+
+#[test]
+fn lists_that_shrink_to_half_are_small_again() {
+    let mut server = Server::default();
+    server.context.limits.list_size = 4;
+    let commands = [
+        ("RPUSH l a b c d", Encoding::Listpack),
+        ("RPUSH l e", Encoding::Quicklist),
+        ("LPOP l 2", Encoding::Quicklist),
+        ("RPOP l", Encoding::Listpack),
+        ("RPUSH l f g", Encoding::Listpack),
+        ("LINSERT l BEFORE f x", Encoding::Quicklist),
+        ("LTRIM l 0 1", Encoding::Listpack),
+    ];
+    for (command, encoding) in commands {
+        server.call(&command.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        assert_eq!(server.object(b"l").unwrap().encoding, encoding, "{command}");
     }
 }
 
