@@ -160,11 +160,13 @@ impl Object {
         self.expiry.is_some_and(|expiry| expiry <= now)
     }
 
-    /// Gives a collection that has outgrown its encoding another one. It never goes back.
+    /// Gives a collection that has outgrown its encoding another one. Only a list goes back, when it
+    /// has shrunk to half of what is small.
     pub fn settle_encoding(&mut self, limits: &Limits) {
         let of = |is_small: bool, large| if is_small { Encoding::Listpack } else { large };
         let wanted = match (&self.value, self.encoding) {
-            (Value::List(list), Encoding::Listpack) => of(is_small_list(list, limits.list_size), Encoding::Quicklist),
+            (Value::List(list), Encoding::Listpack) => of(is_small_list(list, limits, 1), Encoding::Quicklist),
+            (Value::List(list), Encoding::Quicklist) => of(is_small_list(list, limits, 2), Encoding::Quicklist),
             (Value::Hash(hash), Encoding::Listpack) => {
                 let fits = |text: &Vec<u8>| text.len() <= limits.hash_value;
                 let is_small =
@@ -190,13 +192,33 @@ impl Object {
     }
 }
 
-/// Returns whether a list has the encoding of a small one.
-fn is_small_list(list: &List, size: i64) -> bool {
-    if size >= 0 {
-        return list.len() as i64 <= size;
-    }
-    let bytes: usize = list.iter().map(|element| element.len() + 11).sum();
-    bytes <= 2048 << (-size).clamp(1, 5)
+/// Returns whether a list of `number` times the size is small.
+fn is_small_list(list: &List, limits: &Limits, number: usize) -> bool {
+    let (elements, bytes) = match limits.list_size {
+        size @ 0.. => (size.max(1) as usize, 8192),
+        size => (usize::MAX, 2048 << size.saturating_neg().min(5)),
+    };
+    list.len() <= elements / number && LISTPACK_BYTES + list.iter().map(listpack_bytes).sum::<usize>() <= bytes / number
+}
+
+/// Bytes of a listpack without elements.
+const LISTPACK_BYTES: usize = 7;
+
+/// Returns how many bytes of a listpack Redis needs for an element.
+fn listpack_bytes(element: &Vec<u8>) -> usize {
+    let bytes = match (number::parse_integer(element), element.len()) {
+        (Some(0..=127), _) => 1,
+        (Some(-0x1000..=0xfff), _) => 2,
+        (Some(-0x8000..=0x7fff), _) => 3,
+        (Some(-0x80_0000..=0x7f_ffff), _) => 4,
+        (Some(-0x8000_0000..=0x7fff_ffff), _) => 5,
+        (Some(_), _) => 9,
+        (None, length @ 0..=63) => 1 + length,
+        (None, length @ 64..=4095) => 2 + length,
+        (None, length) => 5 + length,
+    };
+    // Behind it is its length, of which a byte holds 7 bits.
+    bytes + bytes.ilog2() as usize / 7 + 1
 }
 
 impl From<Vec<u8>> for Value {

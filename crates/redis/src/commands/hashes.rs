@@ -4,7 +4,7 @@ use remora_resp::Version;
 use remora_resp::number::LongDouble;
 
 use super::{random, scan};
-use crate::call::{Call, integer};
+use crate::call::{Call, check_reply, integer};
 use crate::command::{Command, Keys, Run};
 use crate::error::Error;
 use crate::object::Hash;
@@ -151,9 +151,12 @@ fn hget(call: &mut Call<'_>) -> Result<(), Error> {
 
 fn hmget(call: &mut Call<'_>) -> Result<(), Error> {
     let (hash, fields) = (call.keys.hash(call.args[1])?, &call.args[2..]);
-    call.reply.array(fields.len());
-    for field in fields {
-        match hash.and_then(|hash| hash.get(*field)) {
+    let values: Vec<_> = fields.iter().map(|field| hash.and_then(|hash| hash.get(*field))).collect();
+    // A field that is named often is answered as often.
+    check_reply(values.iter().flatten().map(|value| value.len()).sum())?;
+    call.reply.array(values.len());
+    for value in values {
+        match value {
             Some(value) => call.reply.bulk(value),
             None => call.reply.null(),
         }

@@ -23,6 +23,7 @@ impl Server {
     /// Runs a command. Returns the bytes of its answer.
     pub(crate) fn call(&mut self, args: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
+        self.changed.clear();
         let name = args[0].to_ascii_lowercase();
         match (name.as_slice(), args.get(1)) {
             (b"flushall", _) => {
@@ -53,7 +54,6 @@ impl Server {
         }
         keyspace.expire(self.context.now);
         run(command, args, &mut keyspace, &mut self.context, self.version, &mut out);
-        self.changed.clear();
         for slot in keyspace.take() {
             if !slot.is_changed {
                 continue;
@@ -71,6 +71,26 @@ impl Server {
     pub(crate) fn object(&self, key: &[u8]) -> Option<Object> {
         let stored = self.keys.get(&(self.context.database, key.to_vec()));
         stored.map(|bytes| packed::unpack(bytes).expect("it was packed"))
+    }
+
+    /// Sets when a key of the selected database expires.
+    pub(crate) fn set_expiry(&mut self, key: &[u8], expiry: u64) {
+        let mut object = self.object(key).expect("the key is there");
+        object.expiry = Some(expiry);
+        self.keys.insert((self.context.database, key.to_vec()), store(&object));
+    }
+}
+
+/// Runs each command behind those of `before`, and compares whether it changes anything.
+#[track_caller]
+pub(crate) fn check_changes(before: &[&str], changing: &[&str], others: &[&str]) {
+    let commands = changing.iter().map(|command| (command, true)).chain(others.iter().map(|command| (command, false)));
+    for (command, changes) in commands {
+        let mut server = Server::default();
+        for command in before.iter().chain([command]) {
+            server.call(&command.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        }
+        assert_eq!(!server.changed.is_empty(), changes, "{command}: {:?}", server.changed);
     }
 }
 
