@@ -65,6 +65,12 @@ impl<'c> Call<'c> {
         integer(self.args[index])
     }
 
+    /// Returns an argument as a count, which is not negative.
+    pub fn positive(&self, index: usize) -> Result<usize, Error> {
+        let count = self.integer(index).ok().and_then(|count| usize::try_from(count).ok());
+        count.ok_or(Error::NOT_POSITIVE)
+    }
+
     /// Returns whether an argument is this word, in capitals or not.
     pub fn is(&self, index: usize, word: &str) -> bool {
         self.args[index].eq_ignore_ascii_case(word.as_bytes())
@@ -79,6 +85,17 @@ impl<'c> Call<'c> {
 /// Returns an argument as an integer.
 pub fn integer(argument: &[u8]) -> Result<i64, Error> {
     number::parse_integer(argument).ok_or(Error::NOT_INTEGER)
+}
+
+/// Bytes of the longest reply.
+pub const REPLY_BYTES_MAX: usize = 64 << 20;
+
+/// Fails if a reply would have too many bytes.
+pub fn check_reply(bytes: usize) -> Result<(), Error> {
+    if bytes <= REPLY_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::of(format!("ERR reply of {bytes} bytes (limit {REPLY_BYTES_MAX}): use a SCAN command")))
 }
 
 /// Returns an argument as a number. It is not NaN.

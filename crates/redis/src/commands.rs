@@ -3,6 +3,7 @@
 pub mod hashes;
 pub mod keys;
 pub mod lists;
+pub mod random;
 pub mod scan;
 pub mod sets;
 pub mod sorted_sets;

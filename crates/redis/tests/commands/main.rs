@@ -5,6 +5,7 @@
 //! keys are deleted before each. A line `>72 a command` is not compared, because Redis 7.0 answers
 //! it differently.
 
+mod differential;
 mod hashes;
 mod keys;
 mod lists;

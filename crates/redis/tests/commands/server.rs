@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{BufReader, Read, Write as _};
 use std::net::TcpStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use remora_redis::{Context, Keyspace, Object, find, packed, run};
 use remora_resp::{Parser, Version};
@@ -22,6 +23,7 @@ impl Server {
     /// Runs a command. Returns the bytes of its answer.
     pub(crate) fn call(&mut self, args: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
+        self.changed.clear();
         let name = args[0].to_ascii_lowercase();
         match (name.as_slice(), args.get(1)) {
             (b"flushall", _) => {
@@ -52,7 +54,6 @@ impl Server {
         }
         keyspace.expire(self.context.now);
         run(command, args, &mut keyspace, &mut self.context, self.version, &mut out);
-        self.changed.clear();
         for slot in keyspace.take() {
             if !slot.is_changed {
                 continue;
@@ -64,6 +65,12 @@ impl Server {
             };
         }
         out
+    }
+
+    /// Returns the value of a key of the selected database.
+    pub(crate) fn object(&self, key: &[u8]) -> Option<Object> {
+        let stored = self.keys.get(&(self.context.database, key.to_vec()));
+        stored.map(|bytes| packed::unpack(bytes).expect("it was packed"))
     }
 }
 
@@ -120,15 +127,25 @@ pub(crate) fn now() -> u64 {
 /// A connection to a `redis-server`.
 pub(crate) struct Real {
     stream: BufReader<TcpStream>,
+    /// One test at a time uses the server.
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
+static TURN: Mutex<()> = Mutex::new(());
+
 impl Real {
-    /// Connects, and deletes all keys.
+    /// Waits for the turn of this test, connects, and deletes all keys.
     pub(crate) fn connect(address: &str) -> Real {
-        let stream = BufReader::new(TcpStream::connect(address).expect("REMORA_REDIS is where a redis-server listens"));
-        let mut real = Real { stream };
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut real = Real { _turn: Some(turn), ..Real::beside(address) };
         real.call(&[b"FLUSHALL"]);
         real
+    }
+
+    /// Connects a test that has its turn once more.
+    pub(crate) fn beside(address: &str) -> Real {
+        let stream = BufReader::new(TcpStream::connect(address).expect("REMORA_REDIS is where a redis-server listens"));
+        Real { stream, _turn: None }
     }
 
     /// Runs a command. Returns the bytes of its answer.
