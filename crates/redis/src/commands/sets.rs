@@ -1,6 +1,7 @@
 //! Commands of sets.
 
-use remora_resp::number;
+use indexmap::IndexSet;
+use remora_resp::{ReplyWriter, number};
 
 use crate::call::{Call, integer};
 use crate::command::{Command, Keys, Run};
@@ -215,9 +216,7 @@ fn smismember(call: &mut Call<'_>) -> Result<(), Error> {
 }
 
 fn smembers(call: &mut Call<'_>) -> Result<(), Error> {
-    let members = members(call.keys, call.args[1])?;
-    call.reply.set(members.len());
-    members.iter().for_each(|member| call.reply.bulk(member));
+    answer(&mut call.reply, &members(call.keys, call.args[1])?);
     Ok(())
 }
 
@@ -277,18 +276,34 @@ fn spop(call: &mut Call<'_>) -> Result<(), Error> {
                 let member = pop(call.keys.change_set(key)?, call.context.random_below(length - drawn));
                 call.reply.bulk(member);
             }
+            if (length - count).saturating_mul(MOVED_SHARE) <= count {
+                shrink(call.keys, key);
+            }
         }
     }
     Ok(())
 }
 
+/// `SPOP` moves what remains of a set into a new one, if it is at most one of this many members
+/// that it removes.
+const MOVED_SHARE: usize = 5;
+
+/// Lets a large set have the encoding of a small one, if it fits.
+fn shrink(keys: &mut Keyspace, key: &[u8]) {
+    if let Some(object) = keys.change(key)
+        && object.encoding == Encoding::Hashtable
+    {
+        object.encoding = Encoding::Listpack;
+    }
+}
+
 fn sinter(call: &mut Call<'_>) -> Result<(), Error> {
-    let members = intersection(call.keys, &call.args[1..])?;
-    answer(call, &own(members))
+    answer(&mut call.reply, &intersection(call.keys, &call.args[1..])?);
+    Ok(())
 }
 
 fn sinterstore(call: &mut Call<'_>) -> Result<(), Error> {
-    let members = own(intersection(call.keys, &call.args[2..])?);
+    let members = own(&intersection(call.keys, &call.args[2..])?);
     store(call, members)
 }
 
@@ -313,30 +328,29 @@ fn sintercard(call: &mut Call<'_>) -> Result<(), Error> {
 }
 
 fn sunion(call: &mut Call<'_>) -> Result<(), Error> {
-    let members = union(call.keys, &call.args[1..], call.context.limits.intset_entries)?;
-    answer(call, &members)
+    answer(&mut call.reply, &union(call.keys, &call.args[1..])?);
+    Ok(())
 }
 
 fn sunionstore(call: &mut Call<'_>) -> Result<(), Error> {
-    let members = union(call.keys, &call.args[2..], call.context.limits.intset_entries)?;
+    let members = own(&union(call.keys, &call.args[2..])?);
     store(call, members)
 }
 
 fn sdiff(call: &mut Call<'_>) -> Result<(), Error> {
-    let members = own(difference(call.keys, &call.args[1..])?);
-    answer(call, &members)
+    answer(&mut call.reply, &difference(call.keys, &call.args[1..])?);
+    Ok(())
 }
 
 fn sdiffstore(call: &mut Call<'_>) -> Result<(), Error> {
-    let members = own(difference(call.keys, &call.args[2..])?);
+    let members = own(&difference(call.keys, &call.args[2..])?);
     store(call, members)
 }
 
 /// Answers members.
-fn answer(call: &mut Call<'_>, members: &Set) -> Result<(), Error> {
-    call.reply.set(members.len());
-    members.iter().for_each(|member| call.reply.bulk(member));
-    Ok(())
+fn answer(reply: &mut ReplyWriter<'_>, members: &[&[u8]]) {
+    reply.set(members.len());
+    members.iter().for_each(|member| reply.bulk(member));
 }
 
 /// Stores members under the first key, and answers their number.
@@ -347,8 +361,8 @@ fn store(call: &mut Call<'_>, members: Set) -> Result<(), Error> {
 }
 
 /// Returns a set of these members.
-fn own(members: Vec<&[u8]>) -> Set {
-    members.into_iter().map(<[u8]>::to_vec).collect()
+fn own(members: &[&[u8]]) -> Set {
+    members.iter().map(|member| member.to_vec()).collect()
 }
 
 /// Returns whether a member is in a set. An absent set has no members.
@@ -376,7 +390,7 @@ fn pop(set: &mut Set, place: usize) -> Vec<u8> {
 fn members<'k>(keys: &'k Keyspace, key: &[u8]) -> Result<Vec<&'k [u8]>, Error> {
     let mut members: Vec<_> = keys.set(key)?.into_iter().flatten().map(Vec::as_slice).collect();
     if keys.get(key).is_some_and(|object| object.encoding == Encoding::Intset) {
-        members.sort_by_cached_key(|member| number::parse_integer(member));
+        sort(&mut members);
     }
     Ok(members)
 }
@@ -398,12 +412,19 @@ fn difference<'k>(keys: &'k Keyspace, names: &[&[u8]]) -> Result<Vec<&'k [u8]>, 
     Ok(members)
 }
 
-/// Returns the members of all sets. Up to `sorted_max` integers ascend.
-fn union(keys: &Keyspace, names: &[&[u8]], sorted_max: usize) -> Result<Set, Error> {
+/// Returns the members of all sets. Integers ascend, if all sets have only integers.
+fn union<'k>(keys: &'k Keyspace, names: &[&[u8]]) -> Result<Vec<&'k [u8]>, Error> {
     let sets = names.iter().map(|name| keys.set(name)).collect::<Result<Vec<_>, _>>()?;
-    let mut members: Set = sets.into_iter().flatten().flatten().cloned().collect();
-    if members.len() <= sorted_max && members.iter().all(|member| number::parse_integer(member).is_some()) {
-        members.sort_by_cached_key(|member| number::parse_integer(member));
+    let members: IndexSet<&[u8]> = sets.into_iter().flatten().flatten().map(Vec::as_slice).collect();
+    let mut members = Vec::from_iter(members);
+    let mut found = names.iter().filter_map(|name| keys.get(name));
+    if found.all(|object| object.encoding == Encoding::Intset) {
+        sort(&mut members);
     }
     Ok(members)
+}
+
+/// Sorts integers.
+fn sort(members: &mut [&[u8]]) {
+    members.sort_by_cached_key(|member| number::parse_integer(member));
 }

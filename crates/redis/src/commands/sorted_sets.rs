@@ -382,8 +382,8 @@ fn zrandmember(call: &mut Call<'_>) -> Result<(), Error> {
             let score_bytes = if with_scores { SCORE_BYTES } else { 0 };
             let bytes = |place| set.at(place).map_or(0, |(member, _)| member.len() + score_bytes);
             let drawn = random::draw(call.context, set.len(), count, bytes)?;
-            let members: Vec<_> = drawn.into_iter().filter_map(|place| set.at(place)).collect();
-            reply::members(&mut call.reply, Form::of(with_scores, call.version), members.into_iter());
+            let members = drawn.into_iter().map(|place| set.at(place).expect("a drawn place is below the length"));
+            reply::members(&mut call.reply, Form::of(with_scores, call.version), members);
         }
     }
     Ok(())

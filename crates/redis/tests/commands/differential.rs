@@ -29,7 +29,7 @@ const WATCHERS: usize = 4;
 /// 2. the types and the encodings of their keys,
 /// 3. which keys `WATCH` sees as changed.
 ///
-/// With even seeds collections outgrow their encodings early. Of each four seeds, two speak RESP3.
+/// With even seeds few elements give collections another encoding. Of each four seeds, two speak RESP3.
 pub(crate) fn compare(
     seed: u64,
     count: usize,
@@ -43,7 +43,8 @@ pub(crate) fn compare(
         real.call(&[b"HELLO", b"3"]);
         server.call(&[b"HELLO", b"3"]);
     }
-    let limits = if seed % 2 == 0 { small_limits() } else { Limits::default() };
+    let _restored = Restored(Real::beside(&address));
+    let limits = if seed.is_multiple_of(2) { small_limits() } else { Limits::default() };
     set_limits(&mut real, &limits);
     (server.context.now, server.context.limits) = (now(), limits);
     let mut random = Random(Context { random: seed.wrapping_mul(2) + 1, ..Context::default() });
@@ -77,7 +78,15 @@ pub(crate) fn compare(
             }
         }
     }
-    set_limits(&mut real, &Limits::default());
+}
+
+/// Restores the limits of the server in the end, even if the test fails.
+struct Restored(Real);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        set_limits(&mut self.0, &Limits::default());
+    }
 }
 
 /// Returns limits that few elements reach.

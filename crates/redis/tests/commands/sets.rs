@@ -506,6 +506,9 @@ fn encodings_grow_with_sets() {
     assert_eq!(encoding_after("SADD s 512"), Some(Encoding::Hashtable));
     assert_eq!(encoding_after("SREM s 512"), Some(Encoding::Hashtable));
     assert_eq!(encoding_after("SINTERSTORE s s"), Some(Encoding::Intset));
+    assert_eq!(encoding_after("SADD s a"), Some(Encoding::Hashtable));
+    assert_eq!(encoding_after("SPOP s 400"), Some(Encoding::Hashtable), "few of many remain");
+    assert_eq!(encoding_after("SPOP s 103"), Some(Encoding::Listpack), "they are moved into a new set");
     assert_eq!(encoding_after("SPOP s 512"), None);
     assert_eq!(encoding_after("SADD s 1"), Some(Encoding::Intset));
     assert_eq!(encoding_after("SADD s a"), Some(Encoding::Listpack));

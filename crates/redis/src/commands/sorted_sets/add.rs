@@ -44,7 +44,7 @@ impl Options {
             }
             args = rest;
         }
-        if args.is_empty() || args.len() % 2 != 0 {
+        if args.is_empty() || !args.len().is_multiple_of(2) {
             return Err(Error::SYNTAX);
         }
         if self.only_new && self.only_old {

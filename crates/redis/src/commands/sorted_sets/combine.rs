@@ -45,7 +45,7 @@ impl Aggregate {
     }
 }
 
-/// Returns 0 for what is no number: the sum of both infinities, and their products with 0.
+/// Returns 0 for what is no number: the sum of both infinities, or 0 times infinity.
 fn or_zero(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
