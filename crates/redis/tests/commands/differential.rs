@@ -29,7 +29,8 @@ const WATCHERS: usize = 4;
 /// 2. the types and the encodings of their keys,
 /// 3. which keys `WATCH` sees as changed.
 ///
-/// With even seeds few elements give collections another encoding. Of each four seeds, two speak RESP3.
+/// With even seeds few elements give collections another encoding. Of each four seeds, two speak
+/// RESP3.
 pub(crate) fn compare(
     seed: u64,
     count: usize,
