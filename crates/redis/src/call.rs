@@ -65,6 +65,12 @@ impl<'c> Call<'c> {
         integer(self.args[index])
     }
 
+    /// Returns an argument as a count, which is not negative.
+    pub fn positive(&self, index: usize) -> Result<usize, Error> {
+        let count = self.integer(index).ok().and_then(|count| usize::try_from(count).ok());
+        count.ok_or(Error::NOT_POSITIVE)
+    }
+
     /// Returns whether an argument is this word, in capitals or not.
     pub fn is(&self, index: usize, word: &str) -> bool {
         self.args[index].eq_ignore_ascii_case(word.as_bytes())

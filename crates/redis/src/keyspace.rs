@@ -160,6 +160,15 @@ impl Keyspace {
         slot.object.replace(object)
     }
 
+    /// Sets the value of a key, without an expiry. An empty collection deletes the key.
+    pub fn store(&mut self, key: &[u8], value: Value) {
+        if value.is_empty_collection() {
+            self.remove(key);
+        } else {
+            self.put(key, Object::new(value));
+        }
+    }
+
     /// Deletes a key. Returns its value. An absent key is not changed.
     pub fn remove(&mut self, key: &[u8]) -> Option<Object> {
         let slot = self.slot_mut(self.database, key);

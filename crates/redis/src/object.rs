@@ -1,6 +1,7 @@
 //! Values, with their types, expiries and encodings.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 use indexmap::{IndexMap, IndexSet};
 use remora_resp::number;
@@ -272,7 +273,12 @@ impl SortedSet {
 
     /// Iterates over the members and their scores, the lowest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], f64)> + ExactSizeIterator {
-        self.by_score.iter().map(|(score, member)| (member.as_slice(), *score))
+        self.range(0..self.len())
+    }
+
+    /// Iterates over the members at these places and their scores, the lowest first.
+    pub fn range(&self, places: Range<usize>) -> impl DoubleEndedIterator<Item = (&[u8], f64)> + ExactSizeIterator {
+        self.by_score[places].iter().map(|(score, member)| (member.as_slice(), *score))
     }
 
     /// Returns the member at this place, and its score. The lowest is at place 0.
@@ -325,29 +331,44 @@ impl SortedSet {
     /// Notes the score of a member that was added.
     fn note(&mut self, member: &[u8], score: f64) {
         if self.by_score.len() == MANY {
-            self.scores = self.by_score.iter().map(|(score, member)| (member.clone(), *score)).collect();
+            self.note_all();
         } else if self.by_score.len() > MANY {
             self.scores.insert(member.to_vec(), score);
         }
     }
 
+    /// Notes the scores of all members.
+    fn note_all(&mut self) {
+        self.scores = self.by_score.iter().map(|(score, member)| (member.clone(), *score)).collect();
+    }
+
     /// Removes a member. Returns its score.
     pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
         let rank = self.rank(member)?;
-        self.remove_at(rank).map(|(_, score)| score)
+        self.remove_range(rank..rank + 1).pop().map(|(_, score)| score)
     }
 
-    /// Removes the member at this place. Returns it, and its score.
-    pub fn remove_at(&mut self, place: usize) -> Option<(Vec<u8>, f64)> {
-        if place >= self.by_score.len() {
-            return None;
-        }
-        let (score, member) = self.by_score.remove(place);
+    /// Removes the members at these places. Returns them with their scores, the lowest first.
+    pub fn remove_range(&mut self, places: Range<usize>) -> Vec<(Vec<u8>, f64)> {
+        let removed: Vec<_> = self.by_score.drain(places).map(|(score, member)| (member, score)).collect();
         if self.by_score.len() < MANY {
-            self.scores.clear();
+            self.scores = HashMap::new();
         } else {
-            self.scores.remove(&member);
+            removed.iter().for_each(|(member, _)| _ = self.scores.remove(member));
         }
-        Some((member, score))
+        removed
+    }
+}
+
+impl FromIterator<(Vec<u8>, f64)> for SortedSet {
+    /// Builds a sorted set of members in any order. Each occurs once.
+    fn from_iter<I: IntoIterator<Item = (Vec<u8>, f64)>>(members: I) -> SortedSet {
+        let mut by_score: Vec<_> = members.into_iter().map(|(member, score)| (score + 0.0, member)).collect();
+        by_score.sort_unstable_by(|a, b| a.partial_cmp(b).expect("no score is NaN"));
+        let mut set = SortedSet { by_score, scores: HashMap::new() };
+        if set.len() >= MANY {
+            set.note_all();
+        }
+        set
     }
 }

@@ -1,13 +1,10 @@
 //! What the commands have in common that draw random elements of a collection.
 
-use crate::call::{Context, integer};
+use crate::call::{Context, check_reply, integer};
 use crate::error::Error;
 
-/// The longest reply, in bytes.
-const REPLY_BYTES_MAX: u64 = 64 << 20;
-
 /// The bytes of the shortest element in a reply.
-const ELEMENT_BYTES_MIN: u64 = 6;
+const ELEMENT_BYTES_MIN: usize = 6;
 
 /// Reads the number of elements that are wanted. A negative number is the number of draws, which
 /// may draw an element again.
@@ -37,13 +34,13 @@ pub fn draw(
     if count >= 0 {
         return Ok(distinct(context, length, usize::try_from(count).unwrap_or(usize::MAX)));
     }
-    let count = count.unsigned_abs();
-    fits(count.saturating_mul(ELEMENT_BYTES_MIN))?;
+    let count = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    check_reply(count.saturating_mul(ELEMENT_BYTES_MIN))?;
     let mut total = 0;
     let draws = (0..count).map(|_| {
         let place = context.random_below(length);
-        total += ELEMENT_BYTES_MIN + bytes(place) as u64;
-        fits(total).map(|()| place)
+        total += ELEMENT_BYTES_MIN + bytes(place);
+        check_reply(total).map(|()| place)
     });
     draws.collect()
 }
@@ -58,12 +55,4 @@ fn distinct(context: &mut Context, length: usize, count: usize) -> Vec<usize> {
         places.truncate(count);
     }
     places
-}
-
-/// Fails if a reply is too long.
-fn fits(bytes: u64) -> Result<(), Error> {
-    if bytes <= REPLY_BYTES_MAX {
-        return Ok(());
-    }
-    Err(Error::of(format!("ERR reply of {bytes} bytes (limit {REPLY_BYTES_MAX}): use a SCAN command")))
 }

@@ -1,6 +1,6 @@
 //! Random commands, of which each is run here and by a `redis-server`.
 
-use remora_redis::{Context, Object, Value, find};
+use remora_redis::{Context, Limits, Object, Value, find};
 
 use super::server::{Real, Server, now, text};
 
@@ -13,73 +13,119 @@ impl Random {
         self.0.random_below(bound)
     }
 
-    /// Returns one of these.
-    pub(crate) fn pick<'a, T: ?Sized>(&mut self, choices: &[&'a T]) -> &'a T {
-        choices[self.below(choices.len())]
+    /// Returns one of these words.
+    pub(crate) fn one_of(&mut self, words: &str) -> Vec<u8> {
+        let words: Vec<_> = words.split_ascii_whitespace().collect();
+        words[self.below(words.len())].as_bytes().to_vec()
     }
 }
 
-/// Returns a command of one of these forms. A word of a form stands for itself, or for one of its
-/// choices. Every tenth command is damaged.
-pub(crate) fn fill(random: &mut Random, forms: &[&str], choices: &[(&str, &[&str])]) -> Vec<Vec<u8>> {
-    let words = random.pick(forms).split(' ');
-    let mut args: Vec<&str> = words
-        .map(|word| match choices.iter().find(|(name, _)| *name == word) {
-            Some((_, choices)) => random.pick(choices),
-            None => word,
-        })
-        .collect();
-    let (place, other) = (1 + random.below(args.len()), 1 + random.below(args.len()));
-    if place < args.len() && other < args.len() {
-        match random.below(30) {
-            0 => _ = args.remove(place),
-            1 => args.insert(place, args[other]),
-            2 => args[place] = args[other],
-            _ => {}
-        }
-    }
-    args.into_iter().map(|arg| arg.as_bytes().to_vec()).collect()
-}
+/// How many keys of a command are watched.
+const WATCHERS: usize = 4;
 
-/// Runs `count` random commands, and compares their answers, and the types and the encodings of
-/// their keys. `normalize` makes answers equal that may differ. Odd seeds speak RESP3.
+/// Runs `count` random commands here and by the `redis-server` that `REMORA_REDIS` names. Compares:
+///
+/// 1. their answers, after `normalize` has made equal what may differ,
+/// 2. the types and the encodings of their keys,
+/// 3. which keys `WATCH` sees as changed.
+///
+/// With even seeds few elements give collections another encoding. Of each four seeds, two speak
+/// RESP3.
 pub(crate) fn compare(
     seed: u64,
     count: usize,
     mut generate: impl FnMut(&mut Random) -> Vec<Vec<u8>>,
     normalize: impl Fn(&[Vec<u8>], String) -> String,
 ) {
-    let address = std::env::var("REMORA_REDIS").expect("REMORA_REDIS is where a redis-server listens");
+    let address = std::env::var("REMORA_REDIS").expect("REMORA_REDIS names a redis-server");
     let (mut real, mut server) = (Real::connect(&address), Server::default());
-    server.context.now = now();
-    if seed % 2 == 1 {
+    let mut watchers: Vec<_> = (0..WATCHERS).map(|_| Real::beside(&address)).collect();
+    if seed % 4 >= 2 {
         real.call(&[b"HELLO", b"3"]);
         server.call(&[b"HELLO", b"3"]);
     }
+    let _restored = Restored(Real::beside(&address));
+    let limits = if seed.is_multiple_of(2) { small_limits() } else { Limits::default() };
+    set_limits(&mut real, &limits);
+    (server.context.now, server.context.limits) = (now(), limits);
     let mut random = Random(Context { random: seed.wrapping_mul(2) + 1, ..Context::default() });
     for place in 0..count {
         let command = generate(&mut random);
         let args: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
-        let shown = || format!("seed {seed}, command {place}: {}", args.join(&b' ').escape_ascii());
+        let shown = format!("seed {seed}, command {place}: {}", args.join(&b' ').escape_ascii());
+        let mut keys = match find(&args) {
+            Ok(found) if found.check(&args).is_ok() => found.keys_of(&args, 0),
+            _ => Vec::new(),
+        };
+        keys.sort_unstable();
+        keys.dedup();
+        for ((_, key), watcher) in keys.iter().zip(&mut watchers) {
+            watcher.call(&[b"WATCH", key]);
+        }
         let [found, wanted] = [server.call(&args), real.call(&args)].map(|answer| normalize(&command, text(&answer)));
-        assert_eq!(found, wanted, "{}", shown());
-        for (_, key) in find(&args).map_or(Vec::new(), |found| found.keys_of(&args, 0)) {
+        assert_eq!(found, wanted, "{shown}");
+        for ((_, key), watcher) in keys.iter().zip(&mut watchers) {
+            watcher.call(&[b"MULTI"]);
+            let is_changed = text(&watcher.call(&[b"EXEC"])) == "nil-array";
+            assert_eq!(server.changed.iter().any(|other| other == key), is_changed, "{shown}: what is changed");
+        }
+        for (_, key) in keys {
             let object = server.object(key);
             let kind = object.as_ref().map_or("none", |object| object.value.type_name());
-            assert_eq!(text(&real.call(&[b"TYPE", key])), kind, "{}", shown());
+            assert_eq!(kind, text(&real.call(&[b"TYPE", key])), "{shown}");
             if let Some(encoding) = object.as_ref().and_then(encoding) {
                 let wanted = text(&real.call(&[b"OBJECT", b"ENCODING", key]));
-                assert_eq!(wanted, format!("\"{encoding}\""), "{}", shown());
+                assert_eq!(format!("\"{encoding}\""), wanted, "{shown}");
             }
         }
     }
 }
 
-/// Returns the encoding of an object, unless Redis 7.0 has another one than 7.2.
+/// Restores the limits of the server in the end, even if the test fails.
+struct Restored(Real);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        set_limits(&mut self.0, &Limits::default());
+    }
+}
+
+/// Returns limits that few elements reach.
+fn small_limits() -> Limits {
+    Limits {
+        hash_entries: 5,
+        hash_value: 20,
+        intset_entries: 4,
+        sorted_set_entries: 5,
+        sorted_set_value: 20,
+        ..Limits::default()
+    }
+}
+
+fn set_limits(real: &mut Real, limits: &Limits) {
+    for (name, value) in [
+        ("hash-max-listpack-entries", limits.hash_entries),
+        ("hash-max-listpack-value", limits.hash_value),
+        ("set-max-intset-entries", limits.intset_entries),
+        ("zset-max-listpack-entries", limits.sorted_set_entries),
+        ("zset-max-listpack-value", limits.sorted_set_value),
+    ] {
+        assert_eq!(real.call(&[b"CONFIG", b"SET", name.as_bytes(), value.to_string().as_bytes()]), b"+OK\r\n");
+    }
+}
+
+/// Returns the encoding that Redis 7.0 has for an object, unless it has other rules than 7.2.
 fn encoding(object: &Object) -> Option<&'static str> {
-    let is_compared = match &object.value {
-        Value::String(_) | Value::Hash(_) | Value::SortedSet(_) => true,
-        Value::List(_) | Value::Set(_) => false,
-    };
-    is_compared.then(|| object.encoding.name())
+    match (&object.value, object.encoding.name()) {
+        (Value::List(_), _) => None,
+        (Value::Set(_), "listpack") => Some("hashtable"),
+        (_, name) => Some(name),
+    }
+}
+
+/// Sorts the elements of an answer.
+pub(crate) fn sorted(answer: &str) -> String {
+    let mut elements: Vec<_> = answer.split(", ").map(|element| element.trim_matches(['~', '[', ']'])).collect();
+    elements.sort_unstable();
+    elements.join(" ")
 }

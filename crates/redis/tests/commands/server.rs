@@ -165,19 +165,24 @@ pub(crate) fn now() -> u64 {
 pub(crate) struct Real {
     stream: BufReader<TcpStream>,
     /// One test at a time uses the server.
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 static TURN: Mutex<()> = Mutex::new(());
 
 impl Real {
-    /// Connects, and deletes all keys.
+    /// Waits for the turn of this test, connects, and deletes all keys.
     pub(crate) fn connect(address: &str) -> Real {
-        let stream = BufReader::new(TcpStream::connect(address).expect("REMORA_REDIS is where a redis-server listens"));
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut real = Real { stream, _turn: turn };
+        let mut real = Real { _turn: Some(turn), ..Real::beside(address) };
         real.call(&[b"FLUSHALL"]);
         real
+    }
+
+    /// Connects a test that has its turn once more.
+    pub(crate) fn beside(address: &str) -> Real {
+        let stream = BufReader::new(TcpStream::connect(address).expect("REMORA_REDIS is where a redis-server listens"));
+        Real { stream, _turn: None }
     }
 
     /// Runs a command. Returns the bytes of its answer.
