@@ -11,7 +11,7 @@ use remora_resp::number;
 pub struct Object {
     /// The value.
     pub value: Value,
-    /// When the key expires, in milliseconds since 1970.
+    /// When the key expires, in milliseconds since 1970. It is at most `i64::MAX`.
     pub expiry: Option<u64>,
     /// What `OBJECT ENCODING` answers.
     pub encoding: Encoding,
@@ -86,6 +86,18 @@ impl Encoding {
             Encoding::Quicklist => "quicklist",
             Encoding::Hashtable => "hashtable",
             Encoding::Skiplist => "skiplist",
+        }
+    }
+
+    /// Returns whether values of this type may have the encoding.
+    pub fn is_of(self, value: &Value) -> bool {
+        use Encoding::*;
+        match value {
+            Value::String(_) => matches!(self, Int | Embstr | Raw),
+            Value::List(_) => matches!(self, Listpack | Quicklist),
+            Value::Hash(_) => matches!(self, Listpack | Hashtable),
+            Value::Set(_) => matches!(self, Intset | Listpack | Hashtable),
+            Value::SortedSet(_) => matches!(self, Listpack | Skiplist),
         }
     }
 

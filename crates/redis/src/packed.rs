@@ -10,9 +10,9 @@
 //! ```
 //!
 //! All numbers are little-endian. Elements are in their order, and fields and members in the order
-//! in which they came. A collection has at least one element.
+//! in which they came. A collection has at least one element. A value has only one packed form.
 
-use crate::object::{Encoding, Object, SortedSet, Value};
+use crate::object::{Encoding, Hash, List, Object, Set, SortedSet, Value};
 
 /// Bytes that are no packed value. The text says what is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -93,7 +93,10 @@ pub fn head(bytes: &[u8]) -> Result<Head, Damaged> {
     let encoding = *Encoding::ALL.get(usize::from(kind >> 4)).ok_or(Damaged("its encoding is unknown"))?;
     let expiry = match has_expiry {
         0 => None,
-        1 => Some(u64::from_le_bytes(take(&mut rest)?)),
+        1 => match u64::from_le_bytes(take(&mut rest)?) {
+            expiry if i64::try_from(expiry).is_ok() => Some(expiry),
+            _ => return Err(Damaged("its expiry is out of range")),
+        },
         _ => return Err(Damaged("its expiry is neither there nor absent")),
     };
     let name = TYPES.get(usize::from(kind & 15)).ok_or(Damaged("its type is unknown"))?;
@@ -106,12 +109,28 @@ pub fn unpack(bytes: &[u8]) -> Result<Object, Damaged> {
     let (kind, mut rest) = (bytes[0], &bytes[head_bytes..]);
     let value = match kind & 15 {
         STRING => Value::String(rest.to_vec()),
-        LIST => Value::List(elements(rest).collect::<Result<_, _>>()?),
-        SET => Value::Set(elements(rest).collect::<Result<_, _>>()?),
-        HASH => {
-            let mut hash = crate::object::Hash::new();
+        LIST => {
+            let mut list = List::default();
             while !rest.is_empty() {
-                hash.insert(element(&mut rest)?, element(&mut rest)?);
+                list.push_back(element(&mut rest)?);
+            }
+            Value::List(list)
+        }
+        SET => {
+            let mut set = Set::default();
+            while !rest.is_empty() {
+                if !set.insert(element(&mut rest)?) {
+                    return Err(Damaged("a member is there twice"));
+                }
+            }
+            Value::Set(set)
+        }
+        HASH => {
+            let mut hash = Hash::default();
+            while !rest.is_empty() {
+                if hash.insert(element(&mut rest)?, element(&mut rest)?).is_some() {
+                    return Err(Damaged("a field is there twice"));
+                }
             }
             Value::Hash(hash)
         }
@@ -120,6 +139,9 @@ pub fn unpack(bytes: &[u8]) -> Result<Object, Damaged> {
             while !rest.is_empty() {
                 let score = f64::from_le_bytes(take(&mut rest)?);
                 let member = element(&mut rest)?;
+                if score == 0.0 && score.is_sign_negative() {
+                    return Err(Damaged("a score is -0"));
+                }
                 if !set.push(member, score) {
                     return Err(Damaged("its members are out of order"));
                 }
@@ -131,12 +153,10 @@ pub fn unpack(bytes: &[u8]) -> Result<Object, Damaged> {
     if value.is_empty_collection() {
         return Err(Damaged("it is an empty collection"));
     }
+    if !encoding.is_of(&value) {
+        return Err(Damaged("its encoding is of another type"));
+    }
     Ok(Object { value, expiry, encoding })
-}
-
-fn elements(mut rest: &[u8]) -> impl Iterator<Item = Result<Vec<u8>, Damaged>> {
-    std::iter::from_fn(move || (!rest.is_empty()).then(|| element(&mut rest)))
-        .scan(false, |has_failed, element| (!std::mem::replace(has_failed, element.is_err())).then_some(element))
 }
 
 fn element(rest: &mut &[u8]) -> Result<Vec<u8>, Damaged> {

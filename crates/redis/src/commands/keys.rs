@@ -461,7 +461,7 @@ fn object_idletime(call: &mut Call<'_>) -> Result<(), Error> {
 fn object_refcount(call: &mut Call<'_>) -> Result<(), Error> {
     match call.keys.get(call.args[2]) {
         Some(Object { encoding: Encoding::Int, value: Value::String(digits), .. })
-            if digits.len() <= 4 && digits[0] != b'-' =>
+            if digits.len() <= 4 && digits.first() != Some(&b'-') =>
         {
             call.reply.integer(i32::MAX.into());
         }

@@ -8,7 +8,9 @@
 mod differential;
 mod hashes;
 mod keys;
+mod keyspace;
 mod lists;
+mod packed;
 mod server;
 mod sets;
 mod sorted_sets;

@@ -1,7 +1,9 @@
 //! Commands of strings.
 
+use proptest::prelude::*;
+
 use super::differential::{Random, compare};
-use super::server::{Server, changes, check};
+use super::server::{Server, changes, check, text};
 
 #[test]
 fn integers_are_counted() {
@@ -623,6 +625,60 @@ fn longest_common_subsequences() {
         {"matches": [[[4, 7], [5, 8]], [[2, 3], [0, 1]]], "len": 6}
         "#,
     );
+}
+
+/// Returns the length of the longest common subsequence, by the table of the textbook.
+fn textbook(a: &[u8], b: &[u8]) -> usize {
+    let mut row = vec![0; b.len() + 1];
+    for byte in a {
+        let mut before = 0;
+        for place in 0..b.len() {
+            let above = row[place + 1];
+            row[place + 1] = if b[place] == *byte { before + 1 } else { above.max(row[place]) };
+            before = above;
+        }
+    }
+    row[b.len()]
+}
+
+proptest! {
+    /// Rows of several words carry from one to the next.
+    #[test]
+    fn subsequences_are_as_long_as_by_the_textbook(a in "[ab]{0,200}", b in "[abc]{0,200}") {
+        let mut server = Server::default();
+        server.call(&[b"MSET", b"a", a.as_bytes(), b"b", b.as_bytes()]);
+        let length = textbook(a.as_bytes(), b.as_bytes());
+        prop_assert_eq!(text(&server.call(&[b"LCS", b"a", b"b", b"LEN"])), length.to_string());
+        let answer = text(&server.call(&[b"LCS", b"a", b"b"]));
+        let common = answer.trim_matches('"');
+        prop_assert_eq!(common.len(), length);
+        for string in [a, b] {
+            let mut rest = string.chars();
+            prop_assert!(common.chars().all(|wanted| rest.any(|found| found == wanted)));
+        }
+    }
+}
+
+#[test]
+#[ignore = "it needs REMORA_REDIS, where a redis-server listens"]
+fn subsequences_are_those_that_redis_finds() {
+    let generate = |random: &mut Random| {
+        let alphabet = random.pick(&["ab", "abcd", "a"]);
+        let mut string = || {
+            let length = random.below(150);
+            (0..length).map(|_| alphabet.as_bytes()[random.below(alphabet.len())]).collect::<Vec<_>>()
+        };
+        let (a, b) = (string(), string());
+        match random.below(4) {
+            0 => vec![b"MSET".to_vec(), b"a".to_vec(), a, b"b".to_vec(), b],
+            1 => ["LCS", "a", "b"].map(Into::into).to_vec(),
+            2 => ["LCS", "a", "b", "LEN"].map(Into::into).to_vec(),
+            _ => ["LCS", "a", "b", "IDX", "WITHMATCHLEN", "MINMATCHLEN", random.pick(&["0", "3", "9"])]
+                .map(Into::into)
+                .to_vec(),
+        }
+    };
+    compare(5, 10_000, generate, |_, answer| answer);
 }
 
 #[test]
