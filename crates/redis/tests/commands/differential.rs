@@ -13,11 +13,38 @@ impl Random {
         self.0.random_below(bound)
     }
 
+    /// Returns one of these.
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
     /// Returns one of these words.
     pub(crate) fn one_of(&mut self, words: &str) -> Vec<u8> {
         let words: Vec<_> = words.split_ascii_whitespace().collect();
         words[self.below(words.len())].as_bytes().to_vec()
     }
+}
+
+/// Returns a command of one of these forms. A word of a form stands for itself, or for one of its
+/// choices. Every tenth command is damaged.
+pub(crate) fn fill(random: &mut Random, forms: &[&str], choices: &[(&str, &[&str])]) -> Vec<Vec<u8>> {
+    let words = random.pick(forms).split(' ');
+    let mut args: Vec<&str> = words
+        .map(|word| match choices.iter().find(|(name, _)| *name == word) {
+            Some((_, choices)) => random.pick(choices),
+            None => word,
+        })
+        .collect();
+    let (place, other) = (1 + random.below(args.len()), 1 + random.below(args.len()));
+    if place < args.len() && other < args.len() {
+        match random.below(30) {
+            0 => _ = args.remove(place),
+            1 => args.insert(place, args[other]),
+            2 => args[place] = args[other],
+            _ => {}
+        }
+    }
+    args.into_iter().map(|arg| arg.as_bytes().to_vec()).collect()
 }
 
 /// How many keys of a command are watched.
