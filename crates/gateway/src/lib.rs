@@ -10,6 +10,7 @@
 //! | `execute` | runs plans |
 //! | `store` | how keys and their values lie in tables |
 //! | `walk` | the commands of all keys |
+//! | `sweep` | deletes keys that have expired |
 //! | `server` | what all connections share, and the commands about that |
 #![forbid(unsafe_code)]
 
@@ -20,9 +21,11 @@ pub mod net;
 mod plan;
 mod server;
 mod store;
+mod sweep;
 mod walk;
 
 pub use connection::Connection;
 pub use front::Front;
 pub use server::Server;
 pub use store::{Store, StoreOptions};
+pub use sweep::Sweeper;

@@ -172,8 +172,14 @@ impl Store {
         self.rows.cursor_at(session, random)
     }
 
-    /// Deletes keys, a few in each transaction.
-    pub(crate) async fn delete(&self, session: &mut Session, names: &[Name<'_>]) -> Result<(), Error> {
+    /// Deletes keys, a few in each transaction: all of them, or only keys that have expired at a
+    /// time.
+    pub(crate) async fn delete(
+        &self,
+        session: &mut Session,
+        names: &[Name<'_>],
+        expired_at: Option<u64>,
+    ) -> Result<(), Error> {
         for names in names.chunks(DELETED) {
             let wanted: Vec<Wanted<'_>> = names.iter().map(|name| (*name, Intent::Delete)).collect();
             let mut uploads = Uploads::default();
@@ -181,7 +187,10 @@ impl Store {
                 .transact(async |tx| {
                     let mut keys = Keyspace::default();
                     let rows = self.load(tx, &wanted, &mut keys).await?;
-                    keys.clear();
+                    match expired_at {
+                        Some(now) => keys.expire(now),
+                        None => keys.clear(),
+                    }
                     self.save(tx, &keys, rows, &mut uploads).await
                 })
                 .await;

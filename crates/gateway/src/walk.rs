@@ -12,10 +12,10 @@ use crate::connection::State;
 use crate::execute::{Executor, now, text_of};
 use crate::store::{Found, Store};
 
-/// The largest number of places of records that a step reads.
+/// The number of places of records that a step reads, which is what one round can.
 const SLOTS: usize = 128;
-/// The largest number of steps that one `SCAN` takes.
-const SCAN_STEPS: usize = 64;
+/// The largest number of steps that one `SCAN` takes to find as many keys as are wanted.
+const SCAN_STEPS: usize = 512;
 /// Bytes of keys that `KEYS` answers.
 const KEYS_BYTES_MAX: usize = 64 << 20;
 
@@ -131,7 +131,7 @@ impl Steps<'_> {
     ) -> Result<(), Failed> {
         let (mut keys, mut steps) = (Vec::new(), 0);
         loop {
-            let (found, next) = self.step(cursor, count.clamp(1, SLOTS)).await?;
+            let (found, next) = self.step(cursor, SLOTS).await?;
             keys.extend(found.into_iter().filter(&takes).map(|found| found.key));
             (cursor, steps) = (next, steps + 1);
             if cursor == 0 || keys.len() >= count || steps == SCAN_STEPS {
@@ -211,12 +211,12 @@ impl Steps<'_> {
     }
 
     async fn flush(&mut self, version: Version, output: &mut Vec<u8>) -> Result<(), Failed> {
-        self.now = 0; // those that have expired, too
+        self.now = 0; // keys that have expired, too
         let mut cursor = 0;
         loop {
             let (found, next) = self.step(cursor, SLOTS).await?;
             let names: Vec<_> = found.iter().map(|found| (found.database, found.key.as_slice())).collect();
-            self.store.delete(self.session, &names).await?;
+            self.store.delete(self.session, &names, None).await?;
             cursor = next;
             if cursor == 0 {
                 break;

@@ -1,13 +1,17 @@
 //! Connections on an embedded cluster, without sockets: bytes in, bytes out.
 
 use std::cell::Cell;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use remora::{Cluster, Worker, WorkerOptions};
 use remora_gateway::net::Next;
-use remora_gateway::{Connection, Server, Store, StoreOptions};
+use remora_gateway::{Connection, Server, Store, StoreOptions, Sweeper};
 
 /// A gateway on a cluster in this process.
 struct Gateway {
+    cluster: Cluster,
+    store: Store,
     worker: Worker,
     server: Server,
     random: Cell<u64>,
@@ -19,7 +23,14 @@ impl Gateway {
         let cluster = Cluster::embedded().open().unwrap();
         let store = Store::open_or_create(&cluster, "redis", StoreOptions::default()).unwrap();
         let worker = cluster.worker(WorkerOptions::default()).unwrap();
-        Gateway { worker, server: Server::new(store, None), random: Cell::new(1), connections: 0 }
+        Gateway {
+            cluster,
+            store: store.clone(),
+            worker,
+            server: Server::new(store, None),
+            random: Cell::new(1),
+            connections: 0,
+        }
     }
 
     fn connect(&mut self) -> Connection {
@@ -61,4 +72,20 @@ fn a_watched_key_that_has_changed_ends_exec() {
     );
     assert_eq!(gateway.send(&mut other, &["INCR n"]), ":2");
     assert_eq!(gateway.send(&mut one, &["EXEC", "GET n"]), "*-1 $1 2");
+}
+
+#[test]
+fn what_has_expired_is_swept() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    assert_eq!(gateway.send(&mut one, &["SET a 1 PX 30", "SET b 1 PX 60000", "SET c 1"]), "+OK +OK +OK");
+    let rows = |gateway: &Gateway| gateway.cluster.count_rows("redis").unwrap();
+    assert_eq!(rows(&gateway), 3);
+    let _sweeper = Sweeper::start(&gateway.cluster, &gateway.store).unwrap();
+    let began = Instant::now();
+    while rows(&gateway) != 2 {
+        assert!(began.elapsed() < Duration::from_secs(60), "the key that has expired is still there");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(gateway.send(&mut one, &["GET a", "GET b", "GET c"]), "$-1 $1 1 $1 1");
 }
