@@ -61,6 +61,8 @@ fn scores_are_set() {
         nil
         > ZADD z GT INCR 0 a
         nil
+        > ZADD z LT INCR 0 a
+        nil
         > ZADD z GT INCR 1 a
         "15"
         > ZADD z CH INCR 1 a
@@ -561,6 +563,26 @@ fn sorted_sets_are_combined() {
         3
         > ZRANGE a 0 -1 WITHSCORES
         ["x", "0.5", "y", "1", "z", "1.5"]
+        "#,
+    );
+}
+
+#[test]
+fn sums_begin_with_the_smallest_set() {
+    check(
+        r#"
+        > ZADD p 1e16 x 1 y 1 z
+        3
+        > ZADD q -1e16 x 1 y
+        2
+        > ZADD r 1 x
+        1
+        > ZUNIONSTORE d 3 p q r
+        3
+        > ZSCORE d x
+        "0"
+        > ZINTER 3 p q r WITHSCORES
+        ["x", "0"]
         "#,
     );
 }
