@@ -173,8 +173,8 @@ impl Object {
         self.expiry.is_some_and(|expiry| expiry <= now)
     }
 
-    /// Gives a collection that has outgrown its encoding another one. Only a list goes back, when it
-    /// has shrunk to half of what is small.
+    /// Gives a collection that has outgrown its encoding another one. Only a list goes back, when
+    /// it has shrunk to half of what is small.
     pub fn settle_encoding(&mut self, limits: &Limits) {
         let of = |is_small: bool, large| if is_small { Encoding::Listpack } else { large };
         let wanted = match (&self.value, self.encoding) {
@@ -211,14 +211,15 @@ fn is_small_list(list: &List, limits: &Limits, number: usize) -> bool {
         size @ 0.. => (size.max(1) as usize, 8192),
         size => (usize::MAX, 2048 << size.saturating_neg().min(5)),
     };
-    list.len() <= elements / number && LISTPACK_BYTES + list.iter().map(listpack_bytes).sum::<usize>() <= bytes / number
+    list.len() <= elements / number
+        && LIST_BYTES + list.iter().map(|element| element_bytes(element)).sum::<usize>() <= bytes / number
 }
 
-/// Bytes of a listpack without elements.
-const LISTPACK_BYTES: usize = 7;
+/// Bytes that Redis needs for a small list without elements.
+const LIST_BYTES: usize = 7;
 
-/// Returns how many bytes of a listpack Redis needs for an element.
-fn listpack_bytes(element: &Vec<u8>) -> usize {
+/// Returns how many bytes Redis needs for an element of a small list.
+fn element_bytes(element: &[u8]) -> usize {
     let bytes = match (number::parse_integer(element), element.len()) {
         (Some(0..=127), _) => 1,
         (Some(-0x1000..=0xfff), _) => 2,
