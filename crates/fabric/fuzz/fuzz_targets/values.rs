@@ -1,4 +1,4 @@
-//! Unpacks any bytes as a value of a Redis key. It must not panic, and what is unpacked must be
+//! Reads any bytes as the stored value of a Redis key. It must not panic, and the value must be
 //! packed to the same bytes.
 #![no_main]
 

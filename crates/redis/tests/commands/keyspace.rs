@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use remora_redis::{Context, Encoding, Keyspace, Limits, List, Object, SortedSet, Value, find, run};
 use remora_resp::Version;
 
-/// Runs a command. Returns its answer.
+/// Runs a command one second after 1970. Returns its answer.
 fn call(keys: &mut Keyspace, args: &[&[u8]]) -> String {
-    let (mut context, mut out) = (Context::default(), Vec::new());
+    let (mut context, mut out) = (Context { now: 1000, ..Context::default() }, Vec::new());
     run(find(args).unwrap(), args, keys, &mut context, Version::Resp2, &mut out);
     out.escape_ascii().to_string()
 }
@@ -45,6 +45,22 @@ fn expired_keys_are_deleted() {
     keys.expire(10);
     assert_eq!((keys.get(b"a").is_some(), keys.get(b"b").is_some(), keys.get(b"c").is_some()), (false, true, true));
     assert_eq!(changed(&keys), [b"a"]);
+}
+
+#[test]
+fn a_time_that_has_passed_deletes_at_once() {
+    for command in [
+        &[b"EXPIRE" as &[u8], b"k", b"0"][..],
+        &[b"PEXPIREAT", b"k", b"1000"],
+        &[b"GETEX", b"k", b"PXAT", b"1000"],
+        &[b"SET", b"k", b"v", b"EXAT", b"1"],
+    ] {
+        let mut keys = Keyspace::default();
+        keys.load(0, b"k", |_, _| Some(Object::string("v")));
+        call(&mut keys, command);
+        assert_eq!(call(&mut keys, &[b"EXISTS", b"k"]), r":0\r\n", "{}", command[0].escape_ascii());
+        assert_eq!(changed(&keys), [b"k"]);
+    }
 }
 
 #[test]
@@ -89,7 +105,7 @@ fn keys_that_are_not_loaded_are_not_used() {
 }
 
 proptest! {
-    /// Many keys are found through a map, and a few are searched. Both are one keyspace.
+    /// Many keys are found through a map, and a few are searched. Both find the same keys.
     #[test]
     fn keys_are_a_map(steps in vec((0..2u8, 0..12u8, 0..4u8), 0..60)) {
         let mut keys = Keyspace::default();

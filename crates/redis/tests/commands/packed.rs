@@ -11,7 +11,7 @@ fn packed(object: &Object) -> Vec<u8> {
     bytes
 }
 
-/// Fails if bytes are unpacked to a value that is packed to other bytes.
+/// Fails if bytes stand for a value that is packed to other bytes.
 fn check(bytes: &[u8]) {
     if let Ok(object) = unpack(bytes) {
         assert_eq!(packed(&object), bytes, "{object:?}");
@@ -22,7 +22,7 @@ fn check(bytes: &[u8]) {
 fn bytes_are_as_documented() {
     let element = |text: &str| [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
     let string = Object { expiry: Some(0x0102), ..Object::string("12") };
-    assert_eq!(packed(&string), b"\x00\x01\x02\x01\0\0\0\0\0\012");
+    assert_eq!(packed(&string), b"\x00\x01\x02\x01\0\0\0\0\0\x0012");
     assert_eq!(packed(&Object::string("ab")), b"\x10\x00ab");
     assert_eq!(packed(&Object::string("")), b"\x10\x00");
     let list = Object::new(Value::List([b"a".to_vec(), b"".to_vec()].into()));
@@ -59,7 +59,7 @@ fn damage_is_found() {
     wrong(b"\x31\x00\xff\xff\xff\xffa", "an element is cut off");
     wrong(b"\x32\x00\x01\0\0\0f", "it is cut off");
     wrong(b"\x32\x00\x01\0\0\0f\0\0\0\0\x01\0\0\0f\0\0\0\0", "a field is there twice");
-    wrong(b"\x43\x00\x01\0\0\01\x01\0\0\01", "a member is there twice");
+    wrong(b"\x43\x00\x01\0\0\x001\x01\0\0\x001", "a member is there twice");
     wrong(b"\x34\x00\0\0\0\0\0\0\0\x80\x01\0\0\0m", "a score is -0");
     wrong(b"\x34\x00\0\0\0\0\0\0\xf8\x7f\x01\0\0\0m", "its members are out of order");
     let zero = [&[0; 8][..], b"\x01\0\0\0m"].concat();

@@ -642,9 +642,9 @@ fn textbook(a: &[u8], b: &[u8]) -> usize {
 }
 
 proptest! {
-    /// Rows of several words carry from one to the next.
+    /// Rows of several words carry from one to the next, and over words without any equal byte.
     #[test]
-    fn subsequences_are_as_long_as_by_the_textbook(a in "[ab]{0,200}", b in "[abc]{0,200}") {
+    fn subsequences_are_as_long_as_by_the_textbook(a in "[ab]{0,200}", b in "[abc]{0,70}x{0,150}[abc]{0,70}") {
         let mut server = Server::default();
         server.call(&[b"MSET", b"a", a.as_bytes(), b"b", b.as_bytes()]);
         let length = textbook(a.as_bytes(), b.as_bytes());
@@ -697,6 +697,10 @@ fn sizes_are_bounded() {
     assert_eq!(server.call(&[b"APPEND", b"huge", b""]), b":30000000\r\n");
     assert_eq!(server.call(&[b"SETRANGE", b"huge", b"29999999", b"y"]), b":30000000\r\n");
     assert_eq!(server.call(&[b"SETRANGE", b"huge", b"29999999", b"yy"]), refused);
+    // A row of a cell takes a byte, and not a word.
+    server.call(&[b"SET", b"s", b"y"]);
+    assert_eq!(server.call(&[b"LCS", b"huge", b"s"]), b"$1\r\ny\r\n");
+    assert_eq!(server.call(&[b"LCS", b"s", b"huge"]), b"$1\r\ny\r\n");
     let refused = b"-ERR reply of 90000000 bytes (limit 67108864): use a SCAN command\r\n";
     assert_eq!(server.call(&[b"MGET", b"huge", b"huge", b"huge"]), refused);
     assert!(server.call(&[b"MGET", b"huge", b"huge", b"none"]).starts_with(b"*3\r\n$30000000\r\nx"));

@@ -3,13 +3,13 @@
 //! The table of the textbook has a row for each byte of the first string, and a cell for each byte
 //! of the second one: how long the longest common subsequence of both beginnings is. From one cell
 //! to the next in a row, this length grows by 0 or by 1, so a row is kept as bits. A bit is *clear*
-//! where the length grows. 64 cells of a row are computed by one addition (H. Hyyrö,
-//! 2004).
+//! where the length grows. 64 cells of a row are computed by one addition
+//! (H. Hyyrö, 2004).
 
 use crate::call::{Call, integer};
 use crate::error::Error;
 
-/// The greatest number of cells. A cell takes at most two bits of memory.
+/// The greatest number of cells. A cell takes a bit of memory, and a row whole bytes.
 const CELLS_MAX: usize = 64 << 20;
 
 /// What `LCS` answers.
@@ -38,8 +38,13 @@ pub(super) fn lcs(call: &mut Call<'_>) -> Result<(), Error> {
         call.reply.integer(length(&last, b) as i64);
         return Ok(());
     }
-    let mut table = Vec::new();
-    let last = rows(a, b, |row| table.extend_from_slice(row));
+    let row_bytes = b.len().div_ceil(8);
+    let mut table = Vec::with_capacity(a.len() * row_bytes + size_of::<u64>());
+    let last = rows(a, b, |row| {
+        let end = table.len() + row_bytes;
+        row.iter().for_each(|cells| table.extend_from_slice(&cells.to_le_bytes()));
+        table.truncate(end);
+    });
     let matches = matches(a, b, &table);
     if !options.has_matches {
         let parts: Vec<_> = matches.iter().rev().map(|part| &a[part.a..part.a + part.length]).collect();
@@ -136,8 +141,8 @@ struct Match {
 
 /// Returns the parts of the longest common subsequence, the last one first. Where there are several
 /// subsequences, it is the one that Redis finds.
-fn matches(a: &[u8], b: &[u8], table: &[u64]) -> Vec<Match> {
-    let words = b.len().div_ceil(64);
+fn matches(a: &[u8], b: &[u8], table: &[u8]) -> Vec<Match> {
+    let row_bytes = b.len().div_ceil(8);
     let mut matches: Vec<Match> = Vec::new();
     let (mut i, mut j) = (a.len(), b.len());
     while i > 0 && j > 0 {
@@ -147,7 +152,7 @@ fn matches(a: &[u8], b: &[u8], table: &[u64]) -> Vec<Match> {
                 None => matches.push(Match { a: i - 1, b: j - 1, length: 1 }),
             }
             (i, j) = (i - 1, j - 1);
-        } else if table[(i - 1) * words + (j - 1) / 64] >> ((j - 1) % 64) & 1 == 0 {
+        } else if table[(i - 1) * row_bytes + (j - 1) / 8] >> ((j - 1) % 8) & 1 == 0 {
             // The length grows here without the byte of the first string: it grows above, too.
             i -= 1;
         } else {
