@@ -12,11 +12,12 @@ use crate::address::NodeId;
 use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::LANES_MAX;
+use crate::poller::Poller;
 use crate::probes::Phase;
 use crate::ready::ReadySet;
 use crate::round::buffer::{Fill, RoundBuffer};
 use crate::round::cost::Cost;
-use crate::transport::{Capabilities, Posted, Transport};
+use crate::transport::{BeforeWait, Capabilities, Posted, Transport};
 
 /// A background round that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +75,8 @@ pub struct Endpoint {
     unreported: Cell<u64>,
     next_serial: Cell<u64>,
     yields: Cell<bool>,
+    /// Whether the poller that the worker's thread waits in watches this endpoint.
+    watched: Cell<bool>,
     probes: bool,
 }
 
@@ -101,6 +104,7 @@ impl Endpoint {
             unreported: Cell::new(0),
             next_serial: Cell::new(1),
             yields: Cell::new(false),
+            watched: Cell::new(false),
         }
     }
 
@@ -525,6 +529,25 @@ impl Endpoint {
 
     pub(crate) fn idle(&self, until: Option<Nanos>) {
         self.transport.idle(until);
+    }
+
+    /// Prepares for a wait in this poller: see [`Transport::before_wait`].
+    pub(crate) fn before_wait(&self, poller: &Poller, token: u64) -> BeforeWait {
+        if !self.watched.get() {
+            match self.transport.watch_in(poller, token) {
+                Ok(()) => self.watched.set(true),
+                Err(error) => {
+                    tracing::warn!(%error, "a poller cannot watch an endpoint yet");
+                    return BeforeWait::LookAgain;
+                }
+            }
+        }
+        self.transport.before_wait()
+    }
+
+    /// Ends what [`Endpoint::before_wait`] has begun.
+    pub(crate) fn after_wait(&self) {
+        self.transport.after_wait();
     }
 }
 

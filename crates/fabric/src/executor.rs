@@ -27,8 +27,8 @@ use crate::transport::Fabric;
 /// the same worker: a coroutine may have one to connect anew.
 #[derive(Clone)]
 pub struct Worker {
-    ready: Rc<ReadySet>,
-    endpoints: Rc<RefCell<Vec<Rc<Endpoint>>>>,
+    pub(crate) ready: Rc<ReadySet>,
+    pub(crate) endpoints: Rc<RefCell<Vec<Rc<Endpoint>>>>,
     lanes: Rc<Cell<usize>>,
 }
 
@@ -48,7 +48,7 @@ impl Worker {
         endpoints.retain(|endpoint| Rc::strong_count(endpoint) > 1);
         endpoints.push(endpoint.clone());
         // A worker without work idles in its first endpoint.
-        *self.ready.idle() = endpoints.first().and_then(|first| first.idle_waker());
+        self.ready.set_endpoint(endpoints.first().and_then(|first| first.idle_waker()));
         Ok(endpoint)
     }
 
@@ -99,7 +99,7 @@ impl Worker {
         }
     }
 
-    fn next_timer(&self) -> Option<Nanos> {
+    pub(crate) fn next_timer(&self) -> Option<Nanos> {
         self.endpoints.borrow().iter().filter_map(|endpoint| endpoint.next_timer()).min()
     }
 
@@ -107,7 +107,7 @@ impl Worker {
     /// completion or wake.
     fn wait(&self) {
         // Where an answer comes from another thread or process, that one may need this core.
-        let awaits_others = self.ready.idle().is_some();
+        let awaits_others = self.ready.has_endpoint();
         for _ in 0..IDLE_SPINS {
             self.progress();
             if !self.ready.is_empty() {
@@ -253,6 +253,11 @@ impl<T> Turn for Run<'_, T> {
 }
 
 impl<'w, T> Run<'w, T> {
+    /// Returns the worker that runs.
+    pub(crate) fn worker(&self) -> &'w Worker {
+        self.turns.worker
+    }
+
     /// Adds a coroutine that serves the others. The run does not wait for it, and drops it when the
     /// others have finished.
     pub fn attend(&mut self, lane: LaneId, future: impl Future<Output = ()> + 'w) {

@@ -79,6 +79,8 @@ mod lane;
 pub mod limits;
 mod listener;
 mod outline;
+#[doc(hidden)]
+pub mod poller;
 mod prefetch;
 mod prng;
 pub mod probes;
@@ -93,6 +95,8 @@ pub mod shm;
 pub mod sim;
 pub mod tcp;
 mod transport;
+#[doc(hidden)]
+pub mod waiting;
 
 pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, NodeSet, RegionId, WORD_BYTES};
 pub use endpoint::{BackgroundFailure, Endpoint};
@@ -109,4 +113,4 @@ pub use round::buffer::{RoundBuffer, Verb};
 pub use round::cost::Cost;
 pub use round::{AddHandle, Answers, CallHandle, Completed, Filling, ReadHandle, Round, Staged, SwapHandle};
 pub use service::{Progress, Service, ServiceHandle, thread_cpu_ns};
-pub use transport::{Assumed, Capabilities, Fabric, Flush, Handler, Host, Posted, Transport};
+pub use transport::{Assumed, BeforeWait, Capabilities, Fabric, Flush, Handler, Host, Posted, Transport};

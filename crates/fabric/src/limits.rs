@@ -30,6 +30,10 @@ pub const IDLE_SPINS: u32 = 64;
 /// How long a worker that has several endpoints waits in one of them. Only tests have several.
 pub const IDLE_SLICE_NS: u64 = 50_000;
 
+/// The longest wait of a thread in a poller while calls on shared memory are under way, whose
+/// replies no poller sees.
+pub const WAIT_SLICE_NS_MAX: u64 = 1_000_000;
+
 /// A worker spins for a timer that is due within this time. Parking would cost more than it saves,
 /// and would wake late.
 pub const SPIN_NS: u64 = 20_000;

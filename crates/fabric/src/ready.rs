@@ -20,8 +20,17 @@ pub(crate) struct ReadySet {
 struct RemoteReady {
     bits: AtomicU64,
     thread: Thread,
-    /// The waker of the endpoint that the thread idles in, if unparking the thread is not enough.
-    idle: Mutex<Option<Waker>>,
+    /// What wakes the thread where unparking it is not enough.
+    idle: Mutex<Idle>,
+}
+
+/// What wakes the worker's thread, by the place where it may wait.
+#[derive(Default)]
+struct Idle {
+    /// The waker of the endpoint that the worker idles in.
+    endpoint: Option<Waker>,
+    /// The waker of the poller that the worker's thread waits in.
+    poller: Option<Waker>,
 }
 
 struct LaneWaker {
@@ -37,14 +46,13 @@ impl Wake for LaneWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         self.remote.bits.fetch_or(self.bit, Ordering::Release);
         self.remote.thread.unpark();
-        if let Some(idle) = &*self.remote.idle() {
-            idle.wake_by_ref();
-        }
+        let idle = self.remote.idle();
+        idle.endpoint.iter().chain(&idle.poller).for_each(Waker::wake_by_ref);
     }
 }
 
 impl RemoteReady {
-    fn idle(&self) -> MutexGuard<'_, Option<Waker>> {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -62,10 +70,20 @@ impl ReadySet {
         Arc::new(LaneWaker { remote: self.remote.clone(), bit: 1 << lane.0 }).into()
     }
 
-    /// Returns the waker of the endpoint that the thread idles in, if unparking the thread is not
+    /// Sets the waker of the endpoint that the worker idles in, if unparking the thread is not
     /// enough.
-    pub(crate) fn idle(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.remote.idle()
+    pub(crate) fn set_endpoint(&self, waker: Option<Waker>) {
+        self.remote.idle().endpoint = waker;
+    }
+
+    /// Whether the worker idles in an endpoint that has a waker.
+    pub(crate) fn has_endpoint(&self) -> bool {
+        self.remote.idle().endpoint.is_some()
+    }
+
+    /// Sets the waker of the poller that the worker's thread waits in.
+    pub(crate) fn set_poller(&self, waker: Waker) {
+        self.remote.idle().poller = Some(waker);
     }
 
     #[inline]

@@ -51,6 +51,7 @@ use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal};
 use crate::ids::ClientId;
 use crate::limits::{NODES_MAX, PATIENCE_MAX_NS};
+use crate::poller::{BELL, Bell, Interest, Poller};
 use crate::rdma::Domain;
 use crate::region::Region;
 use crate::transport::{Capabilities, Fabric, Transport};
@@ -69,7 +70,6 @@ mod link;
 mod loopback;
 mod names;
 mod node;
-mod poller;
 mod rdma;
 mod server;
 mod stand_in;
@@ -88,7 +88,6 @@ pub use server::{Server, ServerError, ServerHandle, ServerOptions};
 use cluster::{ANSWER_COUNTS, Cluster, Inquiry, bit};
 use frame::Kind;
 use handshake::Purpose;
-use poller::{BELL, Bell, Interest, Poller};
 use transport::TcpTransport;
 
 // Frames are words as the processor has them.

@@ -1,11 +1,13 @@
 //! The traits that a backend implements. Everything else in this crate is common to all backends.
 
+use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::FabricError;
 use crate::ids::{ClientId, LaneId, Nanos, Ticket};
+use crate::poller::Poller;
 use crate::probes::Phase;
 use crate::region::Region;
 use crate::round::buffer::RoundBuffer;
@@ -18,6 +20,15 @@ pub enum Posted {
     Done(Box<RoundBuffer>),
     /// The transport keeps the buffer under this ticket. Poll for it.
     Pending(Ticket),
+}
+
+/// Whether the thread of a worker may wait: see [`Transport::before_wait`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BeforeWait {
+    /// There is something already, or the transport cannot tell when there is.
+    LookAgain,
+    /// The thread may wait, but not beyond this time if there is one.
+    Until(Option<Nanos>),
 }
 
 /// How far a [`Round::flush`](crate::Round::flush) reaches.
@@ -142,6 +153,24 @@ pub trait Transport {
     /// Waits, because no coroutine can run, until a round completes, the thread is unparked, or the
     /// clock shows `until`.
     fn idle(&self, until: Option<Nanos>);
+
+    /// Makes a poller show `token` when this transport may have something for its worker. A
+    /// transport that has nothing to watch does nothing, and [`Transport::before_wait`] limits the
+    /// waits.
+    fn watch_in(&self, poller: &Poller, token: u64) -> io::Result<()> {
+        let _ = (poller, token);
+        Ok(())
+    }
+
+    /// Prepares for a wait of the worker's thread in a poller that watches this transport: sends
+    /// what waits to be sent, and makes sure that whatever comes ends the wait. In any case
+    /// [`Transport::after_wait`] follows.
+    fn before_wait(&self) -> BeforeWait {
+        BeforeWait::LookAgain
+    }
+
+    /// Ends what [`Transport::before_wait`] has begun.
+    fn after_wait(&self) {}
 
     /// Returns what this backend promises beyond the contract.
     fn capabilities(&self) -> Capabilities;

@@ -14,10 +14,10 @@ use std::thread;
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
 use crate::ids::{LaneId, Nanos, Ticket};
-use crate::limits::{NODES_MAX, SPIN_NS};
+use crate::limits::{NODES_MAX, SPIN_NS, WAIT_SLICE_NS_MAX};
 use crate::region::futex_wait;
 use crate::round::buffer::{RoundBuffer, Verb};
-use crate::transport::Posted;
+use crate::transport::{BeforeWait, Posted};
 
 use super::access::Access;
 use super::channel::{Outcome, Sender};
@@ -77,6 +77,8 @@ pub(super) struct Calls {
     in_flight: Cell<bool>,
     /// The number of rings of the endpoint's own bell that have woken it from idling.
     rings_seen: Cell<u64>,
+    /// When the endpoint began to wait without a reply, 0 if it does not.
+    quiet_since: Cell<Nanos>,
     under_way: RefCell<UnderWay>,
 }
 
@@ -246,6 +248,7 @@ impl Calls {
             stalled: Cell::new(false),
             in_flight: Cell::new(false),
             rings_seen: Cell::new(0),
+            quiet_since: Cell::new(0),
             under_way: RefCell::new(UnderWay::new(channels)),
         }
     }
@@ -280,6 +283,7 @@ impl Calls {
             self.advance(access, calls, calls.flights.len() - 1);
         }
         self.in_flight.set(!calls.flights.is_empty());
+        self.quiet_since.set(0);
         match calls.take(ticket) {
             Some(buffer) => {
                 calls.ready.pop(); // no coroutine has begun to wait
@@ -347,11 +351,13 @@ impl Calls {
         loop {
             let lane = self.under_way.borrow_mut().ready.pop();
             let Some(lane) = lane else { break };
+            self.quiet_since.set(0);
             ready(lane);
         }
         loop {
             let buffer = self.under_way.borrow_mut().reclaimed.pop_front();
             let Some(buffer) = buffer else { break };
+            self.quiet_since.set(0);
             reclaimed(buffer);
         }
         self.in_flight.set(!self.under_way.borrow().flights.is_empty());
@@ -400,6 +406,21 @@ impl Calls {
                 !mailbox.sent.is_empty() && (mailbox.sender.has_reply(channel) || !mailbox.is_open(control))
             })
         })
+    }
+
+    /// Returns how long the thread may wait in a poller, which sees no reply, while calls are under
+    /// way. The wait grows with the time for which no reply has come: a reply is late by at most a
+    /// quarter of that time.
+    pub(super) fn before_wait(&self, access: &Access) -> BeforeWait {
+        if self.has_news(access) {
+            return BeforeWait::LookAgain;
+        }
+        let now = monotonic_ns();
+        if self.quiet_since.get() == 0 {
+            self.quiet_since.set(now);
+        }
+        let slice = ((now - self.quiet_since.get()) / 4).min(WAIT_SLICE_NS_MAX);
+        BeforeWait::Until(Some(now + slice))
     }
 
     /// Waits while calls are under way and no coroutine can run.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::SPIN_NS;
 use crate::round::buffer::RoundBuffer;
-use crate::transport::{Capabilities, Posted, Transport};
+use crate::transport::{BeforeWait, Capabilities, Posted, Transport};
 
 use super::Shared;
 use super::access::{Access, Attachment};
@@ -92,6 +92,14 @@ impl Transport for ShmTransport {
                     thread::yield_now();
                 }
             }
+        }
+    }
+
+    fn before_wait(&self) -> BeforeWait {
+        match self.calls.are_in_flight() {
+            true => self.calls.before_wait(&self.access),
+            // Nothing else comes from other threads, and a round without calls has completed.
+            false => BeforeWait::Until(None),
         }
     }
 

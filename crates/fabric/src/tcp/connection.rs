@@ -8,13 +8,13 @@ use zerocopy::IntoBytes;
 
 use crate::ids::ClientId;
 use crate::limits::{LAZY_BYTES, UNSENT_BYTES_MAX};
+use crate::poller::Interest;
 use crate::rdma::Queue;
 use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
 use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{self, ClientHello, Greeting, Purpose, ServerHello, Verdict};
 use crate::tcp::key::Key;
 use crate::tcp::node::Node;
-use crate::tcp::poller::Interest;
 use crate::tcp::stream::Stream;
 use crate::tcp::tls::{self, TlsReason};
 

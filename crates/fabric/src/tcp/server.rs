@@ -28,13 +28,13 @@ use crate::address::NodeId;
 use crate::error::{NameError, SystemError};
 use crate::ids::ClientId;
 use crate::limits::{CONNECTIONS_MAX, SERVER_THREADS_MAX};
+use crate::poller::Bell;
 use crate::rdma::{Device, Exports, VerbsError};
 use crate::service::{Service, ServiceHandle, ServiceStop};
 use crate::shm::Memory;
 use crate::tcp::key::Keys;
 use crate::tcp::names::{Names, is_address};
 use crate::tcp::node::{Common, Node, NodeStatus};
-use crate::tcp::poller::Bell;
 use crate::tcp::tls::ServerTls;
 use crate::transport::Handler;
 

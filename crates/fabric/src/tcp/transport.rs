@@ -22,7 +22,7 @@
 //! that node again, and never sends anything twice, because it cannot know which verbs have run.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +34,7 @@ use crate::address::{Address, NodeId, RegionId};
 use crate::error::{FabricError, Fault};
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::{BATCH_BYTES, SPIN_NS};
+use crate::poller::{BELL, Bell, Interest, Poller};
 use crate::round::buffer::{RoundBuffer, Verb};
 use crate::round::part::Part;
 use crate::shm::monotonic_ns;
@@ -41,10 +42,9 @@ use crate::tcp::buffer::{Received, Receiver};
 use crate::tcp::cluster::Cluster;
 use crate::tcp::frame::{self, Malformed};
 use crate::tcp::link::Link;
-use crate::tcp::poller::{BELL, Bell, Interest, Poller};
 use crate::tcp::stand_in::{Left, StandIn, Worked};
 use crate::tcp::stream::{Stream, Timed};
-use crate::transport::{Capabilities, Posted, Transport};
+use crate::transport::{BeforeWait, Capabilities, Posted, Transport};
 
 /// The number of hints where a ticket probably is. A hint is checked, and a wrong one costs a
 /// search.
@@ -175,8 +175,11 @@ impl Left for Shared {
     /// Does what the worker's next poll would do, except to report it. The worker is busy
     /// elsewhere.
     fn stand_in(&self) {
-        // A worker that waits for answers holds the lock, and looks for itself.
-        if let Ok(mut state) = self.state.try_lock() {
+        // A worker that waits for answers holds the lock, or has said that it sleeps. It looks for
+        // itself. What was taken from its sockets meanwhile would not wake it.
+        if let Ok(mut state) = self.state.try_lock()
+            && !self.bell.is_asleep()
+        {
             state.progress(self.cluster.down.load(Ordering::Relaxed));
             self.worked.rest_if(state.under_way == 0);
         }
@@ -271,11 +274,7 @@ impl Transport for TcpTransport {
         if !state.news.is_empty() {
             return;
         }
-        let patience = state.patience;
-        let due = state.links.iter_mut().filter_map(|link| link.due(patience));
-        let until = due.chain(until).min();
-        let until = state.links.iter_mut().filter_map(Link::resend_due).chain(until).min();
-        let until = state.links.iter_mut().filter_map(Link::ask_at).chain(until).min();
+        let until = state.due().into_iter().chain(until).min();
         let left = until.map(|until| until.saturating_sub(now));
         if left.is_some_and(|left| left <= SPIN_NS) {
             thread::yield_now();
@@ -286,6 +285,28 @@ impl Transport for TcpTransport {
             state.wait(left.map(Duration::from_nanos), bell);
             bell.wake_up();
         }
+    }
+
+    fn watch_in(&self, poller: &Poller, token: u64) -> io::Result<()> {
+        poller.add(&self.state().poller, token, Interest::IN)
+    }
+
+    fn before_wait(&self) -> BeforeWait {
+        let mut state = self.state();
+        state.send(monotonic_ns());
+        let is_quiet = state.news.is_empty() && self.shared.bell.sleep();
+        // From here on, the stand-in leaves the state alone.
+        if !is_quiet || state.arm() {
+            return BeforeWait::LookAgain;
+        }
+        BeforeWait::Until(state.due())
+    }
+
+    fn after_wait(&self) {
+        let mut state = self.state();
+        self.shared.bell.wake_up();
+        state.poller.wait(Some(Duration::ZERO));
+        state.collect(&self.shared.bell);
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -643,7 +664,16 @@ impl State {
         }
     }
 
-    fn wait(&mut self, limit: Option<Duration>, bell: &Bell) {
+    /// Returns when the transport must be polled, even if nothing comes.
+    fn due(&mut self) -> Option<Nanos> {
+        let patience = self.patience;
+        let due = |link: &mut Link| [link.due(patience), link.resend_due(), link.ask_at()];
+        self.links.iter_mut().flat_map(due).flatten().min()
+    }
+
+    /// Makes the poller end a wait for whatever may come. Returns true if there is something
+    /// already.
+    fn arm(&mut self) -> bool {
         self.watch_blocked(Interest::IN | Interest::OUT);
         // What arrived before a channel was armed does not wake it, so look once now.
         let mut there = self.links.iter_mut().filter_map(|link| link.arm().then_some(())).count() > 0;
@@ -653,7 +683,17 @@ impl State {
             link.readable |= news;
             there |= news;
         }
-        self.poller.wait(if there { Some(Duration::ZERO) } else { limit });
+        there
+    }
+
+    fn wait(&mut self, limit: Option<Duration>, bell: &Bell) {
+        let limit = if self.arm() { Some(Duration::ZERO) } else { limit };
+        self.poller.wait(limit);
+        self.collect(bell);
+    }
+
+    /// Notes what the poller has shown.
+    fn collect(&mut self, bell: &Bell) {
         self.watch_blocked(Interest::IN);
         for number in 0.. {
             match self.poller.event(number) {

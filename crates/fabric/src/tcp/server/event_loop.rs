@@ -15,12 +15,12 @@ use super::{Order, Running, Seat, Shared};
 use crate::address::NodeId;
 use crate::ids::Nanos;
 use crate::limits::{HANDSHAKE_NS, LAZY_NS, SPARE_CONNECTIONS};
+use crate::poller::{BELL, Interest, Poller};
 use crate::service::{Progress, thread_cpu_ns};
 use crate::shm::monotonic_ns;
 use crate::tcp::buffer::{Outbox, Receiver};
 use crate::tcp::connection::{Connection, Turn};
 use crate::tcp::node::{Node, count};
-use crate::tcp::poller::{BELL, Interest, Poller};
 use crate::tcp::stream::{Stream, set_up};
 use crate::tcp::tls::ServerTls;
 

@@ -1,8 +1,10 @@
 //! A poller: a thread waits in it for sockets, and other threads can wake it.
+//!
+//! A poller may watch another poller, and then shows it when that one has something to show.
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::Wake;
@@ -11,44 +13,53 @@ use std::time::Duration;
 use rustix::event::epoll::{self, CreateFlags, EventData};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-pub(crate) use rustix::event::epoll::EventFlags as Interest;
+pub use rustix::event::epoll::EventFlags as Interest;
 
 /// The token of the [`Bell`].
-pub(crate) const BELL: u64 = u64::MAX;
+pub const BELL: u64 = u64::MAX;
 
 /// The largest number of events that one wait returns. The next wait returns the others.
-const EVENTS: usize = 64;
+const EVENTS: usize = 256;
 
 /// Waits of at least this time are counted in whole milliseconds, in nanoseconds.
 const COARSE_NS: i64 = 10_000_000;
 
 /// The object that a thread waits in.
 #[derive(Debug)]
-pub(crate) struct Poller {
+pub struct Poller {
     epoll: OwnedFd,
     /// Token and flags of the events of the last wait. The system's own type is bound to its
     /// thread.
     events: Vec<(u64, Interest)>,
 }
 
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
 impl Poller {
     /// Makes a poller. The bell ends its waits.
-    pub(crate) fn new(bell: &Bell) -> io::Result<Poller> {
+    pub fn new(bell: &Bell) -> io::Result<Poller> {
         let poller = Poller { epoll: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS) };
         poller.add(&bell.eventfd, BELL, Interest::IN)?;
         Ok(poller)
     }
 
-    pub(crate) fn add(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+    /// Makes the poller show this interest in the socket, with the token. The socket leaves the
+    /// poller when its last descriptor is closed.
+    pub fn add(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token), interest)?)
     }
 
-    pub(crate) fn modify(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+    /// Changes the interest in a socket that the poller has.
+    pub fn modify(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, socket, EventData::new_u64(token), interest)?)
     }
 
     /// Waits for an event, for no longer than `limit` if there is one.
-    pub(crate) fn wait(&mut self, limit: Option<Duration>) {
+    pub fn wait(&mut self, limit: Option<Duration>) {
         self.events.clear();
         let mut limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // An epoll counts whole milliseconds, and rounds up. Where that would wait far too long,
@@ -66,7 +77,7 @@ impl Poller {
     }
 
     /// Returns the event of this number of the last wait: its token and flags.
-    pub(crate) fn event(&self, number: usize) -> Option<(u64, Interest)> {
+    pub fn event(&self, number: usize) -> Option<(u64, Interest)> {
         self.events.get(number).copied()
     }
 }
@@ -82,18 +93,20 @@ const RUNG: u8 = 2;
 /// if that replaced `ASLEEP`. The waiting thread falls asleep by replacing `AWAKE`, which fails if
 /// another thread has rung meanwhile.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub struct Bell {
     state: AtomicU8,
     eventfd: OwnedFd,
 }
 
 impl Bell {
-    pub(crate) fn new() -> io::Result<Bell> {
+    /// Makes a bell. Its thread is awake.
+    pub fn new() -> io::Result<Bell> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Bell { state: AtomicU8::new(AWAKE), eventfd })
     }
 
-    pub(crate) fn ring(&self) {
+    /// Ends the thread's wait, or keeps the thread from its next one.
+    pub fn ring(&self) {
         if self.state.swap(RUNG, Ordering::SeqCst) == ASLEEP {
             // The write fails only when the counter is full, and then the thread is woken anyway.
             let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
@@ -102,7 +115,7 @@ impl Bell {
 
     /// Says that the thread is about to wait. Returns false if another thread has rung: the thread
     /// must look again first.
-    pub(crate) fn sleep(&self) -> bool {
+    pub fn sleep(&self) -> bool {
         let asleep = self.state.compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if !asleep {
             self.state.store(AWAKE, Ordering::SeqCst);
@@ -110,14 +123,19 @@ impl Bell {
         asleep
     }
 
+    /// Whether the thread waits, and has not been rung for.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == ASLEEP
+    }
+
     /// Says that the thread has waited.
-    pub(crate) fn wake_up(&self) {
+    pub fn wake_up(&self) {
         self.state.store(AWAKE, Ordering::SeqCst);
     }
 
     /// Resets the descriptor after the poller has shown [`BELL`], so that it does not show this
     /// ring again.
-    pub(crate) fn quiet(&self) {
+    pub fn quiet(&self) {
         let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
     }
 }
