@@ -19,10 +19,12 @@
 //! 3. **Unfinished input** stays with its connection. Its buffer grows with what has come, never
 //!    with what was announced, and a connection without unfinished input or unsent output has no
 //!    buffer at all.
-//! 4. **Memory.** All unfinished input together has at most [`ServeOptions::memory_max`] bytes. Over
-//!    half of that, the gateway reads little pieces only, and stops reading from connections that
-//!    have unfinished input; of these, each thread serves one at a time, in the order in which they
-//!    were stopped. A connection that would exceed the whole is closed.
+//! 4. **Memory.** All unfinished input together has at most [`ServeOptions::memory_max`] bytes, of
+//!    which each thread has an equal part. Over half of its part, a thread reads little pieces only,
+//!    and stops reading from connections that have much unfinished input; of these it serves one at
+//!    a time, in the order in which they were stopped. If that one finds no room for a second, the
+//!    connections that hold more than it are closed, the longest first, until there is room; or else
+//!    itself. A connection that was stopped and whose client closes its end is closed at once.
 //! 5. **Back-pressure.** A connection with more than [`UNSENT_MAX`] unsent bytes is neither read nor
 //!    served until it has less than [`UNSENT_LOW`]. A handler returns [`Next::Again`] when its
 //!    output is that long, so that a batch does not add to it without bound.

@@ -28,7 +28,8 @@ pub struct ServeOptions {
     /// The greatest number of connections at a time. It is lower if the process may not open so
     /// many descriptors; [`Control::connections_max`] says.
     pub connections_max: usize,
-    /// The greatest number of bytes of unfinished input of all connections together.
+    /// The greatest number of bytes of unfinished input of all connections together. Each thread
+    /// gets an equal part, and a command that is longer than about three quarters of it is refused.
     pub memory_max: usize,
     /// How long a gateway that stops waits for batches that run, and for clients that fetch their
     /// answers. Its workers take up to five seconds more to leave the cluster.
@@ -67,7 +68,7 @@ pub enum ServeError {
     #[error("a gateway needs {0}")]
     Nothing(&'static str),
     /// The limit of memory does not hold what threads read at once.
-    #[error("{0} bytes for clients' input are too few: a gateway needs at least {MEMORY_MIN}")]
+    #[error("{0} bytes for clients' input are too few: a gateway needs at least {MEMORY_MIN} for each thread")]
     Memory(usize),
     /// A thread could not get a worker of the cluster.
     #[error(transparent)]
@@ -129,6 +130,7 @@ pub fn serve<H: Handler>(
             shared: shared.clone(),
             listeners: listeners.take().unwrap_or_default(),
             worker,
+            memory_max: options.memory_max / options.threads,
             stop_patience: options.stop_patience,
         };
         let (make, control) = (make.clone(), control.clone());
@@ -151,7 +153,7 @@ fn share(listeners: &[TcpListener], options: &ServeOptions) -> Result<Shared, Se
     if let Some((_, what)) = needed.into_iter().find(|(there, _)| !there) {
         return Err(ServeError::Nothing(what));
     }
-    if options.memory_max < MEMORY_MIN {
+    if options.memory_max / options.threads < MEMORY_MIN {
         return Err(ServeError::Memory(options.memory_max));
     }
     for listener in listeners {
@@ -166,12 +168,10 @@ fn share(listeners: &[TcpListener], options: &ServeOptions) -> Result<Shared, Se
     Ok(Shared {
         seats,
         connections_max,
-        memory_max: options.memory_max,
         stop: AtomicBool::new(false),
         connections: AtomicUsize::new(0),
         accepted: AtomicU64::new(0),
         refused: AtomicU64::new(0),
-        held: AtomicUsize::new(0),
     })
 }
 
