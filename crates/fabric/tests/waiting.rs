@@ -1,5 +1,5 @@
-//! Tests of waiting in one place: no wake is missed, whatever it is that comes. Each test runs until
-//! a missed wake would have shown, as a wait that takes seconds.
+//! Tests of waiting in one place: no wake is missed, whatever it is that comes. Each test runs
+//! until a missed wake would have shown, as a wait that takes seconds.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};

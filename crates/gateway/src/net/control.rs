@@ -85,7 +85,7 @@ impl Control {
         self.shared.connections_max
     }
 
-    /// Returns what the gateway has counted. The numbers may be of slightly different times.
+    /// Returns what the gateway has counted. The numbers may be of different moments.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;

@@ -8,13 +8,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{fmt, io};
 
-use remora::{Cluster, OpenError, WorkerOptions};
+use remora::{Cluster, WorkerOptions};
 use remora_fabric::poller::Bell;
-use remora_fabric::{SystemError, setters};
+use remora_fabric::setters;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::control::{Control, Seat, Shared};
-use super::{Handler, READ_BYTES, thread as one};
+use super::error::{MEMORY_MIN, ServeError, cannot};
+use super::{Handler, thread as one};
 
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
@@ -60,38 +61,8 @@ impl Default for ServeOptions {
     }
 }
 
-/// Why a gateway could not begin to serve.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// There is no listener, or no thread, or no connection would be served.
-    #[error("a gateway needs {0}")]
-    Nothing(&'static str),
-    /// The limit of memory does not hold what threads read at once.
-    #[error("{0} bytes for clients' input are too few: a gateway needs at least {MEMORY_MIN} for each thread")]
-    Memory(usize),
-    /// A thread could not get a worker of the cluster.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The system refused an operation.
-    #[error("cannot {what}: {cause}")]
-    System {
-        /// The operation that was refused.
-        what: &'static str,
-        /// The system's error.
-        cause: SystemError,
-    },
-}
-
-/// The least limit of unfinished input: a few buffers of a lane.
-const MEMORY_MIN: usize = 16 * READ_BYTES;
-
 /// Descriptors that a gateway leaves to the rest of the process, and those of each thread.
 const DESCRIPTORS_SPARE: u64 = 128;
-
-pub(super) fn cannot(what: &'static str) -> impl Fn(io::Error) -> ServeError {
-    move |error| ServeError::System { what, cause: error.into() }
-}
 
 /// A running gateway. [`serve`] makes it. Dropping it stops it.
 pub struct Gateway {

@@ -18,7 +18,7 @@ use rustix::net::sockopt;
 
 use super::connection::Connection;
 use super::control::{Order, Seat, Shared, add};
-use super::gateway::{ServeError, cannot};
+use super::error::{ServeError, cannot};
 use super::lanes::{Batch, Lanes};
 use super::{Handler, Next, Origin, READ_BYTES, UNSENT_MAX};
 
@@ -134,8 +134,8 @@ fn serve<H: Handler>(
     Ok(())
 }
 
-/// A place for a connection. Its generation rises with each connection, so that events of an earlier
-/// one are told apart.
+/// A place for a connection. Its generation rises with each connection, so that events of an
+/// earlier one are told apart.
 struct Place<C> {
     generation: u32,
     connection: Option<Connection<C>>,
@@ -421,9 +421,9 @@ impl<H: Handler> Thread<'_, H> {
         }
     }
 
-    /// Closes connections when the favoured one has found no memory for some time: those that hold
-    /// the most, until there is some room. If none holds more than the favoured one, it is closed
-    /// itself.
+    /// Closes connections when the favoured one has found no memory for some time. It closes the
+    /// connections that hold the most, until there is some room. If none holds more than the
+    /// favoured one, it closes the favoured one.
     fn make_room(&mut self, favoured: Key, now: Nanos) {
         self.favoured = None;
         if now < *self.crammed.get_or_insert(now) + CRAMMED_NS {

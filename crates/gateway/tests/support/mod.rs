@@ -15,7 +15,7 @@ use remora::{Cluster, Session, Table, TableOptions};
 use remora_gateway::net::{self, Control, Gateway, Handler, Next, Origin, ServeOptions, UNSENT_MAX};
 use remora_resp::{Parser, ReplyWriter, Version};
 
-/// A handler with a few commands, some of which misbehave.
+/// A handler with a few commands. Some of them are slow, or fail.
 pub struct Commands {
     table: Table<u64, u64>,
     control: Control,
