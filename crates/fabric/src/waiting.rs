@@ -8,8 +8,8 @@
 //! 1. **A socket of the thread.** The kernel keeps its event until the poller has shown it.
 //! 2. **A wake of a lane by another thread**, or an order for the thread. The other thread stores
 //!    what it brings, and then rings the [`Bell`]. The waiting thread first says that it sleeps,
-//!    which fails if the bell has rung since it was last awake, and then looks at the ready bits. So
-//!    either the thread sees the ring or the bit, or the ring finds it asleep and writes to the
+//!    which fails if the bell has rung since it was last awake, and then looks at the ready bits.
+//!    So either the thread sees the ring or the bit, or the ring finds it asleep and writes to the
 //!    bell's descriptor, which the poller watches.
 //! 3. **An answer over TCP.** The poller watches the transport's own poller, which shows a socket
 //!    for as long as there is something to read. No other thread reads from it while the worker

@@ -1,5 +1,5 @@
 //! Threads and sockets. Each thread owns connections, one poller and one worker of the cluster.
-//! What the bytes of a connection mean is the business of a [`Handler`].
+//! What the bytes of a connection mean is for a [`Handler`] to say.
 //!
 //! A connection is a small struct and has no coroutine. The worker's coroutines are *lanes*: each
 //! takes one batch of bytes at a time, whichever connection it is of. A turn of a thread is:
@@ -14,25 +14,29 @@
 //!
 //! 1. **Order.** A connection has at most one batch under way, and is read again only when that
 //!    batch is done. So answers leave in the order of the commands.
-//! 2. **Fairness.** Connections wait in one queue, and a connection that has been served goes to its
-//!    end. So a lane that is free serves every other connection before one is served twice.
+//! 2. **Fairness.** Connections wait in one queue, and a connection that has been served goes to
+//!    its end. So a lane that is free serves every other connection before one is served twice.
 //! 3. **Unfinished input** stays with its connection. Its buffer grows with what has come, never
 //!    with what was announced, and a connection without unfinished input or unsent output has no
 //!    buffer at all.
-//! 4. **Memory.** All unfinished input together has at most [`ServeOptions::memory_max`] bytes. Over
-//!    half of that, the gateway reads little pieces only, and stops reading from connections that
-//!    have unfinished input; of these, each thread serves one at a time, in the order in which they
-//!    were stopped. A connection that would exceed the whole is closed.
-//! 5. **Back-pressure.** A connection with more than [`UNSENT_MAX`] unsent bytes is neither read nor
-//!    served until it has less than [`UNSENT_LOW`]. A handler returns [`Next::Again`] when its
+//! 4. **Memory.** All unfinished input together has at most [`ServeOptions::memory_max`] bytes, of
+//!    which each thread has an equal part. Over half of its part, a thread reads little pieces
+//!    only, and stops reading from connections that have much unfinished input; of these it serves
+//!    one at a time, in the order in which they were stopped. If that one finds no room for a
+//!    second, the connections that hold more than it are closed, the longest first, until there is
+//!    room; or else itself. A connection that was stopped and whose client closes its end is closed
+//!    at once.
+//! 5. **Back-pressure.** A connection with more than [`UNSENT_MAX`] unsent bytes is neither read
+//!    nor served until it has less than [`UNSENT_LOW`]. A handler returns [`Next::Again`] when its
 //!    output is that long, so that a batch does not add to it without bound.
 //! 6. **Half-closed connections.** A client that has closed its end for writing still gets the
 //!    answers to all complete commands. Then the gateway closes the connection.
-//! 7. **Stop.** After [`Control::stop`] no connection is accepted and nothing is read. What has been
-//!    read is run, the answers are sent, and the worker leaves the cluster.
+//! 7. **Stop.** After [`Control::stop`] no connection is accepted and nothing is read. What has
+//!    been read is run, the answers are sent, and the worker leaves the cluster.
 
 mod connection;
 mod control;
+mod error;
 mod gateway;
 mod lanes;
 mod thread;
@@ -43,7 +47,8 @@ use std::time::Duration;
 use remora::Session;
 
 pub use control::{Control, Counts};
-pub use gateway::{Gateway, ServeError, ServeOptions, serve};
+pub use error::ServeError;
+pub use gateway::{Gateway, ServeOptions, serve};
 
 /// Unsent bytes with which a connection is neither read nor served.
 pub const UNSENT_MAX: usize = 1 << 20;
@@ -70,7 +75,7 @@ pub trait Handler: 'static {
     /// them, and more bytes behind them. A call may get no new byte, after [`Next::Again`] and
     /// [`Next::Pause`].
     ///
-    /// Errors of transactions are the handler's business. If it panics, the connection is closed.
+    /// Errors of transactions are for the handler to answer. If it panics, the connection is closed.
     fn serve(
         &self,
         session: &mut Session,

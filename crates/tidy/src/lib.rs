@@ -89,7 +89,7 @@ const ENCODINGS: [&str; 2] = ["to_ne_bytes", "from_ne_bytes"];
 
 /// Sources that may use the machine's order of bytes. `poller.rs` passes bytes to the operating
 /// system, and `ring.rs` reads the bytes of a memory node as words.
-pub const NATIVE_FILES: &[&str] = &["crates/fabric/src/tcp/poller.rs", "crates/node/src/ring.rs"];
+pub const NATIVE_FILES: &[&str] = &["crates/fabric/src/poller.rs", "crates/node/src/ring.rs"];
 
 /// Sources that may contain `unsafe`.
 pub const UNSAFE_FILES: &[&str] = &[

@@ -97,8 +97,8 @@ impl<C> Connection<C> {
         }
     }
 
-    /// Sends this output behind what is unsent, and keeps what does not leave. Returns the number of
-    /// bytes that have left. `output` is empty then.
+    /// Sends this output behind what is unsent, and keeps what does not leave. Returns the number
+    /// of bytes that have left. `output` is empty then.
     pub(super) fn send(&mut self, output: &mut Vec<u8>) -> usize {
         if self.unsent() > 0 {
             self.output.append(output);

@@ -85,7 +85,7 @@ impl Control {
         self.shared.connections_max
     }
 
-    /// Returns what the gateway has counted. The numbers may be of slightly different times.
+    /// Returns what the gateway has counted. The numbers may be of different moments.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;
@@ -93,13 +93,13 @@ impl Control {
             connections: shared.connections.load(Ordering::Relaxed),
             accepted: shared.accepted.load(Ordering::Relaxed),
             refused: shared.refused.load(Ordering::Relaxed),
-            held: shared.held.load(Ordering::Relaxed),
             ..Counts::default()
         };
         for tally in shared.seats.iter().map(|seat| &seat.tally) {
             counts.batches += tally.batches.load(Ordering::Relaxed);
             counts.bytes_in += tally.bytes_in.load(Ordering::Relaxed);
             counts.bytes_out += tally.bytes_out.load(Ordering::Relaxed);
+            counts.held += tally.held.load(Ordering::Relaxed);
             counts.lanes_busy += tally.lanes_busy.load(Ordering::Relaxed);
             counts.stalled_by_lanes += tally.stalled_by_lanes.load(Ordering::Relaxed);
             counts.stalled_by_output += tally.stalled_by_output.load(Ordering::Relaxed);
@@ -137,6 +137,8 @@ pub(super) struct Tally {
     pub(super) batches: AtomicU64,
     pub(super) bytes_in: AtomicU64,
     pub(super) bytes_out: AtomicU64,
+    /// Bytes of unfinished input that the thread's connections hold.
+    pub(super) held: AtomicUsize,
     pub(super) lanes_busy: AtomicUsize,
     pub(super) stalled_by_lanes: AtomicUsize,
     pub(super) stalled_by_output: AtomicUsize,
@@ -190,13 +192,10 @@ impl Seat {
 pub(super) struct Shared {
     pub(super) seats: Box<[Seat]>,
     pub(super) connections_max: usize,
-    pub(super) memory_max: usize,
     pub(super) stop: AtomicBool,
     pub(super) connections: AtomicUsize,
     pub(super) accepted: AtomicU64,
     pub(super) refused: AtomicU64,
-    /// Bytes of unfinished input of all connections.
-    pub(super) held: AtomicUsize,
 }
 
 impl Shared {

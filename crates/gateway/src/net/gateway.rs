@@ -8,13 +8,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{fmt, io};
 
-use remora::{Cluster, OpenError, WorkerOptions};
+use remora::{Cluster, WorkerOptions};
 use remora_fabric::poller::Bell;
-use remora_fabric::{SystemError, setters};
+use remora_fabric::setters;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::control::{Control, Seat, Shared};
-use super::{Handler, READ_BYTES, thread as one};
+use super::error::{MEMORY_MIN, ServeError, cannot};
+use super::{Handler, thread as one};
 
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
@@ -28,7 +29,8 @@ pub struct ServeOptions {
     /// The greatest number of connections at a time. It is lower if the process may not open so
     /// many descriptors; [`Control::connections_max`] says.
     pub connections_max: usize,
-    /// The greatest number of bytes of unfinished input of all connections together.
+    /// The greatest number of bytes of unfinished input of all connections together. Each thread
+    /// gets an equal part, and a command that is longer than about three quarters of it is refused.
     pub memory_max: usize,
     /// How long a gateway that stops waits for batches that run, and for clients that fetch their
     /// answers. Its workers take up to five seconds more to leave the cluster.
@@ -59,38 +61,8 @@ impl Default for ServeOptions {
     }
 }
 
-/// Why a gateway could not begin to serve.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// There is no listener, or no thread, or no connection would be served.
-    #[error("a gateway needs {0}")]
-    Nothing(&'static str),
-    /// The limit of memory does not hold what threads read at once.
-    #[error("{0} bytes for clients' input are too few: a gateway needs at least {MEMORY_MIN}")]
-    Memory(usize),
-    /// A thread could not get a worker of the cluster.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The system refused an operation.
-    #[error("cannot {what}: {cause}")]
-    System {
-        /// The operation that was refused.
-        what: &'static str,
-        /// The system's error.
-        cause: SystemError,
-    },
-}
-
-/// The least limit of unfinished input: a few buffers of a lane.
-const MEMORY_MIN: usize = 16 * READ_BYTES;
-
 /// Descriptors that a gateway leaves to the rest of the process, and those of each thread.
 const DESCRIPTORS_SPARE: u64 = 128;
-
-pub(super) fn cannot(what: &'static str) -> impl Fn(io::Error) -> ServeError {
-    move |error| ServeError::System { what, cause: error.into() }
-}
 
 /// A running gateway. [`serve`] makes it. Dropping it stops it.
 pub struct Gateway {
@@ -129,6 +101,7 @@ pub fn serve<H: Handler>(
             shared: shared.clone(),
             listeners: listeners.take().unwrap_or_default(),
             worker,
+            memory_max: options.memory_max / options.threads,
             stop_patience: options.stop_patience,
         };
         let (make, control) = (make.clone(), control.clone());
@@ -151,7 +124,7 @@ fn share(listeners: &[TcpListener], options: &ServeOptions) -> Result<Shared, Se
     if let Some((_, what)) = needed.into_iter().find(|(there, _)| !there) {
         return Err(ServeError::Nothing(what));
     }
-    if options.memory_max < MEMORY_MIN {
+    if options.memory_max / options.threads < MEMORY_MIN {
         return Err(ServeError::Memory(options.memory_max));
     }
     for listener in listeners {
@@ -166,12 +139,10 @@ fn share(listeners: &[TcpListener], options: &ServeOptions) -> Result<Shared, Se
     Ok(Shared {
         seats,
         connections_max,
-        memory_max: options.memory_max,
         stop: AtomicBool::new(false),
         connections: AtomicUsize::new(0),
         accepted: AtomicU64::new(0),
         refused: AtomicU64::new(0),
-        held: AtomicUsize::new(0),
     })
 }
 

@@ -18,7 +18,7 @@ use rustix::net::sockopt;
 
 use super::connection::Connection;
 use super::control::{Order, Seat, Shared, add};
-use super::gateway::{ServeError, cannot};
+use super::error::{ServeError, cannot};
 use super::lanes::{Batch, Lanes};
 use super::{Handler, Next, Origin, READ_BYTES, UNSENT_MAX};
 
@@ -31,6 +31,8 @@ const ACCEPTS: usize = 256;
 const ACCEPT_PAUSE_NS: Nanos = 100_000_000;
 /// Pause between two looks whether there is memory for connections that wait for some.
 const MEMORY_PAUSE_NS: Nanos = 10_000_000;
+/// Time after which a connection is closed that is to be served next, and finds no memory.
+const CRAMMED_NS: Nanos = 1_000_000_000;
 /// Pause between two looks for connections that are overdue.
 const OVERDUE_PAUSE_NS: Nanos = 1_000_000_000;
 /// Bytes that are read at once when memory is short, from a connection that holds none.
@@ -52,6 +54,8 @@ pub(super) struct Start {
     /// The listeners, if this thread accepts.
     pub(super) listeners: Vec<TcpListener>,
     pub(super) worker: WorkerOptions,
+    /// The greatest number of bytes of unfinished input of the thread's connections.
+    pub(super) memory_max: usize,
     pub(super) stop_patience: Duration,
 }
 
@@ -90,7 +94,7 @@ fn serve<H: Handler>(
     make_handler: impl FnOnce(usize) -> H,
     started: &Sender<Result<(), ServeError>>,
 ) -> Result<(), ServeError> {
-    let Start { number, cluster, shared, listeners, worker: options, stop_patience } = start;
+    let Start { number, cluster, shared, listeners, worker: options, memory_max, stop_patience } = start;
     let mut worker = cluster.worker(options)?;
     let handler = make_handler(number);
     let lanes = Lanes::new(options.coroutines);
@@ -109,10 +113,12 @@ fn serve<H: Handler>(
         free: Vec::new(),
         idle: (0..options.coroutines).rev().map(Batch::new).collect(),
         lanes_max: options.coroutines,
+        memory_max,
         queue: VecDeque::new(),
         paused: BTreeSet::new(),
         short: VecDeque::new(),
         favoured: None,
+        crammed: None,
         output_stalled: 0,
         now: now(),
         accept_at: None,
@@ -128,8 +134,8 @@ fn serve<H: Handler>(
     Ok(())
 }
 
-/// A place for a connection. Its generation rises with each connection, so that events of an earlier
-/// one are told apart.
+/// A place for a connection. Its generation rises with each connection, so that events of an
+/// earlier one are told apart.
 struct Place<C> {
     generation: u32,
     connection: Option<Connection<C>>,
@@ -166,6 +172,7 @@ struct Thread<'t, H: Handler> {
     /// buffer is in the caches.
     idle: Vec<Box<Batch<H::Connection>>>,
     lanes_max: usize,
+    memory_max: usize,
     /// Connections that wait for a lane.
     queue: VecDeque<Key>,
     /// Connections that are paused, by the end of their pause.
@@ -174,6 +181,8 @@ struct Thread<'t, H: Handler> {
     short: VecDeque<Key>,
     /// The connection that is served although memory is short.
     favoured: Option<Key>,
+    /// Since when the favoured connection has found no room.
+    crammed: Option<Nanos>,
     /// The number of connections with too much unsent output.
     output_stalled: usize,
     /// The time of this turn.
@@ -289,7 +298,7 @@ impl<H: Handler> Thread<'_, H> {
         let gone = Interest::HUP | Interest::ERR;
         connection.ending |= flags.intersects(gone | Interest::RDHUP);
         connection.readable |= flags.intersects(gone | Interest::RDHUP | Interest::IN);
-        connection.broken |= flags.intersects(gone);
+        connection.broken |= flags.intersects(gone) || connection.ending && connection.short_of_memory;
         if flags.intersects(Interest::OUT) && connection.unsent() > 0 {
             let was_stalled = connection.stalled;
             let sent = connection.go_on_sending();
@@ -322,9 +331,12 @@ impl<H: Handler> Thread<'_, H> {
             let generation = self.connections[place as usize].generation.wrapping_sub(1) & (u32::MAX >> 1);
             self.paused.remove(&(until, Key { place, generation }));
         }
-        self.shared.held.fetch_sub(connection.rest.capacity(), Ordering::Relaxed);
+        self.hold(connection.rest.capacity(), 0);
         if let Some(state) = connection.state.take() {
             self.handler.close(state);
+        }
+        if self.favoured.is_some_and(|key| key.place == place) {
+            self.memory_at = Some(self.now);
         }
         // The descriptor is closed before others may take its place.
         drop(connection);
@@ -364,28 +376,30 @@ impl<H: Handler> Thread<'_, H> {
         if self.stop_at.is_some() {
             return false;
         }
-        let held = self.shared.held.load(Ordering::Relaxed);
-        let (memory_max, favoured, now) = (self.shared.memory_max, self.favoured, self.now);
-        let Some(connection) = self.connection(key) else { return false };
-        let mut bytes = READ_BYTES;
-        if held > memory_max / 2 {
-            if connection.rest.is_empty() {
-                bytes = LITTLE_BYTES;
-            } else if favoured != Some(key) {
-                connection.short_of_memory = true;
+        let (held, memory_max, favoured, now) = (self.held(), self.memory_max, self.favoured, self.now);
+        let place = self.connections.get_mut(key.place as usize);
+        let Some(connection) = place.and_then(|place| place.connection.as_mut()) else { return false };
+        let is_small = connection.rest.len() < LITTLE_BYTES;
+        let is_favoured = favoured == Some(key);
+        let is_short = held > memory_max / 2;
+        let bytes = if is_short && is_small { LITTLE_BYTES } else { READ_BYTES };
+        // A buffer may grow by a quarter. Little pieces find room when long ones do not.
+        let growth = bytes.max(connection.rest.len() / 4);
+        let has_room = held + growth <= if is_small { memory_max } else { memory_max / 8 * 7 };
+        if !has_room || is_short && !is_small && !is_favoured {
+            connection.short_of_memory = true;
+            connection.broken |= connection.ending;
+            if is_favoured {
+                self.short.push_front(key);
+                self.make_room(key, now);
+            } else {
                 self.short.push_back(key);
-                self.memory_at.get_or_insert(now);
-                return false;
             }
-        }
-        // The buffer of the favoured connection may grow by a quarter.
-        if held + connection.rest.len() / 4 + bytes > memory_max {
-            tracing::warn!(
-                id = connection.id,
-                "a connection is closed: clients' unfinished input needs too much memory"
-            );
-            connection.broken = true;
+            self.memory_at.get_or_insert(now + MEMORY_PAUSE_NS);
             return false;
+        }
+        if is_favoured {
+            self.crammed = None;
         }
         match connection.read(&mut batch.input[..bytes]) {
             Ok(Some(0)) => {
@@ -407,6 +421,46 @@ impl<H: Handler> Thread<'_, H> {
         }
     }
 
+    /// Closes connections when the favoured one has found no memory for some time. It closes the
+    /// connections that hold the most, until there is some room. If none holds more than the
+    /// favoured one, it closes the favoured one.
+    fn make_room(&mut self, favoured: Key, now: Nanos) {
+        self.favoured = None;
+        if now < *self.crammed.get_or_insert(now) + CRAMMED_NS {
+            return;
+        }
+        self.crammed = None;
+        let bytes = |here: &Place<_>| here.connection.as_ref().map_or(0, |connection| connection.rest.capacity());
+        let own = bytes(&self.connections[favoured.place as usize]);
+        let places = (0..).zip(&self.connections).map(|(place, here)| (bytes(here), place));
+        let mut longest: Vec<(usize, u32)> = places.filter(|(bytes, _)| *bytes > own).collect();
+        longest.sort_unstable();
+        if longest.is_empty() {
+            longest.push((own, favoured.place));
+        }
+        let mut freed = 0;
+        while freed < self.memory_max / 4
+            && let Some((bytes, place)) = longest.pop()
+        {
+            freed += bytes;
+            let key = self.key(place);
+            if let Some(connection) = self.connection(key) {
+                tracing::warn!(id = connection.id, "a connection is closed: unfinished input needs too much memory");
+                connection.broken = true;
+            }
+            self.consider(key);
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.seat.tally.held.load(Ordering::Relaxed)
+    }
+
+    /// Counts that a connection holds this much unfinished input after that much.
+    fn hold(&self, before: usize, after: usize) {
+        self.seat.tally.held.store(self.held() - before + after, Ordering::Relaxed);
+    }
+
     fn hand_over<T>(&mut self, batch: Box<Batch<H::Connection>>, run: &Run<'_, T>) {
         add(&self.seat.tally.batches, 1);
         if let Some(lane) = self.lanes.hand_over(batch) {
@@ -418,13 +472,15 @@ impl<H: Handler> Thread<'_, H> {
     fn finish(&mut self, mut batch: Box<Batch<H::Connection>>) {
         let key = self.key(batch.place);
         let (stops, now) = (self.stop_at.is_some(), self.now);
+        // While the lane had it, the former size of the unfinished input counted.
+        let held = batch.rest.capacity();
+        self.hold(batch.held, held);
         let Some(connection) = self.connections[batch.place as usize].connection.as_mut() else { return };
         connection.state = batch.state.take();
-        // While the lane had it, its former size counted.
-        let before = batch.held;
         connection.rest = mem::take(&mut batch.rest);
-        let held = connection.rest.capacity();
-        self.shared.held.fetch_add(held.wrapping_sub(before), Ordering::Relaxed);
+        if held == 0 && self.favoured == Some(key) {
+            self.memory_at = Some(now);
+        }
         match batch.next.take() {
             Some(Next::More) => connection.closing |= stops,
             Some(Next::Again) => connection.again = true,
@@ -524,7 +580,7 @@ impl<H: Handler> Thread<'_, H> {
 
     /// Lets connections go on that wait for memory: all, or the oldest if memory is still short.
     fn share_memory(&mut self) {
-        let is_short = self.shared.held.load(Ordering::Relaxed) > self.shared.memory_max / 2;
+        let is_short = self.held() > self.memory_max / 2;
         let uses_favour = |connection: &mut Connection<_>| {
             !connection.rest.is_empty() && (connection.readable || connection.queued) || connection.state.is_none()
         };

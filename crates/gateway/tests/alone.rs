@@ -1,0 +1,77 @@
+//! What needs a process of its own: the limit of descriptors, and the CPU time of a gateway at
+//! rest.
+
+mod support;
+
+use std::fs;
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use remora_gateway::net::ServeOptions;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use support::{Rig, Talk, embedded, over_tcp};
+
+/// Returns the CPU time of the gateway's threads so far, in nanoseconds.
+fn cpu_of_the_gateway() -> u64 {
+    let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
+    let ours =
+        threads.filter(|path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with("gateway-")));
+    let time = |path: std::path::PathBuf| {
+        let text = fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    ours.filter_map(time).sum()
+}
+
+#[test]
+fn a_process_has_limits() {
+    a_gateway_at_rest_uses_no_cpu();
+    a_gateway_survives_the_end_of_descriptors();
+}
+
+fn a_gateway_at_rest_uses_no_cpu() {
+    for cluster in [embedded(), over_tcp()] {
+        let rig = Rig::new(&cluster, ServeOptions::default().threads(1));
+        let mut idle: Vec<Talk> = (0..100).map(|_| rig.connect()).collect();
+        for (count, talk) in (1..).zip(&mut idle) {
+            talk.ask("INCR 1\r\n", format!(":{count}\r\n"));
+        }
+        thread::sleep(Duration::from_secs(1));
+        let before = cpu_of_the_gateway();
+        thread::sleep(Duration::from_secs(4));
+        let used = Duration::from_nanos(cpu_of_the_gateway() - before);
+        println!("{used:?} in 4 s");
+        assert!(used < Duration::from_millis(40), "more than 1 % of a core: {used:?} in 4 s");
+    }
+}
+
+fn a_gateway_survives_the_end_of_descriptors() {
+    let cluster = embedded();
+    let rig = Rig::new(&cluster, ServeOptions::default().threads(2).connections_max(1000));
+    let mut first = rig.connect();
+    first.ask("PING\r\n", "+PONG\r\n");
+    // The gateway may have fewer descriptors than connections are made.
+    let limit = getrlimit(Resource::Nofile);
+    let mut few = limit;
+    let open = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    few.current = Some(open + 100);
+    setrlimit(Resource::Nofile, few).unwrap();
+    let mut talks: Vec<Talk> = Vec::new();
+    while let Ok(socket) = TcpStream::connect(rig.address) {
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        talks.push(Talk(socket));
+    }
+    assert!(talks.len() < 100);
+    // The first connection is served meanwhile.
+    for _ in 0..10 {
+        first.ask("PING\r\n", "+PONG\r\n");
+        thread::sleep(Duration::from_millis(20));
+    }
+    // When there are descriptors again, all are.
+    setrlimit(Resource::Nofile, limit).unwrap();
+    for talk in &mut talks {
+        talk.ask("PING\r\n", "+PONG\r\n");
+    }
+}
