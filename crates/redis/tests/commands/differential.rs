@@ -24,10 +24,16 @@ impl Random {
     }
 }
 
-/// Runs random commands here and at the server that `REMORA_REDIS` names. Compares their answers,
-/// after `normalize`, which is given the command and the answer as text. Compares the types and the
-/// encodings of the command's keys after each. Both begin anew after every 500 commands, with RESP2
-/// and RESP3 in turns.
+/// How many keys of a command are watched.
+const WATCHERS: usize = 4;
+
+/// Runs random commands here and at the server that `REMORA_REDIS` names. Compares:
+///
+/// 1. their answers, after `normalize`, which is given the command and the answer as text,
+/// 2. which keys that were there `WATCH` sees as changed,
+/// 3. the types and the encodings of the command's keys.
+///
+/// Both begin anew after every 500 commands, with RESP2 and RESP3 in turns.
 #[track_caller]
 pub(crate) fn compare(
     seed: u64,
@@ -37,6 +43,7 @@ pub(crate) fn compare(
 ) {
     let address = std::env::var("REMORA_REDIS").expect("REMORA_REDIS is where a redis-server listens");
     let (mut real, mut server, mut random) = (Real::connect(&address), Server::default(), Random(seed));
+    let mut watchers: Vec<_> = (0..WATCHERS).map(|_| Real::beside(&address)).collect();
     let mut history = Vec::new();
     for place in 0..count {
         if place % 500 == 0 {
@@ -51,14 +58,35 @@ pub(crate) fn compare(
         let args: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         history.push(args.iter().map(|word| word.escape_ascii().to_string()).collect::<Vec<_>>().join(" "));
         server.context.now = now();
+        let database = server.context.database;
+        let keys = match find(&args) {
+            Ok(found) if found.check(&args).is_ok() => found.keys_of(&args, database),
+            _ => Vec::new(),
+        };
+        // What `Server::changed` names has no database.
+        let is_watched = keys.iter().all(|(other, _)| *other == database);
+        let mut watched: Vec<_> = keys.iter().take(WATCHERS).map(|(_, key)| *key).filter(|_| is_watched).collect();
+        watched.retain(|key| text(&real.call(&[b"EXISTS", key])) == "1");
+        for (key, watcher) in watched.iter().zip(&mut watchers) {
+            watcher.call(&[b"SELECT", database.to_string().as_bytes()]);
+            watcher.call(&[b"WATCH", key]);
+        }
         let [ours, theirs] = [server.call(&args), real.call(&args)].map(|bytes| normalize(&command, text(&bytes)));
         let said = |history: &[String]| history[history.len().saturating_sub(12)..].join("\n");
         assert_eq!(ours, theirs, "seed {seed}, ours and redis-server's, after\n{}", said(&history));
-        let Ok(found) = find(&args) else { continue };
-        if found.check(&args).is_err() {
-            continue;
+        for (key, watcher) in watched.iter().zip(&mut watchers) {
+            watcher.call(&[b"MULTI"]);
+            let is_changed = text(&watcher.call(&[b"EXEC"])) == "nil-array";
+            let ours = server.changed.iter().any(|other| other == key);
+            assert_eq!(
+                ours,
+                is_changed,
+                "seed {seed}, whether {} is changed, after\n{}",
+                key.escape_ascii(),
+                said(&history)
+            );
         }
-        for key in found.places(&args).into_iter().map(|place| args[place]) {
+        for (_, key) in keys.into_iter().filter(|(other, _)| *other == database) {
             let mut ask = |args: &[&[u8]]| [server.call(args), real.call(args)].map(|bytes| text(&bytes));
             let types = ask(&[b"TYPE", key]);
             let encodings = ask(&[b"OBJECT", b"ENCODING", key]).map(|name| encoding(&types[0], name));

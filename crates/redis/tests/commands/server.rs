@@ -23,6 +23,7 @@ impl Server {
     /// Runs a command. Returns the bytes of its answer.
     pub(crate) fn call(&mut self, args: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
+        self.changed.clear();
         let name = args[0].to_ascii_lowercase();
         match (name.as_slice(), args.get(1)) {
             (b"flushall", _) => {
@@ -53,7 +54,6 @@ impl Server {
         }
         keyspace.expire(self.context.now);
         run(command, args, &mut keyspace, &mut self.context, self.version, &mut out);
-        self.changed.clear();
         for slot in keyspace.take() {
             if !slot.is_changed {
                 continue;
@@ -139,19 +139,24 @@ pub(crate) fn now() -> u64 {
 pub(crate) struct Real {
     stream: BufReader<TcpStream>,
     /// One test at a time uses the server.
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 static TURN: Mutex<()> = Mutex::new(());
 
 impl Real {
-    /// Connects, and deletes all keys.
+    /// Waits for the turn of this test, connects, and deletes all keys.
     pub(crate) fn connect(address: &str) -> Real {
-        let stream = BufReader::new(TcpStream::connect(address).expect("REMORA_REDIS is where a redis-server listens"));
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut real = Real { stream, _turn: turn };
+        let mut real = Real { _turn: Some(turn), ..Real::beside(address) };
         real.call(&[b"FLUSHALL"]);
         real
+    }
+
+    /// Connects a test that has its turn once more.
+    pub(crate) fn beside(address: &str) -> Real {
+        let stream = BufReader::new(TcpStream::connect(address).expect("REMORA_REDIS is where a redis-server listens"));
+        Real { stream, _turn: None }
     }
 
     /// Runs a command. Returns the bytes of its answer.
