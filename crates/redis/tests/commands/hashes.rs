@@ -476,7 +476,15 @@ const _: () = assert!(LONG.len() == 65);
 #[ignore = "it needs REMORA_REDIS, where a redis-server listens"]
 fn random_commands_are_answered_as_by_redis() {
     for seed in 1..=8 {
-        compare(seed, 5_000, |random| fill(random, FORMS, CHOICES), |args, text| normalize(args, text, false));
+        compare(
+            seed,
+            5_000,
+            |random| fill(random, FORMS, CHOICES),
+            |args, text| {
+                // With even seeds few fields make a hash a large one, whose fields have no order.
+                normalize(args, text, seed % 2 == 0)
+            },
+        );
     }
 }
 
