@@ -37,7 +37,8 @@ pub(crate) struct UpOptions {
     /// Where clients of Redis connect [default: 127.0.0.1:6379, or the next port that is free].
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Run this command of the shell, and stop when it ends. REMORA_PORT is the port of the gateway.
+    /// Run this command of the shell, and stop when it ends. REMORA_PORT is the port of the
+    /// gateway.
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
     #[command(flatten)]

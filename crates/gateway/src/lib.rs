@@ -1,5 +1,5 @@
-//! A Redis front door for a cluster: a stateless process in which any number of clients' connections
-//! run transactions.
+//! A Redis front door for a cluster: a stateless process in which any number of clients'
+//! connections run transactions.
 //!
 //! | module | what |
 //! | --- | --- |

@@ -1,8 +1,8 @@
 //! Deletes keys that have expired and that no client asks for.
 //!
-//! A sweep is a walk over all keys, on a thread and a worker of its own. It is slow, so that clients
-//! do not notice it. Every gateway sweeps. Two that meet at a key both find it expired, and one of
-//! them deletes it.
+//! A sweep is a walk over all keys, on a thread and a worker of its own. It is slow, so that
+//! clients do not notice it. Every gateway sweeps. Two that meet at a key both find it expired, and
+//! one of them deletes it.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -15,7 +15,8 @@ use crate::store::{Name, Store};
 
 /// The number of places of records that a step reads.
 const SLOTS: usize = 128;
-/// The pause between two steps. A step reads 24 KB or more, so a sweep reads some megabytes a second.
+/// The pause between two steps. A step reads 24 KB or more, so a sweep reads some megabytes a
+/// second.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The pause between two sweeps.
 const REST: Duration = Duration::from_secs(10);
@@ -34,8 +35,8 @@ struct Stop {
 }
 
 impl Sweeper {
-    /// Starts to sweep the keys of a store. Fails as [`Cluster::worker`] does, or if there can be no
-    /// thread.
+    /// Starts to sweep the keys of a store. Fails as [`Cluster::worker`] does, or if there can be
+    /// no thread.
     pub fn start(cluster: &Cluster, store: &Store) -> Result<Sweeper, OpenError> {
         let stop = Arc::new(Stop::default());
         let (cluster, store, until) = (cluster.clone(), store.clone(), stop.clone());

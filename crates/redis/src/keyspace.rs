@@ -15,8 +15,8 @@ pub struct Keyspace {
     places: HashMap<(u8, Vec<u8>), usize>,
     /// The database of the command that runs.
     database: u8,
-    /// The place of the slot that was used last. Commands mostly use one key several times, and then
-    /// the next one.
+    /// The place of the slot that was used last. Commands mostly use one key several times, and
+    /// then the next one.
     last: Cell<usize>,
 }
 

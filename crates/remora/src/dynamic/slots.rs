@@ -8,19 +8,20 @@ use super::{Access, DynTable, Fetched};
 use crate::error::Error;
 use crate::transaction::Transaction;
 
-/// A key that a transaction has fetched ([`DynTable::fetch_for`]). Only that transaction can use it.
+/// A key that a transaction has fetched ([`DynTable::fetch_for`]). Only that transaction can use
+/// it.
 pub struct DynSlot {
     found: Fetched,
     intent: Intent,
 }
 
 impl DynTable {
-    /// Fetches keys, each for what the transaction is about to do with it. It is one round trip, and
-    /// another one if some values are longer than 132 bytes.
+    /// Fetches keys, each for what the transaction is about to do with it. It is one round trip,
+    /// and another one if some values are longer than 132 bytes.
     ///
     /// With the right intents, protocols that lock records when they are first used lock them in
-    /// this round trip. An insert is prepared in it, too. A key that is not changed in the end costs
-    /// a little more with an intent than without.
+    /// this round trip. An insert is prepared in it, too. A key that is not changed in the end
+    /// costs a little more with an intent than without.
     pub async fn fetch_for<'k>(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -41,7 +42,8 @@ impl DynTable {
         Ok(slots)
     }
 
-    /// Returns the value of a key that was fetched, as it was then; `None` if the key was not there.
+    /// Returns the value of a key that was fetched, as it was then; `None` if the key was not
+    /// there.
     pub fn value_of<'t>(
         &self,
         tx: &'t Transaction<'_, '_>,
@@ -51,8 +53,8 @@ impl DynTable {
         if slot.found.is_there() { self.value(tx, key, &slot.found).map(Some) } else { Ok(None) }
     }
 
-    /// Inserts a key that was fetched, or replaces its value. It takes a round trip if the old or the
-    /// new value is longer than 132 bytes, or if the key was not fetched for that.
+    /// Inserts a key that was fetched, or replaces its value. It takes a round trip if the old or
+    /// the new value is longer than 132 bytes, or if the key was not fetched for that.
     pub async fn put_at(
         &self,
         tx: &mut Transaction<'_, '_>,

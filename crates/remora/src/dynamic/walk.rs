@@ -23,8 +23,8 @@ pub struct Walked {
 
 /// A place in a table that may grow.
 ///
-/// A cursor has, from its highest bits: 12 bits of the generation that entered the table, 12 bits of
-/// a shard, and 40 bits of a place in the shard, plus 1. So no cursor is 0.
+/// A cursor has, from its highest bits: 12 bits of the generation that entered the table, 12 bits
+/// of a shard, and 40 bits of a place in the shard, plus 1. So no cursor is 0.
 #[derive(Clone, Copy)]
 struct Place {
     born: u64,
@@ -53,24 +53,24 @@ impl Place {
 
 impl DynTable {
     /// Reads the next rows of a walk over the whole table, while transactions run. A walk begins
-    /// with cursor 0, and goes on with the cursor that the last step has returned, on any session of
-    /// any process. It is over when that cursor is 0. A step reads at most `slots` places of
+    /// with cursor 0, and goes on with the cursor that the last step has returned, on any session
+    /// of any process. It is over when that cursor is 0. A step reads at most `slots` places of
     /// records, of which some may be empty.
     ///
     /// A row that is there from the beginning of the walk to its end is read at least once. If the
     /// table grows meanwhile, many rows are read twice. The rows of one step are read in one
     /// transaction.
     ///
-    /// Fails with [`Error::Aborted`] if a record stays locked, for example by a client that has died
-    /// and is not recovered yet. The step can be taken again.
+    /// Fails with [`Error::Aborted`] if a record stays locked, for example by a client that has
+    /// died and is not recovered yet. The step can be taken again.
     pub async fn walk(&self, session: &mut Session, cursor: u64, slots: usize) -> Result<Walked, Error> {
         let (keys, cursor) = self.walk_keys(session, cursor, slots).await?;
         let rows = session.transact(async |tx| self.rows_of(tx, &keys).await).await?;
         Ok(Walked { rows, cursor })
     }
 
-    /// Returns a cursor at a place that `random` draws. A walk from there reads only what lies behind
-    /// that place.
+    /// Returns a cursor at a place that `random` draws. A walk from there reads only what lies
+    /// behind that place.
     pub fn cursor_at(&self, session: &Session, random: u64) -> Result<u64, Error> {
         let table = session.table(self.heads.handle())?;
         let Some(last) = table.and_larger().last() else { return Ok(0) };
@@ -156,8 +156,8 @@ impl DynTable {
     }
 }
 
-/// Returns which of a table and the larger tables that it grows into a cursor is in, and a scan from
-/// there. If none of them is the cursor's table, the walk begins again with the first one.
+/// Returns which of a table and the larger tables that it grows into a cursor is in, and a scan
+/// from there. If none of them is the cursor's table, the walk begins again with the first one.
 fn resume(table: &Table, cursor: u64) -> (usize, KeyScan) {
     let place = Place::of(cursor);
     let is_in = |(_, table): &(usize, &Table)| place.is_some_and(|place| table.born() & BORN_MASK == place.born);
