@@ -23,6 +23,6 @@ mod store;
 mod walk;
 
 pub use connection::Connection;
-pub use front::Front;
-pub use server::Server;
+pub use front::{Front, Local};
+pub use server::{PasswordError, PasswordSource, Server, ServerOptions};
 pub use store::{Store, StoreOptions};

@@ -1,16 +1,14 @@
 //! Connections on an embedded cluster, without sockets: bytes in, bytes out.
 
-use std::cell::Cell;
-
 use remora::{Cluster, Worker, WorkerOptions};
 use remora_gateway::net::Next;
-use remora_gateway::{Connection, Server, Store, StoreOptions};
+use remora_gateway::{Connection, Local, Server, ServerOptions, Store, StoreOptions};
 
 /// A gateway on a cluster in this process.
 struct Gateway {
     worker: Worker,
     server: Server,
-    random: Cell<u64>,
+    local: Local,
     connections: u64,
 }
 
@@ -19,7 +17,9 @@ impl Gateway {
         let cluster = Cluster::embedded().open().unwrap();
         let store = Store::open_or_create(&cluster, "redis", StoreOptions::default()).unwrap();
         let worker = cluster.worker(WorkerOptions::default()).unwrap();
-        Gateway { worker, server: Server::new(store, None), random: Cell::new(1), connections: 0 }
+        let server = Server::new(store, ServerOptions::default()).unwrap();
+        let local = Local::new(&server, 1);
+        Gateway { worker, server, local, connections: 0 }
     }
 
     fn connect(&mut self) -> Connection {
@@ -31,9 +31,9 @@ impl Gateway {
     fn send(&mut self, connection: &mut Connection, lines: &[&str]) -> String {
         let mut input: Vec<u8> = lines.iter().flat_map(|line| [line.as_bytes(), b"\r\n"].concat()).collect();
         let mut input = &mut input[..];
-        let (mut output, Gateway { worker, server, random, .. }) = (Vec::new(), self);
+        let (mut output, Gateway { worker, server, local, .. }) = (Vec::new(), self);
         let next =
-            worker.block_on(async |session| connection.serve(server, session, random, &mut input, &mut output).await);
+            worker.block_on(async |session| connection.serve(server, session, local, &mut input, &mut output).await);
         assert_eq!((next, input.len()), (Next::More, 0));
         String::from_utf8(output).unwrap().replace("\r\n", " ").trim_end().to_owned()
     }
