@@ -150,13 +150,11 @@ impl Connection {
             if !plan.is_empty() {
                 executor.run(session, &plan, output).await;
             }
-            match replies {
-                Replies::Off => output.truncate(start),
-                Replies::Skip if !plan.is_empty() => {
-                    output.truncate(start);
-                    self.state.replies = Replies::On;
-                }
-                _ => {}
+            if replies == Replies::Off || replies == Replies::Skip && !plan.commands.is_empty() {
+                output.truncate(start);
+            }
+            if replies == Replies::Skip && !plan.commands.is_empty() && self.state.replies == Replies::Skip {
+                self.state.replies = Replies::On;
             }
             let start = output.len();
             let next = match planned {
@@ -167,8 +165,9 @@ impl Connection {
                 }
                 Ok(Some(Alone::Close)) => Some(Next::Close),
                 Ok(Some(alone)) => {
+                    let is_about_replies = matches!(alone, Alone::Reply(_));
                     self.run_alone(alone, &mut executor, server, session, output).await;
-                    if self.state.replies == Replies::Off {
+                    if replies != Replies::On && !is_about_replies {
                         output.truncate(start);
                     }
                     (output.len() > UNSENT_MAX).then_some(Next::Again)
@@ -269,14 +268,24 @@ impl Connection {
                 } else {
                     local.counters.failed(number, error.text());
                 }
-                if let Some(queue) = &mut self.queue {
-                    queue.is_broken |= !is_about_the_queue(&args);
-                }
+                let error = self.note_error(&args, is_rejected, error);
                 let version = self.state.version;
                 plan.ready(|out| ReplyWriter::new(out, version).error(error.text()));
                 Flow::Next
             }
         }
+    }
+
+    /// Notes in the queue that a command was refused. Returns the error that is answered.
+    fn note_error(&mut self, args: &[&[u8]], is_rejected: bool, error: Error) -> Error {
+        let Some(queue) = &mut self.queue else { return error };
+        if is_rejected && args[0].eq_ignore_ascii_case(b"exec") {
+            (self.queue, self.watched) = (None, Vec::new());
+            let text = error.text().strip_prefix(b"ERR ").unwrap_or(error.text());
+            return Error::of([b"EXECABORT Transaction discarded because of: ", text].concat());
+        }
+        queue.is_broken |= !is_about_the_queue(args);
+        error
     }
 
     /// Fails if a call is refused before it is looked at.

@@ -62,3 +62,22 @@ fn a_watched_key_that_has_changed_ends_exec() {
     assert_eq!(gateway.send(&mut other, &["INCR n"]), ":2");
     assert_eq!(gateway.send(&mut one, &["EXEC", "GET n"]), "*-1 $1 2");
 }
+
+#[test]
+fn a_client_says_which_replies_it_wants() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    let skipped = ["CLIENT REPLY SKIP", "PING", "ECHO a", "CLIENT REPLY SKIP", "WATCH x", "ECHO b"];
+    assert_eq!(gateway.send(&mut one, &skipped), "$1 a $1 b");
+    let off = ["CLIENT REPLY OFF", "INCR n", "WATCH x", "DBSIZE", "FOO", "CLIENT REPLY ON", "GET n"];
+    assert_eq!(gateway.send(&mut one, &off), "+OK $1 1");
+    assert_eq!(gateway.send(&mut one, &["CLIENT REPLY SKIP", "CLIENT REPLY ON", "PING"]), "+OK +PONG");
+}
+
+#[test]
+fn an_exec_with_arguments_ends_the_transaction() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    let text = "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
+    assert_eq!(gateway.send(&mut one, &["MULTI", "INCR n", "EXEC x", "GET n"]), format!("+OK +QUEUED {text} $-1"));
+}
