@@ -1,15 +1,20 @@
 //! Connections: what a client has sent becomes plans, and plans become replies.
 
-use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
 
-use remora::Session;
-use remora_redis::{Command, Error, Run, find};
+use remora::{Session, TransactionId};
+use remora_redis::{Command, Error, Run, find, table};
 use remora_resp::{ParseError, Parser, ReplyWriter, Version};
 
 use crate::execute::Executor;
-use crate::net::{Next, UNSENT_MAX};
-use crate::plan::{Plan, Queued, Step, Watched};
-use crate::server::{self, Server};
+use crate::front::Local;
+use crate::net::{Next, Origin, UNSENT_MAX};
+use crate::plan::{Plan, Planned, Queued, Step, Watched};
+use crate::server::clients::{Entry, Names};
+use crate::server::counters::{Event, unknown_command};
+use crate::server::{self, After, Server};
 use crate::store::{KEY_BYTES_MAX, Name};
 use crate::walk::{self, Walk};
 
@@ -22,12 +27,16 @@ const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// A connection of a client.
 #[derive(Debug)]
 pub struct Connection {
-    /// The number that `CLIENT ID` answers.
-    pub(crate) id: u64,
-    parser: Parser,
+    /// What others see of the connection.
+    pub(crate) client: Entry,
+    pub(crate) parser: Parser,
     pub(crate) state: State,
     queue: Option<Queue>,
     watched: Vec<Watched>,
+    /// An answer that is held back, and until when.
+    delayed: Option<(Instant, Vec<u8>)>,
+    /// A command that waits for the end of a pause.
+    postponed: Option<Vec<Vec<u8>>>,
 }
 
 /// What commands change of a connection, and an `EXEC` that fails does not.
@@ -37,10 +46,10 @@ pub(crate) struct State {
     pub(crate) database: u8,
     /// The version of the protocol.
     pub(crate) version: Version,
-    /// The name of the connection.
-    pub(crate) name: Vec<u8>,
-    /// The name and the version of the client's library.
-    pub(crate) library: [Vec<u8>; 2],
+    /// The name of the connection, and its library, if the client has told them.
+    pub(crate) names: Option<Arc<Names>>,
+    /// Whether an `EXEC` in which a command fails applies nothing.
+    pub(crate) rolls_back: bool,
     /// Whether the client has authenticated, or does not have to.
     pub(crate) is_authenticated: bool,
     /// Which replies are sent.
@@ -64,6 +73,8 @@ pub(crate) enum Replies {
 struct Queue {
     commands: Vec<(&'static Command, Vec<Vec<u8>>)>,
     bytes: usize,
+    /// Whether a command writes.
+    has_write: bool,
     /// Whether a command was refused. Then `EXEC` runs none.
     is_broken: bool,
 }
@@ -84,6 +95,14 @@ enum Alone {
     Watch(Vec<Vec<u8>>),
     /// A command of all keys.
     Walk(Walk),
+    /// An `EXEC` in rollback mode, and the state if it applies nothing.
+    Exec(Step, Box<State>),
+    /// Nothing, but if the `EXEC` in the plan has applied nothing, the state becomes this again.
+    Restore(Box<State>),
+    /// `INFO` with the number of keys, with its arguments.
+    Info(&'static Command, Vec<Vec<u8>>),
+    /// `REMORA.RESOLVE`, with the id of a transaction.
+    Resolve(TransactionId),
     /// `CLIENT REPLY`.
     Reply(Replies),
     /// The connection is closed.
@@ -91,13 +110,20 @@ enum Alone {
 }
 
 impl Connection {
-    /// Begins a connection.
+    /// Begins a connection that comes from nowhere: a test has it.
     pub fn new(id: u64, server: &Server) -> Connection {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Connection::open(&Origin { id, peer: nowhere, local: nowhere }, server)
+    }
+
+    /// Begins a connection.
+    pub fn open(origin: &Origin, server: &Server) -> Connection {
         let mut parser = Parser::new();
         let is_authenticated = !server.needs_password();
         parser.set_authenticated(is_authenticated);
-        let state = State { is_authenticated, ..State::default() };
-        Connection { id, parser, state, queue: None, watched: Vec::new() }
+        let state = State { is_authenticated, rolls_back: server.rolls_back(), ..State::default() };
+        let client = server.clients.enter(origin, is_authenticated);
+        Connection { client, parser, state, queue: None, watched: Vec::new(), delayed: None, postponed: None }
     }
 
     /// Runs the complete commands at the front of `input`, and takes them from there. Appends their
@@ -106,70 +132,107 @@ impl Connection {
         &mut self,
         server: &Server,
         session: &mut Session,
-        random: &Cell<u64>,
+        local: &Local,
         input: &mut &mut [u8],
         output: &mut Vec<u8>,
     ) -> Next {
         loop {
+            if let Some(next) = self.wait(server, output) {
+                return next;
+            }
+            let begun = Instant::now();
+            let postponed = self.postponed.take();
             let mut plan = Plan::default();
-            let former = self.state.clone();
-            let planned = self.plan_many(server, input, &mut plan);
-            let is_done = matches!(planned, Ok(None));
+            let replies = self.state.replies;
+            let planned = self.plan_many(server, local, postponed.as_deref(), input, &mut plan);
             let start = output.len();
-            let mut executor = Executor { store: &server.store, limits: server.limits(), random, was_performed: true };
+            let mut executor = Executor { store: &server.store, limits: server.limits(), local, was_performed: true };
             if !plan.is_empty() {
                 executor.run(session, &plan, output).await;
             }
-            if !executor.was_performed {
-                // An `EXEC` that has found a watched key changed was the last step.
-                self.state = State { replies: self.state.replies, ..former.clone() };
-            }
-            match former.replies {
-                Replies::Off => output.truncate(start),
-                Replies::Skip if !plan.is_empty() => {
-                    output.truncate(start);
-                    self.state.replies = Replies::On;
-                }
-                _ => {}
-            }
-            let start = output.len();
-            match planned {
-                Err(error) => {
-                    error.write_reply(output);
-                    return Next::Close;
-                }
-                Ok(Some(Alone::Close)) => return Next::Close,
-                Ok(Some(alone)) => self.run_alone(alone, &mut executor, server, session, output).await,
-                Ok(None) => {}
-            }
-            if self.state.replies == Replies::Off {
+            if replies == Replies::Off || replies == Replies::Skip && !plan.commands.is_empty() {
                 output.truncate(start);
             }
-            if is_done {
-                return Next::More;
+            if replies == Replies::Skip && !plan.commands.is_empty() && self.state.replies == Replies::Skip {
+                self.state.replies = Replies::On;
             }
-            if output.len() > UNSENT_MAX {
-                return Next::Again;
+            let start = output.len();
+            let next = match planned {
+                Err(error) => {
+                    local.counters.happened(Event::ProtocolError);
+                    error.write_reply(output);
+                    Some(Next::Close)
+                }
+                Ok(Some(Alone::Close)) => Some(Next::Close),
+                Ok(Some(alone)) => {
+                    let is_about_replies = matches!(alone, Alone::Reply(_));
+                    self.run_alone(alone, &mut executor, server, session, output).await;
+                    if replies != Replies::On && !is_about_replies {
+                        output.truncate(start);
+                    }
+                    (output.len() > UNSENT_MAX).then_some(Next::Again)
+                }
+                Ok(None) => Some(Next::More),
+            };
+            if !plan.commands.is_empty() {
+                server.note(local, self, &plan, begun.elapsed());
+                self.publish(begun);
+            }
+            if let Some(next) = next {
+                return next;
             }
         }
     }
 
+    /// Says how the connection goes on if it has to wait or to end. Writes the answer that was held
+    /// back, when its time has come.
+    fn wait(&mut self, server: &Server, output: &mut Vec<u8>) -> Option<Next> {
+        if self.client.is_killed() {
+            return Some(Next::Close);
+        }
+        if let Some((until, reply)) = &self.delayed {
+            let left = until.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                return Some(Next::Pause(left));
+            }
+            if self.state.replies == Replies::On {
+                output.extend_from_slice(reply);
+            }
+            self.delayed = None;
+        }
+        let left = server.pauses.left(self.postponed.is_some());
+        self.client.set_waiting(left.is_some());
+        left.map(Next::Pause)
+    }
+
+    /// Shows others how the connection stands.
+    fn publish(&self, now: Instant) {
+        let queued = self.queue.as_ref().map(|queue| queue.commands.len());
+        self.client.publish(now, self.state.database, self.state.version, queued);
+    }
+
     /// Plans commands until the plan has to end, or there is no complete one. Returns what comes
     /// behind the plan: `None` if there is no complete command.
-    fn plan_many<'b>(
+    fn plan_many<'p, 'b: 'p>(
         &mut self,
         server: &Server,
+        local: &Local,
+        mut postponed: Option<&'p [Vec<u8>]>,
         rest: &mut &'b mut [u8],
-        plan: &mut Plan<'b>,
+        plan: &mut Plan<'p>,
     ) -> Result<Option<Alone>, ParseError> {
         // The reply of the next command alone is skipped.
         let steps_max = if self.state.replies == Replies::Skip { 1 } else { STEPS_MAX };
         let mut steps = 0;
         loop {
-            let Some(command) = self.parser.next(rest)? else { return Ok(None) };
             let start = plan.args.len();
-            plan.args.extend(command.arguments());
-            if let Flow::Then(alone) = self.plan(server, start, plan) {
+            if let Some(args) = postponed.take() {
+                plan.args.extend(args.iter().map(Vec::as_slice));
+            } else {
+                let Some(command) = self.parser.next(rest)? else { return Ok(None) };
+                plan.args.extend(command.arguments());
+            }
+            if let Flow::Then(alone) = self.plan(server, local, start, plan) {
                 return Ok(Some(alone));
             }
             steps += 1;
@@ -180,15 +243,32 @@ impl Connection {
     }
 
     /// Plans a command, whose arguments are the plan's from `start` on.
-    fn plan(&mut self, server: &Server, start: usize, plan: &mut Plan<'_>) -> Flow {
+    fn plan(&mut self, server: &Server, local: &Local, start: usize, plan: &mut Plan<'_>) -> Flow {
         let args = plan.args[start..].to_vec();
-        server.count(&args);
-        match self.plan_or_fail(server, &args, start, plan) {
+        let found = find(&args);
+        let number = found.as_ref().ok().and_then(|command| table::number_of(command));
+        let number = number.unwrap_or_else(unknown_command);
+        let admitted = found.and_then(|command| self.admit(command, &args).map(|()| command));
+        if let Ok(command) = admitted {
+            let has_write = self.queue.as_ref().is_some_and(|queue| queue.has_write);
+            if server.pauses.left_for(command, has_write).is_some() {
+                self.postponed = Some(args.iter().map(|argument| argument.to_vec()).collect());
+                plan.args.truncate(start);
+                return Flow::Then(Alone::Nothing);
+            }
+        }
+        let is_rejected = admitted.is_err();
+        plan.commands.push(Planned { number, start, is_rejected });
+        self.client.set_command(number);
+        match admitted.and_then(|command| self.plan_admitted(server, local, command, &args, start, plan)) {
             Ok(flow) => flow,
             Err(error) => {
-                if let Some(queue) = &mut self.queue {
-                    queue.is_broken |= !is_about_the_queue(&args);
+                if is_rejected {
+                    local.counters.rejected(number, error.text());
+                } else {
+                    local.counters.failed(number, error.text());
                 }
+                let error = self.note_error(&args, is_rejected, error);
                 let version = self.state.version;
                 plan.ready(|out| ReplyWriter::new(out, version).error(error.text()));
                 Flow::Next
@@ -196,23 +276,41 @@ impl Connection {
         }
     }
 
-    fn plan_or_fail(
-        &mut self,
-        server: &Server,
-        args: &[&[u8]],
-        start: usize,
-        plan: &mut Plan<'_>,
-    ) -> Result<Flow, Error> {
-        let command = find(args)?;
+    /// Notes in the queue that a command was refused. Returns the error that is answered.
+    fn note_error(&mut self, args: &[&[u8]], is_rejected: bool, error: Error) -> Error {
+        let Some(queue) = &mut self.queue else { return error };
+        if is_rejected && args[0].eq_ignore_ascii_case(b"exec") {
+            (self.queue, self.watched) = (None, Vec::new());
+            let text = error.text().strip_prefix(b"ERR ").unwrap_or(error.text());
+            return Error::of([b"EXECABORT Transaction discarded because of: ", text].concat());
+        }
+        queue.is_broken |= !is_about_the_queue(args);
+        error
+    }
+
+    /// Fails if a call is refused before it is looked at.
+    fn admit(&self, command: &Command, args: &[&[u8]]) -> Result<(), Error> {
         command.check(args)?;
         if !self.state.is_authenticated && !command.has("no_auth") {
-            return Err(server::no_auth(command));
+            return Err(server::no_auth(command.name));
         }
         for (_, key) in command.keys_of(args, self.state.database) {
             if key.len() > KEY_BYTES_MAX {
                 return Err(Error::of(format!("ERR key of {} bytes (limit {KEY_BYTES_MAX})", key.len())));
             }
         }
+        Ok(())
+    }
+
+    fn plan_admitted(
+        &mut self,
+        server: &Server,
+        local: &Local,
+        command: &'static Command,
+        args: &[&[u8]],
+        start: usize,
+        plan: &mut Plan<'_>,
+    ) -> Result<Flow, Error> {
         if let Some(queue) = &mut self.queue
             && !is_about_the_queue(args)
         {
@@ -227,13 +325,14 @@ impl Connection {
                 plan.steps.push(Step::Keys { command, args: start..plan.args.len(), database, version });
                 Ok(Flow::Next)
             }
-            Run::Elsewhere => self.plan_elsewhere(server, command, args, plan),
+            Run::Elsewhere => self.plan_elsewhere(server, local, command, args, plan),
         }
     }
 
     fn plan_elsewhere(
         &mut self,
         server: &Server,
+        local: &Local,
         command: &'static Command,
         args: &[&[u8]],
         plan: &mut Plan<'_>,
@@ -256,7 +355,7 @@ impl Connection {
             "exec" => {
                 let queue = self.queue.take().ok_or(Error::new("ERR EXEC without MULTI"))?;
                 let watched = std::mem::take(&mut self.watched);
-                self.plan_exec(server, queue, watched, plan)
+                self.plan_exec(server, local, queue, watched, plan)
             }
             "watch" if self.queue.is_some() => Err(Error::new("ERR WATCH inside MULTI is not allowed")),
             "watch" => Ok(Flow::Then(Alone::Watch(args[1..].iter().map(|key| key.to_vec()).collect()))),
@@ -271,20 +370,40 @@ impl Connection {
             }
             "reset" => {
                 (self.queue, self.watched) = (None, Vec::new());
-                let is_authenticated = !server.needs_password();
-                self.state = State { is_authenticated, ..State::default() };
-                self.parser.set_authenticated(is_authenticated);
+                let names = self.state.names.take();
+                self.state = State { names, rolls_back: server.rolls_back(), ..State::default() };
+                self.set_names(|names| names.name.clear());
+                self.set_authenticated(!server.needs_password());
+                self.client.reset();
                 plan.ready(|out| ReplyWriter::new(out, Version::Resp2).simple("RESET"));
                 Ok(Flow::Next)
             }
             "client|reply" => Ok(Flow::Then(Alone::Reply(server::replies_of(args)?))),
             name if walk::is_walk(name) => Ok(Flow::Then(Alone::Walk(Walk::parse(command, args)?))),
+            "info" if server::counts_keys(args) => {
+                Ok(Flow::Then(Alone::Info(command, args.iter().map(|argument| argument.to_vec()).collect())))
+            }
+            "remora.resolve" => {
+                let id = std::str::from_utf8(args[1]).ok().and_then(|text| text.parse().ok());
+                let id = id.and_then(TransactionId::from_bits);
+                Ok(Flow::Then(Alone::Resolve(id.ok_or(Error::new("ERR invalid transaction id"))?)))
+            }
             _ => {
+                self.publish(Instant::now());
                 let mut reply = Vec::new();
-                server::run(server, self, command, args, &mut reply)?;
-                self.parser.set_authenticated(self.state.is_authenticated);
+                let after = server::run(server, self, local, command, args, &mut reply)?;
+                if let After::Delay(delay) = after {
+                    let number = table::number_of(command).unwrap_or_else(unknown_command);
+                    local.counters.failed(number, &reply[1..]);
+                    self.delayed = Some((Instant::now() + delay, reply));
+                    return Ok(Flow::Then(Alone::Nothing));
+                }
                 plan.ready(|out| out.extend_from_slice(&reply));
-                Ok(Flow::Next)
+                Ok(match after {
+                    After::Close => Flow::Then(Alone::Close),
+                    After::EndBatch => Flow::Then(Alone::Nothing),
+                    After::Next | After::Delay(_) => Flow::Next,
+                })
             }
         }
     }
@@ -292,6 +411,7 @@ impl Connection {
     fn plan_exec(
         &mut self,
         server: &Server,
+        local: &Local,
         queue: Queue,
         watched: Vec<Watched>,
         plan: &mut Plan<'_>,
@@ -299,8 +419,10 @@ impl Connection {
         if queue.is_broken {
             return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
         }
-        let (version, is_watching) = (self.state.version, !watched.is_empty());
-        let mut changes_state = false;
+        let (version, rolls_back) = (self.state.version, self.state.rolls_back);
+        let may_fail = rolls_back || !watched.is_empty();
+        let former = may_fail.then(|| Box::new(self.state.clone()));
+        let (mut changes_state, mut is_closed) = (false, false);
         let mut planned = Vec::with_capacity(queue.commands.len());
         for (command, args) in queue.commands {
             if let Run::Keys(_) = command.run {
@@ -311,15 +433,43 @@ impl Connection {
             let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
             let mut reply = Vec::new();
             let version = self.state.version;
-            if let Err(error) = server::run(server, self, command, &args, &mut reply) {
-                reply.clear();
-                ReplyWriter::new(&mut reply, version).error(error.text());
+            match server::run(server, self, local, command, &args, &mut reply) {
+                Ok(After::Close) => is_closed = true,
+                // The answer leaves with the others, but the next command waits.
+                Ok(After::Delay(delay)) => self.delayed = Some((Instant::now() + delay, Vec::new())),
+                Ok(_) => {}
+                Err(error) => {
+                    let number = table::number_of(command).unwrap_or_else(unknown_command);
+                    local.counters.failed(number, error.text());
+                    reply.clear();
+                    ReplyWriter::new(&mut reply, version).error(error.text());
+                }
             }
             planned.push(Queued::Ready(reply));
         }
-        plan.steps.push(Step::Exec { queue: planned, watched, version });
-        // If a key has changed, the state becomes again what it was.
-        Ok(if is_watching && changes_state { Flow::Then(Alone::Nothing) } else { Flow::Next })
+        let step = Step::Exec { queue: planned, watched, version, rolls_back };
+        match former {
+            // Its failure must not take other commands with it.
+            Some(former) if rolls_back => return Ok(Flow::Then(Alone::Exec(step, former))),
+            // If a key has changed, the state becomes again what it was.
+            Some(former) if changes_state && !is_closed => {
+                plan.steps.push(step);
+                return Ok(Flow::Then(Alone::Restore(former)));
+            }
+            _ => plan.steps.push(step),
+        }
+        Ok(if is_closed || self.delayed.is_some() {
+            Flow::Then(if is_closed { Alone::Close } else { Alone::Nothing })
+        } else {
+            Flow::Next
+        })
+    }
+
+    /// Makes the state again what it was before an `EXEC` that has applied nothing.
+    fn restore(&mut self, former: State) {
+        self.state = State { replies: self.state.replies, ..former };
+        self.client.set_names(self.state.names.clone());
+        self.set_authenticated(self.state.is_authenticated);
     }
 
     async fn run_alone(
@@ -354,6 +504,28 @@ impl Connection {
                     Err(text) => ReplyWriter::new(output, version).error(text),
                 }
             }
+            Alone::Exec(step, former) => {
+                let plan = Plan { steps: vec![step], ..Plan::default() };
+                executor.run(session, &plan, output).await;
+                if !executor.was_performed {
+                    self.restore(*former);
+                }
+            }
+            Alone::Restore(former) => {
+                if !executor.was_performed {
+                    self.restore(*former);
+                }
+            }
+            Alone::Info(command, args) => {
+                server.count_keys(session).await;
+                let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+                let start = output.len();
+                if let Err(error) = server::run(server, self, executor.local, command, &args, output) {
+                    output.truncate(start);
+                    ReplyWriter::new(output, version).error(error.text());
+                }
+            }
+            Alone::Resolve(id) => executor.resolve(session, id, version, output).await,
             Alone::Walk(walk) => walk.run(&server.store, session, executor, &self.state, output).await,
         }
     }
@@ -369,6 +541,7 @@ impl Queue {
         if self.commands.len() == QUEUE_MAX || self.bytes > QUEUE_BYTES_MAX {
             return Err(Error::new("ERR MULTI queue is full (limit 65536 commands, 16 MiB)"));
         }
+        self.has_write |= command.has("write");
         self.commands.push((command, args.iter().map(|argument| argument.to_vec()).collect()));
         Ok(())
     }

@@ -9,16 +9,17 @@
 //! 3. A key that has expired is deleted by the transaction that finds it so. So a client that was
 //!    told that a key is gone will not see it again, whatever the clocks of other gateways say.
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use remora::{Error, Intent, Limit, Session, TransactionId, TransactionOptions, Verdict};
-use remora_redis::{Command, Context, Keyspace, Limits, run};
+use remora_redis::{Command, Context, Keyspace, Limits, run, table};
 use remora_resp::{ReplyWriter, Version};
 
+use crate::front::Local;
 use crate::plan::{Plan, Queued, Step, Watched};
+use crate::server::counters::{Event, unknown_command};
 use crate::store::{Name, Row, Store, Uploads, Wanted};
 
 /// How long a transaction is tried while it aborts, and how long an unknown outcome is asked for.
@@ -29,9 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Executor<'e> {
     pub(crate) store: &'e Store,
     pub(crate) limits: Limits,
-    /// The state of the random numbers.
-    pub(crate) random: &'e Cell<u64>,
-    /// Whether the last `EXEC` has run its commands: no key that was watched had changed.
+    pub(crate) local: &'e Local,
+    /// Whether the last `EXEC` has applied its commands: no key that was watched had changed, and in
+    /// rollback mode no command has failed.
     pub(crate) was_performed: bool,
 }
 
@@ -50,6 +51,8 @@ impl Executor<'_> {
                 continue;
             }
             let text = text_of(&error);
+            self.was_performed = false;
+            self.local.counters.error(text.as_bytes());
             for step in &plan.steps[part] {
                 match step {
                     Step::Ready(place) => out.extend_from_slice(&plan.replies[place.clone()]),
@@ -73,6 +76,8 @@ impl Executor<'_> {
         let wanted = wanted_of(plan, steps);
         let start = out.len();
         let mut uploads = Uploads::default();
+        let mut failures = Vec::new();
+        let counters = &self.local.counters;
         let result = loop {
             let mut is_saved = true;
             let options = TransactionOptions::default().patience(PATIENCE);
@@ -81,13 +86,27 @@ impl Executor<'_> {
                     out.truncate(start);
                     let mut keys = Keyspace::default();
                     let rows = self.store.load(tx, &wanted, &mut keys).await?;
-                    let context = Context { now: now(), database: 0, limits: self.limits, random: self.random.get() };
-                    let mut running =
-                        Running { plan, wanted: &wanted, rows: &rows, keys: &mut keys, context, was_performed: true };
+                    let context =
+                        Context { now: now(), database: 0, limits: self.limits, random: self.local.random.get() };
+                    failures.clear();
+                    let mut running = Running {
+                        plan,
+                        wanted: &wanted,
+                        rows: &rows,
+                        keys: &mut keys,
+                        context,
+                        was_performed: true,
+                        rolled_back: None,
+                        failures: &mut failures,
+                    };
                     running.keys.expire(running.context.now);
                     steps.iter().for_each(|step| running.step(step, out));
-                    self.random.set(running.context.random);
+                    self.local.random.set(running.context.random);
                     self.was_performed = running.was_performed;
+                    // The error makes sure that nothing is written.
+                    if let Some(rolled_back) = running.rolled_back.take() {
+                        return Err(Error::user(rolled_back));
+                    }
                     is_saved = self.store.save(tx, &keys, rows, &mut uploads).await?;
                     Ok(())
                 })
@@ -99,13 +118,26 @@ impl Executor<'_> {
                     Err(error) => break Err(error),
                 },
                 Err(Error::Unknown(id)) => match session.resolve(id, PATIENCE).await {
-                    Ok(Verdict::Committed) => break Ok(()),
-                    Ok(Verdict::Aborted) => {}
-                    _ => break Err(Error::Unknown(id)),
+                    Ok(Verdict::Committed) => {
+                        counters.happened(Event::UnknownCommitted);
+                        break Ok(());
+                    }
+                    Ok(Verdict::Aborted) => counters.happened(Event::UnknownAborted),
+                    _ => {
+                        counters.happened(Event::UnknownUndecided);
+                        break Err(Error::Unknown(id));
+                    }
                 },
                 Err(error) => break Err(error),
             }
         };
+        for (command, place) in failures {
+            let number = table::number_of(command).unwrap_or_else(unknown_command);
+            counters.failed(number, out.get(place + 1..).unwrap_or_default());
+        }
+        if result.is_ok() && !self.was_performed {
+            counters.happened(Event::WatchFailure);
+        }
         // If the outcome is unknown, the values may be linked.
         if !matches!(result, Err(Error::Unknown(_))) {
             self.store.finish(session, &mut uploads, result.is_ok()).await;
@@ -113,11 +145,29 @@ impl Executor<'_> {
         result
     }
 
+    /// Answers what became of a transaction: `REMORA.RESOLVE`.
+    pub(crate) async fn resolve(
+        &mut self,
+        session: &mut Session,
+        id: TransactionId,
+        version: Version,
+        out: &mut Vec<u8>,
+    ) {
+        let mut reply = ReplyWriter::new(out, version);
+        match session.resolve(id, PATIENCE).await {
+            Ok(Verdict::Committed) => reply.simple("COMMITTED"),
+            Ok(Verdict::Aborted) => reply.simple("ABORTED"),
+            Ok(Verdict::Undecided) => reply.simple("UNDECIDED"),
+            Ok(Verdict::Forgotten) => reply.simple("FORGOTTEN"),
+            Err(error) => reply.error(text_of(&error)),
+        }
+    }
+
     /// Returns a random number.
     pub(crate) fn random(&self) -> u64 {
-        let mut context = Context { random: self.random.get(), ..Context::default() };
+        let mut context = Context { random: self.local.random.get(), ..Context::default() };
         let random = context.random();
-        self.random.set(context.random);
+        self.local.random.set(context.random);
         random
     }
 
@@ -150,6 +200,19 @@ struct Running<'r> {
     keys: &'r mut Keyspace,
     context: Context,
     was_performed: bool,
+    /// Why an `EXEC` in rollback mode applies nothing.
+    rolled_back: Option<RolledBack>,
+    /// The commands that have failed, and where their replies begin.
+    failures: &'r mut Vec<(&'static Command, usize)>,
+}
+
+/// A command of an `EXEC` in rollback mode has failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("EXECABORT Transaction rolled back: command {number}: {error}")]
+struct RolledBack {
+    /// The place of the command, counted from 1.
+    number: usize,
+    error: String,
 }
 
 impl Running<'_> {
@@ -163,10 +226,11 @@ impl Running<'_> {
                 self.was_performed = false;
                 ReplyWriter::new(out, *version).null_array();
             }
-            Step::Exec { queue, version, .. } => {
+            Step::Exec { queue, version, rolls_back, .. } => {
                 self.was_performed = true;
                 ReplyWriter::new(out, *version).array(queue.len());
-                for queued in queue {
+                for (place, queued) in queue.iter().enumerate() {
+                    let start = out.len();
                     match queued {
                         Queued::Ready(reply) => out.extend_from_slice(reply),
                         Queued::Keys { command, args, database } => {
@@ -174,14 +238,32 @@ impl Running<'_> {
                             self.command(command, &args, *database, *version, out);
                         }
                     }
+                    if let [b'-', text @ ..] = &out[start..]
+                        && *rolls_back
+                    {
+                        let error = String::from_utf8_lossy(text).trim_end().to_owned();
+                        self.rolled_back = Some(RolledBack { number: place + 1, error });
+                        self.was_performed = false;
+                        return;
+                    }
                 }
             }
         }
     }
 
-    fn command(&mut self, command: &Command, args: &[&[u8]], database: u8, version: Version, out: &mut Vec<u8>) {
+    fn command(
+        &mut self,
+        command: &'static Command,
+        args: &[&[u8]],
+        database: u8,
+        version: Version,
+        out: &mut Vec<u8>,
+    ) {
         self.context.database = database;
-        run(command, args, self.keys, &mut self.context, version, out);
+        let start = out.len();
+        if !run(command, args, self.keys, &mut self.context, version, out) {
+            self.failures.push((command, start));
+        }
     }
 
     fn is_unchanged(&self, watched: &Watched) -> bool {
@@ -273,6 +355,9 @@ pub(crate) fn text_of(error: &Error) -> String {
         Error::Aborted(reason) => format!("TRYAGAIN gave up after {} ms: {}", PATIENCE.as_millis(), reason.cause),
         Error::Unknown(id) => unknown(*id),
         Error::Unavailable(_) | Error::Fenced => format!("TRYAGAIN {error}"),
+        error if error.downcast_user::<RolledBack>().is_some() => {
+            error.downcast_user::<RolledBack>().map_or_else(String::new, RolledBack::to_string)
+        }
         Error::User(error) => format!("ERR {error}"),
         error => format!("ERR {error}"),
     }

@@ -9,19 +9,35 @@ use remora::Session;
 use crate::connection::Connection;
 use crate::net::{Handler, Next, Origin};
 use crate::server::Server;
+use crate::server::counters::Counters;
+
+/// What the connections of one thread share.
+#[derive(Debug)]
+pub struct Local {
+    /// The state of the random numbers of commands.
+    pub(crate) random: Cell<u64>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Local {
+    /// Makes what the connections of a thread share. `seed` begins the random numbers.
+    pub fn new(server: &Server, seed: u64) -> Local {
+        Local { random: Cell::new(seed | 1), counters: server.new_counters() }
+    }
+}
 
 /// The handler of a thread.
 #[derive(Debug)]
 pub struct Front {
     server: Arc<Server>,
-    /// The state of the random numbers of the thread's commands.
-    random: Cell<u64>,
+    local: Local,
 }
 
 impl Front {
     /// Makes the handler of a thread. `seed` begins its random numbers.
     pub fn new(server: Arc<Server>, seed: u64) -> Front {
-        Front { server, random: Cell::new(seed | 1) }
+        let local = Local::new(&server, seed);
+        Front { server, local }
     }
 }
 
@@ -29,7 +45,8 @@ impl Handler for Front {
     type Connection = Connection;
 
     fn open(&self, origin: &Origin) -> Result<Connection, Vec<u8>> {
-        Ok(Connection::new(origin.id, &self.server))
+        self.server.admit(origin)?;
+        Ok(Connection::open(origin, &self.server))
     }
 
     async fn serve(
@@ -39,11 +56,11 @@ impl Handler for Front {
         input: &mut &mut [u8],
         output: &mut Vec<u8>,
     ) -> Next {
-        connection.serve(&self.server, session, &self.random, input, output).await
+        connection.serve(&self.server, session, &self.local, input, output).await
     }
 
-    fn is_overdue(&self, _connection: &Connection, _quiet: Duration) -> bool {
-        false
+    fn is_overdue(&self, connection: &Connection, quiet: Duration) -> bool {
+        self.server.is_overdue(connection, quiet)
     }
 
     fn close(&self, _connection: Connection) {}

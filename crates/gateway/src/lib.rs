@@ -25,7 +25,7 @@ mod sweep;
 mod walk;
 
 pub use connection::Connection;
-pub use front::Front;
-pub use server::Server;
+pub use front::{Front, Local};
+pub use server::{PasswordError, PasswordSource, Server, ServerOptions};
 pub use store::{Store, StoreOptions};
 pub use sweep::Sweeper;

@@ -14,9 +14,22 @@ use remora_resp::Version;
 pub(crate) struct Plan<'b> {
     /// The arguments of the steps, one step behind the other.
     pub(crate) args: Vec<&'b [u8]>,
+    /// The commands that were planned, in order.
+    pub(crate) commands: Vec<Planned>,
     /// The replies that are ready.
     pub(crate) replies: Vec<u8>,
     pub(crate) steps: Vec<Step>,
+}
+
+/// A command that was planned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planned {
+    /// Its number: [`remora_redis::table::number_of`].
+    pub(crate) number: usize,
+    /// The place of its first argument among the plan's.
+    pub(crate) start: usize,
+    /// Whether it was refused before it was looked at.
+    pub(crate) is_rejected: bool,
 }
 
 /// A step of a plan: what writes one reply, or several that are ready.
@@ -27,7 +40,13 @@ pub(crate) enum Step {
     /// A command of keys. Its arguments are at this place among the plan's.
     Keys { command: &'static Command, args: Range<usize>, database: u8, version: Version },
     /// Commands that were queued, and the keys that were watched.
-    Exec { queue: Vec<Queued>, watched: Vec<Watched>, version: Version },
+    Exec {
+        queue: Vec<Queued>,
+        watched: Vec<Watched>,
+        version: Version,
+        /// Whether nothing is applied if a command fails.
+        rolls_back: bool,
+    },
 }
 
 /// A command that `MULTI` has queued, when `EXEC` plans it.
@@ -51,6 +70,10 @@ pub(crate) struct Watched {
 impl Plan<'_> {
     pub(crate) fn is_empty(&self) -> bool {
         self.steps.is_empty()
+    }
+
+    pub(crate) fn has_exec(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Exec { .. }))
     }
 
     /// Adds a reply that is ready, which `write` appends.

@@ -1,12 +1,11 @@
 //! Connections on an embedded cluster, without sockets: bytes in, bytes out.
 
-use std::cell::Cell;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::{Cluster, Worker, WorkerOptions};
 use remora_gateway::net::Next;
-use remora_gateway::{Connection, Server, Store, StoreOptions, Sweeper};
+use remora_gateway::{Connection, Local, Server, ServerOptions, Store, StoreOptions, Sweeper};
 
 /// A gateway on a cluster in this process.
 struct Gateway {
@@ -14,7 +13,7 @@ struct Gateway {
     store: Store,
     worker: Worker,
     server: Server,
-    random: Cell<u64>,
+    local: Local,
     connections: u64,
 }
 
@@ -23,14 +22,9 @@ impl Gateway {
         let cluster = Cluster::embedded().open().unwrap();
         let store = Store::open_or_create(&cluster, "redis", StoreOptions::default()).unwrap();
         let worker = cluster.worker(WorkerOptions::default()).unwrap();
-        Gateway {
-            cluster,
-            store: store.clone(),
-            worker,
-            server: Server::new(store, None),
-            random: Cell::new(1),
-            connections: 0,
-        }
+        let server = Server::new(store.clone(), ServerOptions::default()).unwrap();
+        let local = Local::new(&server, 1);
+        Gateway { cluster, store, worker, server, local, connections: 0 }
     }
 
     fn connect(&mut self) -> Connection {
@@ -42,9 +36,9 @@ impl Gateway {
     fn send(&mut self, connection: &mut Connection, lines: &[&str]) -> String {
         let mut input: Vec<u8> = lines.iter().flat_map(|line| [line.as_bytes(), b"\r\n"].concat()).collect();
         let mut input = &mut input[..];
-        let (mut output, Gateway { worker, server, random, .. }) = (Vec::new(), self);
+        let (mut output, Gateway { worker, server, local, .. }) = (Vec::new(), self);
         let next =
-            worker.block_on(async |session| connection.serve(server, session, random, &mut input, &mut output).await);
+            worker.block_on(async |session| connection.serve(server, session, local, &mut input, &mut output).await);
         assert_eq!((next, input.len()), (Next::More, 0));
         String::from_utf8(output).unwrap().replace("\r\n", " ").trim_end().to_owned()
     }
@@ -88,4 +82,23 @@ fn what_has_expired_is_swept() {
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(gateway.send(&mut one, &["GET a", "GET b", "GET c"]), "$-1 $1 1 $1 1");
+}
+
+#[test]
+fn a_client_says_which_replies_it_wants() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    let skipped = ["CLIENT REPLY SKIP", "PING", "ECHO a", "CLIENT REPLY SKIP", "WATCH x", "ECHO b"];
+    assert_eq!(gateway.send(&mut one, &skipped), "$1 a $1 b");
+    let off = ["CLIENT REPLY OFF", "INCR n", "WATCH x", "DBSIZE", "FOO", "CLIENT REPLY ON", "GET n"];
+    assert_eq!(gateway.send(&mut one, &off), "+OK $1 1");
+    assert_eq!(gateway.send(&mut one, &["CLIENT REPLY SKIP", "CLIENT REPLY ON", "PING"]), "+OK +PONG");
+}
+
+#[test]
+fn an_exec_with_arguments_ends_the_transaction() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    let text = "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
+    assert_eq!(gateway.send(&mut one, &["MULTI", "INCR n", "EXEC x", "GET n"]), format!("+OK +QUEUED {text} $-1"));
 }

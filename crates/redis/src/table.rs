@@ -689,10 +689,68 @@ const ELSEWHERE: &[Command] = &[
     },
 ];
 
-/// Returns all commands and subcommands.
-pub fn all() -> impl Iterator<Item = &'static Command> {
+/// The subcommands of `CLUSTER`. All are refused.
+const CLUSTER: &[Command] = &[
+    subcommand_of_cluster("cluster|addslots", -3),
+    subcommand_of_cluster("cluster|addslotsrange", -4),
+    subcommand_of_cluster("cluster|bumpepoch", 2),
+    subcommand_of_cluster("cluster|count-failure-reports", 3),
+    subcommand_of_cluster("cluster|countkeysinslot", 3),
+    subcommand_of_cluster("cluster|delslots", -3),
+    subcommand_of_cluster("cluster|delslotsrange", -4),
+    subcommand_of_cluster("cluster|failover", -2),
+    subcommand_of_cluster("cluster|flushslots", 2),
+    subcommand_of_cluster("cluster|forget", 3),
+    subcommand_of_cluster("cluster|getkeysinslot", 4),
+    subcommand_of_cluster("cluster|help", 2),
+    subcommand_of_cluster("cluster|info", 2),
+    subcommand_of_cluster("cluster|keyslot", 3),
+    subcommand_of_cluster("cluster|links", 2),
+    subcommand_of_cluster("cluster|meet", -4),
+    subcommand_of_cluster("cluster|myid", 2),
+    subcommand_of_cluster("cluster|nodes", 2),
+    subcommand_of_cluster("cluster|replicas", 3),
+    subcommand_of_cluster("cluster|replicate", 3),
+    subcommand_of_cluster("cluster|reset", -2),
+    subcommand_of_cluster("cluster|saveconfig", 2),
+    subcommand_of_cluster("cluster|set-config-epoch", 3),
+    subcommand_of_cluster("cluster|setslot", -4),
+    subcommand_of_cluster("cluster|shards", 2),
+    subcommand_of_cluster("cluster|slaves", 3),
+    subcommand_of_cluster("cluster|slots", 2),
+    subcommand_of_cluster("cluster|myshardid", 2),
+];
+
+const fn subcommand_of_cluster(name: &'static str, arity: i64) -> Command {
+    Command { name, arity, flags: &["stale"], categories: &["slow"], keys: Keys::None, run: Run::Elsewhere }
+}
+
+/// The commands that Redis does not have.
+const OWN: &[Command] = &[
+    Command {
+        name: "remora.resolve",
+        arity: 2,
+        flags: &["noscript"],
+        categories: &["slow", "transaction"],
+        keys: Keys::None,
+        run: Run::Elsewhere,
+    },
+    Command {
+        name: "remora.rollback",
+        arity: 2,
+        flags: &["noscript", "loading", "stale", "fast"],
+        categories: &["fast", "transaction"],
+        keys: Keys::None,
+        run: Run::Elsewhere,
+    },
+];
+
+/// All commands and subcommands. A command's place here is its number.
+static ALL: LazyLock<Vec<Command>> = LazyLock::new(|| {
     let groups = [
         ELSEWHERE,
+        CLUSTER,
+        OWN,
         commands::keys::COMMANDS,
         commands::strings::COMMANDS,
         commands::hashes::COMMANDS,
@@ -700,7 +758,20 @@ pub fn all() -> impl Iterator<Item = &'static Command> {
         commands::sets::COMMANDS,
         commands::sorted_sets::COMMANDS,
     ];
-    groups.into_iter().flatten()
+    groups.into_iter().flatten().copied().collect()
+});
+
+/// Returns all commands and subcommands, in the order of their numbers.
+pub fn all() -> std::slice::Iter<'static, Command> {
+    ALL.iter()
+}
+
+/// Returns the number of a command that [`find`] or [`all`] has returned: its place in [`all`].
+/// Returns `None` for any other.
+pub fn number_of(command: &'static Command) -> Option<usize> {
+    // The address says it, so that counting a call costs no look-up.
+    let offset = (std::ptr::from_ref(command) as usize).checked_sub(ALL.as_ptr() as usize)?;
+    Some(offset / size_of::<Command>()).filter(|number| *number < ALL.len())
 }
 
 static BY_NAME: LazyLock<FxHashMap<&[u8], &Command>> =
