@@ -32,7 +32,6 @@ use crate::output::{self, OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
 use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, value};
-pub(crate) use processes::end_with_the_parent;
 use processes::{Client, Processes, now_ns};
 use timeline::{RecoveryMs, Timeline, TookMs};
 
@@ -584,7 +583,7 @@ fn no_room_is_lost(cluster: &Cluster) -> Result<Invariant, Failure> {
 }
 
 /// Checks that all nodes are in the cluster, and that all tables have their copies.
-fn copies(status: &Value, replicas: u8) -> Invariant {
+pub(crate) fn copies(status: &Value, replicas: u8) -> Invariant {
     let rows = |what: &str| status[what].as_array().map_or(&[][..], Vec::as_slice);
     let are_in = rows("nodes").iter().all(|node| node["number"].is_u64());
     let fewest = rows("tables").iter().map(|table| table["copies"].as_u64().unwrap_or(0)).min();

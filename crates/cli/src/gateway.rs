@@ -1,9 +1,10 @@
 //! `remora gateway`: serves Redis' protocol until it is told to stop. The keys are in the memory of
 //! the cluster, so any number of gateways serve the same keys.
 
+use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -38,6 +39,14 @@ pub(crate) struct ServeArgs {
 }
 
 impl ServeArgs {
+    /// Returns these options as arguments of `remora gateway`.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let threads = self.threads.map(|threads| ["--threads".to_owned(), threads.to_string()]);
+        let others = [("--max-clients", u64::from(self.max_clients)), ("--client-memory", self.client_memory)];
+        let others = others.map(|(option, number)| [option.to_owned(), number.to_string()]);
+        threads.into_iter().chain(others).flatten().map(OsString::from).collect()
+    }
+
     /// Serves clients of a cluster.
     pub(crate) fn serve(
         &self,
@@ -97,16 +106,11 @@ pub(crate) fn gateway(options: &GatewayOptions) -> Result<Verdict, Failure> {
     let store = StoreOptions { copies: options.copies, ..StoreOptions::default() };
     let gateway = options.serve.serve(&cluster, listener, store)?;
     output::show(&format!("remora gateway ready: {address}\n"))?;
-    until_stopped(gateway, &stop);
-    Ok(Verdict::Sound)
-}
-
-/// Waits for the signal to stop, and stops the gateway.
-pub(crate) fn until_stopped(gateway: Gateway, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(LOOK);
     }
     end(gateway);
+    Ok(Verdict::Sound)
 }
 
 /// Stops a gateway in order.
