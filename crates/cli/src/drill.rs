@@ -32,7 +32,6 @@ use crate::output::{self, OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
 use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, value};
-pub(crate) use processes::end_with_the_parent;
 use processes::{Client, Processes, now_ns};
 use timeline::{RecoveryMs, Timeline, TookMs};
 
@@ -473,9 +472,7 @@ fn attend(
     }
     if lost.back_ns.is_some() && lost.copied_ns.is_none() && now >= *asked + ASK_NS {
         *asked = now;
-        if copies(&processes.ask("copies", &["status", "--report", "-"], false)?, options.replicas()).holds
-            == Some(true)
-        {
+        if is_whole(&processes.ask("copies", &["status", "--report", "-"], false)?, options.replicas()) {
             lost.copied_ns = Some(now_ns());
         }
     }
@@ -581,6 +578,12 @@ fn no_room_is_lost(cluster: &Cluster) -> Result<Invariant, Failure> {
         left.blocks
     );
     Ok(Invariant { name: "no room is lost".to_owned(), holds: Some(left == Reclaimed::default()), detail })
+}
+
+/// Returns whether all nodes are in the cluster and all tables have their copies, by a report of
+/// `remora status`.
+pub(crate) fn is_whole(status: &Value, replicas: u8) -> bool {
+    copies(status, replicas).holds == Some(true)
 }
 
 /// Checks that all nodes are in the cluster, and that all tables have their copies.

@@ -1,16 +1,18 @@
 //! `remora gateway`: serves Redis' protocol until it is told to stop. The keys are in the memory of
 //! the cluster, so any number of gateways serve the same keys.
 
+use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use remora::{Cluster, OpenError};
+use remora::Cluster;
 use remora_gateway::net::{Gateway, ServeError, ServeOptions, serve};
-use remora_gateway::{Front, Server, Store, StoreOptions};
+use remora_gateway::{Front, PasswordSource, Server, ServerOptions, Store, StoreOptions, Sweeper};
 
 use crate::meet::MeetArgs;
 use crate::signals::stop_on_signals;
@@ -20,6 +22,8 @@ use crate::{Failure, Verdict, output, value};
 const TABLES: &str = "redis";
 /// How often a command looks whether it is to stop.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
+/// Copies of each key by default.
+const COPIES: usize = 3;
 /// The port of Redis.
 pub(crate) const PORT: u16 = 6379;
 
@@ -35,35 +39,69 @@ pub(crate) struct ServeArgs {
     /// Bytes of commands that have not arrived whole, of all clients together.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = value::bytes)]
     pub(crate) client_memory: u64,
+    /// The file with the password that clients give (AUTH). Only its owner may read it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) requirepass_file: Option<PathBuf>,
+    /// Serve clients of other machines without a password, too.
+    #[arg(long, conflicts_with = "requirepass_file")]
+    pub(crate) no_protected_mode: bool,
+    /// Hide keys and values in SLOWLOG.
+    #[arg(long)]
+    pub(crate) redact_keys: bool,
+}
+
+/// A gateway that serves, and what it needs beside.
+pub(crate) struct Serving {
+    gateway: Gateway,
+    _sweeper: Sweeper,
 }
 
 impl ServeArgs {
-    /// Serves clients of a cluster.
-    pub(crate) fn serve(
-        &self,
-        cluster: &Cluster,
-        listener: TcpListener,
-        store: StoreOptions,
-    ) -> Result<Gateway, Failure> {
-        let store = open(cluster, store).map_err(|error| Failure::new("the keys' tables", error))?;
-        let server = Arc::new(Server::new(store, None));
+    /// Returns these options as arguments of `remora gateway`.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let threads = self.threads.map(|threads| ["--threads".to_owned(), threads.to_string()]);
+        let others = [("--max-clients", u64::from(self.max_clients)), ("--client-memory", self.client_memory)];
+        let others = others.map(|(option, number)| [option.to_owned(), number.to_string()]);
+        let mut arguments: Vec<OsString> = threads.into_iter().chain(others).flatten().map(OsString::from).collect();
+        if let Some(path) = &self.requirepass_file {
+            arguments.extend(["--requirepass-file".into(), path.into()]);
+        }
+        let flags = [(self.no_protected_mode, "--no-protected-mode"), (self.redact_keys, "--redact-keys")];
+        arguments.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.into()));
+        arguments
+    }
+
+    /// Serves clients of a cluster, whose keys have this number of copies.
+    pub(crate) fn serve(&self, cluster: &Cluster, listener: TcpListener, copies: u8) -> Result<Serving, Failure> {
+        let tables = |error| Failure::new("the tables of the keys", error);
+        let options = StoreOptions { copies: Some(copies), ..StoreOptions::default() };
+        let store = Store::open_or_create(cluster, TABLES, options).map_err(tables)?;
+        let sweeper = Sweeper::start(cluster, &store).map_err(tables)?;
+        let options = ServerOptions {
+            password: self.requirepass_file.clone().map_or(PasswordSource::None, PasswordSource::File),
+            protected_mode: !self.no_protected_mode,
+            redact_keys: self.redact_keys,
+            copies,
+            port: listener.local_addr().map_or(0, |address| address.port()),
+            cluster: Some(cluster.clone()),
+        };
+        let server = Server::new(store, options).map_err(|error| Failure::new("--requirepass-file", error))?;
+        let server = Arc::new(server);
         let mut options = ServeOptions::default()
             .connections_max(self.max_clients as usize)
             .memory_max(usize::try_from(self.client_memory).unwrap_or(usize::MAX));
         if let Some(threads) = self.threads {
             options = options.threads(threads.into());
         }
-        let front = move |number: usize, _: &_| Front::new(server.clone(), number as u64);
-        serve(cluster, vec![listener], options, front).map_err(|error| match &error {
+        let of_threads = server.clone();
+        let front = move |number: usize, _: &_| Front::new(of_threads.clone(), number as u64);
+        let gateway = serve(cluster, vec![listener], options, front).map_err(|error| match &error {
             ServeError::Memory(_) => Failure::new("--client-memory", error),
             _ => Failure::new("serving clients", error),
-        })
+        })?;
+        server.set_control(gateway.control().clone());
+        Ok(Serving { gateway, _sweeper: sweeper })
     }
-}
-
-/// Opens the tables of the keys. Another gateway may be creating them.
-fn open(cluster: &Cluster, options: StoreOptions) -> Result<Store, OpenError> {
-    Store::open_or_create(cluster, TABLES, options)
 }
 
 #[derive(Debug, Args)]
@@ -94,25 +132,22 @@ pub(crate) fn gateway(options: &GatewayOptions) -> Result<Verdict, Failure> {
     let listener = TcpListener::bind(&options.listen).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let cluster = options.meet.connect(&stop)?;
-    let store = StoreOptions { copies: options.copies, ..StoreOptions::default() };
-    let gateway = options.serve.serve(&cluster, listener, store)?;
+    let copies = options.copies.unwrap_or_else(|| cluster.live_nodes().iter().count().clamp(1, COPIES) as u8);
+    let gateway = options.serve.serve(&cluster, listener, copies)?;
     output::show(&format!("remora gateway ready: {address}\n"))?;
-    until_stopped(gateway, &stop);
-    Ok(Verdict::Sound)
-}
-
-/// Waits for the signal to stop, and stops the gateway.
-pub(crate) fn until_stopped(gateway: Gateway, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(LOOK);
     }
-    end(gateway);
+    gateway.end();
+    Ok(Verdict::Sound)
 }
 
-/// Stops a gateway in order.
-pub(crate) fn end(gateway: Gateway) {
-    gateway.control().stop();
-    gateway.wait();
+impl Serving {
+    /// Stops in order.
+    pub(crate) fn end(self) {
+        self.gateway.control().stop();
+        self.gateway.wait();
+    }
 }
 
 /// Listens at this address or, if its port is taken and `may_be_next`, at one of the next ports.

@@ -14,6 +14,7 @@
 mod add;
 mod bench;
 mod check;
+mod child;
 mod connected;
 mod controller;
 mod drain;
@@ -119,7 +120,7 @@ enum Workload {
 }
 
 fn main() -> ExitCode {
-    drill::end_with_the_parent();
+    child::end_with_the_parent();
     let cli: Cli = match remora_command::begin("remora") {
         Ok(cli) => cli,
         Err(status) => return status,

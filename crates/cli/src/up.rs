@@ -1,113 +1,137 @@
-//! `remora up`: a cluster on this machine, with a gateway for clients of Redis.
+//! `remora up`: a cluster on this machine, with a gateway for clients of Redis. All of it is in
+//! this process, or each part in a process of its own.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+mod processes;
+mod script;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use clap::Args;
 use remora::Cluster;
-use remora_gateway::StoreOptions;
 
-use crate::gateway::{LOOK, PORT, ServeArgs, end, listen, until_stopped};
+use crate::gateway::{LOOK, PORT, ServeArgs, listen};
 use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, output, value};
+use script::Script;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   remora up
   remora up --copies 3
+  remora up --processes
   remora up --exec 'redis-cli -p $REMORA_PORT set greeting hello'
 
-Memory nodes and the gateway are in this process, and what they hold is gone when it ends.
+Memory nodes and the gateway are in this process, and what they hold is gone when it ends. With --processes, memory nodes, two
+controllers and two gateways are processes of their own. Kill any of them: the others go on, and it is started again. If all
+memory nodes die at once, what they held is lost, and the command ends.
 
-Prints four lines when it is ready; SIGTERM, SIGINT and SIGHUP stop it. Exit status: 0 stopped, 2 it cannot serve; with --exec,
-the command's.")]
+Prints a few lines when it is ready, and with --processes a line for each process that dies or is back. SIGTERM, SIGINT and
+SIGHUP stop it; a second one ends it at once. Exit status: 0 stopped, 2 it cannot serve; with --exec, the command's.")]
 pub(crate) struct UpOptions {
+    /// Run memory nodes, two controllers and two gateways as processes, and start again what dies.
+    #[arg(long)]
+    processes: bool,
     /// Memory nodes.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=16))]
     nodes: u16,
-    /// Copies of each key, at different memory nodes.
-    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=7))]
-    copies: u8,
+    /// Copies of each key, at different memory nodes [default: 1; with --processes 3, or as many
+    /// as there are memory nodes].
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u8).range(1..=7))]
+    copies: Option<u8>,
     /// Bytes of memory of each memory node.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = value::bytes)]
     size: u64,
     /// Where clients of Redis connect [default: 127.0.0.1:6379, or the next port that is free].
+    /// With --processes, the second gateway takes the next port that is free.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Run this command of the shell, and stop when it ends. REMORA_PORT is the port of the
-    /// gateway.
+    /// Run this command of the shell, and stop when it ends. REMORA_PORT is the gateway's port.
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
     #[command(flatten)]
     serve: ServeArgs,
 }
 
+impl UpOptions {
+    fn copies(&self) -> u8 {
+        let usual = if self.processes { self.nodes.min(3) as u8 } else { 1 };
+        self.copies.unwrap_or(usual)
+    }
+
+    /// Listens for clients.
+    fn listener(&self) -> Result<(TcpListener, SocketAddr), Failure> {
+        let wanted = self.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)));
+        let failed = |error| Failure::new(format!("--listen {wanted}"), error);
+        let listener = listen(wanted, self.listen.is_none()).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok((listener, address))
+    }
+
+    /// Returns what the first line says of a port that is not the usual one.
+    fn taken(&self, port: u16) -> String {
+        if self.listen.is_none() && port != PORT { format!(" ({PORT} is taken)") } else { String::new() }
+    }
+
+    /// Returns what the first line says of copies.
+    fn copies_of_each_key(&self) -> String {
+        if self.copies() == 1 {
+            "1 copy of each key".to_owned()
+        } else {
+            format!("{} copies of each key", self.copies())
+        }
+    }
+}
+
 pub(crate) fn up(options: &UpOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
-    if u16::from(options.copies) > options.nodes {
+    if u16::from(options.copies()) > options.nodes {
         let why = format!("needs as many memory nodes, and --nodes is {}", options.nodes);
-        return Err(Failure::new(format!("--copies {}", options.copies), why));
+        return Err(Failure::new(format!("--copies {}", options.copies()), why));
     }
-    let wanted = options.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)));
-    let listener =
-        listen(wanted, options.listen.is_none()).map_err(|error| Failure::new(format!("--listen {wanted}"), error))?;
-    let address = listener.local_addr().map_err(|error| Failure::new("--listen", error))?;
+    if options.processes {
+        return processes::up(options, &stop);
+    }
+    let (listener, address) = options.listener()?;
     let cluster = Cluster::embedded()
         .nodes(options.nodes)
-        .replicas(options.copies)
-        .node_bytes(options.size)
+        .replicas(options.copies())
+        .node_bytes(usize::try_from(options.size).unwrap_or(usize::MAX))
         .open()
         .map_err(|error| Failure::new(format!("--size {}", value::show_bytes(options.size)), error))?
         .with_interrupt(stop.clone());
-    let store = StoreOptions { copies: Some(options.copies), ..StoreOptions::default() };
-    let gateway = options.serve.serve(&cluster, listener, store)?;
-    let Some(command) = &options.exec else {
+    let gateway = options.serve.serve(&cluster, listener, options.copies())?;
+    let mut script = Script::start(options.exec.as_deref(), address.port())?;
+    if script.is_none() {
         output::show(&greeting(options, address))?;
-        until_stopped(gateway, &stop);
-        return Ok(Verdict::Sound);
-    };
-    let status = run(command, address.port(), &stop);
-    end(gateway);
-    Ok(Verdict::Ended(code(status?)))
+    }
+    while !is_over(&mut script, &stop)? {
+        thread::sleep(LOOK);
+    }
+    let verdict = verdict(script);
+    gateway.end();
+    verdict
+}
+
+/// Returns whether the command is to stop: it was told to, or what `--exec` runs has ended.
+fn is_over(script: &mut Option<Script>, stop: &AtomicBool) -> Result<bool, Failure> {
+    Ok(stop.load(Ordering::Relaxed) || script.as_mut().map_or(Ok(false), Script::has_ended)?)
+}
+
+/// Ends what `--exec` runs, and returns the verdict of the command.
+fn verdict(script: Option<Script>) -> Result<Verdict, Failure> {
+    script.map_or(Ok(Verdict::Sound), |script| script.end().map(Verdict::Ended))
 }
 
 /// Returns what the command says when it is ready.
 fn greeting(options: &UpOptions, address: SocketAddr) -> String {
     let (port, nodes) = (address.port(), options.nodes);
-    let copies = if options.copies == 1 { "1 copy".to_owned() } else { format!("{} copies", options.copies) };
-    let taken = if options.listen.is_none() && port != PORT { format!(" ({PORT} is taken)") } else { String::new() };
+    let (taken, copies) = (options.taken(port), options.copies_of_each_key());
     format!(
-        "remora up: {address}{taken}, {nodes} memory nodes in this process, {copies} of each key\n\
+        "remora up: {address}{taken}, {nodes} memory nodes in this process, {copies}\n\
          try:  redis-cli -p {port} set greeting hello\n\
          load: redis-benchmark -p {port} -t set,get -P 16 -q\n\
          stop: Ctrl-C\n"
     )
-}
-
-/// Runs a command of the shell until it ends, or until this process is to stop.
-fn run(command: &str, port: u16, stop: &AtomicBool) -> Result<ExitStatus, Failure> {
-    let failed = |error| Failure::new(format!("--exec {command}"), error);
-    let child = Command::new("/bin/sh").args(["-c", command]).env("REMORA_PORT", port.to_string()).spawn();
-    let mut child: Child = child.map_err(failed)?;
-    loop {
-        if let Some(status) = child.try_wait().map_err(failed)? {
-            return Ok(status);
-        }
-        if stop.load(Ordering::Relaxed) {
-            // The signal of the terminal has reached the command, too.
-            let _ = child.kill();
-            return child.wait().map_err(failed);
-        }
-        thread::sleep(LOOK);
-    }
-}
-
-/// Returns the exit status of a command, as the shell has it.
-fn code(status: ExitStatus) -> u8 {
-    const SIGNALED: i32 = 128;
-    let code = status.code().or(status.signal().map(|signal| SIGNALED + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }

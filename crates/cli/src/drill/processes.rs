@@ -2,112 +2,29 @@
 //! of them end with the drill.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use remora::Cluster;
 use remora::connect::{Nodes, Place};
 use remora::observe::Nanos;
 use remora::protocol::Protocol;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
-use super::{DrillOptions, LOOK};
+use super::DrillOptions;
 use crate::Failure;
+use crate::child::Process;
 
-/// How long a step of a process may take, even on a busy machine. A process that takes longer
-/// hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 const KILLED: i32 = 9;
 const TERMINATED: i32 = 15;
-
-/// Environment variable of a process that is to end when the drill ends, for whatever reason.
-const ENDS_WITH_ITS_PARENT: &str = "REMORA_ENDS_WITH_ITS_PARENT";
-
-/// Makes this process end with its parent, if it is one of a drill. Every process of the command
-/// calls this.
-pub(crate) fn end_with_the_parent() {
-    if std::env::var_os(ENDS_WITH_ITS_PARENT).is_some() {
-        // If the system cannot do this, a drill leaves processes behind only if it is killed.
-        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    }
-}
 
 /// Returns the time of CLOCK_MONOTONIC, which histories use, in nanoseconds.
 pub(super) fn now_ns() -> Nanos {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// One process, which ends when this is dropped.
-#[derive(Debug)]
-pub(super) struct Process {
-    name: String,
-    child: Child,
-    output: PathBuf,
-    errors: PathBuf,
-}
-
-impl Process {
-    fn start(folder: &Path, name: &str, arguments: &[OsString]) -> Result<Process, Failure> {
-        let failed = |error| Failure::new(format!("starting {name}"), error);
-        let (output, errors) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
-        let program = std::env::current_exe().map_err(failed)?;
-        let child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(File::create(&output).map_err(failed)?)
-            .stderr(File::create(&errors).map_err(failed)?)
-            // Ctrl-C goes to the drill, which ends its processes in order.
-            .process_group(0)
-            .env(ENDS_WITH_ITS_PARENT, "1")
-            .spawn();
-        Ok(Process { name: name.to_owned(), child: child.map_err(failed)?, output, errors })
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.output).unwrap_or_default()
-    }
-
-    /// Makes the failure of a process that has ended, with the last line of its standard error.
-    fn failure(&self, status: ExitStatus) -> Failure {
-        let errors = fs::read_to_string(&self.errors).unwrap_or_default();
-        let last = errors.lines().last().unwrap_or("it said nothing").to_owned();
-        Failure::new(format!("{} ended with {status}", self.name), last)
-    }
-
-    fn ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
-        self.child.try_wait().map_err(|error| Failure::new(&self.name, error))
-    }
-
-    fn signal(&self, signal: Signal) -> Result<(), Failure> {
-        kill_process(Pid::from_child(&self.child), signal).map_err(|error| Failure::new(&self.name, error))
-    }
-
-    fn wait(&mut self) -> Result<ExitStatus, Failure> {
-        let began = Instant::now();
-        loop {
-            if let Some(status) = self.ended()? {
-                return Ok(status);
-            }
-            if began.elapsed() > PATIENCE {
-                return Err(Failure::new(&self.name, format!("has not ended within {} s", PATIENCE.as_secs())));
-            }
-            thread::sleep(LOOK);
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill(); // the process may have ended
-        let _ = self.child.wait();
-    }
 }
 
 /// A client, dead or alive.
@@ -138,8 +55,7 @@ impl Client {
     pub(super) fn kill(&mut self) -> Result<(), Failure> {
         self.ended_ns = Some(now_ns());
         self.killed = true;
-        self.process.child.kill().map_err(|error| Failure::new(&self.process.name, error))?;
-        self.process.wait().map(drop)
+        self.process.kill()
     }
 
     /// Stops the client where it is, or lets it go on. Does nothing if it has ended.
@@ -246,7 +162,7 @@ impl Processes {
                 }
             }
             let Some(node) = node else { continue };
-            wait_for(node, READY, |node| node.said().ends_with('\n'))?;
+            node.wait_until_ready()?;
             let said = node.said();
             if let Some((_, address)) = said.split_once("listening on ") {
                 let address = OsString::from(address.split(',').next().unwrap_or_default());
@@ -321,7 +237,7 @@ impl Processes {
             let file = [history.clone().into()];
             let arguments = [&["controller".into()], &self.connect[..], meet, &options, &file].concat();
             let mut controller = Process::start(&self.folder, &name, &arguments)?;
-            wait_for(&mut controller, READY, |controller| controller.said().ends_with('\n'))?;
+            controller.wait_until_ready()?;
             self.controllers.push(controller);
             self.put_back.push(history);
         }
@@ -329,21 +245,20 @@ impl Processes {
     }
 
     pub(super) fn stop_controllers(&mut self) -> Result<(), Failure> {
-        self.controllers.drain(..).try_for_each(stop)
+        self.controllers.drain(..).try_for_each(Process::stop)
     }
 
     /// Kills a memory node, whose memory is lost.
     pub(super) fn kill_node(&mut self, node: usize) -> Result<(), Failure> {
         let Some(mut process) = self.nodes[node].0.take() else { return Ok(()) };
-        process.child.kill().map_err(|error| Failure::new(&process.name, error))?;
-        process.wait().map(drop)
+        process.kill()
     }
 
     /// Starts a killed memory node again, at the same address.
     pub(super) fn start_node(&mut self, node: usize) -> Result<(), Failure> {
         let (process, arguments) = &mut self.nodes[node];
         let mut started = Process::start(&self.folder, &format!("node-{node}"), arguments)?;
-        wait_for(&mut started, READY, |node| node.said().ends_with('\n'))?;
+        started.wait_until_ready()?;
         *process = Some(started);
         Ok(())
     }
@@ -365,7 +280,7 @@ impl Processes {
     pub(super) fn wait_for_history(&self, client: &mut Client) -> Result<(), Failure> {
         let history = client.history.clone();
         let recorded = move |_: &Process| fs::metadata(&history).is_ok_and(|file| file.len() > 0);
-        wait_for(&mut client.process, "begin its history", recorded)
+        client.process.wait_for("begin its history", recorded)
     }
 
     /// Fails if a controller has ended, or a memory node that was not killed.
@@ -402,7 +317,7 @@ impl Processes {
 
     /// Stops the memory nodes.
     pub(super) fn stop_nodes(&mut self) -> Result<(), Failure> {
-        self.nodes.drain(..).filter_map(|(node, _)| node).try_for_each(stop)
+        self.nodes.drain(..).filter_map(|(node, _)| node).try_for_each(Process::stop)
     }
 
     /// Keeps the files of the run, and returns their folder.
@@ -412,31 +327,7 @@ impl Processes {
     }
 }
 
-/// What a started process has to do within [`PATIENCE`], for error messages.
-const READY: &str = "be ready";
-
-/// Makes a process end in good order.
-fn stop(mut process: Process) -> Result<(), Failure> {
-    process.signal(Signal::TERM)?;
-    let status = process.wait()?;
-    if status.success() { Ok(()) } else { Err(process.failure(status)) }
-}
-
 const TCP: [&str; 2] = ["--listen", "127.0.0.1:0"];
-
-fn wait_for(process: &mut Process, what: &str, holds: impl Fn(&Process) -> bool) -> Result<(), Failure> {
-    let began = Instant::now();
-    while !holds(process) {
-        if let Some(status) = process.ended()? {
-            return Err(process.failure(status));
-        }
-        if began.elapsed() > PATIENCE {
-            return Err(Failure::new(&process.name, format!("did not {what} within {} s", PATIENCE.as_secs())));
-        }
-        thread::sleep(LOOK);
-    }
-    Ok(())
-}
 
 impl Drop for Processes {
     fn drop(&mut self) {

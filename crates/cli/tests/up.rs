@@ -1,0 +1,352 @@
+//! `remora up`: the cluster in one process and the cluster of processes, as clients of Redis see
+//! them, also while processes are killed.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{PATIENCE, Process, new_file, remora, scratch, words};
+
+/// A client of Redis' protocol.
+struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn connect(port: u16) -> std::io::Result<Client> {
+        let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream: BufReader::new(stream) })
+    }
+
+    /// Sends a command. Returns the first line of its answer, or the whole of a string. Fails if
+    /// the connection ends before.
+    fn ask(&mut self, command: &str) -> std::io::Result<String> {
+        let words = words(command);
+        let bulks: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        self.stream.get_mut().write_all(format!("*{}\r\n{bulks}", words.len()).as_bytes())?;
+        let line = self.line()?;
+        if line.starts_with('$') && line != "$-1" { self.line() } else { Ok(line) }
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        match line.strip_suffix("\r\n") {
+            Some(line) => Ok(line.to_owned()),
+            None => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// Returns a client of a gateway that is up.
+#[track_caller]
+fn client(port: u16) -> Client {
+    Client::connect(port).expect("the gateway listens")
+}
+
+#[track_caller]
+fn assert_answers(port: u16, cases: &[(&str, &str)]) {
+    let mut client = client(port);
+    for (command, answer) in cases {
+        assert_eq!(client.ask(command).expect("an answer"), *answer, "{command}");
+    }
+}
+
+/// A new folder for the temporary files of a test.
+fn new_folder(name: &str) -> PathBuf {
+    let folder = scratch(name);
+    let _ = fs::remove_dir_all(&folder); // most often there is none
+    fs::create_dir(&folder).expect("a place for the test's files");
+    folder
+}
+
+fn entries(folder: &Path) -> usize {
+    fs::read_dir(folder).expect("it is there").count()
+}
+
+/// Returns the numbers behind a word in the line that begins with another one.
+fn numbers(text: &str, line: &str, word: &str) -> Vec<u32> {
+    let line = text.lines().find(|one| one.starts_with(line)).unwrap_or_default();
+    let words = words(line);
+    words.windows(2).filter(|pair| pair[0] == word).map(|pair| pair[1].parse().expect("a number")).collect()
+}
+
+#[test]
+fn a_command_runs_against_the_cluster_and_gives_the_exit_status() {
+    let over = new_file("up-exec-over");
+    // A signal that ends the command before it should gives another exit status.
+    let script = format!("echo $REMORA_PORT; while [ ! -e {} ]; do sleep 0.02; done; exit 7", over.display());
+    let mut up = Process::start("up-exec", &["up", "--size", "64MiB", "--listen", "127.0.0.1:0", "--exec", &script]);
+    up.wait_until("the command runs", |process| process.output().ends_with('\n'));
+    let port = up.output().trim().parse().expect("nothing else is on standard output");
+    assert_answers(port, &[("PING", "+PONG"), ("SET greeting hello", "+OK"), ("GET greeting", "hello")]);
+    fs::write(&over, "").unwrap();
+    let ended = up.wait();
+    assert_eq!((ended.code, &*ended.errors), (Some(7), ""), "{ended:?}");
+}
+
+#[test]
+fn a_signal_ends_the_command_that_runs_with_all_that_it_has_started() {
+    let file = new_file("up-signal-pid");
+    // The shell waits for a process of its own, which it would leave behind.
+    let script = format!("sleep 600 & echo $! > {0}.new; mv {0}.new {0}; wait; exit 3", file.display());
+    let mut up = Process::start("up-signal", &["up", "--size", "64MiB", "--listen", "127.0.0.1:0", "--exec", &script]);
+    up.wait_until("the command runs", |_| file.exists());
+    let sleeps = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    up.signal(Signal::TERM);
+    let ended = up.wait();
+    assert_eq!(ended.code, Some(128 + 15), "{ended:?}");
+    assert_gone(&[sleeps]);
+}
+
+#[test]
+fn the_next_free_port_is_taken_and_said() {
+    // If this fails, another process has the port.
+    let taken = TcpListener::bind("127.0.0.1:6379");
+    let mut up = Process::start("up-next", &words("up --size 64MiB"));
+    up.wait_until("it is ready", |process| process.output().lines().count() == 4);
+    let said = up.output();
+    let first = said.lines().next().unwrap();
+    let (address, rest) = first.strip_prefix("remora up: ").and_then(|rest| rest.split_once(' ')).expect(first);
+    assert_eq!(rest, "(6379 is taken), 3 memory nodes in this process, 1 copy of each key");
+    let port = address.parse::<SocketAddr>().unwrap().port();
+    assert!(port > 6379 && said.contains(&format!("redis-cli -p {port} set")), "{said}");
+    assert_answers(port, &[("PING", "+PONG")]);
+    up.signal(Signal::INT);
+    let ended = up.wait();
+    assert_eq!((ended.code, &*ended.errors), (Some(0), ""), "{ended:?}");
+    drop(taken);
+}
+
+#[test]
+fn options_that_cannot_be_served_are_refused_in_one_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("--listen {}", taken.local_addr().unwrap());
+    for (options, name) in [
+        ("--copies 4", "--copies 4"),
+        ("--processes --nodes 2 --copies 3", "--copies 3"),
+        (&*listen, &*listen),
+        (&format!("--processes {listen}"), &listen),
+        ("--size 4KiB", "--size 4.0 KiB"),
+        ("--processes --size 4KiB --listen 127.0.0.1:0", "--size 4096"),
+        ("--client-memory 1KiB --size 64MiB --listen 127.0.0.1:0", "--client-memory"),
+    ] {
+        let refused = remora("up-refused", &words(&format!("up {options}")));
+        assert_eq!((refused.code, &*refused.output), (Some(2), ""), "{options}: {refused:?}");
+        let complaint = refused.errors;
+        assert!(complaint.starts_with("error: ") && complaint.contains(name), "{options}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{options}: {complaint}");
+    }
+    for options in ["--nodes 0", "--size none", "--listen 6379"] {
+        let refused = remora("up-refused", &words(&format!("up {options}")));
+        assert_eq!((refused.code, &*refused.output), (Some(2), ""), "{options}: {refused:?}");
+    }
+}
+
+/// A cluster of processes, with its temporary files in a folder of its own.
+struct Cluster {
+    up: Process,
+    ports: Vec<u16>,
+}
+
+/// The parts of a cluster, as the first lines name them.
+const PARTS: [&str; 3] = ["memory nodes", "controllers", "gateways"];
+
+impl Cluster {
+    #[track_caller]
+    fn start(name: &str, temporary: &Path, options: &str) -> Cluster {
+        let shell = format!("export TMPDIR={}", temporary.display());
+        let line = format!("up --processes --size 64MiB --listen 127.0.0.1:0 {options}");
+        let mut up = Process::start_after(&shell, name, &words(&line));
+        up.wait_until("it is ready", |process| process.output().contains("stop: Ctrl-C\n"));
+        let ports = numbers(&up.output(), PARTS[2], "port");
+        Cluster { up, ports: ports.into_iter().map(|port| port as u16).collect() }
+    }
+
+    /// Returns the processes of a part, as they were at first.
+    fn pids(&self, part: &str) -> Vec<u32> {
+        numbers(&self.up.output(), part, "pid")
+    }
+
+    fn all_pids(&self) -> Vec<u32> {
+        PARTS.into_iter().flat_map(|part| self.pids(part)).collect()
+    }
+
+    /// Returns the lines about processes that have died or are back.
+    fn said(&self) -> Vec<String> {
+        self.up.output().lines().skip_while(|line| !line.starts_with("stop:")).skip(1).map(str::to_owned).collect()
+    }
+}
+
+fn is_there(pid: u32) -> bool {
+    // A process that has ended, and for which its parent has not waited, is no process any more.
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[track_caller]
+fn assert_gone(pids: &[u32]) {
+    let began = Instant::now();
+    while pids.iter().any(|pid| is_there(*pid)) {
+        assert!(began.elapsed() < PATIENCE, "{pids:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::KILL).expect("it runs");
+}
+
+/// What a client has written, and what it knows of it.
+#[derive(Default)]
+struct Written {
+    /// Increments that were acknowledged.
+    counted: i64,
+    /// Increments whose connection ended before the answer.
+    unknown: i64,
+    /// The keys that were acknowledged.
+    keys: BTreeMap<String, String>,
+    /// Answers that were errors.
+    errors: Vec<String>,
+    longest: Duration,
+}
+
+impl Written {
+    /// Counts and writes keys by one gateway, and reads them by another one, until the condition
+    /// holds. Connects again when a connection ends.
+    #[track_caller]
+    fn write_until(&mut self, ports: &[u16], mut holds: impl FnMut() -> bool) {
+        let began = Instant::now();
+        let mut clients: Vec<Option<Client>> = ports.iter().map(|_| None).collect();
+        while !holds() {
+            assert!(began.elapsed() < PATIENCE, "the condition never holds");
+            let mut ask = |gateway: usize, command: &str| {
+                let asked = Instant::now();
+                if clients[gateway].is_none() {
+                    clients[gateway] = Client::connect(ports[gateway]).ok();
+                }
+                let Some(client) = &mut clients[gateway] else {
+                    thread::sleep(Duration::from_millis(5));
+                    return None;
+                };
+                let answer = client.ask(command);
+                self.longest = self.longest.max(asked.elapsed());
+                if answer.is_err() {
+                    clients[gateway] = None;
+                }
+                Some(answer.ok())
+            };
+            let mut known = None;
+            match ask(0, "INCR counter") {
+                None => {}
+                Some(None) => self.unknown += 1,
+                Some(Some(answer)) => match answer.strip_prefix(':').map(str::parse::<i64>) {
+                    Some(Ok(count)) => {
+                        self.counted += 1;
+                        let most = self.counted + self.unknown;
+                        assert!((self.counted..=most).contains(&count), "{count}: {}, {}", self.counted, self.unknown);
+                        known = Some(count);
+                    }
+                    _ => self.errors.push(answer),
+                },
+            }
+            // The other gateway has nothing that is older.
+            if let (Some(count), Some(Some(read))) = (known, ask(1, "GET counter")) {
+                match read.parse::<i64>() {
+                    Ok(read) => assert_eq!(read, count, "acknowledged before"),
+                    Err(_) => self.errors.push(read),
+                }
+            }
+            let (key, value) = (format!("key:{}", self.keys.len() % 500), began.elapsed().as_nanos().to_string());
+            match ask(0, &format!("SET {key} {value}")) {
+                Some(Some(answer)) if answer == "+OK" => _ = self.keys.insert(key, value),
+                Some(Some(answer)) => self.errors.push(answer),
+                // The key may have either value.
+                Some(None) => _ = self.keys.remove(&key),
+                None => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn processes_that_are_killed_are_started_again_and_nothing_acknowledged_is_lost() {
+    let temporary = new_folder("up-kill");
+    let mut cluster = Cluster::start("up-kill", &temporary, "");
+    let (mut all, ports) = (cluster.all_pids(), cluster.ports.clone());
+    assert_eq!((all.len(), ports.len(), entries(&temporary)), (7, 2, 1), "{}", cluster.up.output());
+    let mut written = Written::default();
+    let mut rounds = 0;
+    written.write_until(&ports, || {
+        rounds += 1;
+        rounds > 100
+    });
+    for (round, part) in ["memory nodes", "gateways", "controllers", "memory nodes"].into_iter().enumerate() {
+        let pid = cluster.pids(part)[round / 3];
+        kill(pid);
+        let told = 2 * (round + 1);
+        let errors = written.errors.len();
+        written.write_until(&ports, || cluster.said().len() == told);
+        let said = cluster.said();
+        let (died, back) = (&said[told - 2], &said[told - 1]);
+        let singular = part.trim_end_matches('s');
+        assert!(died.contains(&format!("{singular} ")) && died.contains(&format!("(pid {pid}) has died")), "{died}");
+        assert!(back.contains(&format!("{singular} ")) && back.contains("is back"), "{back}");
+        all.extend(numbers(&back.replace(['(', ')'], " "), "", "pid"));
+        if part != "gateways" {
+            assert_eq!(written.errors[errors..], [""; 0], "clients see a pause only");
+        }
+    }
+    assert!(written.counted > 200 && written.unknown <= 4, "{} {}", written.counted, written.unknown);
+    assert!(all.len() == 11, "{:?}", cluster.said());
+    let mut reader = client(ports[1]);
+    let count: i64 = reader.ask("GET counter").unwrap().parse().unwrap();
+    assert!((written.counted..=written.counted + written.unknown).contains(&count), "{count}");
+    for (key, value) in &written.keys {
+        assert_eq!(reader.ask(&format!("GET {key}")).unwrap(), *value, "{key}");
+    }
+    println!("longest pause {:?}, {} errors: {:?}", written.longest, written.errors.len(), written.errors.first());
+    cluster.up.signal(Signal::INT);
+    let ended = cluster.up.wait();
+    assert_eq!((ended.code, &*ended.errors), (Some(0), ""), "{ended:?}");
+    assert_gone(&all);
+    assert_eq!(entries(&temporary), 0);
+}
+
+#[test]
+fn a_command_that_is_killed_leaves_no_process_and_the_next_removes_its_folder() {
+    let temporary = new_folder("up-killed");
+    let mut cluster = Cluster::start("up-killed", &temporary, "--nodes 1");
+    let all = cluster.all_pids();
+    cluster.up.kill();
+    assert_gone(&all);
+    assert_eq!((all.len(), entries(&temporary)), (5, 1));
+    let shell = format!("export TMPDIR={}", temporary.display());
+    let line = words("up --processes --nodes 1 --size 64MiB --listen 127.0.0.1:0 --exec");
+    let ended =
+        Process::start_after(&shell, "up-next-killed", &[&line[..], &["echo $REMORA_PORT; exit 3"]].concat()).wait();
+    assert_eq!((ended.code, &*ended.errors, entries(&temporary)), (Some(3), "", 0), "{ended:?}");
+    assert!(ended.output.trim().parse::<u16>().is_ok(), "{ended:?}");
+}
+
+#[test]
+fn a_cluster_whose_memory_nodes_are_all_dead_ends_and_says_so() {
+    let temporary = new_folder("up-lost");
+    let mut cluster = Cluster::start("up-lost", &temporary, "--nodes 1");
+    let all = cluster.all_pids();
+    kill(all[0]);
+    let ended = cluster.up.wait();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.errors.contains("memory nodes: all have died at once"), "{ended:?}");
+    assert_gone(&all);
+    assert_eq!(entries(&temporary), 0);
+}
