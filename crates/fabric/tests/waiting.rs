@@ -147,7 +147,7 @@ fn an_answer_over_tcp_ends_a_wait() {
             let mut round = lane.round();
             let read = round.read(word((turn % 2) as u16, usize::from(lane.id().0)), 8);
             let done = lane.execute(round);
-            if turn % 16 == 0 {
+            if turn.is_multiple_of(16) {
                 lane.sleep(0).await;
                 thread::sleep(Duration::from_micros(300));
             }
@@ -163,7 +163,7 @@ struct Slow;
 
 impl Handler for Slow {
     fn call(&self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
-        if request[0] % 100 == 0 {
+        if request[0].is_multiple_of(100) {
             thread::sleep(Duration::from_millis(3));
         }
         reply.extend(request);

@@ -63,7 +63,7 @@ fn a_gateway_survives_the_end_of_descriptors() {
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         talks.push(Talk(socket));
     }
-    assert!(talks.len() < 100);
+    assert!(talks.len() < 500, "the process had enough descriptors");
     // The first connection is served meanwhile.
     for _ in 0..10 {
         first.ask("PING\r\n", "+PONG\r\n");
