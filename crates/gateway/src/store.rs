@@ -32,8 +32,11 @@ pub(crate) const KEY_BYTES_MAX: usize = 15_000;
 const NAME_BYTES_MAX: usize = 511;
 /// Bytes of the longest record of a key. A longer value is large.
 const ROW_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a record before the packed value, but for the key.
+const ROW_HEAD_BYTES: usize = 8 + 1 + 2;
 /// The number of keys that one transaction deletes when all are deleted.
 const DELETED: usize = 16;
+const _: () = assert!(KEY_BYTES_MAX + ROW_HEAD_BYTES < ROW_BYTES_MAX);
 /// Bytes of the longest packed value that is not large.
 const INLINE_BYTES_MAX: usize = 8 << 10;
 
@@ -210,29 +213,34 @@ impl Store {
         uploads: &mut Uploads,
     ) -> Result<bool, Error> {
         uploads.begin();
+        let stamp = tx.id().to_bits();
         let mut changes = Vec::new();
         for (slot, row) in keys.slots().iter().zip(rows).filter(|(slot, _)| slot.is_changed) {
             let name: Name<'_> = (slot.database, &slot.key);
-            let value = slot.object.as_ref().map(|object| {
-                let mut bytes = Vec::new();
-                packed::pack(object, &mut bytes);
-                bytes
-            });
-            let large = value.as_ref().filter(|bytes| bytes.len() > INLINE_BYTES_MAX);
-            let large = large.and_then(|bytes| uploads.find(bytes));
-            changes.push((name, row, value, large));
+            let mut large = None;
+            let bytes = match &slot.object {
+                Some(object) if packed::length(object) > inline_max(&slot.key) => {
+                    let mut packed = Vec::new();
+                    packed::pack(object, &mut packed);
+                    large = uploads.find(&packed);
+                    let head = packed::head(&packed).map_err(Error::user)?;
+                    packed.truncate(head.bytes);
+                    Some(row_of(name, stamp, true, packed.len(), |row| row.extend_from_slice(&packed)))
+                }
+                Some(object) => {
+                    Some(row_of(name, stamp, false, packed::length(object), |row| packed::pack(object, row)))
+                }
+                None => None,
+            };
+            changes.push((name, row, bytes, large));
         }
         if !uploads.wanted.is_empty() {
             return Ok(false);
         }
-        let stamp = tx.id().to_bits();
-        for (name, row, value, large) in changes {
+        for (name, row, bytes, large) in changes {
             let record = record_of(name);
-            match value {
-                Some(value) => {
-                    let bytes = join_row(name, stamp, &value, large.is_some())?;
-                    self.rows.put_at(tx, &record, row.slot, &bytes).await?;
-                }
+            match bytes {
+                Some(bytes) => self.rows.put_at(tx, &record, row.slot, &bytes).await?,
                 None if row.stamp.is_some() => _ = self.rows.remove(tx, &record).await?,
                 None => {}
             }
@@ -304,17 +312,25 @@ fn digest_of((database, key): Name<'_>) -> [u8; 16] {
     *digest.first_chunk().expect("a digest has 32 bytes")
 }
 
-/// Returns the value of a key's record.
-fn join_row(name: Name<'_>, stamp: u64, packed: &[u8], is_large: bool) -> Result<Vec<u8>, Error> {
-    let mut row = stamp.to_le_bytes().to_vec();
+/// Returns the bytes of the longest packed value of this key that is not large.
+fn inline_max(key: &[u8]) -> usize {
+    let in_row = if key.len() > NAME_BYTES_MAX { key.len() } else { 0 };
+    INLINE_BYTES_MAX.min(ROW_BYTES_MAX - ROW_HEAD_BYTES - in_row)
+}
+
+/// Returns the value of a key's record. `write` appends the packed value, or its head, which has
+/// this many bytes.
+fn row_of(name: Name<'_>, stamp: u64, is_large: bool, bytes: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let key = if name.1.len() > NAME_BYTES_MAX { name.1 } else { &[] };
+    let mut row = Vec::with_capacity(ROW_HEAD_BYTES + key.len() + bytes);
+    row.extend(stamp.to_le_bytes());
     row.push(u8::from(is_large));
-    if name.1.len() > NAME_BYTES_MAX {
-        row.extend((name.1.len() as u16).to_le_bytes());
-        row.extend_from_slice(name.1);
+    if !key.is_empty() {
+        row.extend((key.len() as u16).to_le_bytes());
+        row.extend_from_slice(key);
     }
-    let kept = if is_large { packed::head(packed).map_err(Error::user)?.bytes } else { packed.len() };
-    row.extend_from_slice(&packed[..kept]);
-    Ok(row)
+    write(&mut row);
+    row
 }
 
 /// The value of a key's record, taken apart.

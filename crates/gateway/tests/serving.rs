@@ -102,3 +102,22 @@ fn an_exec_with_arguments_ends_the_transaction() {
     let text = "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
     assert_eq!(gateway.send(&mut one, &["MULTI", "INCR n", "EXEC x", "GET n"]), format!("+OK +QUEUED {text} $-1"));
 }
+
+/// Values become large and small again, and keys are in the names of records or in the records.
+#[test]
+fn keys_and_values_have_any_length() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    for key in [1, 14, 15, 100, 511, 512, 5_000, 15_000].map(|length| "k".repeat(length)) {
+        for length in [0, 1, 100, 1_000, 8_000, 9_000, 40_000, 1_000, 45_000, 48_000, 3] {
+            let value = "v".repeat(length);
+            let sent = gateway.send(&mut one, &[&format!("SET {key} \"{value}\""), &format!("GET {key}")]);
+            assert!(sent == format!("+OK ${length} {value}").trim_end(), "{} {length}", key.len());
+        }
+        let all = gateway
+            .send(&mut one, &["SCAN 0 COUNT 1000", &format!("APPEND {key} abc"), &format!("DEL {key}"), "KEYS *"]);
+        assert!(all == format!("*2 $1 0 *1 ${} {key} :6 :1 *0", key.len()), "{}", key.len());
+    }
+    let long = "k".repeat(15_001);
+    assert_eq!(gateway.send(&mut one, &[&format!("GET {long}")]), "-ERR key of 15001 bytes (limit 15000)");
+}
