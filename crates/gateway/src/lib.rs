@@ -1,10 +1,11 @@
-//! A Redis front door for a cluster: a stateless process in which any number of clients' connections
-//! run transactions.
+//! A Redis front door for a cluster: a stateless process in which any number of clients'
+//! connections run transactions.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`net`] | threads, sockets, back-pressure and limits; it knows no command |
 //! | [`front`] | connections of Redis' protocol: what a [`net::Handler`] does for them |
+//! | `clock` | the time |
 //! | `connection` | a connection: what it has sent becomes plans |
 //! | `plan` | commands that run as one transaction |
 //! | `execute` | runs plans |
@@ -13,6 +14,7 @@
 //! | `server` | what all connections share, and the commands about that |
 #![forbid(unsafe_code)]
 
+mod clock;
 mod connection;
 mod execute;
 pub mod front;
@@ -23,6 +25,6 @@ mod store;
 mod walk;
 
 pub use connection::Connection;
-pub use front::{Front, Local};
-pub use server::{PasswordError, PasswordSource, Server, ServerOptions};
+pub use front::Front;
+pub use server::{Local, PasswordError, PasswordSource, Server, ServerOptions};
 pub use store::{Store, StoreOptions};
