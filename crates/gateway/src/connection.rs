@@ -1,20 +1,19 @@
 //! Connections: what a client has sent becomes plans, and plans become replies.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Instant;
 
 use remora::{Session, TransactionId};
 use remora_redis::{Command, Error, Run, find, table};
-use remora_resp::{ParseError, Parser, ReplyWriter, Version};
+use remora_resp::{ParseError, ReplyWriter, Version};
 
+use crate::clock;
 use crate::execute::Executor;
-use crate::front::Local;
 use crate::net::{Next, Origin, UNSENT_MAX};
 use crate::plan::{Plan, Planned, Queued, Step, Watched};
-use crate::server::clients::{Entry, Names};
+use crate::server::clients::Client;
 use crate::server::counters::{Event, unknown_command};
-use crate::server::{self, After, Server};
+use crate::server::{self, After, Local, Peer, Replies, Server, State};
 use crate::store::{KEY_BYTES_MAX, Name};
 use crate::walk::{self, Walk};
 
@@ -27,45 +26,13 @@ const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// A connection of a client.
 #[derive(Debug)]
 pub struct Connection {
-    /// What others see of the connection.
-    pub(crate) client: Entry,
-    pub(crate) parser: Parser,
-    pub(crate) state: State,
+    peer: Peer,
     queue: Option<Queue>,
     watched: Vec<Watched>,
     /// An answer that is held back, and until when.
     delayed: Option<(Instant, Vec<u8>)>,
     /// A command that waits for the end of a pause.
     postponed: Option<Vec<Vec<u8>>>,
-}
-
-/// What commands change of a connection, and an `EXEC` that fails does not.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct State {
-    /// The database that is selected.
-    pub(crate) database: u8,
-    /// The version of the protocol.
-    pub(crate) version: Version,
-    /// The name of the connection, and its library, if the client has told them.
-    pub(crate) names: Option<Arc<Names>>,
-    /// Whether an `EXEC` in which a command fails applies nothing.
-    pub(crate) rolls_back: bool,
-    /// Whether the client has authenticated, or does not have to.
-    pub(crate) is_authenticated: bool,
-    /// Which replies are sent.
-    pub(crate) replies: Replies,
-}
-
-/// Which replies a client wants: `CLIENT REPLY`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Replies {
-    /// All.
-    #[default]
-    On,
-    /// None.
-    Off,
-    /// All but the next one.
-    Skip,
 }
 
 /// The commands between `MULTI` and `EXEC`.
@@ -118,12 +85,13 @@ impl Connection {
 
     /// Begins a connection.
     pub fn open(origin: &Origin, server: &Server) -> Connection {
-        let mut parser = Parser::new();
-        let is_authenticated = !server.needs_password();
-        parser.set_authenticated(is_authenticated);
-        let state = State { is_authenticated, rolls_back: server.rolls_back(), ..State::default() };
-        let client = server.clients.enter(origin, is_authenticated);
-        Connection { client, parser, state, queue: None, watched: Vec::new(), delayed: None, postponed: None }
+        let peer = Peer::new(server, origin);
+        Connection { peer, queue: None, watched: Vec::new(), delayed: None, postponed: None }
+    }
+
+    /// Returns what others see of the connection.
+    pub(crate) fn client(&self) -> &Client {
+        &self.peer.client
     }
 
     /// Runs the complete commands at the front of `input`, and takes them from there. Appends their
@@ -140,10 +108,10 @@ impl Connection {
             if let Some(next) = self.wait(server, output) {
                 return next;
             }
-            let begun = Instant::now();
+            let begun = clock::instant();
             let postponed = self.postponed.take();
             let mut plan = Plan::default();
-            let replies = self.state.replies;
+            let replies = self.peer.state.replies;
             let planned = self.plan_many(server, local, postponed.as_deref(), input, &mut plan);
             let start = output.len();
             let mut executor = Executor { store: &server.store, limits: server.limits(), local, was_performed: true };
@@ -153,8 +121,8 @@ impl Connection {
             if replies == Replies::Off || replies == Replies::Skip && !plan.commands.is_empty() {
                 output.truncate(start);
             }
-            if replies == Replies::Skip && !plan.commands.is_empty() && self.state.replies == Replies::Skip {
-                self.state.replies = Replies::On;
+            if replies == Replies::Skip && !plan.commands.is_empty() && self.peer.state.replies == Replies::Skip {
+                self.peer.state.replies = Replies::On;
             }
             let start = output.len();
             let next = match planned {
@@ -175,7 +143,7 @@ impl Connection {
                 Ok(None) => Some(Next::More),
             };
             if !plan.commands.is_empty() {
-                server.note(local, self, &plan, begun.elapsed());
+                server.note(local, &self.peer, &plan, begun.elapsed());
                 self.publish(begun);
             }
             if let Some(next) = next {
@@ -187,28 +155,28 @@ impl Connection {
     /// Says how the connection goes on if it has to wait or to end. Writes the answer that was held
     /// back, when its time has come.
     fn wait(&mut self, server: &Server, output: &mut Vec<u8>) -> Option<Next> {
-        if self.client.is_killed() {
+        if self.peer.client.is_killed() {
             return Some(Next::Close);
         }
         if let Some((until, reply)) = &self.delayed {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(clock::instant());
             if !left.is_zero() {
                 return Some(Next::Pause(left));
             }
-            if self.state.replies == Replies::On {
+            if self.peer.state.replies == Replies::On {
                 output.extend_from_slice(reply);
             }
             self.delayed = None;
         }
         let left = server.pauses.left(self.postponed.is_some());
-        self.client.set_waiting(left.is_some());
+        self.peer.client.set_waiting(left.is_some());
         left.map(Next::Pause)
     }
 
     /// Shows others how the connection stands.
     fn publish(&self, now: Instant) {
         let queued = self.queue.as_ref().map(|queue| queue.commands.len());
-        self.client.publish(now, self.state.database, self.state.version, queued);
+        self.peer.client.publish(now, self.peer.state.database, self.peer.state.version, queued);
     }
 
     /// Plans commands until the plan has to end, or there is no complete one. Returns what comes
@@ -222,14 +190,14 @@ impl Connection {
         plan: &mut Plan<'p>,
     ) -> Result<Option<Alone>, ParseError> {
         // The reply of the next command alone is skipped.
-        let steps_max = if self.state.replies == Replies::Skip { 1 } else { STEPS_MAX };
+        let steps_max = if self.peer.state.replies == Replies::Skip { 1 } else { STEPS_MAX };
         let mut steps = 0;
         loop {
             let start = plan.args.len();
             if let Some(args) = postponed.take() {
                 plan.args.extend(args.iter().map(Vec::as_slice));
             } else {
-                let Some(command) = self.parser.next(rest)? else { return Ok(None) };
+                let Some(command) = self.peer.parser.next(rest)? else { return Ok(None) };
                 plan.args.extend(command.arguments());
             }
             if let Flow::Then(alone) = self.plan(server, local, start, plan) {
@@ -259,7 +227,7 @@ impl Connection {
         }
         let is_rejected = admitted.is_err();
         plan.commands.push(Planned { number, start, is_rejected });
-        self.client.set_command(number);
+        self.peer.client.set_command(number);
         match admitted.and_then(|command| self.plan_admitted(server, local, command, &args, start, plan)) {
             Ok(flow) => flow,
             Err(error) => {
@@ -269,7 +237,7 @@ impl Connection {
                     local.counters.failed(number, error.text());
                 }
                 let error = self.note_error(&args, is_rejected, error);
-                let version = self.state.version;
+                let version = self.peer.state.version;
                 plan.ready(|out| ReplyWriter::new(out, version).error(error.text()));
                 Flow::Next
             }
@@ -291,10 +259,10 @@ impl Connection {
     /// Fails if a call is refused before it is looked at.
     fn admit(&self, command: &Command, args: &[&[u8]]) -> Result<(), Error> {
         command.check(args)?;
-        if !self.state.is_authenticated && !command.has("no_auth") {
+        if !self.peer.state.is_authenticated && !command.has("no_auth") {
             return Err(server::no_auth(command.name));
         }
-        for (_, key) in command.keys_of(args, self.state.database) {
+        for (_, key) in command.keys_of(args, self.peer.state.database) {
             if key.len() > KEY_BYTES_MAX {
                 return Err(Error::of(format!("ERR key of {} bytes (limit {KEY_BYTES_MAX})", key.len())));
             }
@@ -315,13 +283,13 @@ impl Connection {
             && !is_about_the_queue(args)
         {
             queue.push(command, args)?;
-            let version = self.state.version;
+            let version = self.peer.state.version;
             plan.ready(|out| ReplyWriter::new(out, version).simple("QUEUED"));
             return Ok(Flow::Next);
         }
         match command.run {
             Run::Keys(_) => {
-                let (database, version) = (self.state.database, self.state.version);
+                let (database, version) = (self.peer.state.database, self.peer.state.version);
                 plan.steps.push(Step::Keys { command, args: start..plan.args.len(), database, version });
                 Ok(Flow::Next)
             }
@@ -337,7 +305,7 @@ impl Connection {
         args: &[&[u8]],
         plan: &mut Plan<'_>,
     ) -> Result<Flow, Error> {
-        let version = self.state.version;
+        let version = self.peer.state.version;
         let mut ok = |text| plan.ready(|out| ReplyWriter::new(out, version).simple(text));
         match command.name {
             "multi" if self.queue.is_some() => Err(Error::new("ERR MULTI calls can not be nested")),
@@ -370,11 +338,11 @@ impl Connection {
             }
             "reset" => {
                 (self.queue, self.watched) = (None, Vec::new());
-                let names = self.state.names.take();
-                self.state = State { names, rolls_back: server.rolls_back(), ..State::default() };
-                self.set_names(|names| names.name.clear());
-                self.set_authenticated(!server.needs_password());
-                self.client.reset();
+                let names = self.peer.state.names.take();
+                self.peer.state = State { names, rolls_back: server.rolls_back(), ..State::default() };
+                self.peer.set_names(|names| names.name.clear());
+                self.peer.set_authenticated(!server.needs_password());
+                self.peer.client.reset();
                 plan.ready(|out| ReplyWriter::new(out, Version::Resp2).simple("RESET"));
                 Ok(Flow::Next)
             }
@@ -389,13 +357,13 @@ impl Connection {
                 Ok(Flow::Then(Alone::Resolve(id.ok_or(Error::new("ERR invalid transaction id"))?)))
             }
             _ => {
-                self.publish(Instant::now());
+                self.publish(clock::instant());
                 let mut reply = Vec::new();
-                let after = server::run(server, self, local, command, args, &mut reply)?;
+                let after = server::run(server, &mut self.peer, local, command, args, &mut reply)?;
                 if let After::Delay(delay) = after {
                     let number = table::number_of(command).unwrap_or_else(unknown_command);
                     local.counters.failed(number, &reply[1..]);
-                    self.delayed = Some((Instant::now() + delay, reply));
+                    self.delayed = Some((clock::instant() + delay, reply));
                     return Ok(Flow::Then(Alone::Nothing));
                 }
                 plan.ready(|out| out.extend_from_slice(&reply));
@@ -419,24 +387,24 @@ impl Connection {
         if queue.is_broken {
             return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
         }
-        let (version, rolls_back) = (self.state.version, self.state.rolls_back);
+        let (version, rolls_back) = (self.peer.state.version, self.peer.state.rolls_back);
         let may_fail = rolls_back || !watched.is_empty();
-        let former = may_fail.then(|| Box::new(self.state.clone()));
+        let former = may_fail.then(|| Box::new(self.peer.state.clone()));
         let (mut changes_state, mut is_closed) = (false, false);
         let mut planned = Vec::with_capacity(queue.commands.len());
         for (command, args) in queue.commands {
             if let Run::Keys(_) = command.run {
-                planned.push(Queued::Keys { command, args, database: self.state.database });
+                planned.push(Queued::Keys { command, args, database: self.peer.state.database });
                 continue;
             }
             changes_state = true;
             let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
             let mut reply = Vec::new();
-            let version = self.state.version;
-            match server::run(server, self, local, command, &args, &mut reply) {
+            let version = self.peer.state.version;
+            match server::run(server, &mut self.peer, local, command, &args, &mut reply) {
                 Ok(After::Close) => is_closed = true,
                 // The answer leaves with the others, but the next command waits.
-                Ok(After::Delay(delay)) => self.delayed = Some((Instant::now() + delay, Vec::new())),
+                Ok(After::Delay(delay)) => self.delayed = Some((clock::instant() + delay, Vec::new())),
                 Ok(_) => {}
                 Err(error) => {
                     let number = table::number_of(command).unwrap_or_else(unknown_command);
@@ -467,9 +435,9 @@ impl Connection {
 
     /// Makes the state again what it was before an `EXEC` that has applied nothing.
     fn restore(&mut self, former: State) {
-        self.state = State { replies: self.state.replies, ..former };
-        self.client.set_names(self.state.names.clone());
-        self.set_authenticated(self.state.is_authenticated);
+        self.peer.state = State { replies: self.peer.state.replies, ..former };
+        self.peer.client.set_names(self.peer.state.names.clone());
+        self.peer.set_authenticated(self.peer.state.is_authenticated);
     }
 
     async fn run_alone(
@@ -480,17 +448,17 @@ impl Connection {
         session: &mut Session,
         output: &mut Vec<u8>,
     ) {
-        let version = self.state.version;
+        let version = self.peer.state.version;
         match alone {
             Alone::Nothing | Alone::Close => {}
             Alone::Reply(replies) => {
-                self.state.replies = replies;
+                self.peer.state.replies = replies;
                 if replies == Replies::On {
                     ReplyWriter::new(output, version).simple("OK");
                 }
             }
             Alone::Watch(keys) => {
-                let names: Vec<Name<'_>> = keys.iter().map(|key| (self.state.database, key.as_slice())).collect();
+                let names: Vec<Name<'_>> = keys.iter().map(|key| (self.peer.state.database, key.as_slice())).collect();
                 match executor.watch(session, &names).await {
                     Ok(watched) => {
                         // The first stamp of a key that is watched twice is the one that counts.
@@ -520,13 +488,13 @@ impl Connection {
                 server.count_keys(session).await;
                 let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
                 let start = output.len();
-                if let Err(error) = server::run(server, self, executor.local, command, &args, output) {
+                if let Err(error) = server::run(server, &mut self.peer, executor.local, command, &args, output) {
                     output.truncate(start);
                     ReplyWriter::new(output, version).error(error.text());
                 }
             }
             Alone::Resolve(id) => executor.resolve(session, id, version, output).await,
-            Alone::Walk(walk) => walk.run(&server.store, session, executor, &self.state, output).await,
+            Alone::Walk(walk) => walk.run(&server.store, session, executor, &self.peer.state, output).await,
         }
     }
 }

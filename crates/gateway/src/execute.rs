@@ -11,14 +11,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use remora::{Error, Intent, Limit, Session, TransactionId, TransactionOptions, Verdict};
 use remora_redis::{Command, Context, Keyspace, Limits, run, table};
 use remora_resp::{ReplyWriter, Version};
 
-use crate::front::Local;
+use crate::clock::now;
 use crate::plan::{Plan, Queued, Step, Watched};
+use crate::server::Local;
 use crate::server::counters::{Event, unknown_command};
 use crate::store::{Name, Row, Store, Uploads, Wanted};
 
@@ -31,15 +32,16 @@ pub(crate) struct Executor<'e> {
     pub(crate) store: &'e Store,
     pub(crate) limits: Limits,
     pub(crate) local: &'e Local,
-    /// Whether the last `EXEC` has applied its commands: no key that was watched had changed, and in
-    /// rollback mode no command has failed.
+    /// Whether the last `EXEC` has applied its commands: no key that was watched had changed, and
+    /// in rollback mode no command has failed.
     pub(crate) was_performed: bool,
 }
 
 impl Executor<'_> {
     /// Runs a plan, and writes the replies of all its steps.
     pub(crate) async fn run(&mut self, session: &mut Session, plan: &Plan<'_>, out: &mut Vec<u8>) {
-        let mut parts = VecDeque::from([0..plan.steps.len()]);
+        let mut parts = VecDeque::new();
+        parts.push_back(0..plan.steps.len());
         while let Some(part) = parts.pop_front() {
             let start = out.len();
             let Err(error) = self.run_part(session, plan, part.clone(), out).await else { continue };
@@ -366,9 +368,4 @@ pub(crate) fn text_of(error: &Error) -> String {
 fn unknown(id: TransactionId) -> String {
     let id = id.to_bits();
     format!("UNKNOWN transaction {id} may have been applied: ask REMORA.RESOLVE {id}")
-}
-
-/// Returns the time, in milliseconds since 1970.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
 }

@@ -1,6 +1,5 @@
 //! Connections of Redis' protocol: what a [`net::Handler`](crate::net::Handler) does for them.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,23 +7,7 @@ use remora::Session;
 
 use crate::connection::Connection;
 use crate::net::{Handler, Next, Origin};
-use crate::server::Server;
-use crate::server::counters::Counters;
-
-/// What the connections of one thread share.
-#[derive(Debug)]
-pub struct Local {
-    /// The state of the random numbers of commands.
-    pub(crate) random: Cell<u64>,
-    pub(crate) counters: Arc<Counters>,
-}
-
-impl Local {
-    /// Makes what the connections of a thread share. `seed` begins the random numbers.
-    pub fn new(server: &Server, seed: u64) -> Local {
-        Local { random: Cell::new(seed | 1), counters: server.new_counters() }
-    }
-}
+use crate::server::{Local, Server};
 
 /// The handler of a thread.
 #[derive(Debug)]
@@ -60,7 +43,7 @@ impl Handler for Front {
     }
 
     fn is_overdue(&self, connection: &Connection, quiet: Duration) -> bool {
-        self.server.is_overdue(connection, quiet)
+        self.server.is_overdue(connection.client(), quiet)
     }
 
     fn close(&self, _connection: Connection) {}

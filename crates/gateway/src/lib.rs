@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`net`] | threads, sockets, back-pressure and limits; it knows no command |
 //! | [`front`] | connections of Redis' protocol: what a [`net::Handler`] does for them |
+//! | `clock` | the time |
 //! | `connection` | a connection: what it has sent becomes plans |
 //! | `plan` | commands that run as one transaction |
 //! | `execute` | runs plans |
@@ -14,6 +15,7 @@
 //! | `server` | what all connections share, and the commands about that |
 #![forbid(unsafe_code)]
 
+mod clock;
 mod connection;
 mod execute;
 pub mod front;
@@ -25,7 +27,7 @@ mod sweep;
 mod walk;
 
 pub use connection::Connection;
-pub use front::{Front, Local};
-pub use server::{PasswordError, PasswordSource, Server, ServerOptions};
+pub use front::Front;
+pub use server::{Local, PasswordError, PasswordSource, Server, ServerOptions};
 pub use store::{Store, StoreOptions};
 pub use sweep::Sweeper;

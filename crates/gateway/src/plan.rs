@@ -24,7 +24,7 @@ pub(crate) struct Plan<'b> {
 /// A command that was planned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
-    /// Its number: [`remora_redis::table::number_of`].
+    /// The number of the command: [`remora_redis::table::number_of`].
     pub(crate) number: usize,
     /// The place of its first argument among the plan's.
     pub(crate) start: usize,
@@ -52,7 +52,7 @@ pub(crate) enum Step {
 /// A command that `MULTI` has queued, when `EXEC` plans it.
 #[derive(Debug)]
 pub(crate) enum Queued {
-    /// Its reply is ready.
+    /// A reply that is ready.
     Ready(Vec<u8>),
     /// A command of keys.
     Keys { command: &'static Command, args: Vec<Vec<u8>>, database: u8 },

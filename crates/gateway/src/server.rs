@@ -9,6 +9,7 @@
 //! | `help` | `HELP` of all |
 //! | `info` | `INFO`, and the metrics |
 //! | `login` | passwords: `AUTH`, `HELLO` |
+//! | `peer` | a connection as the commands about it see it |
 //! | `slowlog` | what has taken long: `SLOWLOG` |
 //!
 //! Threads ask a server for every batch. What they ask then are atomics, never locks.
@@ -20,10 +21,11 @@ pub(crate) mod counters;
 mod help;
 mod info;
 mod login;
+mod peer;
 mod slowlog;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use remora::{Cluster, Session};
 use remora_redis::call::integer;
@@ -31,16 +33,17 @@ use remora_redis::command::DATABASES;
 use remora_redis::{Command, Error, Limits};
 use remora_resp::{ReplyWriter, number};
 
-use self::clients::{Kill, Pauses, Registry};
+use self::clients::{Client, Kill, Pauses, Registry};
 use self::config::Settings;
 use self::counters::{Counters, Totals};
 use self::info::Census;
 use self::login::Logins;
 pub(crate) use self::login::no_auth;
 pub use self::login::{PasswordError, PasswordSource};
+pub use self::peer::Local;
+pub(crate) use self::peer::{Peer, Replies, State};
 use self::slowlog::SlowLog;
-use crate::connection::{Connection, Replies};
-use crate::front::Local;
+use crate::clock;
 use crate::net::{Control, Origin};
 use crate::plan::Plan;
 use crate::store::Store;
@@ -95,7 +98,7 @@ pub struct Server {
     pub(crate) pauses: Pauses,
     slow_log: SlowLog,
     census: Census,
-    /// The counters of all threads, also of those that have ended.
+    /// The counters of all threads, also of threads that have ended.
     counters: Mutex<Vec<Arc<Counters>>>,
     /// What was counted before `CONFIG RESETSTAT`.
     base: Mutex<Totals>,
@@ -133,7 +136,7 @@ impl Server {
             counters: Mutex::default(),
             base: Mutex::default(),
             control: OnceLock::new(),
-            begun: Instant::now(),
+            begun: clock::instant(),
             run_id: info::run_id(),
         })
     }
@@ -192,19 +195,18 @@ impl Server {
     }
 
     /// Returns whether to close a connection that has sent nothing for this time.
-    pub(crate) fn is_overdue(&self, connection: &Connection, quiet: Duration) -> bool {
-        let client = &connection.client;
+    pub(crate) fn is_overdue(&self, client: &Client, quiet: Duration) -> bool {
         !client.is_authenticated() && client.since.elapsed() >= LOGIN_TIME
             || self.settings.timeout().is_some_and(|timeout| quiet >= timeout)
     }
 
     /// Notes that a batch has taken this time.
-    pub(crate) fn note(&self, local: &Local, connection: &Connection, plan: &Plan<'_>, took: Duration) {
+    pub(crate) fn note(&self, local: &Local, peer: &Peer, plan: &Plan<'_>, took: Duration) {
         local.counters.ran(&plan.commands, plan.has_exec(), took);
         if self.settings.is_slow(took) {
-            let name = connection.state.names.as_ref().map_or_else(Vec::new, |names| names.name.clone());
-            let peer = connection.client.peer.to_string();
-            self.slow_log.add(&self.settings, plan, took, self.options.redact_keys, peer, name);
+            let name = peer.state.names.as_ref().map_or_else(Vec::new, |names| names.name.clone());
+            let address = peer.client.peer.to_string();
+            self.slow_log.add(&self.settings, plan, took, self.options.redact_keys, address, name);
         }
     }
 
@@ -246,11 +248,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the time since 1970.
-fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
 /// Returns whether `INFO` has to count keys before it answers.
 pub(crate) fn counts_keys(args: &[&[u8]]) -> bool {
     info::shows_keys(&args[1..])
@@ -271,13 +268,13 @@ const NO_CLUSTER: Error = Error::new("ERR This instance has cluster support disa
 /// Runs a command about the connection or the server. Appends its reply to `out`.
 pub(crate) fn run(
     server: &Server,
-    connection: &mut Connection,
+    peer: &mut Peer,
     local: &Local,
     command: &Command,
     args: &[&[u8]],
     out: &mut Vec<u8>,
 ) -> Result<After, Error> {
-    let mut reply = ReplyWriter::new(out, connection.state.version);
+    let mut reply = ReplyWriter::new(out, peer.state.version);
     match command.name {
         "ping" if args.len() > 2 => return Err(Error::arity("ping")),
         "ping" => match args.get(1) {
@@ -290,14 +287,14 @@ pub(crate) fn run(
             if !(0..i64::from(DATABASES)).contains(&number) {
                 return Err(Error::NO_SUCH_DATABASE);
             }
-            connection.state.database = number as u8;
+            peer.state.database = number as u8;
             reply.simple("OK");
         }
-        "hello" => return login::hello(server, connection, local, args, out),
-        "auth" => return login::auth(server, connection, local, args, out),
+        "hello" => return login::hello(server, peer, local, args, out),
+        "auth" => return login::auth(server, peer, local, args, out),
         "readonly" | "readwrite" | "asking" => return Err(NO_CLUSTER),
         "time" => {
-            let time = unix_time();
+            let time = clock::since_1970();
             reply.array(2);
             reply.bulk(time.as_secs().to_string());
             reply.bulk(time.subsec_micros().to_string());
@@ -316,28 +313,28 @@ pub(crate) fn run(
         "lolwut" => reply.verbatim(b"txt", format!("Redis ver. {REDIS_VERSION}\n")),
         "info" => reply.verbatim(b"txt", info::text(server, &args[1..])),
         "remora.rollback" => {
-            connection.state.rolls_back = on_or_off(args[1])?;
+            peer.state.rolls_back = on_or_off(args[1])?;
             reply.simple("OK");
         }
         "command" => command::info(&[], &mut reply),
-        name => return run_subcommand(server, connection, name, args, out),
+        name => return run_subcommand(server, peer, name, args, out),
     }
     Ok(After::Next)
 }
 
 fn run_subcommand(
     server: &Server,
-    connection: &mut Connection,
+    peer: &mut Peer,
     name: &str,
     args: &[&[u8]],
     out: &mut Vec<u8>,
 ) -> Result<After, Error> {
-    let mut reply = ReplyWriter::new(out, connection.state.version);
+    let mut reply = ReplyWriter::new(out, peer.state.version);
     let Some((container, subcommand)) = name.split_once('|') else { return Err(cannot(name)) };
     match (container, subcommand) {
         ("cluster", _) => return Err(NO_CLUSTER),
         (_, "help") => help::write(container, &mut reply),
-        ("client", subcommand) => return run_client(server, connection, subcommand, args, out),
+        ("client", subcommand) => return run_client(server, peer, subcommand, args, out),
         ("command", "count") => reply.integer(command::count()),
         ("command", "info") => command::info(&args[2..], &mut reply),
         ("command", "list") => command::list(&args[2..], &mut reply)?,
@@ -416,13 +413,13 @@ fn run_subcommand(
 
 fn run_client(
     server: &Server,
-    connection: &mut Connection,
+    peer: &mut Peer,
     subcommand: &str,
     args: &[&[u8]],
     out: &mut Vec<u8>,
 ) -> Result<After, Error> {
-    let mut reply = ReplyWriter::new(out, connection.state.version);
-    let client = &connection.client;
+    let mut reply = ReplyWriter::new(out, peer.state.version);
+    let client = &peer.client;
     match subcommand {
         "id" => reply.integer(client.id as i64),
         "info" => {
@@ -431,14 +428,14 @@ fn run_client(
             reply.verbatim(b"txt", line);
         }
         "list" => reply.verbatim(b"txt", client_list(server, &args[2..])?),
-        "getname" => match connection.state.names.as_ref().filter(|names| !names.name.is_empty()) {
+        "getname" => match peer.state.names.as_ref().filter(|names| !names.name.is_empty()) {
             Some(names) => reply.bulk(&names.name),
             None => reply.null(),
         },
         "setname" => {
             clients::check_name(b"Client names", args[2])?;
             reply.simple("OK");
-            connection.set_names(|names| names.name = args[2].to_vec());
+            peer.set_names(|names| names.name = args[2].to_vec());
         }
         "setinfo" => {
             let what = args[2].to_ascii_lowercase();
@@ -447,7 +444,7 @@ fn run_client(
             }
             clients::check_name(args[2], args[3])?;
             reply.simple("OK");
-            connection.set_names(|names| match what.as_slice() {
+            peer.set_names(|names| match what.as_slice() {
                 b"lib-name" => names.library = args[3].to_vec(),
                 _ => names.library_version = args[3].to_vec(),
             });
@@ -539,7 +536,7 @@ fn memory_stats(server: &Server, reply: &mut ReplyWriter<'_>) {
         ("total.allocated", used),
         ("replication.backlog", 0),
         ("clients.slaves", 0),
-        ("clients.normal", (server.clients.len() * size_of::<clients::Client>()) as u64),
+        ("clients.normal", (server.clients.len() * size_of::<Client>()) as u64),
         ("cluster.links", 0),
         ("aof.buffer", 0),
         ("lua.caches", 0),

@@ -8,8 +8,9 @@ use remora_redis::commands::scan::{self, Options};
 use remora_redis::{Command, Error};
 use remora_resp::{ReplyWriter, Version, glob};
 
-use crate::connection::State;
-use crate::execute::{Executor, now, text_of};
+use crate::clock::now;
+use crate::execute::{Executor, text_of};
+use crate::server::State;
 use crate::store::{Found, Store};
 
 /// The number of places of records that a step reads, which is what one round can.

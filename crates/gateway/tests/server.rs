@@ -37,8 +37,8 @@ impl Gateway {
         Connection::new(self.connections, &self.server)
     }
 
-    /// Sends lines, each of them an inline command, at once. Returns how the connection goes on, and
-    /// the answers as text.
+    /// Sends lines, each of them an inline command, at once. Returns how the connection goes on,
+    /// and the answers as text.
     fn send_once(&mut self, connection: &mut Connection, lines: &[&str]) -> (Next, String) {
         let mut input: Vec<u8> = lines.iter().flat_map(|line| [line.as_bytes(), b"\r\n"].concat()).collect();
         let (mut input, mut output) = (&mut input[..], Vec::new());

@@ -81,6 +81,7 @@ pub const CLOCK_FILES: &[&str] = &[
     "crates/workload/src/micro.rs",
     "crates/workload/src/micro/verbs.rs",
     "crates/workload/src/simulated.rs",
+    "crates/gateway/src/clock.rs",
 ];
 
 /// Encodings in the machine's order of bytes. Memory, files and messages must be the same on all

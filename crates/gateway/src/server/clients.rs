@@ -14,6 +14,7 @@ use remora_redis::{Command, Error, table};
 use remora_resp::{Version, number};
 
 use super::locked;
+use crate::clock;
 use crate::net::Origin;
 
 /// What others see of a connection.
@@ -81,7 +82,7 @@ impl Registry {
             id: origin.id,
             peer: origin.peer,
             local: origin.local,
-            since: Instant::now(),
+            since: clock::instant(),
             registry: self.clone(),
             active: AtomicU64::new(0),
             database: AtomicU8::new(0),
@@ -320,7 +321,7 @@ pub(crate) struct Pauses {
 
 impl Default for Pauses {
     fn default() -> Pauses {
-        Pauses { begun: Instant::now(), until: AtomicU64::new(0) }
+        Pauses { begun: clock::instant(), until: AtomicU64::new(0) }
     }
 }
 
@@ -344,7 +345,7 @@ impl Pauses {
         self.until.store(0, Ordering::Relaxed);
     }
 
-    /// Returns for how long all commands wait, or those that write.
+    /// Returns for how long all commands wait, or the ones that write.
     pub(crate) fn left(&self, is_write: bool) -> Option<Duration> {
         let until = self.until.load(Ordering::Relaxed);
         if until == 0 || until & 1 == 0 && !is_write {

@@ -9,8 +9,8 @@ use remora::Session;
 use remora_redis::command::DATABASES;
 
 use super::counters::{Event, KINDS, PREFIXES};
-use super::{REDIS_VERSION, Server, locked, unix_time};
-use crate::execute::now;
+use super::{REDIS_VERSION, Server, locked};
+use crate::clock;
 use crate::store::Store;
 
 /// How old a count of keys may be before `INFO` counts again.
@@ -66,7 +66,7 @@ impl Census {
     /// Counts on, unless the last count is young or another connection counts. An error ends this
     /// piece of the count.
     pub(super) async fn take(&self, store: &Store, session: &mut Session) {
-        let begun = Instant::now();
+        let begun = clock::instant();
         let (mut keys, mut cursor) = {
             let mut count = locked(&self.0);
             let is_young = count.complete.is_some_and(|(at, _)| begun.saturating_duration_since(at) < COUNT_AGE);
@@ -76,7 +76,7 @@ impl Census {
             count.busy = Some(begun + COUNT_TIME * 20);
             (count.partial, count.cursor)
         };
-        let now = now();
+        let now = clock::now();
         let is_complete = loop {
             let Ok((found, next)) = store.walk(session, cursor, COUNT_SLOTS).await else { break false };
             for found in found.iter().filter(|found| found.expiry.is_none_or(|expiry| expiry > now)) {
@@ -99,7 +99,7 @@ impl Census {
         count.busy = None;
         (count.partial, count.cursor) = (keys, cursor);
         if is_complete {
-            count.complete = Some((Instant::now(), keys));
+            count.complete = Some((clock::instant(), keys));
             count.partial = AllKeys::default();
         }
     }
@@ -252,7 +252,7 @@ fn about_the_process(server: &Server, line: Line<'_>) {
     line("process_id", &std::process::id());
     line("run_id", &server.run_id);
     line("tcp_port", &server.options.port);
-    line("server_time_usec", &unix_time().as_micros());
+    line("server_time_usec", &clock::since_1970().as_micros());
     line("uptime_in_seconds", &uptime);
     line("uptime_in_days", &(uptime / 86_400));
     line("hz", &10);
@@ -396,7 +396,7 @@ pub(super) fn run_id() -> String {
     let mut bytes = [0; 20];
     // Without random numbers, the time and the process make the name.
     if getrandom::fill(&mut bytes).is_err() {
-        bytes[..16].copy_from_slice(&unix_time().as_nanos().to_le_bytes());
+        bytes[..16].copy_from_slice(&clock::since_1970().as_nanos().to_le_bytes());
         bytes[16..].copy_from_slice(&std::process::id().to_le_bytes());
     }
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,8 +1,9 @@
 //! Passwords: `AUTH` and `HELLO`.
 //!
 //! 1. The gateway keeps the SHA-256 of the password. Hashes are compared in constant time.
-//! 2. A wrong password is answered after [`DELAY`], or after [`LONG_DELAY`] if the address has given
-//!    more than [`FAILURES_MAX`] in a minute. The connection waits without a lane.
+//! 2. A wrong password is answered after [`DELAY`]. If its address has given more than
+//!    [`FAILURES_MAX`] in a minute, it is answered after [`LONG_DELAY`]. The connection waits
+//!    without a lane.
 //! 3. What clients send as a password is neither logged nor counted by its text.
 
 use std::collections::HashMap;
@@ -11,19 +12,18 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use remora_redis::Error;
 use remora_resp::{ReplyWriter, Version, number};
 use sha2::{Digest, Sha256};
 
-use super::clients::{Names, canonical, check_name};
+use super::clients::{canonical, check_name};
 use super::counters::Event;
-use super::{After, REDIS_VERSION, Server, locked};
-use crate::connection::Connection;
-use crate::front::Local;
+use super::{After, Local, Peer, REDIS_VERSION, Server, locked};
+use crate::clock;
 
 /// After which time a wrong password is answered.
 pub(super) const DELAY: Duration = Duration::from_millis(250);
@@ -67,7 +67,7 @@ pub enum PasswordError {
     Mode {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The permissions of the file.
         mode: u32,
     },
     /// The password is empty.
@@ -164,19 +164,19 @@ impl Logins {
 }
 
 /// Checks a user's password. Returns the delay of the answer if it is wrong.
-fn check(server: &Server, connection: &mut Connection, local: &Local, user: &[u8], password: &[u8]) -> Option<After> {
+fn check(server: &Server, peer: &mut Peer, local: &Local, user: &[u8], password: &[u8]) -> Option<After> {
     if server.logins.accepts(user, password) {
-        connection.set_authenticated(true);
+        peer.set_authenticated(true);
         return None;
     }
     local.counters.happened(Event::AuthFailure);
-    Some(After::Delay(server.logins.note_failure(canonical(&connection.client.peer), Instant::now())))
+    Some(After::Delay(server.logins.note_failure(canonical(&peer.client.peer), clock::instant())))
 }
 
 /// Runs `AUTH`.
 pub(super) fn auth(
     server: &Server,
-    connection: &mut Connection,
+    peer: &mut Peer,
     local: &Local,
     args: &[&[u8]],
     out: &mut Vec<u8>,
@@ -192,8 +192,8 @@ pub(super) fn auth(
         [_, user, password] => (*user, *password),
         _ => return Err(Error::SYNTAX),
     };
-    let mut reply = ReplyWriter::new(out, connection.state.version);
-    if let Some(delay) = check(server, connection, local, user, password) {
+    let mut reply = ReplyWriter::new(out, peer.state.version);
+    if let Some(delay) = check(server, peer, local, user, password) {
         reply.error(WRONG);
         return Ok(delay);
     }
@@ -204,12 +204,12 @@ pub(super) fn auth(
 /// Runs `HELLO`. All arguments are checked before the first of them takes effect.
 pub(super) fn hello(
     server: &Server,
-    connection: &mut Connection,
+    peer: &mut Peer,
     local: &Local,
     args: &[&[u8]],
     out: &mut Vec<u8>,
 ) -> Result<After, Error> {
-    let mut version = connection.state.version;
+    let mut version = peer.state.version;
     if let Some(wanted) = args.get(1) {
         version = match number::parse_integer(wanted) {
             None => return Err(Error::new("ERR Protocol version is not an integer or out of range")),
@@ -235,18 +235,18 @@ pub(super) fn hello(
         };
     }
     if let Some((user, password)) = login
-        && let Some(delay) = check(server, connection, local, user, password)
+        && let Some(delay) = check(server, peer, local, user, password)
     {
-        ReplyWriter::new(out, connection.state.version).error(WRONG);
+        ReplyWriter::new(out, peer.state.version).error(WRONG);
         return Ok(delay);
     }
-    if !connection.state.is_authenticated {
+    if !peer.state.is_authenticated {
         return Err(no_auth("hello"));
     }
     if let Some(name) = name {
-        connection.set_names(|names| names.name = name);
+        peer.set_names(|names| names.name = name);
     }
-    connection.state.version = version;
+    peer.state.version = version;
     let mut reply = ReplyWriter::new(out, version);
     reply.map(7);
     for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
@@ -256,7 +256,7 @@ pub(super) fn hello(
     reply.bulk("proto");
     reply.integer(if version == Version::Resp3 { 3 } else { 2 });
     reply.bulk("id");
-    reply.integer(connection.client.id as i64);
+    reply.integer(peer.client.id as i64);
     for (name, value) in [("mode", "standalone"), ("role", "master")] {
         reply.bulk(name);
         reply.bulk(value);
@@ -277,22 +277,6 @@ pub(crate) fn no_auth(command: &str) -> Error {
     Error::new("NOAUTH Authentication required.")
 }
 
-impl Connection {
-    /// Says whether the client has authenticated, or does not have to.
-    pub(crate) fn set_authenticated(&mut self, is_authenticated: bool) {
-        self.state.is_authenticated = is_authenticated;
-        self.parser.set_authenticated(is_authenticated);
-        self.client.set_authenticated(is_authenticated);
-    }
-
-    /// Changes the names of the connection.
-    pub(crate) fn set_names(&mut self, change: impl FnOnce(&mut Names)) {
-        let names = self.state.names.get_or_insert_default();
-        change(Arc::make_mut(names));
-        self.client.set_names(self.state.names.clone());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,7 +284,7 @@ mod tests {
     #[test]
     fn many_wrong_passwords_of_an_address_wait_longer() {
         let logins = Logins::new(PasswordSource::Text(b"secret".to_vec())).unwrap();
-        let (now, one, other) = (Instant::now(), IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let (now, one, other) = (clock::instant(), IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         for _ in 0..FAILURES_MAX {
             assert_eq!(logins.note_failure(one, now), DELAY);
         }

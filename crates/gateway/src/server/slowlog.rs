@@ -12,7 +12,8 @@ use remora_redis::{Error, table};
 use remora_resp::ReplyWriter;
 
 use super::config::Settings;
-use super::{locked, unix_time};
+use super::locked;
+use crate::clock;
 use crate::plan::Plan;
 
 /// The largest number of arguments of an entry.
@@ -60,7 +61,7 @@ impl SlowLog {
         let mut log = locked(&self.entries);
         let id = log.next;
         log.next += 1;
-        log.entries.push_front(Entry { id, at: unix_time().as_secs(), micros, args, peer, name });
+        log.entries.push_front(Entry { id, at: clock::since_1970().as_secs(), micros, args, peer, name });
         log.entries.truncate(length);
     }
 
