@@ -101,7 +101,7 @@ pub async fn inspect_race(
 }
 
 /// Looks at the table with this name at one instant, as a simulator can, while clients change it.
-/// `words` returns a copy of so many bytes at an address, or `None` if there is no such memory.
+/// `words` returns a copy of a number of bytes at an address, or `None` if there is no such memory.
 /// Returns `None` if the catalog has no such table, or if a part of it cannot be reached.
 pub fn inspect_race_at_once(
     metadata: &Metadata,
