@@ -3,8 +3,8 @@
 //! # Why this is strictly serializable
 //!
 //! 1. All commands of a part were received before its transaction begins, and none is answered
-//!    before it commits. So they may be neighbors in one serial order, in the order in which the
-//!    connection has sent them.
+//!    before it commits. So they may stand next to each other in one serial order, in the order in
+//!    which the connection has sent them.
 //! 2. Parts run one after the other.
 //! 3. A key that has expired is deleted by the transaction that finds it so. So a client that was
 //!    told that a key is gone will not see it again, whatever the clocks of other gateways say.

@@ -75,7 +75,8 @@ pub trait Handler: 'static {
     /// them, and more bytes behind them. A call may get no new byte, after [`Next::Again`] and
     /// [`Next::Pause`].
     ///
-    /// Errors of transactions are for the handler to answer. If it panics, the connection is closed.
+    /// Errors of transactions are for the handler to answer. If it panics, the connection is
+    /// closed.
     fn serve(
         &self,
         session: &mut Session,

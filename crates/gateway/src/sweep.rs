@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use remora::{Cluster, Error, OpenError, Worker, WorkerOptions};
 
-use crate::execute::now;
+use crate::clock::now;
 use crate::store::{Name, Store};
 
 /// The number of places of records that a step reads.
