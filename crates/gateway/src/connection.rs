@@ -212,23 +212,37 @@ impl Connection {
 
     /// Plans a command, whose arguments are the plan's from `start` on.
     fn plan(&mut self, server: &Server, local: &Local, start: usize, plan: &mut Plan<'_>) -> Flow {
-        let args = plan.args[start..].to_vec();
-        let found = find(&args);
+        let mut all = std::mem::take(&mut plan.args);
+        let flow = self.plan_args(server, local, (start, &all[start..]), plan);
+        if self.postponed.is_some() {
+            all.truncate(start);
+        }
+        plan.args = all;
+        flow
+    }
+
+    fn plan_args(
+        &mut self,
+        server: &Server,
+        local: &Local,
+        (start, args): (usize, &[&[u8]]),
+        plan: &mut Plan<'_>,
+    ) -> Flow {
+        let found = find(args);
         let number = found.as_ref().ok().and_then(|command| table::number_of(command));
         let number = number.unwrap_or_else(unknown_command);
-        let admitted = found.and_then(|command| self.admit(command, &args).map(|()| command));
+        let admitted = found.and_then(|command| self.admit(command, args).map(|()| command));
         if let Ok(command) = admitted {
             let has_write = self.queue.as_ref().is_some_and(|queue| queue.has_write);
             if server.pauses.left_for(command, has_write).is_some() {
                 self.postponed = Some(args.iter().map(|argument| argument.to_vec()).collect());
-                plan.args.truncate(start);
                 return Flow::Then(Alone::Nothing);
             }
         }
         let is_rejected = admitted.is_err();
         plan.commands.push(Planned { number, start, is_rejected });
         self.peer.client.set_command(number);
-        match admitted.and_then(|command| self.plan_admitted(server, local, command, &args, start, plan)) {
+        match admitted.and_then(|command| self.plan_admitted(server, local, command, args, start, plan)) {
             Ok(flow) => flow,
             Err(error) => {
                 if is_rejected {
@@ -236,7 +250,7 @@ impl Connection {
                 } else {
                     local.counters.failed(number, error.text());
                 }
-                let error = self.note_error(&args, is_rejected, error);
+                let error = self.note_error(args, is_rejected, error);
                 let version = self.peer.state.version;
                 plan.ready(|out| ReplyWriter::new(out, version).error(error.text()));
                 Flow::Next
@@ -261,6 +275,9 @@ impl Connection {
         command.check(args)?;
         if !self.peer.state.is_authenticated && !command.has("no_auth") {
             return Err(server::no_auth(command.name));
+        }
+        if args.iter().all(|argument| argument.len() <= KEY_BYTES_MAX) {
+            return Ok(());
         }
         for (_, key) in command.keys_of(args, self.peer.state.database) {
             if key.len() > KEY_BYTES_MAX {
@@ -290,7 +307,7 @@ impl Connection {
         match command.run {
             Run::Keys(_) => {
                 let (database, version) = (self.peer.state.database, self.peer.state.version);
-                plan.steps.push(Step::Keys { command, args: start..plan.args.len(), database, version });
+                plan.steps.push(Step::Keys { command, args: start..start + args.len(), database, version });
                 Ok(Flow::Next)
             }
             Run::Elsewhere => self.plan_elsewhere(server, local, command, args, plan),
