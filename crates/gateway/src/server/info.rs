@@ -17,6 +17,9 @@ use crate::store::Store;
 const COUNT_AGE: Duration = Duration::from_secs(5);
 /// For how long one `INFO` counts keys. The next one goes on where it has stopped.
 const COUNT_TIME: Duration = Duration::from_millis(50);
+/// For how long one `INFO` counts keys while there is no complete count: until then it answers how
+/// many were counted so far.
+const FIRST_COUNT_TIME: Duration = Duration::from_millis(500);
 /// The largest number of places of records that a step of the count reads.
 const COUNT_SLOTS: usize = 128;
 
@@ -67,14 +70,14 @@ impl Census {
     /// piece of the count.
     pub(super) async fn take(&self, store: &Store, session: &mut Session) {
         let begun = clock::instant();
-        let (mut keys, mut cursor) = {
+        let (mut keys, mut cursor, time) = {
             let mut count = locked(&self.0);
             let is_young = count.complete.is_some_and(|(at, _)| begun.saturating_duration_since(at) < COUNT_AGE);
             if is_young || count.busy.is_some_and(|until| begun < until) {
                 return;
             }
-            count.busy = Some(begun + COUNT_TIME * 20);
-            (count.partial, count.cursor)
+            count.busy = Some(begun + FIRST_COUNT_TIME * 4);
+            (count.partial, count.cursor, if count.complete.is_some() { COUNT_TIME } else { FIRST_COUNT_TIME })
         };
         let now = clock::now();
         let is_complete = loop {
@@ -91,7 +94,7 @@ impl Census {
             if cursor == 0 {
                 break true;
             }
-            if begun.elapsed() >= COUNT_TIME {
+            if begun.elapsed() >= time {
                 break false;
             }
         };
