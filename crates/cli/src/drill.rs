@@ -472,9 +472,7 @@ fn attend(
     }
     if lost.back_ns.is_some() && lost.copied_ns.is_none() && now >= *asked + ASK_NS {
         *asked = now;
-        if copies(&processes.ask("copies", &["status", "--report", "-"], false)?, options.replicas()).holds
-            == Some(true)
-        {
+        if is_whole(&processes.ask("copies", &["status", "--report", "-"], false)?, options.replicas()) {
             lost.copied_ns = Some(now_ns());
         }
     }
@@ -582,8 +580,14 @@ fn no_room_is_lost(cluster: &Cluster) -> Result<Invariant, Failure> {
     Ok(Invariant { name: "no room is lost".to_owned(), holds: Some(left == Reclaimed::default()), detail })
 }
 
+/// Returns whether all nodes are in the cluster and all tables have their copies, by a report of
+/// `remora status`.
+pub(crate) fn is_whole(status: &Value, replicas: u8) -> bool {
+    copies(status, replicas).holds == Some(true)
+}
+
 /// Checks that all nodes are in the cluster, and that all tables have their copies.
-pub(crate) fn copies(status: &Value, replicas: u8) -> Invariant {
+fn copies(status: &Value, replicas: u8) -> Invariant {
     let rows = |what: &str| status[what].as_array().map_or(&[][..], Vec::as_slice);
     let are_in = rows("nodes").iter().all(|node| node["number"].is_u64());
     let fewest = rows("tables").iter().map(|table| table["copies"].as_u64().unwrap_or(0)).min();
