@@ -71,6 +71,10 @@ pub(crate) struct MemnodeOptions {
     /// Threads that serve clients. A node with an RDMA device has one [default: 1].
     #[arg(long, value_name = "N", conflicts_with_all = ["shm", "passive"], value_parser = clap::value_parser!(u32).range(1..=SERVER_THREADS_MAX as i64))]
     threads: Option<u32>,
+    /// Take memory when it is first used, so that the node is ready at once. If the system has none
+    /// left then, it kills the node.
+    #[arg(long, conflicts_with_all = ["shm", "passive"])]
+    on_demand: bool,
     /// Stop also on SIGHUP, when the terminal that started the node is closed.
     #[arg(long)]
     stop_on_hangup: bool,
@@ -120,10 +124,11 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
         .rdma(options.rdma.open(options.fabric.as_deref() == Some("verbs"))?)
         .connections_max(options.max_connections.map_or(defaults.connections_max, |connections| connections as usize))
         .threads(options.threads.map_or(defaults.threads, |threads| threads as usize));
-    if bytes >= LONG_TO_TAKE && Headroom::now().bytes >= bytes {
+    if !options.on_demand && bytes >= LONG_TO_TAKE && Headroom::now().bytes >= bytes {
         output::note(&format!("takes {} of memory, which lasts a while", value::show_bytes(bytes)));
     }
-    let node = MemoryNode::listen(address, bytes, server).map_err(|error| match error {
+    let listen = if options.on_demand { MemoryNode::listen_on_demand } else { MemoryNode::listen };
+    let node = listen(address, bytes, server).map_err(|error| match error {
         NodeError::Region(_) | NodeError::Memory(MemoryError::TooSmall { .. }) => Failure::new(size(), error),
         // This error names the address itself.
         NodeError::Server(ServerError::NoKey(_)) => Failure::new("--listen", error),

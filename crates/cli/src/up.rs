@@ -73,15 +73,6 @@ impl UpOptions {
     fn taken(&self, port: u16) -> String {
         if self.listen.is_none() && port != PORT { format!(" ({PORT} is taken)") } else { String::new() }
     }
-
-    /// Returns what the first line says of copies.
-    fn copies_of_each_key(&self) -> String {
-        if self.copies() == 1 {
-            "1 copy of each key".to_owned()
-        } else {
-            format!("{} copies of each key", self.copies())
-        }
-    }
 }
 
 pub(crate) fn up(options: &UpOptions) -> Result<Verdict, Failure> {
@@ -124,10 +115,14 @@ fn verdict(script: Option<Script>) -> Result<Verdict, Failure> {
     script.map_or(Ok(Verdict::Sound), |script| script.end().map(Verdict::Ended))
 }
 
+fn copies_of_each_key(copies: u8) -> String {
+    if copies == 1 { "1 copy of each key".to_owned() } else { format!("{copies} copies of each key") }
+}
+
 /// Returns what the command says when it is ready.
 fn greeting(options: &UpOptions, address: SocketAddr) -> String {
     let (port, nodes) = (address.port(), options.nodes);
-    let (taken, copies) = (options.taken(port), options.copies_of_each_key());
+    let (taken, copies) = (options.taken(port), copies_of_each_key(options.copies()));
     format!(
         "remora up: {address}{taken}, {nodes} memory nodes in this process, {copies}\n\
          try:  redis-cli -p {port} set greeting hello\n\

@@ -52,10 +52,26 @@ impl MemoryNode {
     /// a node never promises more than it has. Fails if the address cannot be served, or if the
     /// system does not give the memory.
     pub fn listen(address: &str, bytes: u64, options: ServerOptions) -> Result<MemoryNode, NodeError> {
+        MemoryNode::serve(address, bytes, options, Region::take)
+    }
+
+    /// Serves new memory over TCP, and takes it from the system page by page when it is first used.
+    /// So the node starts at once, however large it is. If the system then has no memory left, it
+    /// kills the process.
+    pub fn listen_on_demand(address: &str, bytes: u64, options: ServerOptions) -> Result<MemoryNode, NodeError> {
+        MemoryNode::serve(address, bytes, options, |_| Ok(()))
+    }
+
+    fn serve(
+        address: &str,
+        bytes: u64,
+        options: ServerOptions,
+        take: impl FnOnce(&Region) -> Result<(), RegionError>,
+    ) -> Result<MemoryNode, NodeError> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).checked_next_multiple_of(LINE_BYTES).unwrap_or(0);
         let memory = Arc::new(Memory::map(&[vec![bytes]])?);
         let region = memory.region(NodeId(0), node::REGION).ok_or(MemoryError::Foreign(NodeId(0)))?.clone();
-        region.take()?;
+        take(&region)?;
         node::format(&region, node::Place::default())?;
         let mut server = Server::bind(address, options, memory)?;
         server.answer(Box::new(RpcHandler::new(region.clone())));

@@ -3,9 +3,8 @@
 //! 1. The memory nodes start first, because the others need their addresses. A process that is
 //!    started again has the arguments of the one before, so it is found where that was.
 //! 2. A process that keeps dying is started again after longer and longer pauses.
-//! 3. A memory node comes back empty. It counts as back when the cluster has taken it in and all
-//!    keys have their copies. If no memory node is left that counts, the keys are lost, and the
-//!    command ends.
+//! 3. A memory node comes back empty. It is up when the cluster has taken it in and all keys have
+//!    their copies. If no memory node is up, keys are lost, and the command ends.
 //! 4. At the end, gateways stop first, because they need the others to finish what is under way.
 
 use std::ffi::OsString;
@@ -21,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use remora::connect::NodeKey;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::script::Script;
 use super::{UpOptions, is_over, verdict};
@@ -36,9 +36,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A process that was ready for this long does not keep dying.
 const STEADY: Duration = Duration::from_secs(10);
-/// Pause between two questions whether a memory node is back.
+/// Pause between two questions whether memory nodes are back.
 const ASK: Duration = Duration::from_millis(100);
-/// How long a question whether a memory node is back may take.
+/// How long the answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long a process may take to stop. A gateway takes up to ten seconds if memory nodes are gone.
 const STOP: Duration = Duration::from_secs(12);
@@ -118,8 +118,10 @@ struct Member {
     arguments: Vec<OsString>,
     address: Option<SocketAddr>,
     state: State,
-    /// When the process began to count, or died.
+    /// Since when the process is up or, if it is not, since when it is not.
     since: Instant,
+    /// Whether a memory node that is not up is in the cluster, and lacks copies.
+    is_in: bool,
     /// Number of deaths, one soon after the other.
     deaths: u32,
 }
@@ -130,16 +132,16 @@ enum State {
     Dead(Instant),
     /// Started.
     Started(Process),
-    /// A memory node that serves, and is not back in the cluster.
+    /// A memory node that serves, and has not all copies.
     Joining(Process),
-    /// It counts.
+    /// As it should be.
     Up(Process),
 }
 
 impl Member {
     fn new(role: Role, name: String, arguments: Vec<OsString>, address: Option<SocketAddr>) -> Member {
         let now = Instant::now();
-        Member { role, name, arguments, address, state: State::Dead(now), since: now, deaths: 0 }
+        Member { role, name, arguments, address, state: State::Dead(now), since: now, is_in: false, deaths: 0 }
     }
 
     fn process(&mut self) -> Option<&mut Process> {
@@ -174,35 +176,42 @@ impl Member {
     /// Notes that the process has died. Returns what there is to say about it.
     fn bury(&mut self, status: ExitStatus) -> String {
         let now = Instant::now();
-        let error = self.process().and_then(|process| process.last_error());
-        let error = error.map_or_else(String::new, |error| format!(": {}", output::printable(&error)));
-        let was_steady = matches!(self.state, State::Up(_)) && self.since.elapsed() >= STEADY;
-        self.deaths = if was_steady { 1 } else { self.deaths + 1 };
-        let pause = pause_after(self.deaths);
-        let line = format!(
-            "{} (pid {}) has died, {status}{error}; starts again in {} ms",
-            self.name,
-            self.pid(),
-            pause.as_millis()
-        );
-        if matches!(self.state, State::Up(_)) {
-            self.since = now;
+        let mut why = status.to_string();
+        // One that was killed has no reason of its own.
+        if let Some(error) = self.process().and_then(|process| process.last_error()).filter(|_| status.code().is_some())
+        {
+            why = format!("{why}: {}", output::printable(&error));
         }
-        self.state = State::Dead(now + pause);
+        let was_up = matches!(self.state, State::Up(_));
+        self.deaths = if was_up && now - self.since >= STEADY { 1 } else { self.deaths + 1 };
+        let pause = pause_after(self.deaths);
+        let line =
+            format!("{} (pid {}) has died: {why}; starts again in {} ms", self.name, self.pid(), pause.as_millis());
+        self.since = if was_up { now } else { self.since };
+        (self.state, self.is_in) = (State::Dead(now + pause), false);
         line
     }
 
-    /// Notes that the process is back. Returns what there is to say about it.
-    fn welcome(&mut self) -> String {
+    /// Returns what there is to say of a process that is back.
+    fn back(&self) -> String {
+        format!("{} (pid {}) is back after {:.2} s", self.name, self.pid(), self.since.elapsed().as_secs_f64())
+    }
+
+    /// Notes that the process is up. Returns how long it was not.
+    fn rise(&mut self) -> Duration {
         let now = Instant::now();
         self.state = match std::mem::replace(&mut self.state, State::Dead(now)) {
             State::Started(process) | State::Joining(process) | State::Up(process) => State::Up(process),
             State::Dead(at) => State::Dead(at),
         };
-        let took = now - std::mem::replace(&mut self.since, now);
-        let with = if self.role == Role::MemoryNode { ", with all copies" } else { "" };
-        format!("{} (pid {}) is back{with} after {:.2} s", self.name, self.pid(), took.as_secs_f64())
+        now - std::mem::replace(&mut self.since, now)
     }
+}
+
+/// Returns whether a memory node is in the cluster, by a report of `remora status`.
+fn is_in(status: &Value, address: SocketAddr) -> bool {
+    let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+    nodes.iter().any(|node| node["address"] == address.to_string() && node["number"].is_u64())
 }
 
 /// Returns the pause after the last of some deaths.
@@ -252,7 +261,8 @@ impl Processes {
     ) -> Result<bool, Failure> {
         let key = self.key();
         for number in 0..options.nodes {
-            let mut arguments = ["memnode", "--listen", "127.0.0.1:0", "--size"].map(OsString::from).to_vec();
+            let mut arguments =
+                ["memnode", "--listen", "127.0.0.1:0", "--on-demand", "--size"].map(OsString::from).to_vec();
             arguments.extend([options.size.to_string().into()]);
             arguments.extend(key.clone());
             let mut node = Member::new(Role::MemoryNode, format!("memory node {number}"), arguments, None);
@@ -339,6 +349,8 @@ impl Processes {
             return Ok(None);
         }
         if let Some(status) = member.process().map_or(Ok(None), Process::ended)? {
+            // An answer that is under way may be about the process that has died.
+            self.asking = None;
             return Ok(Some(member.bury(status)));
         }
         match std::mem::replace(&mut member.state, State::Dead(member.since)) {
@@ -348,7 +360,9 @@ impl Processes {
             }
             State::Started(process) if process.is_ready() => {
                 member.state = State::Up(process);
-                Ok(Some(member.welcome()))
+                let line = member.back();
+                member.rise();
+                Ok(Some(line))
             }
             state => {
                 member.state = state;
@@ -375,16 +389,19 @@ impl Processes {
         if ended.is_none() && since.elapsed() < ANSWER {
             return Ok(());
         }
-        let status = serde_json::from_str(&asking.said()).unwrap_or_default();
-        let are_back = ended.is_some() && drill::is_whole(&status, self.copies);
+        let status: Value = serde_json::from_str(&asking.said()).unwrap_or_default();
         (self.asking, self.asked) = (None, Instant::now());
-        if are_back {
-            let back = self.members.iter_mut().filter(|member| is_joining(member));
-            for line in back.map(Member::welcome).collect::<Vec<_>>() {
-                self.say(&line)?;
-            }
+        let mut lines = Vec::new();
+        for member in self.members.iter_mut().filter(|member| is_joining(member) && !member.is_in) {
+            member.is_in = member.address.is_some_and(|address| is_in(&status, address));
+            lines.extend(member.is_in.then(|| member.back()));
         }
-        Ok(())
+        if drill::is_whole(&status, self.copies) {
+            let took = self.members.iter_mut().filter(|member| is_joining(member)).map(Member::rise).max();
+            let took = took.unwrap_or_default().as_secs_f64();
+            lines.push(format!("{} again after {took:.2} s", super::copies_of_each_key(self.copies)));
+        }
+        lines.iter().try_for_each(|line| self.say(line))
     }
 
     fn say(&self, line: &str) -> Result<(), Failure> {
@@ -408,7 +425,7 @@ impl Processes {
                 list
             })
         };
-        let (taken, copies) = (options.taken(port), options.copies_of_each_key());
+        let (taken, copies) = (options.taken(port), super::copies_of_each_key(self.copies));
         let pid = of(Role::MemoryNode).next().map_or(0, Member::pid);
         let other = of(Role::Gateway).nth(1).and_then(|gateway| gateway.address).map_or(port, |address| address.port());
         let ip = of(Role::Gateway)
