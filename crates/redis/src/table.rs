@@ -825,3 +825,22 @@ fn unknown_subcommand(container: &Container, subcommand: &[u8]) -> Error {
     let help = format!("'. Try {} HELP.", container.name.to_ascii_uppercase());
     Error::of([b"ERR unknown subcommand '", cut, help.as_bytes()].concat())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_command_is_its_place() {
+        for (place, command) in all().enumerate() {
+            assert_eq!(number_of(command), Some(place), "{}", command.name);
+            let found = match command.name.split_once('|') {
+                Some((container, subcommand)) => find(&[container.as_bytes(), subcommand.as_bytes()]),
+                None => find(&[command.name.as_bytes()]),
+            };
+            assert_eq!(found.ok().and_then(number_of), Some(place), "{}", command.name);
+        }
+        static OTHER: Command = OWN[0];
+        assert_eq!(number_of(&OTHER), None);
+    }
+}
