@@ -141,7 +141,7 @@ fn a_half_closed_connection_gets_its_answers() {
                 writer.send("*1\r\n$4\r\nPI");
                 writer.0.shutdown(Shutdown::Write).unwrap();
             });
-            assert_eq!(talk.to_end(), format!("+SLEPT\r\n{}", "+PONG\r\n".repeat(commands)).into_bytes());
+            assert_eq!(talk.rest(), format!("+SLEPT\r\n{}", "+PONG\r\n".repeat(commands)).into_bytes());
             send.join().unwrap();
         }
         rig.until("all are closed", |rig| rig.open.load(Ordering::SeqCst) == 0 && rig.control.counts().held == 0);
@@ -156,12 +156,12 @@ fn a_connection_too_many_is_told_so() {
     let mut talks: Vec<Talk> = (0..3).map(|_| rig.connect()).collect();
     talks.iter_mut().for_each(|talk| talk.ask("PING\r\n", "+PONG\r\n"));
     for _ in 0..20 {
-        assert_eq!(rig.connect().to_end(), b"-ERR max number of clients reached\r\n");
+        assert_eq!(rig.connect().rest(), b"-ERR max number of clients reached\r\n");
     }
     assert_eq!(rig.control.counts().refused, 20);
     talks.iter_mut().for_each(|talk| talk.ask("PING\r\n", "+PONG\r\n"));
     talks[0].ask("QUIT\r\nPING\r\n", "+OK\r\n");
-    assert_eq!(talks[0].to_end(), b"");
+    assert_eq!(talks[0].rest(), b"");
     rig.until("there is room", |rig| rig.control.counts().connections == 2);
     rig.connect().ask("PING\r\n", "+PONG\r\n");
 }
@@ -180,11 +180,11 @@ fn a_stop_answers_what_has_been_read() {
         rig.control.stop();
         for talk in &mut busy {
             talk.expect("+SLEPT\r\n:");
-            let rest = talk.to_end();
+            let rest = talk.rest();
             assert!(rest.len() > 500_000 && rest.ends_with(b"xx\r\n"));
         }
-        idle.iter_mut().for_each(|talk| assert_eq!(talk.to_end(), b""));
-        assert_eq!(paused.to_end(), b"");
+        idle.iter_mut().for_each(|talk| assert_eq!(talk.rest(), b""));
+        assert_eq!(paused.rest(), b"");
         assert!(rig.stop() < Duration::from_secs(10));
         assert_eq!((rig.open.load(Ordering::SeqCst), rig.control.counts().connections), (0, 0));
         assert!(std::net::TcpStream::connect(rig.address).is_err(), "the listener is closed");
@@ -258,7 +258,7 @@ fn a_pause_keeps_no_lane_and_keeps_the_order() {
     // One that has left while it was paused is forgotten.
     long.ask("PING\r\nPAUSE 100000\r\n", "+PONG\r\n");
     rig.control.kill(first);
-    assert_eq!(long.to_end(), b"");
+    assert_eq!(long.rest(), b"");
     rig.until("it is closed", |rig| rig.control.counts().connections == 52);
 }
 
@@ -273,7 +273,7 @@ fn a_connection_can_be_killed() {
     victims[1].send("SLEEP 100\r\n");
     rig.until("it sleeps", |rig| rig.control.counts().lanes_busy == 1);
     killers[0].ask(format!("KILL {}\r\nKILL {}\r\nKILL 999\r\n", ids[0], ids[1]), "+OK\r\n+OK\r\n+OK\r\n");
-    assert_eq!((victims[0].to_end(), victims[1].to_end()), (vec![], vec![]));
+    assert_eq!((victims[0].rest(), victims[1].rest()), (vec![], vec![]));
     killers[1].ask("PING\r\n", "+PONG\r\n");
     rig.until("both are closed", |rig| rig.open.load(Ordering::SeqCst) == 2);
 }
@@ -286,7 +286,7 @@ fn a_panic_closes_its_connection_only() {
     for turn in 1..4 {
         let mut talk = rig.connect();
         talk.send("PING\r\nPANIC\r\n");
-        assert_eq!(talk.to_end(), b"");
+        assert_eq!(talk.rest(), b"");
         other.ask("INCR 1\r\n", format!(":{turn}\r\n"));
     }
     rig.until("they are closed", |rig| rig.open.load(Ordering::SeqCst) == 1);
@@ -332,7 +332,7 @@ fn unfinished_input_is_bounded() {
         let _ = writer.0.write_all(b"*2\r\n$4\r\nECHO\r\n$30000000\r\n");
         let _ = writer.0.write_all(&vec![b'x'; 30_000_000]);
     });
-    assert_eq!(greedy.to_end(), b"");
+    assert_eq!(greedy.rest(), b"");
     write.join().unwrap();
     healthy.ask("PING\r\n", "+PONG\r\n");
     rig.until("nothing is held", |rig| rig.control.counts().held == 0);

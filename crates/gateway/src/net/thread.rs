@@ -204,14 +204,12 @@ impl<H: Handler> Thread<'_, H> {
             self.note_events();
             self.obey();
             self.keep_time();
-            while let Some(batch) = self.idle.pop() {
-                match self.next_batch(batch) {
-                    Ok(batch) => self.hand_over(batch, run),
-                    Err(batch) => {
-                        self.idle.push(batch);
-                        break;
-                    }
+            while let Some(mut batch) = self.idle.pop() {
+                if !self.fill(&mut batch) {
+                    self.idle.push(batch);
+                    break;
                 }
+                self.hand_over(batch, run);
             }
             turned = run.turn();
             while let Some(batch) = self.lanes.done() {
@@ -344,12 +342,8 @@ impl<H: Handler> Thread<'_, H> {
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Finds the next connection that has something for a lane, and fills the batch. Gives the
-    /// batch back if there is none.
-    fn next_batch(
-        &mut self,
-        mut batch: Box<Batch<H::Connection>>,
-    ) -> Result<Box<Batch<H::Connection>>, Box<Batch<H::Connection>>> {
+    /// Fills a batch with what the next connection has for a lane. Returns false if there is none.
+    fn fill(&mut self, batch: &mut Batch<H::Connection>) -> bool {
         while let Some(key) = self.queue.pop_front() {
             let Some(connection) = self.connection(key) else { continue };
             connection.queued = false;
@@ -357,7 +351,7 @@ impl<H: Handler> Thread<'_, H> {
                 continue;
             }
             batch.length = 0;
-            if !mem::take(&mut connection.again) && !self.read(key, &mut batch) {
+            if !mem::take(&mut connection.again) && !self.read(key, batch) {
                 self.consider(key);
                 continue;
             }
@@ -366,9 +360,9 @@ impl<H: Handler> Thread<'_, H> {
             batch.state = connection.state.take();
             batch.rest = mem::take(&mut connection.rest);
             batch.held = batch.rest.capacity();
-            return Ok(batch);
+            return true;
         }
-        Err(batch)
+        false
     }
 
     /// Reads once. Returns whether there is something to serve.

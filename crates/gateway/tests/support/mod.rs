@@ -224,7 +224,7 @@ impl Talk {
     }
 
     /// Returns everything up to the end of the stream.
-    pub fn to_end(&mut self) -> Vec<u8> {
+    pub fn rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         // A reset is an end, too.
         let _ = self.0.read_to_end(&mut all);
