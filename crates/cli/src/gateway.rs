@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use remora::Cluster;
 use remora_gateway::net::{Gateway, ServeError, ServeOptions, serve};
-use remora_gateway::{Front, PasswordSource, Server, ServerOptions, Store, StoreOptions, Sweeper};
+use remora_gateway::{Front, Monitor, PasswordSource, Server, ServerOptions, Store, StoreOptions, Sweeper};
 
 use crate::meet::MeetArgs;
 use crate::signals::stop_on_signals;
@@ -45,6 +45,9 @@ pub(crate) struct ServeArgs {
     /// Serve clients of other machines without a password, too.
     #[arg(long, conflicts_with = "requirepass_file")]
     pub(crate) no_protected_mode: bool,
+    /// Answer /metrics, as Prometheus reads them, and /readyz at this address.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// Hide keys and values in SLOWLOG.
     #[arg(long)]
     pub(crate) redact_keys: bool,
@@ -54,6 +57,7 @@ pub(crate) struct ServeArgs {
 pub(crate) struct Serving {
     gateway: Gateway,
     _sweeper: Sweeper,
+    _monitor: Option<Monitor>,
 }
 
 impl ServeArgs {
@@ -73,6 +77,9 @@ impl ServeArgs {
 
     /// Serves clients of a cluster, whose keys have this number of copies.
     pub(crate) fn serve(&self, cluster: &Cluster, listener: TcpListener, copies: u8) -> Result<Serving, Failure> {
+        let listen =
+            |address| TcpListener::bind(address).map_err(|error| Failure::new(format!("--metrics {address}"), error));
+        let metrics = self.metrics.map(listen).transpose()?;
         let tables = |error| Failure::new("the tables of the keys", error);
         let options = StoreOptions { copies: Some(copies), ..StoreOptions::default() };
         let store = Store::open_or_create(cluster, TABLES, options).map_err(tables)?;
@@ -100,7 +107,9 @@ impl ServeArgs {
             _ => Failure::new("serving clients", error),
         })?;
         server.set_control(gateway.control().clone());
-        Ok(Serving { gateway, _sweeper: sweeper })
+        let monitor = metrics.map(|listener| Monitor::start(listener, server, gateway.control().clone()));
+        let monitor = monitor.transpose().map_err(|error| Failure::new("--metrics", error))?;
+        Ok(Serving { gateway, _sweeper: sweeper, _monitor: monitor })
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `store` | how keys and their values lie in tables |
 //! | `walk` | the commands of all keys |
 //! | `sweep` | deletes keys that have expired |
+//! | `monitor` | metrics, over HTTP |
 //! | `server` | what all connections share, and the commands about that |
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ mod clock;
 mod connection;
 mod execute;
 pub mod front;
+mod monitor;
 pub mod net;
 mod plan;
 mod server;
@@ -28,6 +30,7 @@ mod walk;
 
 pub use connection::Connection;
 pub use front::Front;
+pub use monitor::Monitor;
 pub use server::{Local, PasswordError, PasswordSource, Server, ServerOptions};
 pub use store::{Store, StoreOptions};
 pub use sweep::Sweeper;
