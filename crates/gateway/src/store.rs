@@ -25,6 +25,7 @@ use remora::{
 use remora::{Stored, Transaction};
 use remora_redis::{Keyspace, Object, packed};
 use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
 
 /// Bytes of the longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 15_000;
@@ -130,9 +131,9 @@ impl Store {
         wanted: &[Wanted<'_>],
         keys: &mut Keyspace,
     ) -> Result<Vec<Row>, Error> {
-        let records: Vec<Vec<u8>> = wanted.iter().map(|(name, _)| record_of(*name)).collect();
+        let records: Vec<RecordName> = wanted.iter().map(|(name, _)| record_of(*name)).collect();
         let intents = wanted.iter().map(|(_, intent)| *intent);
-        let slots = self.rows.fetch_for(tx, records.iter().map(Vec::as_slice).zip(intents)).await?;
+        let slots = self.rows.fetch_for(tx, records.iter().map(SmallVec::as_slice).zip(intents)).await?;
         let mut rows = Vec::with_capacity(wanted.len());
         for (((name, _), record), slot) in wanted.iter().zip(&records).zip(slots) {
             let (mut row, mut object) = (Row { slot, stamp: None, is_large: false, expiry: None }, None);
@@ -298,12 +299,23 @@ impl Uploads {
     }
 }
 
+/// The name of a record. Most are short.
+type RecordName = SmallVec<[u8; 64]>;
+
 /// Returns the name of a key's record.
-fn record_of((database, key): Name<'_>) -> Vec<u8> {
-    if key.len() <= NAME_BYTES_MAX {
-        return [&[database << 1], key].concat();
-    }
-    [&[database << 1 | 1][..], &Sha256::digest(key)].concat()
+fn record_of((database, key): Name<'_>) -> RecordName {
+    let (is_digest, digest);
+    let name = if key.len() <= NAME_BYTES_MAX {
+        is_digest = 0;
+        key
+    } else {
+        (is_digest, digest) = (1, Sha256::digest(key));
+        &digest[..]
+    };
+    let mut record = RecordName::with_capacity(1 + name.len());
+    record.push(database << 1 | is_digest);
+    record.extend_from_slice(name);
+    record
 }
 
 /// Returns the name of a key's large value.

@@ -1,6 +1,7 @@
 //! What is known of a command: its arity, its flags, its keys, and what runs it.
 
 use remora_resp::{ReplyWriter, Version};
+use smallvec::SmallVec;
 
 use crate::call::{Call, Context, integer};
 use crate::error::Error;
@@ -63,6 +64,9 @@ pub enum Keys {
 /// The number of databases.
 pub const DATABASES: u8 = 16;
 
+/// A list that is mostly short.
+pub type Few<T> = SmallVec<[T; 2]>;
+
 /// A key, and the number of its database.
 pub type Named<'a> = (u8, &'a [u8]);
 
@@ -81,9 +85,9 @@ impl Command {
 
     /// Returns the keys of a call, with their databases, of which `database` is the selected one.
     /// What is no number counts as 0, because the command itself will say so.
-    pub fn keys_of<'a>(&self, args: &[&'a [u8]], database: u8) -> Vec<Named<'a>> {
+    pub fn keys_of<'a>(&self, args: &[&'a [u8]], database: u8) -> Few<Named<'a>> {
         let places = self.places(args);
-        let mut keys: Vec<_> = places.into_iter().map(|place| (database, args[place])).collect();
+        let mut keys: Few<_> = places.into_iter().map(|place| (database, args[place])).collect();
         let other = |text: &[u8]| integer(text).ok().and_then(|number| u8::try_from(number).ok());
         match self.keys {
             Keys::Move => keys.extend(other(args[2]).map(|other| (other, args[1]))),
@@ -98,9 +102,9 @@ impl Command {
     }
 
     /// Returns the places of the arguments of a call that are keys.
-    pub fn places(&self, args: &[&[u8]]) -> Vec<usize> {
+    pub fn places(&self, args: &[&[u8]]) -> Few<usize> {
         match self.keys {
-            Keys::None => Vec::new(),
+            Keys::None => Few::new(),
             Keys::Range { first, last, step } => {
                 let last = if last < 0 { args.len().saturating_add_signed(last) } else { last.unsigned_abs() };
                 (first..=last.min(args.len() - 1)).step_by(step).collect()
@@ -111,8 +115,8 @@ impl Command {
                 let keys = (count + 1..args.len()).take(number);
                 has_destination.then_some(1).into_iter().chain(keys).collect()
             }
-            Keys::Copy => vec![1, 2],
-            Keys::Move => vec![1],
+            Keys::Copy => Few::from_slice(&[1, 2]),
+            Keys::Move => Few::from_slice(&[1]),
         }
     }
 }

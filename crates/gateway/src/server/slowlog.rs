@@ -112,7 +112,7 @@ fn args_of(plan: &Plan<'_>, hides_keys: bool) -> Option<Vec<Vec<u8>>> {
     let (args, others) = (&plan.args[first.start..end], logged.count());
     let keys = match table::all().as_slice().get(first.number) {
         Some(command) if hides_keys => command.places(args),
-        _ => Vec::new(),
+        _ => Default::default(),
     };
     let shown = if args.len() > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { args.len() };
     let show = |(place, argument): (usize, &&[u8])| {

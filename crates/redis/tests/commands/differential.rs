@@ -84,7 +84,7 @@ pub(crate) fn compare(
         let database = server.context.database;
         let mut keys = match find(&args) {
             Ok(found) if found.check(&args).is_ok() => found.keys_of(&args, database),
-            _ => Vec::new(),
+            _ => Default::default(),
         };
         // Which key of two databases has changed is not told, and neither is a key that was absent
         // and is absent again.
