@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use remora::{Cluster, OpenError};
+use remora::{Cluster, OpenError, OpenErrorKind};
 use remora_gateway::net::{Gateway, ServeError, ServeOptions, serve};
 use remora_gateway::{Front, Server, Store, StoreOptions};
 
@@ -70,9 +70,17 @@ impl ServeArgs {
     }
 }
 
-/// Opens the tables of the keys. Another gateway may be creating them.
+/// Opens the tables of the keys, or creates them. Waits while another gateway creates them.
 fn open(cluster: &Cluster, options: StoreOptions) -> Result<Store, OpenError> {
-    Store::open_or_create(cluster, TABLES, options)
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let began = Instant::now();
+    let passes = |error: &OpenError| matches!(error.kind(), OpenErrorKind::Unfinished { .. } | OpenErrorKind::Changing);
+    loop {
+        match Store::open_or_create(cluster, TABLES, options) {
+            Err(error) if passes(&error) && began.elapsed() < PATIENCE => thread::sleep(LOOK),
+            opened => return opened,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
