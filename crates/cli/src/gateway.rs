@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use remora::Cluster;
+use remora::{Cluster, OpenError, OpenErrorKind};
 use remora_gateway::net::{Gateway, ServeError, ServeOptions, serve};
 use remora_gateway::{Front, Monitor, PasswordSource, Server, ServerOptions, Store, StoreOptions, Sweeper};
 
@@ -82,7 +82,7 @@ impl ServeArgs {
         let metrics = self.metrics.map(listen).transpose()?;
         let tables = |error| Failure::new("the tables of the keys", error);
         let options = StoreOptions { copies: Some(copies), ..StoreOptions::default() };
-        let store = Store::open_or_create(cluster, TABLES, options).map_err(tables)?;
+        let store = open(cluster, options).map_err(tables)?;
         let sweeper = Sweeper::start(cluster, &store).map_err(tables)?;
         let options = ServerOptions {
             password: self.requirepass_file.clone().map_or(PasswordSource::None, PasswordSource::File),
@@ -110,6 +110,19 @@ impl ServeArgs {
         let monitor = metrics.map(|listener| Monitor::start(listener, server, gateway.control().clone()));
         let monitor = monitor.transpose().map_err(|error| Failure::new("--metrics", error))?;
         Ok(Serving { gateway, _sweeper: sweeper, _monitor: monitor })
+    }
+}
+
+/// Opens the tables of the keys, or creates them. Waits while another gateway creates them.
+fn open(cluster: &Cluster, options: StoreOptions) -> Result<Store, OpenError> {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let began = Instant::now();
+    let passes = |error: &OpenError| matches!(error.kind(), OpenErrorKind::Unfinished { .. } | OpenErrorKind::Changing);
+    loop {
+        match Store::open_or_create(cluster, TABLES, options) {
+            Err(error) if passes(&error) && began.elapsed() < PATIENCE => thread::sleep(LOOK),
+            opened => return opened,
+        }
     }
 }
 

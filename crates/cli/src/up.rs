@@ -33,9 +33,9 @@ pub(crate) struct UpOptions {
     /// Run memory nodes, two controllers and two gateways as processes, and start again what dies.
     #[arg(long)]
     processes: bool,
-    /// Memory nodes.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=16))]
-    nodes: u16,
+    /// Memory nodes [default: as many as copies; with --processes 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    nodes: Option<u16>,
     /// Copies of each key, at different memory nodes [default: 1; with --processes 3, or as many
     /// as there are memory nodes].
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u8).range(1..=7))]
@@ -55,8 +55,13 @@ pub(crate) struct UpOptions {
 }
 
 impl UpOptions {
+    fn nodes(&self) -> u16 {
+        let usual = if self.processes { 3 } else { self.copies.unwrap_or(1).into() };
+        self.nodes.unwrap_or(usual)
+    }
+
     fn copies(&self) -> u8 {
-        let usual = if self.processes { self.nodes.min(3) as u8 } else { 1 };
+        let usual = if self.processes { self.nodes().min(3) as u8 } else { 1 };
         self.copies.unwrap_or(usual)
     }
 
@@ -77,8 +82,8 @@ impl UpOptions {
 
 pub(crate) fn up(options: &UpOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
-    if u16::from(options.copies()) > options.nodes {
-        let why = format!("needs as many memory nodes, and --nodes is {}", options.nodes);
+    if u16::from(options.copies()) > options.nodes() {
+        let why = format!("needs as many memory nodes, and --nodes is {}", options.nodes());
         return Err(Failure::new(format!("--copies {}", options.copies()), why));
     }
     if options.processes {
@@ -86,7 +91,7 @@ pub(crate) fn up(options: &UpOptions) -> Result<Verdict, Failure> {
     }
     let (listener, address) = options.listener()?;
     let cluster = Cluster::embedded()
-        .nodes(options.nodes)
+        .nodes(options.nodes())
         .replicas(options.copies())
         .node_bytes(usize::try_from(options.size).unwrap_or(usize::MAX))
         .open()
@@ -121,10 +126,12 @@ fn copies_of_each_key(copies: u8) -> String {
 
 /// Returns what the command says when it is ready.
 fn greeting(options: &UpOptions, address: SocketAddr) -> String {
-    let (port, nodes) = (address.port(), options.nodes);
+    let port = address.port();
+    let nodes =
+        if options.nodes() == 1 { "1 memory node".to_owned() } else { format!("{} memory nodes", options.nodes()) };
     let (taken, copies) = (options.taken(port), copies_of_each_key(options.copies()));
     format!(
-        "remora up: {address}{taken}, {nodes} memory nodes in this process, {copies}\n\
+        "remora up: {address}{taken}, {nodes} in this process, {copies}\n\
          try:  redis-cli -p {port} set greeting hello\n\
          load: redis-benchmark -p {port} -t set,get -P 16 -q\n\
          stop: Ctrl-C\n"

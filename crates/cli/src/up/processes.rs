@@ -260,7 +260,7 @@ impl Processes {
         stop: &AtomicBool,
     ) -> Result<bool, Failure> {
         let key = self.key();
-        for number in 0..options.nodes {
+        for number in 0..options.nodes() {
             let mut arguments =
                 ["memnode", "--listen", "127.0.0.1:0", "--on-demand", "--size"].map(OsString::from).to_vec();
             arguments.extend([options.size.to_string().into()]);
@@ -301,7 +301,7 @@ impl Processes {
             // The gateway listens there now.
             drop(listener);
         }
-        let others = usize::from(options.nodes)..;
+        let others = usize::from(options.nodes())..;
         for member in &mut self.members[others.clone()] {
             member.start(&self.folder.path)?;
         }
