@@ -158,7 +158,7 @@ impl Member {
         }
     }
 
-    /// Starts the process, and waits until it is ready, or until the command is to stop.
+    /// Starts the process.
     fn start(&mut self, folder: &Path) -> Result<(), Failure> {
         self.state = State::Started(Process::start(folder, &self.name, &self.arguments)?);
         Ok(())
