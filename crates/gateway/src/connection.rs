@@ -414,10 +414,16 @@ impl Connection {
                 planned.push(Queued::Keys { command, args, database: self.peer.state.database });
                 continue;
             }
-            changes_state = true;
-            let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
             let mut reply = Vec::new();
             let version = self.peer.state.version;
+            if command.name == "unwatch" {
+                // EXEC itself watches no key any more.
+                ReplyWriter::new(&mut reply, version).simple("OK");
+                planned.push(Queued::Ready(reply));
+                continue;
+            }
+            changes_state = true;
+            let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
             match server::run(server, &mut self.peer, local, command, &args, &mut reply) {
                 Ok(After::Close) => is_closed = true,
                 // The answer leaves with the others, but the next command waits.

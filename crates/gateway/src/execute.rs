@@ -80,6 +80,9 @@ impl Executor<'_> {
         let mut uploads = Uploads::default();
         let mut failures = Vec::new();
         let counters = &self.local.counters;
+        // All attempts have the same time and draw the same numbers. So an attempt finds the values
+        // that the last one wanted to be uploaded, unless a key has changed meanwhile.
+        let context = Context { now: now(), database: 0, limits: self.limits, random: self.random() };
         let result = loop {
             let mut is_saved = true;
             let options = TransactionOptions::default().patience(PATIENCE);
@@ -88,22 +91,19 @@ impl Executor<'_> {
                     out.truncate(start);
                     let mut keys = Keyspace::default();
                     let rows = self.store.load(tx, &wanted, &mut keys).await?;
-                    let context =
-                        Context { now: now(), database: 0, limits: self.limits, random: self.local.random.get() };
                     failures.clear();
                     let mut running = Running {
                         plan,
                         wanted: &wanted,
                         rows: &rows,
                         keys: &mut keys,
-                        context,
+                        context: context.clone(),
                         was_performed: true,
                         rolled_back: None,
                         failures: &mut failures,
                     };
                     running.keys.expire(running.context.now);
                     steps.iter().for_each(|step| running.step(step, out));
-                    self.local.random.set(running.context.random);
                     self.was_performed = running.was_performed;
                     // The error makes sure that nothing is written.
                     if let Some(rolled_back) = running.rolled_back.take() {

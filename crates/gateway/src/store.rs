@@ -255,8 +255,11 @@ impl Store {
         Ok(true)
     }
 
-    /// Uploads the values that an attempt wanted.
+    /// Uploads the values that an attempt wanted, and discards those that it did not want.
     pub(crate) async fn upload(&self, session: &mut Session, uploads: &mut Uploads) -> Result<(), Error> {
+        let (kept, unused) = std::mem::take(&mut uploads.uploads).into_iter().partition(|(_, _, is_linked)| *is_linked);
+        uploads.uploads = kept;
+        self.discard(session, unused.into_iter().map(|(_, stored, _): (_, _, bool)| stored)).await;
         for bytes in std::mem::take(&mut uploads.wanted) {
             let stored = self.large.upload(session, &bytes).await?;
             uploads.uploads.push((bytes, stored, false));
@@ -265,13 +268,18 @@ impl Store {
     }
 
     /// Ends a transaction: discards the values that it has unlinked, if it has `committed`, and the
-    /// values that it has not linked. What fails here is collected later.
+    /// values that it has not linked.
     pub(crate) async fn finish(&self, session: &mut Session, uploads: &mut Uploads, committed: bool) {
         let unlinked = std::mem::take(&mut uploads.unlinked);
         let unused =
             std::mem::take(&mut uploads.uploads).into_iter().filter(|(_, _, is_linked)| !(*is_linked && committed));
         let discarded = unlinked.into_iter().filter(|_| committed).chain(unused.map(|(_, stored, _)| stored));
-        for stored in discarded.collect::<Vec<_>>() {
+        self.discard(session, discarded).await;
+    }
+
+    /// Deletes values that no key has. What fails here is collected later.
+    async fn discard(&self, session: &mut Session, values: impl Iterator<Item = Stored>) {
+        for stored in values.collect::<Vec<_>>() {
             if let Err(error) = self.large.discard(session, &stored).await {
                 tracing::warn!(%error, "a large value that no key has is not discarded yet");
             }

@@ -96,6 +96,30 @@ fn a_client_says_which_replies_it_wants() {
 }
 
 #[test]
+fn unwatch_may_be_queued() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    assert_eq!(gateway.send(&mut one, &["MULTI", "UNWATCH", "EXEC"]), "+OK +QUEUED *1 +OK");
+}
+
+/// A value that is large is uploaded between two attempts, which must agree on it.
+#[test]
+fn commands_that_draw_or_tell_the_time_change_large_values() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    let member = |number: usize| format!("{number:0>100}");
+    let members: Vec<String> = (0..200).map(member).collect();
+    let add = format!("SADD s {}", members.join(" "));
+    assert_eq!(gateway.send(&mut one, &[&add]), ":200");
+    for left in (190..200).rev() {
+        assert!(gateway.send(&mut one, &["SPOP s"]).starts_with("$100 "));
+        assert_eq!(gateway.send(&mut one, &["EXPIRE s 100", "SCARD s"]), format!(":1 :{left}"));
+    }
+    assert_eq!(gateway.send(&mut one, &["DEL s"]), ":1");
+    assert_eq!(gateway.cluster.count_rows("redis/large/chunks").unwrap(), 0);
+}
+
+#[test]
 fn an_exec_with_arguments_ends_the_transaction() {
     let mut gateway = Gateway::new();
     let mut one = gateway.connect();
