@@ -62,7 +62,11 @@ fn the_repository_is_tidy() {
         if path.starts_with("crates/tidy/") {
             continue; // this crate names what it bans
         }
-        all.extend(remora_tidy::bytes(&text));
+        // Go's formatter indents by tabs. What another program has printed stays as it is.
+        let is_go = path.ends_with(".go");
+        let is_printed = path.starts_with(".ci/redis-suites/cli/");
+        let bytes = remora_tidy::bytes(&text).into_iter();
+        all.extend(bytes.filter(|found| !is_printed && (found.rule != "tab" || !is_go)));
         if path.ends_with(".rs") {
             all.extend(remora_tidy::comments(&text));
             all.extend(remora_tidy::calls(path, &text));
