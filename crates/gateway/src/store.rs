@@ -35,6 +35,8 @@ const NAME_BYTES_MAX: usize = 511;
 const ROW_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a record before the packed value, but for the key.
 const ROW_HEAD_BYTES: usize = 8 + 1 + 2;
+/// Bytes of a key's record for which the tables have room at first, beyond what is in its head.
+const VALUE_BYTES: u64 = 16;
 /// The number of keys that one transaction deletes when all are deleted.
 const DELETED: usize = 16;
 const _: () = assert!(KEY_BYTES_MAX + ROW_HEAD_BYTES < ROW_BYTES_MAX);
@@ -112,7 +114,7 @@ impl Store {
     pub fn open_or_create(cluster: &Cluster, name: &str, options: StoreOptions) -> Result<Store, OpenError> {
         let schema =
             DynSchema::new("keys of a gateway", Lengths::UpTo(NAME_BYTES_MAX + 1), Lengths::UpTo(ROW_BYTES_MAX));
-        let mut rows = DynOptions::for_rows(options.keys).bytes(options.keys.saturating_mul(256));
+        let mut rows = DynOptions::for_rows(options.keys).bytes(options.keys.saturating_mul(VALUE_BYTES));
         let mut large = LargeOptions::for_values(64, 1 << 20);
         if let Some(copies) = options.copies {
             (rows, large) = (rows.replicas(copies), large.replicas(copies));

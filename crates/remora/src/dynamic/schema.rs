@@ -234,8 +234,12 @@ impl DynSchema {
     /// Parts of a table of at most `rows` contents, which have at most `bytes` bytes together.
     pub(super) fn parts_for(&self, rows: u64, bytes: Option<u64>) -> u64 {
         let longest = rows.saturating_mul((self.content_max() - HEAD_BYTES).div_ceil(PART_BYTES) as u64);
-        // The last part of a content is not full.
-        let parts = bytes.map_or(longest, |bytes| (bytes / PART_BYTES as u64).saturating_add(rows).min(longest));
-        parts.max(1)
+        // Only contents that are longer than a head have parts, and the last part of each is not
+        // full.
+        let within = |bytes: u64| {
+            let with_parts = rows.min(bytes / (HEAD_BYTES as u64 + 1));
+            (bytes / PART_BYTES as u64).saturating_add(with_parts).min(longest)
+        };
+        bytes.map_or(longest, within).max(1)
     }
 }
