@@ -257,7 +257,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Uploads the values that an attempt wanted, and discards uploads that it did not want.
+    /// Uploads the values that an attempt wanted. Discards the uploads that it did not want.
     pub(crate) async fn upload(&self, session: &mut Session, uploads: &mut Uploads) -> Result<(), Error> {
         let (kept, unused) = std::mem::take(&mut uploads.uploads).into_iter().partition(|(_, _, is_linked)| *is_linked);
         uploads.uploads = kept;
