@@ -259,14 +259,17 @@ impl Cluster {
         open: impl Fn() -> Result<T, OpenError>,
         create: impl Fn() -> Result<T, OpenError>,
     ) -> Result<T, OpenError> {
-        let mut looks = 0;
+        let is_unfinished = |error: &OpenError| matches!(error.kind(), OpenErrorKind::Unfinished { .. });
+        let (mut looks, mut creator_is_gone) = (0, false);
         loop {
             let waits = match open() {
                 Err(error) if self.is_being_created(&error) => error,
+                // Before its creator has left, it may have finished. Then the next look finds that.
+                Err(error) if is_unfinished(&error) && !std::mem::replace(&mut creator_is_gone, true) => error,
                 Err(error) if matches!(error.kind(), OpenErrorKind::NoTable | OpenErrorKind::Dropped) => match create()
                 {
                     // Another client has created it meanwhile.
-                    Err(error) if error.kind() == OpenErrorKind::TableExists || self.is_being_created(&error) => error,
+                    Err(error) if error.kind() == OpenErrorKind::TableExists || is_unfinished(&error) => error,
                     created => return created,
                 },
                 opened => return opened,
