@@ -132,7 +132,7 @@ fn options_that_cannot_be_served_are_refused_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("--listen {}", taken.local_addr().unwrap());
     for (options, name) in [
-        ("--copies 4", "--copies 4"),
+        ("--nodes 3 --copies 4", "--copies 4"),
         ("--processes --nodes 2 --copies 3", "--copies 3"),
         (&*listen, &*listen),
         (&format!("--processes {listen}"), &listen),

@@ -17,7 +17,7 @@ use remora::{Error, Intent, Limit, Session, TransactionId, TransactionOptions, V
 use remora_redis::{Command, Context, Keyspace, Limits, run, table};
 use remora_resp::{ReplyWriter, Version};
 
-use crate::clock::now;
+use crate::clock::{self, now};
 use crate::plan::{Plan, Queued, Step, Watched};
 use crate::server::Local;
 use crate::server::counters::{Event, unknown_command};
@@ -25,6 +25,10 @@ use crate::store::{Name, Row, Store, Uploads, Wanted};
 
 /// How long a transaction is tried while it aborts, and how long an unknown outcome is asked for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a step is tried at least, whatever the steps before it have taken.
+const PATIENCE_MIN: Duration = Duration::from_millis(100);
+/// How often several steps are tried together. Then each half of them is tried by itself.
+const ATTEMPTS: u32 = 4;
 
 /// What the commands of a plan run with.
 #[derive(Debug)]
@@ -40,11 +44,16 @@ pub(crate) struct Executor<'e> {
 impl Executor<'_> {
     /// Runs a plan, and writes the replies of all its steps.
     pub(crate) async fn run(&mut self, session: &mut Session, plan: &Plan<'_>, out: &mut Vec<u8>) {
+        let begun = clock::instant();
         let mut parts = VecDeque::new();
         parts.push_back(0..plan.steps.len());
         while let Some(part) = parts.pop_front() {
             let start = out.len();
-            let Err(error) = self.run_part(session, plan, part.clone(), out).await else { continue };
+            let left = PATIENCE.saturating_sub(begun.elapsed()).max(PATIENCE_MIN);
+            let options = TransactionOptions::default().patience(left);
+            // Several steps abort more often than one. So they are tried a few times only.
+            let options = if part.len() > 1 { options.attempts(ATTEMPTS) } else { options };
+            let Err(error) = self.run_part(session, plan, (part.clone(), options), out).await else { continue };
             out.truncate(start);
             if part.len() > 1 && is_too_much(&error) {
                 let middle = part.start + part.len() / 2;
@@ -71,7 +80,7 @@ impl Executor<'_> {
         &mut self,
         session: &mut Session,
         plan: &Plan<'_>,
-        part: Range<usize>,
+        (part, options): (Range<usize>, TransactionOptions),
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let steps = &plan.steps[part];
@@ -85,7 +94,6 @@ impl Executor<'_> {
         let context = Context { now: now(), database: 0, limits: self.limits, random: self.random() };
         let result = loop {
             let mut is_saved = true;
-            let options = TransactionOptions::default().patience(PATIENCE);
             let done = session
                 .transact_with(options, async |tx| {
                     out.truncate(start);
