@@ -145,6 +145,7 @@ fn nodes_are_killed_with(protocol: &str, more: &str) {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn nodes_are_killed_drtm_r() {
     nodes_are_killed("drtm-r");
 }

@@ -55,9 +55,24 @@ fn keeps_logs(protocol: Protocol) -> bool {
 /// their families.
 macro_rules! suite {
     (@ $protocol:expr, { $($test:ident),* $(,)? }) => { $(#[test] fn $test() { super::$test($protocol); })* };
+    (@long $protocol:expr, { $($test:ident),* $(,)? }) => { $(
+        #[test]
+        #[ignore = "long: a part of .ci/long"]
+        fn $test() { super::$test($protocol); }
+    )* };
+    // Protocols that share most of their code with another one.
+    (@of DRTM_H $tests:tt) => { suite!(@long remora::protocol::Protocol::DRTM_H, $tests); };
+    (@of DST_2PL $tests:tt) => { suite!(@long remora::protocol::Protocol::DST_2PL, $tests); };
+    (@of FARM $tests:tt) => { suite!(@long remora::protocol::Protocol::FARM, $tests); };
+    (@of FORD_GLOBAL $tests:tt) => { suite!(@long remora::protocol::Protocol::FORD_GLOBAL, $tests); };
+    (@of FORD_LEAN $tests:tt) => { suite!(@long remora::protocol::Protocol::FORD_LEAN, $tests); };
+    (@of FORD_LOCAL $tests:tt) => { suite!(@long remora::protocol::Protocol::FORD_LOCAL, $tests); };
+    (@of GTS $tests:tt) => { suite!(@long remora::protocol::Protocol::GTS, $tests); };
+    (@of VTS $tests:tt) => { suite!(@long remora::protocol::Protocol::VTS, $tests); };
+    (@of $PROTOCOL:ident $tests:tt) => { suite!(@ remora::protocol::Protocol::$PROTOCOL, $tests); };
     ([$($PROTOCOL:ident)*] $tests:tt) => { $(
         #[allow(non_snake_case, reason = "a constant's name")]
-        mod $PROTOCOL { suite!(@ remora::protocol::Protocol::$PROTOCOL, $tests); }
+        mod $PROTOCOL { suite!(@of $PROTOCOL $tests); }
     )* };
     ($($name:ident = $protocol:expr),* => $tests:tt) => {
         remora::floors::txn::each_protocol!(suite $tests);
@@ -104,17 +119,18 @@ fn the_suite_has_every_protocol_that_promises_transactions() {
     assert_eq!(promising.collect::<Vec<_>>(), remora::floors::txn::each_protocol!(constants));
 }
 
-/// The tests that `most_protocols!` leaves to `.ci/long` are those of the protocols that share most
-/// of their code with another one.
+/// The tests that `most_protocols!` and the suite leave to `.ci/long` are those of the protocols
+/// that share most of their code with another one.
 #[test]
 fn the_gate_has_the_most_different_protocols() {
     macro_rules! named {
         ([$($PROTOCOL:ident)*]) => { [$((stringify!($PROTOCOL), Protocol::$PROTOCOL)),*] };
     }
-    let macros = include_str!("support/mod.rs");
+    let (macros, suite) = (include_str!("support/mod.rs"), include_str!("protocol.rs"));
     for (name, protocol) in remora::floors::txn::each_protocol!(named) {
         let is_left = macros.contains(&format!("test_of_most!(@long {name} $test)"));
         assert_eq!(is_left, !Protocol::DISTINCT.contains(&protocol), "{name}");
+        assert_eq!(suite.contains(&format!("(@of {name} ")), is_left, "{name}, in the suite");
     }
 }
 
