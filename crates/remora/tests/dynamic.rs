@@ -75,7 +75,14 @@ async fn act(
             Err(Error::Exists(name)) => assert!(model.contains_key(&key) && name.key() == Some(&key)),
             Err(error) => return Err(error),
         },
-        3 | 4 => assert_eq!(things.put(tx, &key, &value).await?, model.insert(key, value)),
+        3 => assert_eq!(things.put(tx, &key, &value).await?, model.insert(key, value)),
+        4 => {
+            let intent = [Intent::Read, Intent::Update, Intent::Insert, Intent::Delete][random as usize >> 11 & 3];
+            let slot = things.fetch_for(tx, [(&*key, intent)]).await?.remove(0);
+            assert_eq!(things.value_of(tx, &key, &slot)?.as_deref(), model.get(&key).map(Vec::as_slice));
+            things.put_at(tx, &key, slot, &value).await?;
+            model.insert(key, value);
+        }
         5 => match things.update(tx, &key, &value).await {
             Ok(()) => assert!(model.insert(key, value).is_some()),
             Err(Error::NotFound(name)) => assert!(!model.contains_key(&key) && name.key() == Some(&key)),
