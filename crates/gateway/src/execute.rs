@@ -27,8 +27,6 @@ use crate::store::{Name, Row, Store, Uploads, Wanted};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a step is tried at least, whatever the steps before it have taken.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
-/// How often several steps are tried together. Then each half of them is tried by itself.
-const ATTEMPTS: u32 = 4;
 
 /// What the commands of a plan run with.
 #[derive(Debug)]
@@ -49,10 +47,9 @@ impl Executor<'_> {
         parts.push_back(0..plan.steps.len());
         while let Some(part) = parts.pop_front() {
             let start = out.len();
-            let left = PATIENCE.saturating_sub(begun.elapsed()).max(PATIENCE_MIN);
-            let options = TransactionOptions::default().patience(left);
-            // Several steps abort more often than one. So they are tried a few times only.
-            let options = if part.len() > 1 { options.attempts(ATTEMPTS) } else { options };
+            // Several steps leave time for their halves.
+            let left = PATIENCE.saturating_sub(begun.elapsed()) / if part.len() > 1 { 2 } else { 1 };
+            let options = TransactionOptions::default().patience(left.max(PATIENCE_MIN));
             let Err(error) = self.run_part(session, plan, (part.clone(), options), out).await else { continue };
             out.truncate(start);
             if part.len() > 1 && is_too_much(&error) {
