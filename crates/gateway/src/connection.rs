@@ -10,7 +10,7 @@ use remora_resp::{ParseError, ReplyWriter, Version};
 use crate::clock;
 use crate::execute::Executor;
 use crate::net::{Next, Origin, UNSENT_MAX};
-use crate::plan::{Plan, Planned, Queued, Step, Watched};
+use crate::plan::{Plan, Planned, Queued, Step, Watched, borrowed, owned};
 use crate::server::clients::Client;
 use crate::server::counters::{Event, unknown_command};
 use crate::server::{self, After, Local, Peer, Replies, Server, State};
@@ -28,7 +28,7 @@ const QUEUE_BYTES_MAX: usize = 16 << 20;
 pub struct Connection {
     peer: Peer,
     queue: Option<Queue>,
-    watched: Vec<Watched>,
+    watched: Watched,
     /// An answer that is held back, and until when.
     delayed: Option<(Instant, Vec<u8>)>,
     /// A command that waits for the end of a pause.
@@ -86,7 +86,7 @@ impl Connection {
     /// Begins a connection.
     pub fn open(origin: &Origin, server: &Server) -> Connection {
         let peer = Peer::new(server, origin);
-        Connection { peer, queue: None, watched: Vec::new(), delayed: None, postponed: None }
+        Connection { peer, queue: None, watched: Watched::new(), delayed: None, postponed: None }
     }
 
     /// Returns what others see of the connection.
@@ -235,7 +235,7 @@ impl Connection {
         if let Ok(command) = admitted {
             let has_write = self.queue.as_ref().is_some_and(|queue| queue.has_write);
             if server.pauses.left_for(command, has_write).is_some() {
-                self.postponed = Some(args.iter().map(|argument| argument.to_vec()).collect());
+                self.postponed = Some(owned(args));
                 return Flow::Then(Alone::Nothing);
             }
         }
@@ -262,7 +262,7 @@ impl Connection {
     fn note_error(&mut self, args: &[&[u8]], is_rejected: bool, error: Error) -> Error {
         let Some(queue) = &mut self.queue else { return error };
         if is_rejected && args[0].eq_ignore_ascii_case(b"exec") {
-            (self.queue, self.watched) = (None, Vec::new());
+            (self.queue, self.watched) = (None, Watched::new());
             let text = error.text().strip_prefix(b"ERR ").unwrap_or(error.text());
             return Error::of([b"EXECABORT Transaction discarded because of: ", text].concat());
         }
@@ -343,7 +343,7 @@ impl Connection {
                 self.plan_exec(server, local, queue, watched, plan)
             }
             "watch" if self.queue.is_some() => Err(Error::new("ERR WATCH inside MULTI is not allowed")),
-            "watch" => Ok(Flow::Then(Alone::Watch(args[1..].iter().map(|key| key.to_vec()).collect()))),
+            "watch" => Ok(Flow::Then(Alone::Watch(owned(&args[1..])))),
             "unwatch" => {
                 self.watched.clear();
                 ok("OK");
@@ -354,7 +354,7 @@ impl Connection {
                 Ok(Flow::Then(Alone::Close))
             }
             "reset" => {
-                (self.queue, self.watched) = (None, Vec::new());
+                (self.queue, self.watched) = (None, Watched::new());
                 let names = self.peer.state.names.take();
                 self.peer.state = State { names, rolls_back: server.rolls_back(), ..State::default() };
                 self.peer.set_names(|names| names.name.clear());
@@ -365,9 +365,7 @@ impl Connection {
             }
             "client|reply" => Ok(Flow::Then(Alone::Reply(server::replies_of(args)?))),
             name if walk::is_walk(name) => Ok(Flow::Then(Alone::Walk(Walk::parse(command, args)?))),
-            "info" if server::counts_keys(args) => {
-                Ok(Flow::Then(Alone::Info(command, args.iter().map(|argument| argument.to_vec()).collect())))
-            }
+            "info" if server::counts_keys(args) => Ok(Flow::Then(Alone::Info(command, owned(args)))),
             "remora.resolve" => {
                 let id = std::str::from_utf8(args[1]).ok().and_then(|text| text.parse().ok());
                 let id = id.and_then(TransactionId::from_bits);
@@ -398,7 +396,7 @@ impl Connection {
         server: &Server,
         local: &Local,
         queue: Queue,
-        watched: Vec<Watched>,
+        watched: Watched,
         plan: &mut Plan<'_>,
     ) -> Result<Flow, Error> {
         if queue.is_broken {
@@ -423,7 +421,7 @@ impl Connection {
                 continue;
             }
             changes_state = true;
-            let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+            let args = borrowed(&args);
             match server::run(server, &mut self.peer, local, command, &args, &mut reply) {
                 Ok(After::Close) => is_closed = true,
                 // The answer leaves with the others, but the next command waits.
@@ -485,11 +483,9 @@ impl Connection {
                 match executor.watch(session, &names).await {
                     Ok(watched) => {
                         // The first stamp of a key that is watched twice is the one that counts.
-                        let is_new = |one: &Watched| {
-                            !self.watched.iter().any(|other| (other.database, &other.key) == (one.database, &one.key))
-                        };
-                        let new: Vec<_> = watched.into_iter().filter(is_new).collect();
-                        self.watched.extend(new);
+                        for (key, stamp) in watched {
+                            self.watched.entry(key).or_insert(stamp);
+                        }
                         ReplyWriter::new(output, version).simple("OK");
                     }
                     Err(text) => ReplyWriter::new(output, version).error(text),
@@ -509,7 +505,7 @@ impl Connection {
             }
             Alone::Info(command, args) => {
                 server.count_keys(session).await;
-                let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+                let args = borrowed(&args);
                 let start = output.len();
                 if let Err(error) = server::run(server, &mut self.peer, executor.local, command, &args, output) {
                     output.truncate(start);
@@ -533,7 +529,7 @@ impl Queue {
             return Err(Error::new("ERR MULTI queue is full (limit 65536 commands, 16 MiB)"));
         }
         self.has_write |= command.has("write");
-        self.commands.push((command, args.iter().map(|argument| argument.to_vec()).collect()));
+        self.commands.push((command, owned(args)));
         Ok(())
     }
 }

@@ -14,11 +14,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 use remora::{Error, Intent, Limit, Session, TransactionId, TransactionOptions, Verdict};
-use remora_redis::{Command, Context, Keyspace, Limits, run, table};
+use remora_redis::{Command, Context, Error as Told, Keyspace, Limits, run, table};
 use remora_resp::{ReplyWriter, Version};
 
 use crate::clock::{self, now};
-use crate::plan::{Plan, Queued, Step, Watched};
+use crate::plan::{Plan, Queued, Step, Watched, borrowed};
 use crate::server::Local;
 use crate::server::counters::{Event, unknown_command};
 use crate::store::{Name, Row, Store, Uploads, Wanted};
@@ -179,19 +179,16 @@ impl Executor<'_> {
     }
 
     /// Reads the stamps of keys, to watch them.
-    pub(crate) async fn watch(&mut self, session: &mut Session, names: &[Name<'_>]) -> Result<Vec<Watched>, String> {
+    pub(crate) async fn watch(&mut self, session: &mut Session, names: &[Name<'_>]) -> Result<Watched, String> {
         let options = TransactionOptions::default().patience(PATIENCE);
-        let mut wanted: Vec<Wanted<'_>> = Vec::new();
-        names.iter().for_each(|name| want(&mut wanted, &mut HashMap::new(), *name, Intent::Read));
+        let (mut wanted, mut places) = (Vec::new(), HashMap::new());
+        names.iter().for_each(|name| want(&mut wanted, &mut places, *name, Intent::Read));
         let watched = session
             .transact_with(options, async |tx| {
                 let rows = self.store.load(tx, &wanted, &mut Keyspace::default()).await?;
                 let now = now();
-                let watched = |((name, _), row): (&Wanted<'_>, &Row)| Watched {
-                    database: name.0,
-                    key: name.1.to_vec(),
-                    stamp: row.stamp_at(now),
-                };
+                let watched =
+                    |(((database, key), _), row): (&Wanted<'_>, &Row)| ((*database, key.to_vec()), row.stamp_at(now));
                 Ok(wanted.iter().zip(&rows).map(watched).collect())
             })
             .await;
@@ -208,18 +205,9 @@ struct Running<'r> {
     context: Context,
     was_performed: bool,
     /// Why an `EXEC` in rollback mode applies nothing.
-    rolled_back: Option<RolledBack>,
+    rolled_back: Option<Told>,
     /// The commands that have failed, and where their replies begin.
     failures: &'r mut Vec<(&'static Command, usize)>,
-}
-
-/// A command of an `EXEC` in rollback mode has failed.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("EXECABORT Transaction rolled back: command {number}: {error}")]
-struct RolledBack {
-    /// The place of the command, counted from 1.
-    number: usize,
-    error: String,
 }
 
 impl Running<'_> {
@@ -229,7 +217,7 @@ impl Running<'_> {
             Step::Keys { command, args, database, version } => {
                 self.command(command, &self.plan.args[args.clone()], *database, *version, out);
             }
-            Step::Exec { watched, version, .. } if !watched.iter().all(|watched| self.is_unchanged(watched)) => {
+            Step::Exec { watched, version, .. } if !self.are_unchanged(watched) => {
                 self.was_performed = false;
                 ReplyWriter::new(out, *version).null_array();
             }
@@ -241,15 +229,14 @@ impl Running<'_> {
                     match queued {
                         Queued::Ready(reply) => out.extend_from_slice(reply),
                         Queued::Keys { command, args, database } => {
-                            let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-                            self.command(command, &args, *database, *version, out);
+                            self.command(command, &borrowed(args), *database, *version, out);
                         }
                     }
                     if let [b'-', text @ ..] = &out[start..]
                         && *rolls_back
                     {
-                        let error = String::from_utf8_lossy(text).trim_end().to_owned();
-                        self.rolled_back = Some(RolledBack { number: place + 1, error });
+                        let head = format!("EXECABORT Transaction rolled back: command {}: ", place + 1);
+                        self.rolled_back = Some(Told::of([head.as_bytes(), text.trim_ascii_end()].concat()));
                         self.was_performed = false;
                         return;
                     }
@@ -273,10 +260,12 @@ impl Running<'_> {
         }
     }
 
-    fn is_unchanged(&self, watched: &Watched) -> bool {
-        let name = (watched.database, watched.key.as_slice());
-        let place = self.wanted.iter().position(|(wanted, _)| *wanted == name);
-        place.and_then(|place| self.rows[place].stamp_at(self.context.now)) == watched.stamp
+    fn are_unchanged(&self, watched: &Watched) -> bool {
+        watched.iter().all(|((database, key), stamp)| {
+            let name = (*database, key.as_slice());
+            let place = self.wanted.iter().position(|(wanted, _)| *wanted == name);
+            place.and_then(|place| self.rows[place].stamp_at(self.context.now)) == *stamp
+        })
     }
 }
 
@@ -296,12 +285,11 @@ fn wanted_of<'p>(plan: &'p Plan<'_>, steps: &'p [Step]) -> Vec<Wanted<'p>> {
             Step::Exec { queue, watched, .. } => {
                 for queued in queue {
                     if let Queued::Keys { command, args, database } = queued {
-                        let args: Vec<&'p [u8]> = args.iter().map(Vec::as_slice).collect();
-                        add(command, &args, *database);
+                        add(command, &borrowed(args), *database);
                     }
                 }
-                for watched in watched {
-                    want(&mut wanted, &mut places, (watched.database, &watched.key), Intent::Read);
+                for (database, key) in watched.keys() {
+                    want(&mut wanted, &mut places, (*database, key), Intent::Read);
                 }
             }
         }
@@ -350,6 +338,9 @@ fn is_too_much(error: &Error) -> bool {
 
 /// Returns the answer for a transaction that has failed.
 pub(crate) fn text_of(error: &Error) -> String {
+    if let Some(told) = error.downcast_user::<Told>() {
+        return told.to_string();
+    }
     match error {
         Error::Limit(reason) => match &reason.cause {
             Limit::Set => "ERR transaction would touch more records than fit one: send it in parts".to_owned(),
@@ -362,10 +353,6 @@ pub(crate) fn text_of(error: &Error) -> String {
         Error::Aborted(reason) => format!("TRYAGAIN gave up after {} ms: {}", PATIENCE.as_millis(), reason.cause),
         Error::Unknown(id) => unknown(*id),
         Error::Unavailable(_) | Error::Fenced => format!("TRYAGAIN {error}"),
-        error if error.downcast_user::<RolledBack>().is_some() => {
-            error.downcast_user::<RolledBack>().map_or_else(String::new, RolledBack::to_string)
-        }
-        Error::User(error) => format!("ERR {error}"),
         error => format!("ERR {error}"),
     }
 }

@@ -4,6 +4,7 @@
 //! effect then, and its reply is kept for its place. What is about keys runs later, perhaps
 //! several times, because its transaction may abort.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use remora_redis::Command;
@@ -42,7 +43,7 @@ pub(crate) enum Step {
     /// Commands that were queued, and the keys that were watched.
     Exec {
         queue: Vec<Queued>,
-        watched: Vec<Watched>,
+        watched: Watched,
         version: Version,
         /// Whether nothing is applied if a command fails.
         rolls_back: bool,
@@ -58,13 +59,18 @@ pub(crate) enum Queued {
     Keys { command: &'static Command, args: Vec<Vec<u8>>, database: u8 },
 }
 
-/// A key that a connection watches.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Watched {
-    pub(crate) database: u8,
-    pub(crate) key: Vec<u8>,
-    /// The stamp that its record had, or `None` if the key was absent or had expired.
-    pub(crate) stamp: Option<u64>,
+/// The keys that a connection watches, with their databases. Each has the stamp that its record
+/// had, or `None` if the key was absent or had expired.
+pub(crate) type Watched = BTreeMap<(u8, Vec<u8>), Option<u64>>;
+
+/// Returns arguments that outlive the bytes that the client has sent.
+pub(crate) fn owned(args: &[&[u8]]) -> Vec<Vec<u8>> {
+    args.iter().map(|argument| argument.to_vec()).collect()
+}
+
+/// Returns arguments as commands take them.
+pub(crate) fn borrowed(args: &[Vec<u8>]) -> Vec<&[u8]> {
+    args.iter().map(Vec::as_slice).collect()
 }
 
 impl Plan<'_> {

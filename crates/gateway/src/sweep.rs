@@ -4,7 +4,7 @@
 //! clients do not notice it. Every gateway sweeps. Two that meet at a key both find it expired, and
 //! one of them deletes it.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -24,40 +24,35 @@ const REST: Duration = Duration::from_secs(10);
 /// A thread that sweeps until this is dropped.
 #[derive(Debug)]
 pub struct Sweeper {
-    stop: Arc<Stop>,
+    /// The thread stops when this is dropped.
+    runs: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Stop {
-    is_set: Mutex<bool>,
-    changed: Condvar,
 }
 
 impl Sweeper {
     /// Starts to sweep the keys of a store. Fails as [`Cluster::worker`] does, or if there can be
     /// no thread.
     pub fn start(cluster: &Cluster, store: &Store) -> Result<Sweeper, OpenError> {
-        let stop = Arc::new(Stop::default());
-        let (cluster, store, until) = (cluster.clone(), store.clone(), stop.clone());
-        let run = move || {
-            while !until.is_set() {
-                match cluster.worker(WorkerOptions::default().coroutines(1)) {
-                    Ok(worker) => sweep_on(worker, &store, &until),
-                    Err(error) => tracing::warn!(%error, "keys that have expired are not swept"),
-                }
-                until.wait(REST);
+        let (runs, running) = mpsc::channel();
+        let (cluster, store) = (cluster.clone(), store.clone());
+        let run = move || loop {
+            match cluster.worker(WorkerOptions::default().coroutines(1)) {
+                Ok(worker) => sweep_on(worker, &store, &running),
+                Err(error) => tracing::warn!(%error, "keys that have expired are not swept"),
+            }
+            if has_stopped(&running, REST) {
+                return;
             }
         };
         let thread = thread::Builder::new().name("sweeper".to_owned()).spawn(run);
         let thread = thread.map_err(|error| remora::floors::node::MemoryError::Thread(error.into()))?;
-        Ok(Sweeper { stop, thread: Some(thread) })
+        Ok(Sweeper { runs: Some(runs), thread: Some(thread) })
     }
 }
 
 impl Drop for Sweeper {
     fn drop(&mut self) {
-        self.stop.set();
+        self.runs = None;
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
@@ -65,34 +60,24 @@ impl Drop for Sweeper {
     }
 }
 
-impl Stop {
-    fn is_set(&self) -> bool {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
-    }
-
-    /// Waits for this time, or until it is set.
-    fn wait(&self, time: Duration) {
-        let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_timeout_while(is_set, time, |is_set| !*is_set));
-    }
+/// Waits for this time, or until the thread is to stop. Returns whether it is.
+fn has_stopped(running: &Receiver<()>, time: Duration) -> bool {
+    running.recv_timeout(time) != Err(RecvTimeoutError::Timeout)
 }
 
 /// Sweeps again and again, until it is to stop or the worker can do no more.
-fn sweep_on(mut worker: Worker, store: &Store, stop: &Stop) {
+fn sweep_on(mut worker: Worker, store: &Store, running: &Receiver<()>) {
     let mut cursor = 0;
-    while !stop.is_set() {
+    loop {
         match worker.block_on(async |session| step(session, store, cursor).await) {
             Ok(next) => cursor = next,
             Err(Error::Fenced) => return,
             // A record that a dead client has locked is freed when that client is recovered.
             Err(error) => tracing::debug!(%error, "a step of a sweep is taken again"),
         }
-        stop.wait(if cursor == 0 { REST } else { PAUSE });
+        if has_stopped(running, if cursor == 0 { REST } else { PAUSE }) {
+            return;
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use remora::{Error as Failed, Session};
+use remora_redis::call::check_reply;
 use remora_redis::commands::scan::{self, Options};
 use remora_redis::{Command, Error};
 use remora_resp::{ReplyWriter, Version, glob};
@@ -17,8 +18,6 @@ use crate::store::{Found, Store};
 const SLOTS: usize = 128;
 /// The largest number of steps that one `SCAN` takes to find as many keys as are wanted.
 const SCAN_STEPS: usize = 512;
-/// Bytes of keys that `KEYS` answers.
-const KEYS_BYTES_MAX: usize = 64 << 20;
 
 /// A command of all keys.
 #[derive(Debug)]
@@ -167,7 +166,7 @@ impl Steps<'_> {
                 bytes += found.key.len();
                 keys.insert(found.key);
             }
-            if bytes > KEYS_BYTES_MAX { Err(Failed::user(TooLong(bytes))) } else { Ok(()) }
+            check_reply(bytes).map_err(Failed::user)
         })
         .await?;
         let mut reply = ReplyWriter::new(output, version);
@@ -227,8 +226,3 @@ impl Steps<'_> {
         Ok(())
     }
 }
-
-/// A reply that is too long.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("reply of {0} bytes (limit {KEYS_BYTES_MAX}): use a SCAN command")]
-struct TooLong(usize);

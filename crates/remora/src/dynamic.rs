@@ -451,15 +451,21 @@ impl DynTable {
         keys: impl Iterator<Item = &'k [u8]>,
     ) -> Result<Vec<Fetched>, Error> {
         let mut all = keys.map(|key| self.name_key(tx, key, Access::Read)).collect::<Result<Vec<_>, _>>()?;
+        self.fetch_named(tx, &mut all).await?;
+        Ok(all)
+    }
+
+    /// Fetches records whose heads were named, with what the values have beyond them, to be read.
+    async fn fetch_named(&self, tx: &mut Transaction<'_, '_>, all: &mut [Fetched]) -> Result<(), Error> {
         tx.fetch().await?;
         let mut has_more = false;
-        for named in &mut all {
+        for named in all {
             has_more |= self.name_rest(tx, named, Access::Read)?;
         }
         if has_more {
             tx.fetch().await?;
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Names the records of a key that an access needs, as far as they are known before the head is

@@ -27,19 +27,13 @@ impl DynTable {
         tx: &mut Transaction<'_, '_>,
         keys: impl IntoIterator<Item = (&'k [u8], Intent)>,
     ) -> Result<Vec<DynSlot>, Error> {
-        let mut slots = Vec::new();
+        let (mut all, mut intents) = (Vec::new(), Vec::new());
         for (key, intent) in keys {
-            slots.push(DynSlot { found: self.name_head(tx, key, intent)?, intent });
+            all.push(self.name_head(tx, key, intent)?);
+            intents.push(intent);
         }
-        tx.fetch().await?;
-        let mut has_more = false;
-        for slot in &mut slots {
-            has_more |= self.name_rest(tx, &mut slot.found, Access::Read)?;
-        }
-        if has_more {
-            tx.fetch().await?;
-        }
-        Ok(slots)
+        self.fetch_named(tx, &mut all).await?;
+        Ok(all.into_iter().zip(intents).map(|(found, intent)| DynSlot { found, intent }).collect())
     }
 
     /// Returns the value of a key that was fetched, as it was then; `None` if the key was not

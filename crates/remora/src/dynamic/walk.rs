@@ -7,7 +7,7 @@ use remora_txn::limits::{LOG_PAUSE_NS, SCAN_ATTEMPTS};
 use remora_txn::{Abort, Intent, KeyScan};
 
 use super::schema::DIGEST_BYTES;
-use super::{Access, DIGEST, DynTable, Fetched, RecordKey};
+use super::{DIGEST, DynTable, Fetched, RecordKey};
 use crate::error::{Error, OpenError};
 use crate::transaction::Transaction;
 use crate::worker::Session;
@@ -115,14 +115,7 @@ impl DynTable {
     /// Returns the rows of records that are still there.
     async fn rows_of(&self, tx: &mut Transaction<'_, '_>, records: &[Key]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
         let mut all: Vec<Fetched> = records.iter().map(|record| self.name_record(tx, record)).collect();
-        tx.fetch().await?;
-        let mut has_more = false;
-        for named in &mut all {
-            has_more |= self.name_rest(tx, named, Access::Read)?;
-        }
-        if has_more {
-            tx.fetch().await?;
-        }
+        self.fetch_named(tx, &mut all).await?;
         let mut rows = Vec::with_capacity(all.len());
         for named in all.iter().filter(|named| named.is_there()) {
             rows.push(self.row(tx, named)?);
