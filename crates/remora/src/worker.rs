@@ -811,7 +811,7 @@ impl Session {
 
     /// Returns how long a transaction is tried by default, by the longest lease of all clients now.
     #[cold]
-    fn longest_patience(&self) -> Nanos {
+    pub(crate) fn longest_patience(&self) -> Nanos {
         let configuration = self.client.cluster().configuration();
         let longest = configuration.and_then(|all| all.look(|membership| membership.longest_lease()).ok());
         patience_with(longest.unwrap_or(0)).max(self.patience)

@@ -3,7 +3,7 @@
 use remora_index::Table;
 use remora_node::MemoryError;
 use remora_record::Key;
-use remora_txn::limits::{LOG_PAUSE_NS, SCAN_ATTEMPTS};
+use remora_txn::limits::LOG_PAUSE_NS;
 use remora_txn::{Abort, Intent, KeyScan};
 
 use super::schema::DIGEST_BYTES;
@@ -31,6 +31,9 @@ struct Place {
     shard: u16,
     at: u64,
 }
+
+/// Longest pause before a step reads records again of which one is locked, in nanoseconds.
+const PAUSE_NS_MAX: u64 = 1_000_000;
 
 const AT_BITS: u32 = 40;
 const SHARD_BITS: u32 = 12;
@@ -61,8 +64,8 @@ impl DynTable {
     /// table grows meanwhile, many rows are read twice. The rows of one step are read in one
     /// transaction.
     ///
-    /// Fails with [`Error::Aborted`] if a record stays locked, for example by a client that has
-    /// died and is not recovered yet. The step can be taken again.
+    /// Fails with [`Error::Aborted`] if a record stays locked for longer than a transaction would be
+    /// tried by default. The step can be taken again.
     pub async fn walk(&self, session: &mut Session, cursor: u64, slots: usize) -> Result<Walked, Error> {
         let (keys, cursor) = self.walk_keys(session, cursor, slots).await?;
         let rows = session.transact(async |tx| self.rows_of(tx, &keys).await).await?;
@@ -82,7 +85,8 @@ impl DynTable {
 
     /// Reads the keys of the next records, and returns the cursor behind them.
     async fn walk_keys(&self, session: &mut Session, cursor: u64, slots: usize) -> Result<(Vec<Key>, u64), Error> {
-        let mut attempts = 0;
+        let mut give_up = None;
+        let mut pause = LOG_PAUSE_NS;
         loop {
             {
                 let _in_use = session.begin_outside().await?;
@@ -104,11 +108,12 @@ impl DynTable {
                     return Ok((found.keys, Place { born: now.born(), shard, at }.cursor()));
                 }
             }
-            attempts += 1;
-            if attempts == SCAN_ATTEMPTS {
+            let now = session.lane().now();
+            if now >= *give_up.get_or_insert_with(|| now.saturating_add(session.longest_patience())) {
                 return Err(Abort::Torn.into());
             }
-            session.lane().sleep(LOG_PAUSE_NS).await;
+            session.lane().sleep(pause).await;
+            pause = (2 * pause).min(PAUSE_NS_MAX);
         }
     }
 
