@@ -10,7 +10,7 @@ pub(crate) fn prefetch<T>(what: &T) {
 
 /// Prefetches the first lines of a value, or all its lines if it has fewer. It reads nothing.
 #[inline(always)]
-pub(crate) fn prefetch_lines<T: ?Sized>(what: &T, lines: usize) {
+pub fn prefetch_lines<T: ?Sized>(what: &T, lines: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..size_of_val(what).div_ceil(LINE_BYTES).min(lines) {
         // SAFETY: the address is within the value. A prefetch neither faults nor accesses memory as

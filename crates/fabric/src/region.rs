@@ -21,7 +21,7 @@ use crate::limits::{RESERVE_BYTES, TAKE_BYTES};
 use crate::prefetch::prefetch;
 
 /// Bytes of the huge pages that mappings are rounded up to.
-pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Words of the smallest page of any machine.
 const SMALL_PAGE_WORDS: usize = 4096 / WORD_BYTES;
@@ -90,34 +90,47 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Maps `bytes` of zeroed memory, in huge pages where the system gives them.
     pub fn anonymous(bytes: usize) -> Result<Region, RegionError> {
+        // Without overcommit, HUGETLB either reserves all its pages now or fails. So it cannot
+        // fault later.
+        match Region::map(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB, Pages::Huge) {
+            Err(RegionError::Refused { .. }) => Region::advised(bytes),
+            mapped => mapped,
+        }
+    }
+
+    /// Maps `bytes` of zeroed memory, which costs memory once it is touched. Asks the system to
+    /// merge its pages into huge ones. Takes none of the reserved huge pages, which are for memory
+    /// nodes.
+    pub fn advised(bytes: usize) -> Result<Region, RegionError> {
+        let mut region = Region::map(bytes, MapFlags::empty(), Pages::Transparent).map_err(|error| match error {
+            // The limits of the process explain a refusal better than the system's error does.
+            RegionError::Refused { .. } => there_is(bytes as u64).err().unwrap_or(error),
+            error => error,
+        })?;
+        // SAFETY: the range is the mapping of this region. Advice does not change its contents.
+        let advised = unsafe { madvise(region.base.as_ptr().cast(), region.mapped_bytes, Advice::LinuxHugepage) };
+        if advised.is_err() {
+            region.pages = Pages::Small;
+        }
+        Ok(region)
+    }
+
+    /// Maps `bytes` of zeroed memory, up to the end of a huge page.
+    fn map(bytes: usize, flags: MapFlags, pages: Pages) -> Result<Region, RegionError> {
         if bytes == 0 || !bytes.is_multiple_of(LINE_BYTES) {
             return Err(RegionError::Size(bytes));
         }
         let mapped_bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(RegionError::Size(bytes))?;
-        let map = |flags| {
-            // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
-            unsafe { mmap_anonymous(ptr::null_mut(), mapped_bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
-        };
-        // Without overcommit, HUGETLB either reserves all its pages now or fails. So it cannot
-        // fault later.
-        let (base, pages) = match map(MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) {
-            Ok(base) => (base, Pages::Huge),
-            Err(_) => {
-                // The limits of the process explain a refusal better than the system's error does.
-                let refused = |cause| there_is(bytes as u64).err().unwrap_or(RegionError::Refused { bytes, cause });
-                let base = map(MapFlags::PRIVATE).map_err(refused)?;
-                // SAFETY: the range is the mapping that was made above. Advice does not change its
-                // contents.
-                let advised = unsafe { madvise(base, mapped_bytes, Advice::LinuxHugepage) };
-                (base, if advised.is_ok() { Pages::Transparent } else { Pages::Small })
-            }
-        };
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | flags);
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), mapped_bytes, access, flags) }
+            .map_err(|cause| RegionError::Refused { bytes, cause })?;
         let base = NonNull::new(base.cast::<AtomicU64>()).ok_or(RegionError::Size(bytes))?;
         Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
     }
 
     /// Maps `bytes` bytes of zeroed memory. Only the 4 KiB pages that are touched cost memory.
-    pub(crate) fn sparse(bytes: usize) -> Result<Region, RegionError> {
+    pub fn sparse(bytes: usize) -> Result<Region, RegionError> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }

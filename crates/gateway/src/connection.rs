@@ -110,7 +110,7 @@ impl Connection {
             }
             let begun = clock::instant();
             let postponed = self.postponed.take();
-            let mut plan = Plan::default();
+            let mut plan = Plan::new();
             let replies = self.peer.state.replies;
             let planned = self.plan_many(server, local, postponed.as_deref(), input, &mut plan);
             let start = output.len();

@@ -10,12 +10,14 @@
 //!    told that a key is gone will not see it again, whatever the clocks of other gateways say.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher as _;
 use std::ops::Range;
 use std::time::Duration;
 
 use remora::{Error, Intent, Limit, Session, TransactionId, TransactionOptions, Verdict};
 use remora_redis::{Command, Context, Error as Told, Keyspace, Limits, run, table};
 use remora_resp::{ReplyWriter, Version};
+use rustc_hash::FxBuildHasher;
 
 use crate::clock::{self, now};
 use crate::plan::{Plan, Queued, Step, Watched, borrowed};
@@ -94,7 +96,7 @@ impl Executor<'_> {
             let done = session
                 .transact_with(options, async |tx| {
                     out.truncate(start);
-                    let mut keys = Keyspace::default();
+                    let mut keys = Keyspace::with_capacity(wanted.len());
                     let rows = self.store.load(tx, &wanted, &mut keys).await?;
                     failures.clear();
                     let mut running = Running {
@@ -181,8 +183,9 @@ impl Executor<'_> {
     /// Reads the stamps of keys, to watch them.
     pub(crate) async fn watch(&mut self, session: &mut Session, names: &[Name<'_>]) -> Result<Watched, String> {
         let options = TransactionOptions::default().patience(PATIENCE);
-        let (mut wanted, mut places) = (Vec::new(), HashMap::new());
-        names.iter().for_each(|name| want(&mut wanted, &mut places, *name, Intent::Read));
+        let mut wants = Wants::default();
+        names.iter().for_each(|name| wants.add(*name, Intent::Read));
+        let wanted = wants.wanted;
         let watched = session
             .transact_with(options, async |tx| {
                 let rows = self.store.load(tx, &wanted, &mut Keyspace::default()).await?;
@@ -272,11 +275,11 @@ impl Running<'_> {
 /// Returns the keys of steps, each once, in the order in which they come, and what each is wanted
 /// for.
 fn wanted_of<'p>(plan: &'p Plan<'_>, steps: &'p [Step]) -> Vec<Wanted<'p>> {
-    let (mut wanted, mut places) = (Vec::new(), HashMap::new());
+    let mut wants = Wants::with_capacity(steps.len());
     for step in steps {
         let mut add = |command: &Command, args: &[&'p [u8]], database| {
             for name in command.keys_of(args, database) {
-                want(&mut wanted, &mut places, name, intent_of(command));
+                wants.add(name, intent_of(command));
             }
         };
         match step {
@@ -289,12 +292,12 @@ fn wanted_of<'p>(plan: &'p Plan<'_>, steps: &'p [Step]) -> Vec<Wanted<'p>> {
                     }
                 }
                 for (database, key) in watched.keys() {
-                    want(&mut wanted, &mut places, (*database, key), Intent::Read);
+                    wants.add((*database, key), Intent::Read);
                 }
             }
         }
     }
-    wanted
+    wants.wanted
 }
 
 /// Returns what a command may do with its keys.
@@ -306,28 +309,51 @@ fn intent_of(command: &Command) -> Intent {
     }
 }
 
-/// This many keys are searched one after the other.
-const FEW: usize = 16;
+/// Keys that are wanted, each once.
+#[derive(Default)]
+struct Wants<'p> {
+    wanted: Vec<Wanted<'p>>,
+    /// The hashes of the keys.
+    hashes: Vec<u64>,
+    /// The places of the keys, if there are many.
+    places: HashMap<Name<'p>, usize>,
+}
 
-/// Adds a key that is wanted, if it is not there, or notes what else it is wanted for.
-fn want<'p>(wanted: &mut Vec<Wanted<'p>>, places: &mut HashMap<Name<'p>, usize>, name: Name<'p>, intent: Intent) {
-    let place = if wanted.len() <= FEW {
-        wanted.iter().position(|(other, _)| *other == name)
-    } else {
-        if places.is_empty() {
-            places.extend(wanted.iter().enumerate().map(|(place, (name, _))| (*name, place)));
-        }
-        places.get(&name).copied()
-    };
-    match place {
-        Some(place) if intent != Intent::Read && wanted[place].1 != Intent::Insert => wanted[place].1 = intent,
-        Some(_) => {}
-        None => {
-            if !places.is_empty() {
-                places.insert(name, wanted.len());
+/// This many keys are searched one after the other, by their hashes.
+const FEW: usize = 64;
+
+impl<'p> Wants<'p> {
+    fn with_capacity(keys: usize) -> Wants<'p> {
+        Wants { wanted: Vec::with_capacity(keys), hashes: Vec::with_capacity(keys), ..Wants::default() }
+    }
+
+    /// Adds a key, if it is not there, or notes what else it is wanted for.
+    fn add(&mut self, name: Name<'p>, intent: Intent) {
+        let hash = FxBuildHasher.hash_one(name);
+        match self.find(name, hash) {
+            Some(place) => {
+                let known = &mut self.wanted[place].1;
+                if intent != Intent::Read && *known != Intent::Insert {
+                    *known = intent;
+                }
             }
-            wanted.push((name, intent));
+            None => {
+                self.wanted.push((name, intent));
+                self.hashes.push(hash);
+                if self.wanted.len() == FEW {
+                    self.places.extend(self.wanted.iter().enumerate().map(|(place, (name, _))| (*name, place)));
+                } else if self.wanted.len() > FEW {
+                    self.places.insert(name, self.wanted.len() - 1);
+                }
+            }
         }
+    }
+
+    fn find(&self, name: Name<'_>, hash: u64) -> Option<usize> {
+        if self.wanted.len() >= FEW {
+            return self.places.get(&name).copied();
+        }
+        (0..self.hashes.len()).find(|place| self.hashes[*place] == hash && self.wanted[*place].0 == name)
     }
 }
 

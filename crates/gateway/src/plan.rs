@@ -10,6 +10,9 @@ use std::ops::Range;
 use remora_redis::Command;
 use remora_resp::Version;
 
+/// The number of steps that a plan has room for at first.
+const STEPS: usize = 16;
+
 /// Commands that run as one transaction, with their replies in order.
 #[derive(Debug, Default)]
 pub(crate) struct Plan<'b> {
@@ -74,6 +77,12 @@ pub(crate) fn borrowed(args: &[Vec<u8>]) -> Vec<&[u8]> {
 }
 
 impl Plan<'_> {
+    /// Makes a plan that has room for the steps of most packets.
+    pub(crate) fn new() -> Self {
+        let (args, steps) = (Vec::with_capacity(4 * STEPS), Vec::with_capacity(STEPS));
+        Plan { args, commands: Vec::with_capacity(STEPS), replies: Vec::new(), steps }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }

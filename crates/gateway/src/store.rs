@@ -19,6 +19,8 @@
 //! 3. **A large value is uploaded before the transaction that links it**, and is discarded if that
 //!    transaction does not commit. What a transaction unlinks is discarded after its commit.
 
+use std::collections::VecDeque;
+
 use remora::{
     Cluster, DynOptions, DynSchema, DynSlot, DynTable, Error, Intent, Large, LargeOptions, Lengths, OpenError, Session,
 };
@@ -73,6 +75,7 @@ pub(crate) type Wanted<'a> = (Name<'a>, Intent);
 
 /// The record of a key, as a transaction has found it.
 pub(crate) struct Row {
+    record: RecordName,
     slot: DynSlot,
     /// The id of the transaction that has written it, if the key is there.
     stamp: Option<u64>,
@@ -137,10 +140,10 @@ impl Store {
         let intents = wanted.iter().map(|(_, intent)| *intent);
         let slots = self.rows.fetch_for(tx, records.iter().map(SmallVec::as_slice).zip(intents)).await?;
         let mut rows = Vec::with_capacity(wanted.len());
-        for (((name, _), record), slot) in wanted.iter().zip(&records).zip(slots) {
-            let (mut row, mut object) = (Row { slot, stamp: None, is_large: false, expiry: None }, None);
-            if let Some(bytes) = self.rows.value_of(tx, record, &row.slot)? {
-                let parts = Parts::of(record, &bytes).ok_or(damaged("a record is too short"))?;
+        for (((name, _), record), slot) in wanted.iter().zip(records).zip(slots) {
+            let (mut row, mut object) = (Row { record, slot, stamp: None, is_large: false, expiry: None }, None);
+            if let Some(bytes) = self.rows.value_of(tx, &row.record, &row.slot)? {
+                let parts = Parts::of(&row.record, &bytes).ok_or(damaged("a record is too short"))?;
                 if parts.key.is_some_and(|key| key != name.1) {
                     return Err(damaged("a key whose digest is that of another"));
                 }
@@ -155,7 +158,7 @@ impl Store {
             }
             row.expiry = object.as_ref().and_then(|object| object.expiry);
             rows.push(row);
-            keys.load(name.0, name.1, |_, _| object);
+            keys.push(name.0, name.1, object);
         }
         Ok(rows)
     }
@@ -216,38 +219,46 @@ impl Store {
         uploads: &mut Uploads,
     ) -> Result<bool, Error> {
         uploads.begin();
-        let stamp = tx.id().to_bits();
-        let mut changes = Vec::new();
-        for (slot, row) in keys.slots().iter().zip(rows).filter(|(slot, _)| slot.is_changed) {
-            let name: Name<'_> = (slot.database, &slot.key);
-            let mut large = None;
-            let bytes = match &slot.object {
-                Some(object) if packed::length(object) > inline_max(&slot.key) => {
-                    let mut packed = Vec::new();
-                    packed::pack(object, &mut packed);
-                    large = uploads.find(&packed);
-                    let head = packed::head(&packed).map_err(Error::user)?;
-                    packed.truncate(head.bytes);
-                    Some(row_of(name, stamp, true, packed.len(), |row| row.extend_from_slice(&packed)))
+        // The heads of the large values, and the values, in the order of their keys.
+        let mut large = VecDeque::new();
+        for slot in keys.slots().iter().filter(|slot| slot.is_changed) {
+            if let Some(object) = slot.object.as_ref().filter(|object| is_large(object, &slot.key)) {
+                let mut packed = Vec::new();
+                packed::pack(object, &mut packed);
+                if let Some(stored) = uploads.find(&packed) {
+                    large.push_back((packed, stored));
                 }
-                Some(object) => {
-                    Some(row_of(name, stamp, false, packed::length(object), |row| packed::pack(object, row)))
-                }
-                None => None,
-            };
-            changes.push((name, row, bytes, large));
+            }
         }
         if !uploads.wanted.is_empty() {
             return Ok(false);
         }
-        for (name, row, bytes, large) in changes {
-            let record = record_of(name);
-            match bytes {
-                Some(bytes) => self.rows.put_at(tx, &record, row.slot, &bytes).await?,
-                None if row.stamp.is_some() => _ = self.rows.remove(tx, &record).await?,
+        let stamp = tx.id().to_bits();
+        let mut bytes = Vec::new();
+        for (slot, row) in keys.slots().iter().zip(rows).filter(|(slot, _)| slot.is_changed) {
+            let name: Name<'_> = (slot.database, &slot.key);
+            bytes.clear();
+            let mut linked = None;
+            match &slot.object {
+                Some(object) if is_large(object, &slot.key) => {
+                    let (packed, stored) = large.pop_front().ok_or(damaged("a large value was not uploaded"))?;
+                    let head = packed::head(&packed).map_err(Error::user)?;
+                    begin_row(name, stamp, true, &mut bytes);
+                    bytes.extend_from_slice(&packed[..head.bytes]);
+                    linked = Some(stored);
+                }
+                Some(object) => {
+                    begin_row(name, stamp, false, &mut bytes);
+                    packed::pack(object, &mut bytes);
+                }
                 None => {}
             }
-            let unlinked = match large {
+            match &slot.object {
+                Some(_) => self.rows.put_at(tx, &row.record, row.slot, &bytes).await?,
+                None if row.stamp.is_some() => _ = self.rows.remove(tx, &row.record).await?,
+                None => {}
+            }
+            let unlinked = match linked {
                 Some(stored) => self.large.put(tx, digest_of(name), &stored).await?,
                 None if row.is_large => self.large.remove(tx, digest_of(name)).await?,
                 None => None,
@@ -310,7 +321,7 @@ impl Uploads {
 }
 
 /// The name of a record. Most are short.
-type RecordName = SmallVec<[u8; 64]>;
+type RecordName = SmallVec<[u8; 32]>;
 
 /// Returns the name of a key's record.
 fn record_of((database, key): Name<'_>) -> RecordName {
@@ -340,19 +351,20 @@ fn inline_max(key: &[u8]) -> usize {
     INLINE_BYTES_MAX.min(ROW_BYTES_MAX - ROW_HEAD_BYTES - in_row)
 }
 
-/// Returns the value of a key's record. `write` appends the packed value, or its head, which has
-/// this many bytes.
-fn row_of(name: Name<'_>, stamp: u64, is_large: bool, bytes: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let key = if name.1.len() > NAME_BYTES_MAX { name.1 } else { &[] };
-    let mut row = Vec::with_capacity(ROW_HEAD_BYTES + key.len() + bytes);
+/// Whether the value of this key does not fit the key's record.
+fn is_large(object: &Object, key: &[u8]) -> bool {
+    packed::length(object) > inline_max(key)
+}
+
+/// Begins the value of a key's record: appends what is in front of the packed value, or of its
+/// head.
+fn begin_row(name: Name<'_>, stamp: u64, is_large: bool, row: &mut Vec<u8>) {
     row.extend(stamp.to_le_bytes());
     row.push(u8::from(is_large));
-    if !key.is_empty() {
-        row.extend((key.len() as u16).to_le_bytes());
-        row.extend_from_slice(key);
+    if name.1.len() > NAME_BYTES_MAX {
+        row.extend((name.1.len() as u16).to_le_bytes());
+        row.extend_from_slice(name.1);
     }
-    write(&mut row);
-    row
 }
 
 /// The value of a key's record, taken apart.

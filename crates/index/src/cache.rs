@@ -12,25 +12,50 @@
 //! forgotten, and the bucket is read again. The cache is never used to conclude that a key is
 //! absent.
 
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use remora_fabric::{HUGE_PAGE_BYTES, LINE_BYTES, Region, RegionError, prefetch_lines};
 use remora_node::ShardId;
 use remora_record::KeyHash;
 use zerocopy::FromZeros;
 
 use crate::cluster_hash::{BUCKET_SLOTS, BUCKET_WORDS, Location, Probe, entry_word, is_entry, search};
 
-#[derive(Debug, FromZeros)]
-#[repr(align(128))]
-struct Line([AtomicU64; BUCKET_WORDS]);
+type Line = [AtomicU64; BUCKET_WORDS];
 
 /// The location cache of a table. The head of this module says what it may get wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct LocationCache {
-    lines: Arc<Box<[Line]>>,
+    memory: Arc<Memory>,
     /// Whether every bucket has its own line.
     complete: bool,
+}
+
+/// The memory of the lines.
+#[derive(Debug)]
+enum Memory {
+    Mapped(Region),
+    /// One line, if the system gives no more memory.
+    One(Box<Line>),
+}
+
+/// Maps memory for some lines. Where pages are small, a search in a large cache often waits for the
+/// page table, too.
+fn map(count: usize) -> Result<Region, RegionError> {
+    let bytes = count * size_of::<Line>();
+    if bytes < HUGE_PAGE_BYTES { Region::sparse(bytes) } else { Region::advised(bytes) }
+}
+
+impl Memory {
+    #[inline]
+    fn lines(&self) -> &[Line] {
+        match self {
+            Memory::Mapped(region) => region.words().as_chunks().0,
+            Memory::One(line) => slice::from_ref(line),
+        }
+    }
 }
 
 impl LocationCache {
@@ -39,40 +64,46 @@ impl LocationCache {
         let count = (bytes / size_of::<Line>()).min(buckets as usize).max(1);
         // The system gives memory that is zero already. To write zeros would make transactions wait
         // for a table that has grown.
-        let lines = <[Line]>::new_box_zeroed_with_elems(count);
-        let lines = lines.unwrap_or_else(|_| Box::new([Line::new_zeroed()]));
-        LocationCache { complete: lines.len() as u64 == buckets, lines: Arc::new(lines) }
+        let memory = map(count).map_or_else(|_| Memory::One(Box::new(Line::new_zeroed())), Memory::Mapped);
+        let complete = memory.lines().len() as u64 == buckets;
+        LocationCache { complete, memory: Arc::new(memory) }
     }
 
     /// Returns the bytes that the cache takes.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&**self.lines)
+        size_of_val(self.memory.lines())
     }
 
     /// Counts the locations that the cache has.
     pub(crate) fn count(&self) -> usize {
-        let has_entry = |line: &Line, slot: usize| is_entry(line.0[slot * 2].load(Ordering::Relaxed));
+        let has_entry = |line: &Line, slot: usize| is_entry(line[slot * 2].load(Ordering::Relaxed));
         let count = |line| (0..BUCKET_SLOTS).filter(|slot| has_entry(line, *slot)).count();
-        self.lines.iter().map(count).sum()
+        self.memory.lines().iter().map(count).sum()
     }
 
     /// Returns the line of a bucket. The cache is direct-mapped.
     #[inline]
     fn line(&self, bucket: u64) -> &Line {
-        let index = bucket as usize;
-        &self.lines[if self.complete && index < self.lines.len() { index } else { index % self.lines.len() }]
+        let (index, lines) = (bucket as usize, self.memory.lines());
+        &lines[if self.complete && index < lines.len() { index } else { index % lines.len() }]
+    }
+
+    /// Prefetches the copy of a bucket into the processor's cache. It reads nothing.
+    #[inline]
+    pub(crate) fn prefetch(&self, bucket: u64) {
+        prefetch_lines(self.line(bucket), size_of::<Line>() / LINE_BYTES);
     }
 
     /// Searches the copy of a bucket for a key's word.
     #[inline]
     pub(crate) fn search(&self, shard: ShardId, bucket: u64, word: u64) -> Probe {
         let line = self.line(bucket);
-        search(shard, |index| line.0[index].load(Ordering::Relaxed), word, 0)
+        search(shard, |index| line[index].load(Ordering::Relaxed), word, 0)
     }
 
     /// Keeps a bucket that has been read.
     pub(crate) fn fill(&self, bucket: u64, words: &[u64]) {
-        for (kept, word) in self.line(bucket).0.iter().zip(words) {
+        for (kept, word) in self.line(bucket).iter().zip(words) {
             kept.store(*word, Ordering::Relaxed);
         }
     }
@@ -82,19 +113,19 @@ impl LocationCache {
     /// case, another key of the bucket has to be looked up again.
     pub(crate) fn learn(&self, bucket: u64, hash: KeyHash, location: Location) {
         let line = self.line(bucket);
-        let load = |index: usize| line.0[index].load(Ordering::Relaxed);
+        let load = |index: usize| line[index].load(Ordering::Relaxed);
         let own = (0..BUCKET_SLOTS).find(|slot| load(slot * 2 + 1) == hash.word && is_entry(load(slot * 2)));
         let free = || (0..BUCKET_SLOTS).find(|slot| !is_entry(load(slot * 2)));
         let slot = own.or_else(free).unwrap_or((hash.scatter % BUCKET_SLOTS as u64) as usize);
-        line.0[slot * 2].store(entry_word(location), Ordering::Relaxed);
-        line.0[slot * 2 + 1].store(hash.word, Ordering::Relaxed);
+        line[slot * 2].store(entry_word(location), Ordering::Relaxed);
+        line[slot * 2 + 1].store(hash.word, Ordering::Relaxed);
     }
 
     /// Forgets a location that has turned out wrong, if the copy of this bucket still has it.
     pub(crate) fn forget(&self, bucket: u64, location: Location) {
         let line = self.line(bucket);
         for slot in 0..BUCKET_SLOTS {
-            let _ = line.0[slot * 2].compare_exchange(entry_word(location), 0, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = line[slot * 2].compare_exchange(entry_word(location), 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }

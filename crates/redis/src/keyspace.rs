@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
+
 use crate::error::Error;
 use crate::object::{Hash, Limits, List, Object, Set, SortedSet, Value};
 
@@ -12,13 +14,18 @@ use crate::object::{Hash, Limits, List, Object, Set, SortedSet, Value};
 pub struct Keyspace {
     slots: Vec<Slot>,
     /// The places of the slots, if there are many.
-    places: HashMap<(u8, Vec<u8>), usize>,
+    places: HashMap<(u8, KeyBytes), usize>,
     /// The database of the command that runs.
     database: u8,
     /// The place of the slot that was used last. Commands mostly use one key several times, and
     /// then the next one.
     last: Cell<usize>,
+    /// The places of the slots that the command that runs has changed.
+    changed_now: Vec<usize>,
 }
+
+/// A key. Most are short.
+pub type KeyBytes = SmallVec<[u8; 32]>;
 
 /// A key, and its value.
 #[derive(Debug)]
@@ -26,7 +33,7 @@ pub struct Slot {
     /// The number of its database.
     pub database: u8,
     /// The key.
-    pub key: Vec<u8>,
+    pub key: KeyBytes,
     /// The value, if the key is there.
     pub object: Option<Object>,
     /// Whether a command has changed it since it was loaded.
@@ -39,13 +46,22 @@ pub struct Slot {
 const FEW: usize = 32;
 
 impl Keyspace {
+    /// Makes a keyspace that has room for some keys.
+    pub fn with_capacity(keys: usize) -> Keyspace {
+        Keyspace { slots: Vec::with_capacity(keys), ..Keyspace::default() }
+    }
+
     /// Loads a key, if it is not loaded: `fetch` returns its value.
     pub fn load(&mut self, database: u8, key: &[u8], fetch: impl FnOnce(u8, &[u8]) -> Option<Object>) {
-        if self.place(database, key).is_some() {
-            return;
+        if self.place(database, key).is_none() {
+            self.push(database, key, fetch(database, key));
         }
-        let object = fetch(database, key);
-        let (key, place) = (key.to_vec(), self.slots.len());
+    }
+
+    /// Loads a key, which is not loaded yet, with its value.
+    pub fn push(&mut self, database: u8, key: &[u8], object: Option<Object>) {
+        debug_assert!(self.place(database, key).is_none(), "a key is loaded twice");
+        let (key, place) = (KeyBytes::from_slice(key), self.slots.len());
         self.slots.push(Slot { database, key, object, is_changed: false, is_changed_now: false });
         if place + 1 == FEW {
             self.places =
@@ -81,24 +97,28 @@ impl Keyspace {
     /// Returns all loaded keys, and forgets them.
     pub fn take(&mut self) -> Vec<Slot> {
         self.places.clear();
+        self.changed_now.clear();
         std::mem::take(&mut self.slots)
     }
 
     /// Says that the next command begins.
     pub(crate) fn begin(&mut self, database: u8) {
         self.database = database;
-        self.slots.iter_mut().for_each(|slot| slot.is_changed_now = false);
+        for place in self.changed_now.drain(..) {
+            self.slots[place].is_changed_now = false;
+        }
     }
 
     /// Returns whether the command that runs has changed anything.
     pub(crate) fn has_changed_now(&self) -> bool {
-        self.slots.iter().any(|slot| slot.is_changed_now)
+        !self.changed_now.is_empty()
     }
 
     /// Ends a command: deletes the collections that it has emptied, and gives collections that have
     /// outgrown their encodings another one.
     pub(crate) fn settle(&mut self, limits: &Limits) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.is_changed_now) {
+        for place in &self.changed_now {
+            let slot = &mut self.slots[*place];
             match &mut slot.object {
                 Some(object) if object.value.is_empty_collection() => slot.object = None,
                 Some(object) => object.settle_encoding(limits),
@@ -110,12 +130,16 @@ impl Keyspace {
     fn place(&self, database: u8, key: &[u8]) -> Option<usize> {
         let is_at = |place: &usize| {
             let slot = self.slots.get(*place);
-            slot.is_some_and(|slot| slot.database == database && slot.key == key)
+            slot.is_some_and(|slot| slot.database == database && *slot.key == *key)
         };
         let last = self.last.get();
         let place = [last, last + 1].into_iter().find(is_at).or_else(|| {
             let is_few = self.slots.len() < FEW;
-            if is_few { (0..self.slots.len()).find(is_at) } else { self.places.get(&(database, key.to_vec())).copied() }
+            if is_few {
+                (0..self.slots.len()).find(is_at)
+            } else {
+                self.places.get(&(database, KeyBytes::from_slice(key))).copied()
+            }
         })?;
         self.last.set(place);
         Some(place)
@@ -126,9 +150,15 @@ impl Keyspace {
         &self.slots[place.expect("rule 3: a command uses only keys that its row names")]
     }
 
-    fn slot_mut(&mut self, database: u8, key: &[u8]) -> &mut Slot {
-        let place = self.place(database, key);
-        &mut self.slots[place.expect("rule 3: a command uses only keys that its row names")]
+    /// Returns the slot of a key, which the command that runs changes.
+    fn changed(&mut self, database: u8, key: &[u8]) -> &mut Slot {
+        let place = self.place(database, key).expect("rule 3: a command uses only keys that its row names");
+        let slot = &mut self.slots[place];
+        slot.is_changed = true;
+        if !std::mem::replace(&mut slot.is_changed_now, true) {
+            self.changed_now.push(place);
+        }
+        slot
     }
 
     /// Returns the value of a key.
@@ -143,9 +173,7 @@ impl Keyspace {
 
     /// Returns the value of a key, in order to change it: it counts as changed from now on.
     pub fn change(&mut self, key: &[u8]) -> Option<&mut Object> {
-        let slot = self.slot_mut(self.database, key);
-        slot.note_change();
-        slot.object.as_mut()
+        self.changed(self.database, key).object.as_mut()
     }
 
     /// Sets the value of a key. Returns its former value.
@@ -155,9 +183,7 @@ impl Keyspace {
 
     /// Sets the value of a key of another database. Returns its former value.
     pub fn put_in(&mut self, database: u8, key: &[u8], object: Object) -> Option<Object> {
-        let slot = self.slot_mut(database, key);
-        slot.note_change();
-        slot.object.replace(object)
+        self.changed(database, key).object.replace(object)
     }
 
     /// Sets the value of a key, without an expiry. An empty collection deletes the key.
@@ -171,19 +197,8 @@ impl Keyspace {
 
     /// Deletes a key. Returns its value. An absent key is not changed.
     pub fn remove(&mut self, key: &[u8]) -> Option<Object> {
-        let slot = self.slot_mut(self.database, key);
-        let removed = slot.object.take();
-        if removed.is_some() {
-            slot.note_change();
-        }
-        removed
-    }
-}
-
-impl Slot {
-    fn note_change(&mut self) {
-        self.is_changed = true;
-        self.is_changed_now = true;
+        self.get(key)?;
+        self.changed(self.database, key).object.take()
     }
 }
 
@@ -203,8 +218,7 @@ macro_rules! typed {
         #[doc = "It counts as changed from now on. Fails if it is of another type."]
         pub fn $change(&mut self, key: &[u8]) -> Result<&mut $Type, Error> {
             self.$get(key)?;
-            let slot = self.slot_mut(self.database, key);
-            slot.note_change();
+            let slot = self.changed(self.database, key);
             let object = slot.object.get_or_insert_with(|| Object::new(Value::$Variant($Type::default())));
             match &mut object.value {
                 Value::$Variant(value) => Ok(value),

@@ -41,9 +41,9 @@ use std::sync::Arc;
 
 use remora_index::btree::Damaged;
 use remora_node::MemoryError;
-use remora_node::limits::KEY_BYTES_MAX;
 use remora_txn::{Abort, Inspection, Intent};
 use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
 
 use crate::cluster::{Cluster, Freed, TableOptions};
 use crate::error::{Error, Misuse, Named, OpenError};
@@ -223,31 +223,30 @@ pub(crate) fn rest_of(name: &str) -> String {
     format!("{name}/rest")
 }
 
+/// Bytes of most records' keys.
+const RECORD_KEY_BYTES: usize = 24;
+
 /// A key, as the table's records have it.
 struct RecordKey {
-    bytes: [u8; KEY_BYTES_MAX],
-    length: usize,
+    bytes: SmallVec<[u8; RECORD_KEY_BYTES]>,
     /// Bytes of the content that are the key and its length: 0 if the record's key is the key.
     own: usize,
 }
 
 impl RecordKey {
     fn of_record(record: &remora_record::Key) -> RecordKey {
-        let mut bytes = [0; KEY_BYTES_MAX];
-        let length = record.bytes().len();
-        bytes[..length].copy_from_slice(record.bytes());
-        RecordKey { bytes, length, own: 0 }
+        RecordKey { bytes: SmallVec::from_slice(record.bytes()), own: 0 }
     }
 
     fn record(&self) -> remora_record::Key {
-        remora_record::Key::new(&self.bytes[..self.length]).expect("a record's key has at most 64 bytes")
+        remora_record::Key::new(&self.bytes).expect("a record's key has at most 64 bytes")
     }
 
     /// The key of a part.
     fn part(&self, index: usize) -> remora_record::Key {
-        let mut bytes = self.bytes;
-        bytes[self.length] = index as u8;
-        remora_record::Key::new(&bytes[..=self.length]).expect("one byte was left for parts")
+        let mut bytes = self.bytes.clone();
+        bytes.push(index as u8);
+        remora_record::Key::new(&bytes).expect("one byte was left for parts")
     }
 }
 
@@ -271,6 +270,11 @@ pub(crate) struct Fetched {
 }
 
 impl Fetched {
+    /// A key that is about to be named.
+    fn of(record: RecordKey) -> Fetched {
+        Fetched { record, head: None, parts: Vec::new(), total: None }
+    }
+
     pub(crate) fn is_there(&self) -> bool {
         self.total.is_some()
     }
@@ -456,7 +460,11 @@ impl DynTable {
     }
 
     /// Fetches records whose heads were named, with what the values have beyond them, to be read.
-    async fn fetch_named(&self, tx: &mut Transaction<'_, '_>, all: &mut [Fetched]) -> Result<(), Error> {
+    async fn fetch_named<'f>(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        all: impl IntoIterator<Item = &'f mut Fetched>,
+    ) -> Result<(), Error> {
         tx.fetch().await?;
         let mut has_more = false;
         for named in all {
@@ -490,7 +498,7 @@ impl DynTable {
     fn name_head(&self, tx: &mut Transaction<'_, '_>, key: &[u8], intent: Intent) -> Result<Fetched, Error> {
         let record = self.record_key(key)?;
         let head = tx.name_raw(self.heads.handle(), &record.record(), intent);
-        Ok(Fetched { record, head, parts: Vec::new(), total: None })
+        Ok(Fetched { head, ..Fetched::of(record) })
     }
 
     /// Names the rest, once the head is there. Returns whether there is such.
@@ -527,9 +535,12 @@ impl DynTable {
         if self.schema.is_plain() {
             return tx.put_raw(found.head, value, found.is_there());
         }
-        let mut content = Cow::Borrowed(value);
+        let (mut with_key, mut content) = (SmallVec::<[u8; 128]>::new(), value);
         if found.record.own > 0 {
-            content = Cow::Owned([&(key.len() as u16).to_le_bytes()[..], key, value].concat());
+            with_key.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            with_key.extend_from_slice(key);
+            with_key.extend_from_slice(value);
+            content = &with_key;
         }
         let had = found.total.map_or(0, |total| self.parts_of(total));
         let (first, rest) = content.split_at(content.len().min(self.schema.head_bytes()));
@@ -576,7 +587,10 @@ impl DynTable {
         let mut content = self.content(tx, found)?;
         if !self.schema.is_plain() {
             let begin = self.value_at(&content, key, found)?;
-            content.to_mut().drain(..begin);
+            match &mut content {
+                Cow::Borrowed(content) => *content = &content[begin..],
+                Cow::Owned(content) => _ = content.drain(..begin),
+            }
         }
         Ok(content)
     }
@@ -589,8 +603,12 @@ impl DynTable {
         if self.schema.is_plain() {
             return Ok(Cow::Borrowed(bytes));
         }
+        let first = &bytes[TOTAL_BYTES..];
+        if first.len() == total {
+            return Ok(Cow::Borrowed(first));
+        }
         let mut content = Vec::with_capacity(total);
-        content.extend_from_slice(&bytes[TOTAL_BYTES..]);
+        content.extend_from_slice(first);
         // Parts behind them were named to be inserted.
         for part in found.parts.iter().take(self.parts_of(total)) {
             content.extend_from_slice(tx.raw(*part)?.ok_or(Error::from(Abort::Changed))?);
@@ -626,14 +644,14 @@ impl DynTable {
 
     fn record_key(&self, key: &[u8]) -> Result<RecordKey, Error> {
         self.schema.check_key(self.name(), key)?;
-        let mut bytes = [0; KEY_BYTES_MAX];
         let (length, own) = match self.schema.keys() {
             Lengths::Exactly(length) => (length, 0),
             Lengths::UpTo(_) if key.len() < DIGEST_BYTES => (DIGEST_BYTES, 0),
             Lengths::UpTo(_) => (DIGEST_BYTES, 2 + key.len()),
         };
+        let mut bytes = SmallVec::from_elem(0, length);
         if own > 0 {
-            bytes[..DIGEST_BYTES].copy_from_slice(&Sha256::digest(key)[..DIGEST_BYTES]);
+            bytes.copy_from_slice(&Sha256::digest(key)[..DIGEST_BYTES]);
             bytes[DIGEST_BYTES - 1] = DIGEST;
         } else {
             bytes[..key.len()].copy_from_slice(key);
@@ -641,7 +659,7 @@ impl DynTable {
                 bytes[DIGEST_BYTES - 1] = key.len() as u8;
             }
         }
-        Ok(RecordKey { bytes, length, own })
+        Ok(RecordKey { bytes, own })
     }
 
     fn damaged(&self, what: &'static str) -> Error {

@@ -170,6 +170,13 @@ impl<'t, 's> Transaction<'t, 's> {
         self.name_part(table, key, (intent, Part::Whole))
     }
 
+    /// Prefetches into the processor's cache what [`Transaction::name_raw`] looks at.
+    pub(crate) fn prefetch_raw(&mut self, table: Handle<'_>, key: &remora_record::Key) {
+        if let Ok(id) = self.register(table) {
+            self.tx.prefetch(id, key);
+        }
+    }
+
     /// Names a record, as [`Transaction::name_raw`] does, and says how much of it is needed.
     pub(crate) fn name_part(
         &mut self,

@@ -78,6 +78,62 @@ fn a_cold_lookup_is_about_one_read_and_a_cached_one_none() {
     drop(table);
 }
 
+/// A client that inserts a key first looks where the key was. Another key is there by now.
+#[test]
+fn an_insert_finds_another_key_where_its_own_was() {
+    let rig = Rig::for_protocol(Shm::new(&[vec![8 << 20]]).unwrap(), Protocol::FORD);
+    let rows: Vec<Vec<u8>> = (0..3u64).map(|row| row.to_le_bytes().to_vec()).collect();
+    let tables = [rig.table("rows", ReadScheme::SingleLine, 1, 8, &rows), rig.open("rows", usize::MAX)];
+    let worker = Worker::new();
+    let mut sessions = rig.sessions(&worker, Protocol::FORD, 2);
+    let reads = Reads::default();
+    sessions[0].observe(Some(Box::new(reads.clone())));
+    let put = async |session: &mut Session, table: &Arc<Table>, number: u64, value: u64| {
+        let put = session.transact(TransactOptions::default(), async |tx| {
+            tx.register(table);
+            let slot = tx.want_for(table.id(), &rig::key(number), Intent::Insert)?;
+            tx.fetch().await?;
+            assert_eq!(tx.value(slot)?, None, "key {number}");
+            tx.insert(slot, &value.to_le_bytes())?;
+            Ok::<_, Stop>(Ok::<_, ()>(()))
+        });
+        put.await.unwrap().unwrap();
+    };
+    let delete = async |session: &mut Session, table: &Arc<Table>, number: u64| {
+        let delete = session.transact(TransactOptions::default(), async |tx| {
+            tx.register(table);
+            let slot = tx.want_for(table.id(), &rig::key(number), Intent::Delete)?;
+            tx.fetch().await?;
+            tx.delete(slot)?;
+            Ok::<_, Stop>(Ok::<_, ()>(()))
+        });
+        delete.await.unwrap().unwrap();
+    };
+    for step in 0..3 {
+        rig::run(&worker, &mut sessions, async |client, session| match (step, client) {
+            (0, 0) => assert!(read(session, &tables[0], rig::key(1)).await.is_some()),
+            (1, 1) => {
+                delete(session, &tables[1], 1).await;
+                for number in 10..13 {
+                    put(session, &tables[1], number, number).await;
+                }
+            }
+            (2, 0) => put(session, &tables[0], 1, 77).await,
+            _ => {}
+        });
+    }
+    // The record where the key was, the bucket, and the place that is free.
+    assert_eq!(reads.0.take().last(), Some(&3));
+    rig::run(&worker, &mut sessions, async |client, session| {
+        for (number, value) in [(0, 0), (1, 77), (2, 2), (10, 10), (11, 11), (12, 12)] {
+            let found = read(session, &tables[client], rig::key(number)).await;
+            assert_eq!(found, Some(u64::to_le_bytes(value).to_vec()), "key {number}, client {client}");
+        }
+    });
+    let found = rig.inspect(&tables[0]);
+    assert_eq!((found.locked, found.torn), (0, 0));
+}
+
 /// Memory nodes read their catalogs while a client writes them. What the nodes find out then must
 /// not stay.
 #[test]

@@ -681,6 +681,14 @@ impl Sets {
         }
     }
 
+    /// Prefetches into the processor's cache what [`Sets::want`] looks at for a key.
+    #[inline]
+    pub(crate) fn prefetch(&self, table: TableId, key: &Key) {
+        if let Some(Some(table)) = self.tables.get(usize::from(table.0)) {
+            table.prefetch_cached(table.home(key.hash()));
+        }
+    }
+
     /// Names a key in a table that grows, and in the larger one, which may itself grow. A key is
     /// inserted into one of them. The others are looked at, so that the commit validates that the
     /// key is not there.
@@ -794,8 +802,10 @@ impl Sets {
             } else if in_place {
                 // A record that is there is locked before the commit at the latest. For an absent
                 // key, a vacant slot has to be found first.
+                let is_cached = matches!(item.fetch, Fetch::Record(_)) && opened.objects().is_none();
                 if intent == Intent::Insert
                     && matches!(item.fetch, Fetch::Absent | Fetch::Record(_) | Fetch::Probe(..) | Fetch::Block(_))
+                    && !is_cached
                 {
                     item.fetch = Fetch::Probe(item.home, 0);
                     item.chain = 0;
@@ -827,8 +837,8 @@ impl Sets {
         }
         let home = opened.home(hash);
         let by_cpu = !in_place && matches!(intent, Intent::Insert | Intent::Delete);
-        // An insert always looks into the index.
-        let by_index = by_cpu || in_place && intent == Intent::Insert;
+        // An insert of a key that is probably there first looks where the key was.
+        let by_index = by_cpu || intent == Intent::Insert && opened.objects().is_some();
         let uncached = by_index || matches!(execute, FirstRead::OneSided { cached: false } | FirstRead::Call);
         let cached = if uncached { None } else { opened.cached(home, hash) };
         let (fetch, location, address) = match (cached, execute) {

@@ -58,10 +58,10 @@ impl Server {
             if !slot.is_changed {
                 continue;
             }
-            self.changed.push(slot.key.clone());
+            self.changed.push(slot.key.to_vec());
             match slot.object {
-                Some(object) => self.keys.insert((slot.database, slot.key), store(&object)),
-                None => self.keys.remove(&(slot.database, slot.key)),
+                Some(object) => self.keys.insert((slot.database, slot.key.to_vec()), store(&object)),
+                None => self.keys.remove(&(slot.database, slot.key.to_vec())),
             };
         }
         out

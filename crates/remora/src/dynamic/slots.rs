@@ -27,13 +27,18 @@ impl DynTable {
         tx: &mut Transaction<'_, '_>,
         keys: impl IntoIterator<Item = (&'k [u8], Intent)>,
     ) -> Result<Vec<DynSlot>, Error> {
-        let (mut all, mut intents) = (Vec::new(), Vec::new());
+        let keys = keys.into_iter();
+        let mut slots = Vec::with_capacity(keys.size_hint().0);
         for (key, intent) in keys {
-            all.push(self.name_head(tx, key, intent)?);
-            intents.push(intent);
+            let record = self.record_key(key)?;
+            tx.prefetch_raw(self.heads.handle(), &record.record());
+            slots.push(DynSlot { found: Fetched::of(record), intent });
         }
-        self.fetch_named(tx, &mut all).await?;
-        Ok(all.into_iter().zip(intents).map(|(found, intent)| DynSlot { found, intent }).collect())
+        for DynSlot { found, intent } in &mut slots {
+            found.head = tx.name_raw(self.heads.handle(), &found.record.record(), *intent);
+        }
+        self.fetch_named(tx, slots.iter_mut().map(|slot| &mut slot.found)).await?;
+        Ok(slots)
     }
 
     /// Returns the value of a key that was fetched, as it was then; `None` if the key was not

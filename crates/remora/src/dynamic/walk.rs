@@ -64,8 +64,8 @@ impl DynTable {
     /// table grows meanwhile, many rows are read twice. The rows of one step are read in one
     /// transaction.
     ///
-    /// Fails with [`Error::Aborted`] if a record stays locked for longer than a transaction would be
-    /// tried by default. The step can be taken again.
+    /// Fails with [`Error::Aborted`] if a record stays locked for longer than a transaction would
+    /// be tried by default. The step can be taken again.
     pub async fn walk(&self, session: &mut Session, cursor: u64, slots: usize) -> Result<Walked, Error> {
         let (keys, cursor) = self.walk_keys(session, cursor, slots).await?;
         let rows = session.transact(async |tx| self.rows_of(tx, &keys).await).await?;
@@ -130,15 +130,15 @@ impl DynTable {
 
     fn name_record(&self, tx: &mut Transaction<'_, '_>, record: &Key) -> Fetched {
         let head = tx.name_raw(self.heads.handle(), record, Intent::Read);
-        Fetched { record: RecordKey::of_record(record), head, parts: Vec::new(), total: None }
+        Fetched { head, ..Fetched::of(RecordKey::of_record(record)) }
     }
 
     /// Returns the key and the value of a record that was fetched.
     fn row(&self, tx: &Transaction<'_, '_>, named: &Fetched) -> Result<(Vec<u8>, Vec<u8>), Error> {
         let mut content = self.content(tx, named)?.into_owned();
-        let RecordKey { bytes, length, .. } = &named.record;
+        let bytes = &named.record.bytes;
         if self.schema.keys().is_one() {
-            return Ok((bytes[..*length].to_vec(), content));
+            return Ok((bytes.to_vec(), content));
         }
         let last = bytes[DIGEST_BYTES - 1];
         if last != DIGEST {

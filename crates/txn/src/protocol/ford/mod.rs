@@ -29,7 +29,9 @@
 //! - 2 if it reads several.
 //!
 //! A record whose location is unknown costs one more round trip before, for the READ of its bucket.
-//! A record that was named to be read, and is then written, is locked by a round of its own. No CPU
+//! A record that was named to be read, and is then written, is locked by a round of its own. A key
+//! named to be inserted ([`Intent::Insert`]) is looked for where the cache says that it was. If it
+//! is there, it costs what a change costs. Otherwise the client locks and reads its chain. No CPU
 //! of a memory node takes part.
 //!
 //! # Where this differs from the text
