@@ -147,7 +147,9 @@ fn round_trips_are_exact(protocol: Protocol) {
         assert!(worker.drain().unwrap());
         let put = async |session: &mut Session| session.transact(async |tx| large.put(tx, key, &stored).await).await;
         let replaced = worker.block_on(put).unwrap();
-        assert_eq!(seen.0.get(), 3, "as many as an insert, also where one is replaced");
+        // Under a protocol that uses no CPU, a value that is there costs what a change costs.
+        let is_change = replaced.is_some() && matches!(protocol, Protocol::Ford(_));
+        assert_eq!(seen.0.get(), if is_change { 2 } else { 3 });
         assert!(worker.drain().unwrap());
         if let Some(replaced) = replaced {
             worker.block_on(async |session| large.discard(session, &replaced).await.unwrap());
