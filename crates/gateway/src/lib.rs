@@ -9,9 +9,10 @@
 //! | `connection` | a connection: what it has sent becomes plans |
 //! | `plan` | commands that run as one transaction |
 //! | `execute` | runs plans |
+//! | `once` | commands that are applied at most once |
 //! | `store` | how keys and their values lie in tables |
 //! | `walk` | the commands of all keys |
-//! | `sweep` | deletes keys that have expired |
+//! | `sweep` | deletes keys and tokens that have expired |
 //! | `monitor` | metrics, over HTTP |
 //! | `server` | what all connections share, and the commands about that |
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ mod execute;
 pub mod front;
 mod monitor;
 pub mod net;
+mod once;
 mod plan;
 mod server;
 mod store;

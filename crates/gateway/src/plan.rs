@@ -10,6 +10,8 @@ use std::ops::Range;
 use remora_redis::Command;
 use remora_resp::Version;
 
+use crate::once::Claim;
+
 /// Commands that run as one transaction, with their replies in order.
 #[derive(Debug, Default)]
 pub(crate) struct Plan<'b> {
@@ -20,6 +22,8 @@ pub(crate) struct Plan<'b> {
     /// The replies that are ready.
     pub(crate) replies: Vec<u8>,
     pub(crate) steps: Vec<Step>,
+    /// The token of the only step, if it is applied at most once.
+    pub(crate) claim: Option<Claim>,
 }
 
 /// A command that was planned.

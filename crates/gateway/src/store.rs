@@ -7,6 +7,8 @@
 //! table NAME/large   the first 16 bytes of the digest of the name    ->   packed value
 //! ```
 //!
+//! Table NAME/once has the tokens of `REMORA.ONCE`.
+//!
 //! A key of up to 511 bytes is in the name of its record. A longer one is in its value, and its
 //! SHA-256 is in the name.
 //!
@@ -26,6 +28,8 @@ use remora::{Stored, Transaction};
 use remora_redis::{Keyspace, Object, packed};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
+
+use crate::once::Tokens;
 
 /// Bytes of the longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 15_000;
@@ -48,6 +52,7 @@ const INLINE_BYTES_MAX: usize = 8 << 10;
 pub struct Store {
     rows: DynTable,
     large: Large<[u8; 16]>,
+    pub(crate) tokens: Tokens,
 }
 
 /// How large the tables of a store are at first.
@@ -122,6 +127,7 @@ impl Store {
         Ok(Store {
             rows: cluster.open_or_create_dyn_table(name, &schema, rows)?,
             large: cluster.open_or_create_large(&format!("{name}/large"), large)?,
+            tokens: Tokens::open_or_create(cluster, &format!("{name}/once"), options)?,
         })
     }
 
@@ -290,7 +296,8 @@ impl Store {
 }
 
 impl Uploads {
-    fn begin(&mut self) {
+    /// Begins an attempt, which links and unlinks nothing yet.
+    pub(crate) fn begin(&mut self) {
         self.wanted.clear();
         self.unlinked.clear();
         self.uploads.iter_mut().for_each(|(_, _, is_linked)| *is_linked = false);
@@ -397,6 +404,6 @@ fn unpack(bytes: &[u8]) -> Result<Object, Error> {
 #[error("a record of the gateway is damaged: {0}")]
 pub(crate) struct Damaged(&'static str);
 
-fn damaged(what: &'static str) -> Error {
+pub(crate) fn damaged(what: &'static str) -> Error {
     Error::user(Damaged(what))
 }

@@ -728,6 +728,14 @@ const fn subcommand_of_cluster(name: &'static str, arity: i64) -> Command {
 /// The commands that Redis does not have.
 const OWN: &[Command] = &[
     Command {
+        name: "remora.once",
+        arity: -2,
+        flags: &["noscript", "loading", "stale", "fast"],
+        categories: &["fast", "transaction"],
+        keys: Keys::None,
+        run: Run::Elsewhere,
+    },
+    Command {
         name: "remora.resolve",
         arity: 2,
         flags: &["noscript"],
