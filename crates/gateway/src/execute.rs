@@ -103,10 +103,10 @@ impl Executor<'_> {
                     if let Some(claim) = &plan.claim {
                         match self.store.tokens.find(tx, claim, context.now, out).await? {
                             Token::Unused(slot) => unused = Some((claim, slot)),
-                            Token::Used(event) => {
+                            Token::Used { is_ours } => {
                                 uploads.begin();
-                                (is_saved, token) = (true, Some(event));
-                                self.was_performed = event == Event::OnceReplayed;
+                                (is_saved, self.was_performed) = (true, is_ours);
+                                token = Some(if is_ours { Event::OnceReplayed } else { Event::OnceMismatch });
                                 return Ok(());
                             }
                         }

@@ -7,6 +7,7 @@
 //! | [`front`] | connections of Redis' protocol: what a [`net::Handler`] does for them |
 //! | `clock` | the time |
 //! | `connection` | a connection: what it has sent becomes plans |
+//! | `damaged` | the error for a record that no gateway has written |
 //! | `plan` | commands that run as one transaction |
 //! | `execute` | runs plans |
 //! | `once` | commands that are applied at most once |
@@ -19,6 +20,7 @@
 
 mod clock;
 mod connection;
+mod damaged;
 mod execute;
 pub mod front;
 mod monitor;

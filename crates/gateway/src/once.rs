@@ -5,7 +5,7 @@
 //! that it has missed.
 //!
 //! ```text
-//! table NAME/once   token  ->  | expiry : 8 | digest of the commands : 32 | kind of reply : 1 | reply |
+//! table NAME/once   token   ->   | expiry : 8 | digest of the commands : 32 | kind : 1 | reply |
 //! ```
 //!
 //! # Rules
@@ -26,8 +26,7 @@ use remora_redis::{Command, Error as Told};
 use remora_resp::{ReplyWriter, Version};
 use sha2::{Digest, Sha256};
 
-use crate::server::counters::Event;
-use crate::store::{StoreOptions, damaged};
+use crate::damaged::damaged;
 
 /// Bytes of the longest token.
 const TOKEN_BYTES_MAX: usize = 128;
@@ -63,8 +62,11 @@ pub(crate) struct Claim {
 pub(crate) enum Token {
     /// The commands were not applied yet.
     Unused(DynSlot),
-    /// The token was used before: for these commands, or for others. The answer is written.
-    Used(Event),
+    /// The token was used before, and the answer is written.
+    Used {
+        /// Whether it was used for these commands.
+        is_ours: bool,
+    },
 }
 
 /// The tokens of a store.
@@ -93,8 +95,8 @@ impl Once {
 }
 
 impl Claim {
-    /// Begins with no command. Replies are written in this version of the protocol. A transaction of
-    /// one command is not that command: its reply differs.
+    /// Begins with no command. Replies are written in this version of the protocol. A transaction
+    /// of one command is not that command: its reply differs.
     pub(crate) fn new(once: Once, is_transaction: bool, version: Version) -> Claim {
         Claim { once, digest: Sha256::new_with_prefix([u8::from(is_transaction)]), version }
     }
@@ -117,14 +119,14 @@ impl Claim {
 
 impl Tokens {
     /// Opens the table of this name, or creates it.
-    pub(crate) fn open_or_create(cluster: &Cluster, name: &str, store: StoreOptions) -> Result<Tokens, OpenError> {
+    pub(crate) fn open_or_create(cluster: &Cluster, name: &str, copies: Option<u8>) -> Result<Tokens, OpenError> {
         let schema = DynSchema::new(
             "tokens of a gateway",
             Lengths::UpTo(TOKEN_BYTES_MAX),
             Lengths::UpTo(HEAD_BYTES + REPLY_BYTES_MAX),
         );
         let mut options = DynOptions::for_rows(TOKENS).bytes(TOKENS * TOKEN_BYTES);
-        if let Some(copies) = store.copies {
+        if let Some(copies) = copies {
             options = options.replicas(copies);
         }
         Ok(Tokens { table: cluster.open_or_create_dyn_table(name, &schema, options)? })
@@ -149,14 +151,14 @@ impl Tokens {
         let mut reply = ReplyWriter::new(out, claim.version);
         if record.digest != claim.digest() {
             reply.error("ERR REMORA.ONCE token belongs to other commands");
-            return Ok(Token::Used(Event::OnceMismatch));
+            return Ok(Token::Used { is_ours: false });
         }
         match record.kind {
             NOT_KEPT => reply.error("ONCEDONE applied before; its reply was too long to keep"),
             kind if kind == kind_of(claim.version) => out.extend_from_slice(record.reply),
             _ => reply.error("ONCEDONE applied before; its reply is of the other version of the protocol"),
         }
-        Ok(Token::Used(Event::OnceReplayed))
+        Ok(Token::Used { is_ours: true })
     }
 
     /// Inserts the token of commands that the transaction applies (rule 1), with their reply.

@@ -29,6 +29,7 @@ use remora_redis::{Keyspace, Object, packed};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
+use crate::damaged::damaged;
 use crate::once::Tokens;
 
 /// Bytes of the longest key.
@@ -127,7 +128,7 @@ impl Store {
         Ok(Store {
             rows: cluster.open_or_create_dyn_table(name, &schema, rows)?,
             large: cluster.open_or_create_large(&format!("{name}/large"), large)?,
-            tokens: Tokens::open_or_create(cluster, &format!("{name}/once"), options)?,
+            tokens: Tokens::open_or_create(cluster, &format!("{name}/once"), options.copies)?,
         })
     }
 
@@ -397,13 +398,4 @@ impl Found {
 
 fn unpack(bytes: &[u8]) -> Result<Object, Error> {
     packed::unpack(bytes).map_err(Error::user)
-}
-
-/// A record that is damaged.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a record of the gateway is damaged: {0}")]
-pub(crate) struct Damaged(&'static str);
-
-pub(crate) fn damaged(what: &'static str) -> Error {
-    Error::user(Damaged(what))
 }
