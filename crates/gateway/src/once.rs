@@ -37,7 +37,7 @@ const HEAD_BYTES: usize = 8 + 32 + 1;
 /// For how long a token is kept, in milliseconds, if the client does not say.
 const LIFE: u64 = 60 * 60 * 1000;
 /// The number of tokens for which there is room at first, and of bytes of each beyond its head.
-const TOKENS: u64 = 1 << 10;
+const TOKENS: u64 = 8 << 10;
 const TOKEN_BYTES: u64 = 16;
 /// The kind of a reply that was too long to keep.
 const NOT_KEPT: u8 = 0;

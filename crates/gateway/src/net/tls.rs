@@ -62,11 +62,8 @@ impl Tls {
             let stamp = files.stamp();
             if stamp != state.stamp {
                 state.stamp = stamp;
-                match files.read() {
-                    Ok(tls) => {
-                        state.tls = tls;
-                        tracing::info!("the certificate for clients was read again");
-                    }
+                match files.read().map(|tls| state.tls = tls) {
+                    Ok(()) => tracing::info!("the certificate for clients was read again"),
                     Err(error) => tracing::warn!(%error, "the former certificate for clients stays"),
                 }
             }
