@@ -54,7 +54,8 @@ pub(crate) struct Once {
 #[derive(Debug)]
 pub(crate) struct Claim {
     once: Once,
-    digest: Sha256,
+    /// The digest of all commands: that of the last one, with the digest of the commands before.
+    digest: [u8; 32],
     version: Version,
 }
 
@@ -98,22 +99,20 @@ impl Claim {
     /// Begins with no command. Replies are written in this version of the protocol. A transaction
     /// of one command is not that command: its reply differs.
     pub(crate) fn new(once: Once, is_transaction: bool, version: Version) -> Claim {
-        Claim { once, digest: Sha256::new_with_prefix([u8::from(is_transaction)]), version }
+        Claim { once, digest: [u8::from(is_transaction); 32], version }
     }
 
     /// Adds a command. Of one that may have a password, only the name counts.
     pub(crate) fn add(&mut self, command: &Command, database: u8, args: &[impl AsRef<[u8]>]) {
         let args = if command.has("no_auth") { &[] } else { &args[1..] };
-        self.digest.update([database]);
-        self.digest.update((args.len() as u64).to_le_bytes());
+        let mut digest = Sha256::new_with_prefix(self.digest);
+        digest.update([database]);
+        digest.update((args.len() as u64).to_le_bytes());
         for part in [command.name.as_bytes()].into_iter().chain(args.iter().map(AsRef::as_ref)) {
-            self.digest.update((part.len() as u64).to_le_bytes());
-            self.digest.update(part);
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
         }
-    }
-
-    fn digest(&self) -> [u8; 32] {
-        self.digest.clone().finalize().into()
+        self.digest = digest.finalize().into();
     }
 }
 
@@ -149,7 +148,7 @@ impl Tokens {
             return Ok(Token::Unused(slot));
         }
         let mut reply = ReplyWriter::new(out, claim.version);
-        if record.digest != claim.digest() {
+        if record.digest != claim.digest {
             reply.error("ERR REMORA.ONCE token belongs to other commands");
             return Ok(Token::Used { is_ours: false });
         }
@@ -172,7 +171,7 @@ impl Tokens {
     ) -> Result<(), Error> {
         let mut record = Vec::with_capacity(HEAD_BYTES + reply.len().min(REPLY_BYTES_MAX));
         record.extend((now + claim.once.life).to_le_bytes());
-        record.extend(claim.digest());
+        record.extend(claim.digest);
         if reply.len() <= REPLY_BYTES_MAX {
             record.push(kind_of(claim.version));
             record.extend_from_slice(reply);

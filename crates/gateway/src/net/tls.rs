@@ -1,10 +1,12 @@
 //! The certificate that a gateway shows to clients.
 
+use std::io;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use remora_fabric::tcp::tls::{ServerTls, TlsError};
+use remora_fabric::tcp::tls::{ServerTls, TlsError, TlsSession};
 
 use crate::clock;
 
@@ -51,8 +53,8 @@ impl Tls {
         Ok(Tls(Arc::new(Shared { files, state: Mutex::new(state) })))
     }
 
-    /// Returns what the next client is shown.
-    pub(super) fn current(&self) -> ServerTls {
+    /// Begins a session with a client.
+    pub(super) fn session(&self, socket: TcpStream) -> io::Result<TlsSession> {
         let Shared { files, state } = &*self.0;
         // A thread that has panicked has left a state that is whole.
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +70,7 @@ impl Tls {
                 }
             }
         }
-        state.tls.clone()
+        state.tls.session(socket)
     }
 }
 

@@ -16,7 +16,7 @@ impl Wire {
     pub(super) fn new(socket: TcpStream, tls: Option<&Tls>) -> io::Result<Wire> {
         Ok(match tls {
             None => Wire::Plain(socket),
-            Some(tls) => Wire::Tls(Box::new(tls.current().session(socket)?)),
+            Some(tls) => Wire::Tls(Box::new(tls.session(socket)?)),
         })
     }
 
