@@ -359,7 +359,8 @@ impl Done {
                 }
                 match client.as_mut().map(|client| Done::transact(client, &lines)) {
                     Some(Ok(answer)) if answer.starts_with('-') => {
-                        // Without one of three nodes, three copies of what a table needs more have no room.
+                        // With two of three nodes, a table that is full finds
+                        // no room for three copies of more.
                         let is_passing =
                             ["-TRYAGAIN ", "-UNKNOWN ", "-OOM "].iter().any(|text| answer.starts_with(text));
                         assert!(is_passing, "client {number}, transaction {next}: {answer}");
