@@ -473,7 +473,7 @@ fn transactions_that_are_sent_again_after_a_kill_are_applied_once() {
     for (number, done) in done.iter().enumerate() {
         println!("client {number}: {done:?}");
         done.check(number, ports[number % 2]);
-        assert!(done.transactions > 50, "{done:?}");
+        assert!(done.transactions >= 20, "{done:?}");
     }
     assert!(done.iter().any(|done| done.lost > 0), "a gateway was killed");
     cluster.up.signal(Signal::INT);
