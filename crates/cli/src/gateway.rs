@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use remora::{Cluster, OpenError, OpenErrorKind};
-use remora_gateway::net::{Gateway, ServeError, ServeOptions, serve};
+use remora_fabric::tcp::tls::TlsError;
+use remora_gateway::net::{Gateway, ServeError, ServeOptions, Tls, TlsFiles, serve};
 use remora_gateway::{Front, Monitor, PasswordSource, Server, ServerOptions, Store, StoreOptions, Sweeper};
 
 use crate::meet::MeetArgs;
@@ -45,6 +46,16 @@ pub(crate) struct ServeArgs {
     /// Serve clients of other machines without a password, too.
     #[arg(long, conflicts_with = "requirepass_file")]
     pub(crate) no_protected_mode: bool,
+    /// The certificate that clients are shown, in PEM, with the certificates that lead to one that
+    /// they trust. Clients have to speak TLS then. It is read again when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM. Only its owner may read it.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Certificates in PEM. Clients have to show one that leads to one of these.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
     /// Answer /metrics, as Prometheus reads them, and /readyz at this address.
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -67,12 +78,32 @@ impl ServeArgs {
         let others = [("--max-clients", u64::from(self.max_clients)), ("--client-memory", self.client_memory)];
         let others = others.map(|(option, number)| [option.to_owned(), number.to_string()]);
         let mut arguments: Vec<OsString> = threads.into_iter().chain(others).flatten().map(OsString::from).collect();
-        if let Some(path) = &self.requirepass_file {
-            arguments.extend(["--requirepass-file".into(), path.into()]);
+        let files = [
+            ("--requirepass-file", &self.requirepass_file),
+            ("--tls-cert", &self.tls_cert),
+            ("--tls-key", &self.tls_key),
+            ("--tls-client-ca", &self.tls_client_ca),
+        ];
+        for (option, path) in files.into_iter().filter_map(|(option, path)| Some((option, path.as_ref()?))) {
+            arguments.extend([option.into(), path.into()]);
         }
         let flags = [(self.no_protected_mode, "--no-protected-mode"), (self.redact_keys, "--redact-keys")];
         arguments.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.into()));
         arguments
+    }
+
+    /// Reads the certificate that clients are shown, if there is one.
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let Some((certificates, private_key)) = self.tls_cert.clone().zip(self.tls_key.clone()) else {
+            return Ok(None);
+        };
+        let files = TlsFiles { certificates, private_key, clients: self.tls_client_ca.clone() };
+        let option = |error: &TlsError| match error {
+            TlsError::PrivateKey(_) | TlsError::NoPrivateKey | TlsError::Exposed { .. } => "--tls-key",
+            TlsError::Authorities => "--tls-client-ca",
+            _ => "--tls-cert",
+        };
+        Tls::read(files).map(Some).map_err(|error| Failure::new(option(&error), error))
     }
 
     /// Serves clients of a cluster, whose keys have this number of copies.
@@ -96,7 +127,8 @@ impl ServeArgs {
         let server = Arc::new(server);
         let mut options = ServeOptions::default()
             .connections_max(self.max_clients as usize)
-            .memory_max(usize::try_from(self.client_memory).unwrap_or(usize::MAX));
+            .memory_max(usize::try_from(self.client_memory).unwrap_or(usize::MAX))
+            .tls(self.tls()?);
         if let Some(threads) = self.threads {
             options = options.threads(threads.into());
         }

@@ -74,6 +74,15 @@ impl UpOptions {
         Ok((listener, address))
     }
 
+    /// Returns the options by which programs of Redis speak TLS, if they have to.
+    fn tls_words(&self) -> &'static str {
+        match (&self.serve.tls_cert, &self.serve.tls_client_ca) {
+            (None, _) => "",
+            (_, None) => " --tls --cacert FILE",
+            _ => " --tls --cacert FILE --cert FILE --key FILE",
+        }
+    }
+
     /// Returns what the first line says of a port that is not the usual one.
     fn taken(&self, port: u16) -> String {
         if self.listen.is_none() && port != PORT { format!(" ({PORT} is taken)") } else { String::new() }
@@ -130,10 +139,11 @@ fn greeting(options: &UpOptions, address: SocketAddr) -> String {
     let nodes =
         if options.nodes() == 1 { "1 memory node".to_owned() } else { format!("{} memory nodes", options.nodes()) };
     let (taken, copies) = (options.taken(port), copies_of_each_key(options.copies()));
+    let tls = options.tls_words();
     format!(
         "remora up: {address}{taken}, {nodes} in this process, {copies}\n\
-         try:  redis-cli -p {port} set greeting hello\n\
-         load: redis-benchmark -p {port} -t set,get -P 16 -q\n\
+         try:  redis-cli -p {port}{tls} set greeting hello\n\
+         load: redis-benchmark -p {port}{tls} -t set,get -P 16 -q\n\
          stop: Ctrl-C\n"
     )
 }

@@ -18,11 +18,16 @@ fn assert_refused(ended: &Ended, names: &[&str]) {
 /// no openssl.
 #[cfg(feature = "tls")]
 fn certificate(name: &str) -> Option<[String; 2]> {
+    certificate_with(name, "subjectAltName=IP:127.0.0.1")
+}
+
+#[cfg(feature = "tls")]
+fn certificate_with(name: &str, extension: &str) -> Option<[String; 2]> {
     let [certificate, key] =
         ["pem", "key"].map(|kind| scratch(&format!("{name}.{kind}")).to_str().expect("text").to_owned());
     let made = std::process::Command::new("openssl")
         .args(words("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 -subj /CN=memory"))
-        .args(["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", &key, "-out", &certificate])
+        .args(["-addext", extension, "-keyout", &key, "-out", &certificate])
         .output();
     match made {
         Ok(made) => assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr)),
@@ -74,6 +79,41 @@ fn clients_and_nodes_talk_tls() {
         &["--tls-cert", "not that of the certificate"],
     );
     assert_refused(&serve(&format!("--tls-cert {pem} --tls-key {pem}")), &["--tls-key", "others may read"]);
+}
+
+/// Clients of Redis, which is Redis' own where there is one that was built with TLS.
+#[test]
+#[cfg(feature = "tls")]
+fn clients_of_redis_talk_tls() {
+    let clients = certificate_with("tls-clients", "basicConstraints=critical,CA:FALSE");
+    let (Some([pem, key]), Some([own, own_key])) = (certificate("tls-gateway"), clients) else { return };
+    let up = |name: &str, options: &str, script: &str| {
+        let line = format!("up --size 64MiB --listen 127.0.0.1:0 {options} --exec");
+        remora(name, &[&words(&line)[..], &[script]].concat())
+    };
+    assert_refused(
+        &up("tls-up-key", &format!("--tls-cert {pem} --tls-key {pem}"), "true"),
+        &["--tls-key", "others may"],
+    );
+    let nowhere = format!("--tls-cert {pem} --tls-key {key} --tls-client-ca /nonexistent");
+    assert_refused(&up("tls-up-ca", &nowhere, "true"), &["--tls-c", "No such file or directory"]);
+    let has_tls = std::process::Command::new("redis-cli").arg("--help").output();
+    if !has_tls.is_ok_and(|help| [help.stdout, help.stderr].concat().windows(8).any(|words| words == b"--cacert")) {
+        return eprintln!("skipped: no redis-cli with TLS here");
+    }
+    // Each certificate is its own authority.
+    let options = format!("--tls-cert {pem} --tls-key {key} --tls-client-ca {own}");
+    let client = format!("redis-cli -p $REMORA_PORT --tls --cacert {pem} --cert {own} --key {own_key}");
+    let ran = up("tls-up", &options, &format!("{client} set greeting hello; {client} get greeting"));
+    assert_eq!((ran.code, &*ran.output), (Some(0), "OK\nhello\n"), "{}", ran.errors);
+    for refused in [
+        format!("redis-cli -p $REMORA_PORT --tls --cacert {pem} ping"),
+        format!("redis-cli -p $REMORA_PORT --tls --cacert {own} --cert {own} --key {own_key} ping"),
+        "redis-cli -p $REMORA_PORT ping".to_owned(),
+    ] {
+        let ran = up("tls-up-refused", &options, &refused);
+        assert!(ran.code != Some(0) && !ran.output.contains("PONG"), "{refused}: {ran:?}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -185,6 +186,11 @@ impl Cluster {
     fn said(&self) -> Vec<String> {
         self.up.output().lines().filter(|line| line.contains("(pid ")).map(str::to_owned).collect()
     }
+
+    /// Returns how often all copies were there again.
+    fn copied(&self) -> usize {
+        self.up.output().matches(" of each key again after ").count()
+    }
 }
 
 fn is_there(pid: u32) -> bool {
@@ -317,6 +323,162 @@ fn processes_that_are_killed_are_started_again_and_nothing_acknowledged_is_lost(
     assert_eq!((ended.code, &*ended.errors), (Some(0), ""), "{ended:?}");
     assert_gone(&all);
     assert_eq!(entries(&temporary), 0);
+}
+
+/// What a client has done that sends every transaction again until it has its answer.
+#[derive(Debug, Default)]
+struct Done {
+    /// Transactions, each of which was acknowledged.
+    transactions: usize,
+    /// Connections that have ended before the answer.
+    lost: usize,
+    /// Answers that said that nothing is known, or that the client may try again.
+    errors: usize,
+    longest: Duration,
+}
+
+/// Transactions whose numbers are in one list.
+const PAGE: usize = 50;
+
+impl Done {
+    /// Runs transactions, each under a token of its own, until it is to stop. Each counts on, and
+    /// notes its number in a list. So its answer says whether it and all before were applied once.
+    fn run(number: usize, ports: &[u16], count: &AtomicUsize, stop: &AtomicBool) -> Done {
+        let (mut done, mut client, mut gateway) = (Done::default(), None, number % ports.len());
+        while !stop.load(Ordering::Relaxed) {
+            let (next, began) = (done.transactions + 1, Instant::now());
+            let (page, place) = (done.transactions / PAGE, done.transactions % PAGE + 1);
+            let lines = format!(
+                "REMORA.ONCE {number}-{next}\r\nMULTI\r\nINCR counter:{number}\r\nRPUSH log:{number}:{page} {next}\r\n\
+                 EXEC\r\n"
+            );
+            loop {
+                assert!(began.elapsed() < PATIENCE, "client {number}, transaction {next}: no answer, {done:?}");
+                if client.is_none() {
+                    client = Client::connect(ports[gateway]).ok();
+                }
+                match client.as_mut().map(|client| Done::transact(client, &lines)) {
+                    Some(Ok(answer)) if answer.starts_with('-') => {
+                        // With two of three nodes, a table that is full finds
+                        // no room for three copies of more.
+                        let is_passing =
+                            ["-TRYAGAIN ", "-UNKNOWN ", "-OOM "].iter().any(|text| answer.starts_with(text));
+                        assert!(is_passing, "client {number}, transaction {next}: {answer}");
+                        thread::sleep(Duration::from_millis(20));
+                        done.errors += 1;
+                    }
+                    Some(Ok(answer)) => {
+                        assert_eq!(answer, format!("*2 :{next} :{place}"), "client {number}, transaction {next}");
+                        break;
+                    }
+                    Some(Err(_)) => {
+                        done.lost += 1;
+                        (client, gateway) = (None, (gateway + 1) % ports.len());
+                    }
+                    None => {
+                        gateway = (gateway + 1) % ports.len();
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                }
+            }
+            done.transactions = next;
+            count.store(next, Ordering::Relaxed);
+            done.longest = done.longest.max(began.elapsed());
+        }
+        done
+    }
+
+    /// Sends a transaction. Returns the answer of `EXEC`.
+    fn transact(client: &mut Client, lines: &str) -> std::io::Result<String> {
+        client.stream.get_mut().write_all(lines.as_bytes())?;
+        for expected in ["+OK", "+OK", "+QUEUED", "+QUEUED"] {
+            assert_eq!(client.line()?, expected);
+        }
+        let answer = client.line()?;
+        if answer.starts_with('-') { Ok(answer) } else { Ok([answer, client.line()?, client.line()?].join(" ")) }
+    }
+
+    /// Reads what the transactions have left.
+    fn check(&self, number: usize, port: u16) {
+        let mut client = client(port);
+        let counter = client.ask(&format!("GET counter:{number}")).unwrap();
+        assert_eq!(counter, self.transactions.to_string());
+        for page in 0..self.transactions.div_ceil(PAGE) {
+            let length = client.ask(&format!("LRANGE log:{number}:{page} 0 -1")).unwrap();
+            let length: usize = length.strip_prefix('*').and_then(|length| length.parse().ok()).expect("a list");
+            let mut lines = || [client.line().unwrap(), client.line().unwrap()].into_iter().next_back().unwrap();
+            let log: Vec<String> = (0..length).map(|_| lines()).collect();
+            let wanted = (page * PAGE + 1..=self.transactions).take(PAGE).map(|number| number.to_string());
+            assert_eq!(log, wanted.collect::<Vec<_>>(), "client {number}, page {page}");
+        }
+    }
+}
+
+/// Gateways and memory nodes are killed while clients run transactions. REMORA_KILLS says how
+/// often; the long checks kill more.
+#[test]
+fn transactions_that_are_sent_again_after_a_kill_are_applied_once() {
+    const CLIENTS: usize = 4;
+    let kills: usize = std::env::var("REMORA_KILLS").map_or(1, |kills| kills.parse().expect("a number"));
+    let temporary = new_folder("up-once");
+    let mut cluster = Cluster::start("up-once", &temporary, "--threads 1");
+    let (ports, stop) = (cluster.ports.clone(), AtomicBool::new(false));
+    let counts: [AtomicUsize; CLIENTS] = Default::default();
+    let mut pids: BTreeMap<String, u32> = BTreeMap::new();
+    for part in ["memory nodes", "gateways"] {
+        let name = part.trim_end_matches('s');
+        pids.extend(cluster.pids(part).into_iter().enumerate().map(|(place, pid)| (format!("{name} {place}"), pid)));
+    }
+    let done = thread::scope(|scope| {
+        let (ports, stop, counts) = (&ports, &stop, &counts);
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|number| scope.spawn(move || Done::run(number, ports, &counts[number], stop))).collect();
+        for kill_number in 0..kills {
+            let (node, gateway) = (format!("memory node {}", kill_number % 3), format!("gateway {}", kill_number % 2));
+            // A gateway, a gateway and a memory node at once, a memory node.
+            let names = match kill_number % 3 {
+                0 => vec![gateway],
+                1 => vec![gateway, node.clone()],
+                _ => vec![node.clone()],
+            };
+            thread::sleep(Duration::from_millis(100 + 37 * (kill_number as u64 % 5)));
+            let (told, whole) = (cluster.said().len(), cluster.copied());
+            names.iter().for_each(|name| kill(pids[name]));
+            let (began, before) = (Instant::now(), counts.each_ref().map(|count| count.load(Ordering::Relaxed)));
+            // A node that dies before another one is replaced may take the last copy with it.
+            let needs_copies = names.contains(&node) && kill_number + 1 < kills;
+            let is_back = |line: &String| line.contains("gateway") && line.contains(" is back after ");
+            let gateways = names.len() - usize::from(names.contains(&node));
+            while cluster.said()[told..].iter().filter(|line| is_back(line)).count() < gateways
+                || needs_copies && cluster.copied() == whole
+                || counts.iter().zip(before).any(|(count, before)| count.load(Ordering::Relaxed) < before + 20)
+            {
+                let has_failed = clients.iter().any(|client| client.is_finished());
+                if has_failed || began.elapsed() > 2 * PATIENCE {
+                    stop.store(true, Ordering::Relaxed);
+                    panic!("kill {kill_number} of {names:?}: {:?}", cluster.said());
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            for line in &cluster.said()[told..] {
+                let back = line.split_once(": ").and_then(|(_, line)| line.split_once(" (pid "));
+                if let Some((name, rest)) = back.filter(|(_, rest)| rest.contains(" is back after ")) {
+                    pids.insert(name.to_owned(), rest.split(')').next().unwrap().parse().expect("a pid"));
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    for (number, done) in done.iter().enumerate() {
+        println!("client {number}: {done:?}");
+        done.check(number, ports[number % 2]);
+        assert!(done.transactions >= 20, "{done:?}");
+    }
+    assert!(done.iter().any(|done| done.lost > 0), "a gateway was killed");
+    cluster.up.signal(Signal::INT);
+    let ended = cluster.up.wait();
+    assert_eq!((ended.code, &*ended.errors), (Some(0), ""), "{ended:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use remora_resp::{ParseError, ReplyWriter, Version};
 use crate::clock;
 use crate::execute::Executor;
 use crate::net::{Next, Origin, UNSENT_MAX};
+use crate::once::{Claim, Once};
 use crate::plan::{Plan, Planned, Queued, Step, Watched, borrowed, owned};
 use crate::server::clients::Client;
 use crate::server::counters::{Event, unknown_command};
@@ -29,6 +30,8 @@ pub struct Connection {
     peer: Peer,
     queue: Option<Queue>,
     watched: Watched,
+    /// The token of the next command.
+    once: Option<Once>,
     /// An answer that is held back, and until when.
     delayed: Option<(Instant, Vec<u8>)>,
     /// A command that waits for the end of a pause.
@@ -44,6 +47,8 @@ struct Queue {
     has_write: bool,
     /// Whether a command was refused. Then `EXEC` runs none.
     is_broken: bool,
+    /// The token of the transaction.
+    once: Option<Once>,
 }
 
 /// What comes behind a command that was planned.
@@ -62,8 +67,10 @@ enum Alone {
     Watch(Vec<Vec<u8>>),
     /// A command of all keys.
     Walk(Walk),
-    /// An `EXEC` in rollback mode, and the state if it applies nothing.
-    Exec(Step, Box<State>),
+    /// An `EXEC` in rollback mode or with a token, and the state if it applies nothing.
+    Exec(Step, Option<Claim>, Box<State>),
+    /// A command with a token, and its arguments.
+    Once(Step, Vec<Vec<u8>>, Claim),
     /// Nothing, but if the `EXEC` in the plan has applied nothing, the state becomes this again.
     Restore(Box<State>),
     /// `INFO` with the number of keys, with its arguments.
@@ -86,7 +93,7 @@ impl Connection {
     /// Begins a connection.
     pub fn open(origin: &Origin, server: &Server) -> Connection {
         let peer = Peer::new(server, origin);
-        Connection { peer, queue: None, watched: Watched::new(), delayed: None, postponed: None }
+        Connection { peer, queue: None, watched: Watched::new(), once: None, delayed: None, postponed: None }
     }
 
     /// Returns what others see of the connection.
@@ -240,9 +247,13 @@ impl Connection {
             }
         }
         let is_rejected = admitted.is_err();
+        let once = self.once.take();
         plan.commands.push(Planned { number, start, is_rejected });
         self.peer.client.set_command(number);
-        match admitted.and_then(|command| self.plan_admitted(server, local, command, args, start, plan)) {
+        match admitted.and_then(|command| match once {
+            Some(once) if !is_unnamed(command) => self.plan_once(once, command, args, plan),
+            _ => self.plan_admitted(server, local, command, args, start, plan),
+        }) {
             Ok(flow) => flow,
             Err(error) => {
                 if is_rejected {
@@ -314,6 +325,31 @@ impl Connection {
         }
     }
 
+    /// Plans a command behind `REMORA.ONCE`.
+    fn plan_once(
+        &mut self,
+        once: Once,
+        command: &'static Command,
+        args: &[&[u8]],
+        plan: &mut Plan<'_>,
+    ) -> Result<Flow, Error> {
+        let (database, version) = (self.peer.state.database, self.peer.state.version);
+        match command.run {
+            Run::Keys(_) if command.has("write") => {
+                let mut claim = Claim::new(once, false, version);
+                claim.add(command, database, args);
+                let step = Step::Keys { command, args: 0..args.len(), database, version };
+                Ok(Flow::Then(Alone::Once(step, owned(args), claim)))
+            }
+            _ if command.name == "multi" => {
+                self.queue = Some(Queue { once: Some(once), ..Queue::default() });
+                plan.ready(|out| ReplyWriter::new(out, version).simple("OK"));
+                Ok(Flow::Next)
+            }
+            _ => Err(Error::new("ERR REMORA.ONCE is only for a command that writes keys, or for MULTI")),
+        }
+    }
+
     fn plan_elsewhere(
         &mut self,
         server: &Server,
@@ -341,6 +377,12 @@ impl Connection {
                 let queue = self.queue.take().ok_or(Error::new("ERR EXEC without MULTI"))?;
                 let watched = std::mem::take(&mut self.watched);
                 self.plan_exec(server, local, queue, watched, plan)
+            }
+            "remora.once" if self.queue.is_some() => Err(Error::new("ERR REMORA.ONCE inside MULTI is not allowed")),
+            "remora.once" => {
+                self.once = Some(Once::parse(args)?);
+                ok("OK");
+                Ok(Flow::Next)
             }
             "watch" if self.queue.is_some() => Err(Error::new("ERR WATCH inside MULTI is not allowed")),
             "watch" => Ok(Flow::Then(Alone::Watch(owned(&args[1..])))),
@@ -403,11 +445,15 @@ impl Connection {
             return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
         }
         let (version, rolls_back) = (self.peer.state.version, self.peer.state.rolls_back);
-        let may_fail = rolls_back || !watched.is_empty();
+        let may_fail = rolls_back || !watched.is_empty() || queue.once.is_some();
         let former = may_fail.then(|| Box::new(self.peer.state.clone()));
         let (mut changes_state, mut is_closed) = (false, false);
         let mut planned = Vec::with_capacity(queue.commands.len());
+        let mut claim = queue.once.map(|once| Claim::new(once, true, version));
         for (command, args) in queue.commands {
+            if let Some(claim) = &mut claim {
+                claim.add(command, self.peer.state.database, &args);
+            }
             if let Run::Keys(_) = command.run {
                 planned.push(Queued::Keys { command, args, database: self.peer.state.database });
                 continue;
@@ -438,8 +484,10 @@ impl Connection {
         }
         let step = Step::Exec { queue: planned, watched, version, rolls_back };
         match former {
-            // Its failure must not take other commands with it.
-            Some(former) if rolls_back => return Ok(Flow::Then(Alone::Exec(step, former))),
+            // Its failure must not take other commands with it. Nor may others be under its token.
+            Some(former) if rolls_back || claim.is_some() => {
+                return Ok(Flow::Then(Alone::Exec(step, claim, former)));
+            }
             // If a key has changed, the state becomes again what it was.
             Some(former) if changes_state && !is_closed => {
                 plan.steps.push(step);
@@ -491,12 +539,16 @@ impl Connection {
                     Err(text) => ReplyWriter::new(output, version).error(text),
                 }
             }
-            Alone::Exec(step, former) => {
-                let plan = Plan { steps: vec![step], ..Plan::default() };
+            Alone::Exec(step, claim, former) => {
+                let plan = Plan { steps: vec![step], claim, ..Plan::default() };
                 executor.run(session, &plan, output).await;
                 if !executor.was_performed {
                     self.restore(*former);
                 }
+            }
+            Alone::Once(step, args, claim) => {
+                let plan = Plan { args: borrowed(&args), steps: vec![step], claim: Some(claim), ..Plan::default() };
+                executor.run(session, &plan, output).await;
             }
             Alone::Restore(former) => {
                 if !executor.was_performed {
@@ -534,9 +586,14 @@ impl Queue {
     }
 }
 
+/// Whether a command behind `REMORA.ONCE` only makes the gateway forget the token.
+fn is_unnamed(command: &Command) -> bool {
+    matches!(command.name, "remora.once" | "discard" | "reset" | "quit")
+}
+
 /// Whether a command is not queued behind `MULTI`.
 fn is_about_the_queue(args: &[&[u8]]) -> bool {
-    [&b"multi"[..], b"exec", b"discard", b"watch", b"quit", b"reset"]
+    [&b"multi"[..], b"exec", b"discard", b"watch", b"quit", b"reset", b"remora.once"]
         .iter()
         .any(|name| args[0].eq_ignore_ascii_case(name))
 }

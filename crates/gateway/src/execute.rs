@@ -20,6 +20,7 @@ use remora_resp::{ReplyWriter, Version};
 use rustc_hash::FxBuildHasher;
 
 use crate::clock::{self, now};
+use crate::once::Token;
 use crate::plan::{Plan, Queued, Step, Watched, borrowed};
 use crate::server::Local;
 use crate::server::counters::{Event, unknown_command};
@@ -88,6 +89,8 @@ impl Executor<'_> {
         let mut uploads = Uploads::default();
         let mut failures = Vec::new();
         let counters = &self.local.counters;
+        let is_single = matches!(steps, [Step::Keys { .. }]);
+        let mut token = None;
         // All attempts have the same time and draw the same numbers. So an attempt finds the values
         // that the last one wanted to be uploaded, unless a key has changed meanwhile.
         let context = Context { now: now(), database: 0, limits: self.limits, random: self.random() };
@@ -96,9 +99,22 @@ impl Executor<'_> {
             let done = session
                 .transact_with(options, async |tx| {
                     out.truncate(start);
+                    failures.clear();
+                    token = None;
+                    let mut unused = None;
+                    if let Some(claim) = &plan.claim {
+                        match self.store.tokens.find(tx, claim, context.now, out).await? {
+                            Token::Unused(slot) => unused = Some((claim, slot)),
+                            Token::Used { is_ours } => {
+                                uploads.begin();
+                                (is_saved, self.was_performed) = (true, is_ours);
+                                token = Some(if is_ours { Event::OnceReplayed } else { Event::OnceMismatch });
+                                return Ok(());
+                            }
+                        }
+                    }
                     let mut keys = Keyspace::with_capacity(wanted.len());
                     let rows = self.store.load(tx, &wanted, &mut keys).await?;
-                    failures.clear();
                     let mut running = Running {
                         plan,
                         wanted: &wanted,
@@ -117,6 +133,11 @@ impl Executor<'_> {
                         return Err(Error::user(rolled_back));
                     }
                     is_saved = self.store.save(tx, &keys, rows, &mut uploads).await?;
+                    let has_failed = !self.was_performed || is_single && !failures.is_empty();
+                    if let Some((claim, slot)) = unused.filter(|_| is_saved && !has_failed) {
+                        self.store.tokens.insert(tx, claim, slot, context.now, &out[start..]).await?;
+                        token = Some(Event::OnceFirst);
+                    }
                     Ok(())
                 })
                 .await;
@@ -144,8 +165,16 @@ impl Executor<'_> {
             let number = table::number_of(command).unwrap_or_else(unknown_command);
             counters.failed(number, out.get(place + 1..).unwrap_or_default());
         }
-        if result.is_ok() && !self.was_performed {
-            counters.happened(Event::WatchFailure);
+        match token {
+            _ if result.is_err() => {}
+            None if !self.was_performed => counters.happened(Event::WatchFailure),
+            None => {}
+            Some(event) => {
+                counters.happened(event);
+                if let Some(text) = out[start..].strip_prefix(b"-").filter(|_| event != Event::OnceFirst) {
+                    counters.error(text);
+                }
+            }
         }
         // If the outcome is unknown, the values may be linked.
         if !matches!(result, Err(Error::Unknown(_))) {

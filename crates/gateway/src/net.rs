@@ -33,6 +33,9 @@
 //!    answers to all complete commands. Then the gateway closes the connection.
 //! 7. **Stop.** After [`Control::stop`] no connection is accepted and nothing is read. What has
 //!    been read is run, the answers are sent, and the worker leaves the cluster.
+//! 8. **TLS** is a part of the connection: a read decrypts all that it has read, and bytes count as
+//!    sent when their ciphertext has left. No handshake holds a lane. A client that does not end it
+//!    within [`ServeOptions::handshake_max`] is closed.
 
 mod connection;
 mod control;
@@ -40,6 +43,8 @@ mod error;
 mod gateway;
 mod lanes;
 mod thread;
+mod tls;
+mod wire;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -49,6 +54,7 @@ use remora::Session;
 pub use control::{Control, Counts};
 pub use error::ServeError;
 pub use gateway::{Gateway, ServeOptions, serve};
+pub use tls::{Tls, TlsFiles};
 
 /// Unsent bytes with which a connection is neither read nor served.
 pub const UNSENT_MAX: usize = 1 << 20;

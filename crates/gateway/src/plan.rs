@@ -10,6 +10,8 @@ use std::ops::Range;
 use remora_redis::Command;
 use remora_resp::Version;
 
+use crate::once::Claim;
+
 /// The number of steps that a plan has room for at first.
 const STEPS: usize = 16;
 
@@ -23,6 +25,8 @@ pub(crate) struct Plan<'b> {
     /// The replies that are ready.
     pub(crate) replies: Vec<u8>,
     pub(crate) steps: Vec<Step>,
+    /// The token of the only step, if it is applied at most once.
+    pub(crate) claim: Option<Claim>,
 }
 
 /// A command that was planned.
@@ -80,7 +84,7 @@ impl Plan<'_> {
     /// Makes a plan that has room for the steps of most packets.
     pub(crate) fn new() -> Self {
         let (args, steps) = (Vec::with_capacity(4 * STEPS), Vec::with_capacity(STEPS));
-        Plan { args, commands: Vec::with_capacity(STEPS), replies: Vec::new(), steps }
+        Plan { args, commands: Vec::with_capacity(STEPS), steps, ..Plan::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

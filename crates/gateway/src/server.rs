@@ -310,6 +310,8 @@ pub(crate) fn run(
             reply.integer(0);
             reply.array(0);
         }
+        // Nothing is saved: as with Redis, it is then the time at which the server has started.
+        "lastsave" => reply.integer(clock::since_1970().saturating_sub(server.begun.elapsed()).as_secs() as i64),
         "lolwut" => reply.verbatim(b"txt", format!("Redis ver. {REDIS_VERSION}\n")),
         "info" => reply.verbatim(b"txt", info::text(server, &args[1..])),
         "remora.rollback" => {
@@ -355,6 +357,7 @@ fn run_subcommand(
         }
         ("config", "rewrite") => return Err(Error::new("ERR The server is running without a config file")),
         ("memory", "stats") => memory_stats(server, &mut reply),
+        ("memory", "malloc-stats") => reply.bulk("Stats not supported for the current allocator"),
         ("memory", "doctor") => reply.verbatim(
             b"txt",
             "The values are in the memory nodes of the cluster. This process has connections and buffers only.\n",
@@ -496,6 +499,7 @@ fn run_client(
             integer(args[2])?;
             reply.integer(0);
         }
+        "getredir" => reply.integer(-1),
         "trackinginfo" => {
             reply.map(3);
             reply.bulk("flags");

@@ -7,6 +7,8 @@
 //! table NAME/large   the first 16 bytes of the digest of the name    ->   packed value
 //! ```
 //!
+//! Table NAME/once has the tokens of `REMORA.ONCE`.
+//!
 //! A key of up to 511 bytes is in the name of its record. A longer one is in its value, and its
 //! SHA-256 is in the name.
 //!
@@ -29,6 +31,9 @@ use remora_redis::{Keyspace, Object, packed};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
+use crate::damaged::damaged;
+use crate::once::Tokens;
+
 /// Bytes of the longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 15_000;
 /// Bytes of the longest key that is in the name of its record.
@@ -50,6 +55,7 @@ const INLINE_BYTES_MAX: usize = 8 << 10;
 pub struct Store {
     rows: DynTable,
     large: Large<[u8; 16]>,
+    pub(crate) tokens: Tokens,
 }
 
 /// How large the tables of a store are at first.
@@ -125,6 +131,7 @@ impl Store {
         Ok(Store {
             rows: cluster.open_or_create_dyn_table(name, &schema, rows)?,
             large: cluster.open_or_create_large(&format!("{name}/large"), large)?,
+            tokens: Tokens::open_or_create(cluster, &format!("{name}/once"), options.copies)?,
         })
     }
 
@@ -301,7 +308,8 @@ impl Store {
 }
 
 impl Uploads {
-    fn begin(&mut self) {
+    /// Begins an attempt, which links and unlinks nothing yet.
+    pub(crate) fn begin(&mut self) {
         self.wanted.clear();
         self.unlinked.clear();
         self.uploads.iter_mut().for_each(|(_, _, is_linked)| *is_linked = false);
@@ -402,13 +410,4 @@ impl Found {
 
 fn unpack(bytes: &[u8]) -> Result<Object, Error> {
     packed::unpack(bytes).map_err(Error::user)
-}
-
-/// A record that is damaged.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a record of the gateway is damaged: {0}")]
-pub(crate) struct Damaged(&'static str);
-
-fn damaged(what: &'static str) -> Error {
-    Error::user(Damaged(what))
 }

@@ -1,8 +1,9 @@
-//! Deletes keys that have expired and that no client asks for.
+//! Deletes keys that have expired and that no client asks for, and tokens of `REMORA.ONCE` that
+//! have expired.
 //!
-//! A sweep is a walk over all keys, on a thread and a worker of its own. It is slow, so that
-//! clients do not notice it. Every gateway sweeps. Two that meet at a key both find it expired, and
-//! one of them deletes it.
+//! A sweep is a walk over all keys, and then one over all tokens, on a thread and a worker of its
+//! own. It is slow, so that clients do not notice it. Every gateway sweeps. Two that meet at a key
+//! both find it expired, and one of them deletes it.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -67,15 +68,22 @@ fn has_stopped(running: &Receiver<()>, time: Duration) -> bool {
 
 /// Sweeps again and again, until it is to stop or the worker can do no more.
 fn sweep_on(mut worker: Worker, store: &Store, running: &Receiver<()>) {
-    let mut cursor = 0;
+    let (mut cursor, mut is_at_tokens) = (0, false);
     loop {
-        match worker.block_on(async |session| step(session, store, cursor).await) {
-            Ok(next) => cursor = next,
+        let step = worker.block_on(async |session| match is_at_tokens {
+            false => step(session, store, cursor).await,
+            true => store.tokens.sweep(session, cursor, SLOTS, now()).await,
+        });
+        match step {
+            Ok(next) => {
+                cursor = next;
+                is_at_tokens ^= cursor == 0;
+            }
             Err(Error::Fenced) => return,
             // A record that a dead client has locked is freed when that client is recovered.
             Err(error) => tracing::debug!(%error, "a step of a sweep is taken again"),
         }
-        if has_stopped(running, if cursor == 0 { REST } else { PAUSE }) {
+        if has_stopped(running, if cursor == 0 && !is_at_tokens { REST } else { PAUSE }) {
             return;
         }
     }

@@ -1,17 +1,20 @@
-//! What needs a process of its own: the limit of descriptors, and the CPU time of a gateway at
-//! rest.
+//! What needs a process of its own: the limit of descriptors, and the CPU time and memory of a
+//! gateway at rest.
 
 mod support;
 
 use std::fs;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use remora_gateway::net::ServeOptions;
+use remora::Cluster;
+use remora_gateway::net::{ServeOptions, serve};
+use remora_gateway::{Front, Server, ServerOptions, Store, StoreOptions};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use support::{Rig, Talk, embedded, over_tcp};
+use support::{Rig, Talk, descriptors, embedded, over_tcp};
 
 /// Returns the CPU time of the gateway's threads so far, in nanoseconds.
 fn cpu_of_the_gateway() -> u64 {
@@ -27,8 +30,40 @@ fn cpu_of_the_gateway() -> u64 {
 
 #[test]
 fn a_process_has_limits() {
+    idle_connections_take_little_memory();
     a_gateway_at_rest_uses_no_cpu();
     a_gateway_survives_the_end_of_descriptors();
+}
+
+/// Bytes of the process's memory that no file and no other process has.
+fn memory() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+}
+
+fn idle_connections_take_little_memory() {
+    let count = 5_000.min((descriptors(2 * 5_000 + 300) - 300) / 2);
+    let cluster = Cluster::embedded().open().unwrap();
+    let store = Store::open_or_create(&cluster, "redis", StoreOptions::default()).unwrap();
+    let server = Arc::new(Server::new(store, ServerOptions::default()).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let front = move |number: usize, _: &_| Front::new(server.clone(), number as u64);
+    let gateway = serve(&cluster, vec![listener], ServeOptions::default().threads(2), front).unwrap();
+    let connect = || {
+        let mut talk = Talk(TcpStream::connect(address).unwrap());
+        talk.ask("SET k some-value\r\nGET k\r\n", "+OK\r\n$10\r\nsome-value\r\n");
+        talk
+    };
+    // What the first connections take is for all.
+    let first: Vec<Talk> = (0..100).map(|_| connect()).collect();
+    let mut idle = Vec::with_capacity(count);
+    let before = memory();
+    idle.extend((0..count - first.len()).map(|_| connect()));
+    let each = (memory() - before) / idle.len();
+    println!("{} idle connections take {each} bytes each", gateway.control().counts().connections);
+    assert!(each <= 1 << 10, "{each} bytes for each idle connection");
 }
 
 fn a_gateway_at_rest_uses_no_cpu() {

@@ -152,6 +152,14 @@ const ELSEWHERE: &[Command] = &[
         run: Run::Elsewhere,
     },
     Command {
+        name: "lastsave",
+        arity: 1,
+        flags: &["loading", "stale", "fast"],
+        categories: &["admin", "fast", "dangerous"],
+        keys: Keys::None,
+        run: Run::Elsewhere,
+    },
+    Command {
         name: "lolwut",
         arity: -1,
         flags: &["readonly", "fast"],
@@ -344,6 +352,14 @@ const ELSEWHERE: &[Command] = &[
         run: Run::Elsewhere,
     },
     Command {
+        name: "client|getredir",
+        arity: 2,
+        flags: &["noscript", "loading", "stale"],
+        categories: &["slow", "connection"],
+        keys: Keys::None,
+        run: Run::Elsewhere,
+    },
+    Command {
         name: "client|trackinginfo",
         arity: 2,
         flags: &["noscript", "loading", "stale"],
@@ -457,6 +473,14 @@ const ELSEWHERE: &[Command] = &[
     },
     Command {
         name: "memory|stats",
+        arity: 2,
+        flags: &[],
+        categories: &["slow"],
+        keys: Keys::None,
+        run: Run::Elsewhere,
+    },
+    Command {
+        name: "memory|malloc-stats",
         arity: 2,
         flags: &[],
         categories: &["slow"],
@@ -727,6 +751,14 @@ const fn subcommand_of_cluster(name: &'static str, arity: i64) -> Command {
 
 /// The commands that Redis does not have.
 const OWN: &[Command] = &[
+    Command {
+        name: "remora.once",
+        arity: -2,
+        flags: &["noscript", "loading", "stale", "fast"],
+        categories: &["fast", "transaction"],
+        keys: Keys::None,
+        run: Run::Elsewhere,
+    },
     Command {
         name: "remora.resolve",
         arity: 2,

@@ -425,7 +425,7 @@ impl Processes {
                 list
             })
         };
-        let (taken, copies) = (options.taken(port), super::copies_of_each_key(self.copies));
+        let (taken, tls, copies) = (options.taken(port), options.tls_words(), super::copies_of_each_key(self.copies));
         let pid = of(Role::MemoryNode).next().map_or(0, Member::pid);
         let other = of(Role::Gateway).nth(1).and_then(|gateway| gateway.address).map_or(port, |address| address.port());
         let ip = of(Role::Gateway)
@@ -437,8 +437,8 @@ impl Processes {
              memory nodes {}\n\
              controllers  {}\n\
              gateways     {}\n\
-             try:  redis-cli -p {port} set greeting hello; redis-cli -p {other} get greeting\n\
-             load: redis-benchmark -p {port} -t set,get -P 16 -q\n\
+             try:  redis-cli -p {port}{tls} set greeting hello; redis-cli -p {other}{tls} get greeting\n\
+             load: redis-benchmark -p {port}{tls} -t set,get -P 16 -q\n\
              kill: kill -9 {pid}, or another; it is started again, which this shows\n\
              stop: Ctrl-C\n",
             value::show_bytes(options.size),

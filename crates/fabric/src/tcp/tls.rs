@@ -27,8 +27,8 @@ use absent as backend;
 #[cfg(feature = "tls")]
 use present as backend;
 
-pub use backend::{ClientTls, ServerTls};
-pub(crate) use backend::{TlsSession, reason};
+pub(crate) use backend::reason;
+pub use backend::{ClientTls, ServerTls, TlsSession};
 
 /// The first bytes of both hellos of the handshake inside TLS. They differ from those of an end
 /// without TLS.
@@ -59,6 +59,9 @@ pub enum TlsError {
         /// The permission bits of its file.
         mode: u32,
     },
+    /// The certificates to which a client's has to lead are damaged, or none are there.
+    #[error("no certificate there that could have signed those of clients")]
+    Authorities,
     /// A certificate is damaged or of an unknown kind, or the private key belongs to another
     /// certificate.
     #[error("the certificate cannot be used, or the private key is not that of the certificate")]

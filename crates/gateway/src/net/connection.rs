@@ -1,16 +1,16 @@
 //! A connection: a socket, and what has not been served or sent yet.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind};
 
 use remora_fabric::Nanos;
 
+use super::wire::Wire;
 use super::{UNSENT_LOW, UNSENT_MAX};
 
 /// A connection of a thread.
 pub(super) struct Connection<C> {
     pub(super) id: u64,
-    socket: TcpStream,
+    pub(super) wire: Wire,
     /// The handler's state. A lane has it while a batch is under way.
     pub(super) state: Option<C>,
     /// Input that the handler has not taken.
@@ -41,10 +41,10 @@ pub(super) struct Connection<C> {
 }
 
 impl<C> Connection<C> {
-    pub(super) fn new(id: u64, socket: TcpStream, state: Option<C>, now: Nanos) -> Connection<C> {
+    pub(super) fn new(id: u64, wire: Wire, state: Option<C>, now: Nanos) -> Connection<C> {
         Connection {
             id,
-            socket,
+            wire,
             state,
             rest: Vec::new(),
             output: Vec::new(),
@@ -82,15 +82,15 @@ impl<C> Connection<C> {
     /// Reads once. Returns the number of bytes, 0 at the end of the stream, and `None` if there is
     /// nothing now.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        match (&self.socket).read(into) {
+        match self.wire.read(into) {
             Ok(bytes) => {
                 // All that had come has been read. The poller shows what comes later, and the end.
-                self.readable = self.ending || bytes == into.len();
+                self.readable = self.ending || self.wire.has_more(bytes == into.len());
                 Ok(Some(bytes))
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(None),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.readable = false;
+                self.readable = self.wire.has_more(false);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -123,7 +123,7 @@ impl<C> Connection<C> {
     pub(super) fn flush(&mut self) -> usize {
         let before = self.sent;
         while self.sent < self.output.len() {
-            match (&self.socket).write(&self.output[self.sent..]) {
+            match self.wire.write(&self.output[self.sent..]) {
                 Ok(bytes) => self.sent += bytes,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -141,6 +141,8 @@ impl<C> Connection<C> {
     pub(super) fn go_on_sending(&mut self) -> usize {
         let sent = self.flush();
         if self.unsent() == 0 {
+            let outcome = self.wire.send();
+            self.broken |= outcome.is_err_and(|error| error.kind() != ErrorKind::WouldBlock);
             self.output = Vec::new();
             self.sent = 0;
         } else if self.sent > self.output.len() / 2 {

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::control::{Control, Seat, Shared};
 use super::error::{MEMORY_MIN, ServeError, cannot};
-use super::{Handler, thread as one};
+use super::{Handler, Tls, thread as one};
 
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
@@ -32,6 +32,10 @@ pub struct ServeOptions {
     /// The greatest number of bytes of unfinished input of all connections together. Each thread
     /// gets an equal part, and a command that is longer than about three quarters of it is refused.
     pub memory_max: usize,
+    /// What clients are shown. With it, they have to speak TLS.
+    pub tls: Option<Tls>,
+    /// How long a client may take for the handshake of TLS.
+    pub handshake_max: Duration,
     /// How long a gateway that stops waits for batches that run, and for clients that fetch their
     /// answers. Its workers take up to five seconds more to leave the cluster.
     pub stop_patience: Duration,
@@ -44,6 +48,8 @@ setters!(ServeOptions {
     lanes: impl Into<Option<usize>>,
     connections_max: usize,
     memory_max: usize,
+    tls: impl Into<Option<Tls>>,
+    handshake_max: Duration,
     stop_patience: Duration,
     worker: WorkerOptions,
 });
@@ -55,6 +61,8 @@ impl Default for ServeOptions {
             lanes: None,
             connections_max: 10_000,
             memory_max: 256 << 20,
+            tls: None,
+            handshake_max: Duration::from_secs(30),
             stop_patience: Duration::from_secs(5),
             worker: WorkerOptions::default(),
         }
@@ -102,6 +110,8 @@ pub fn serve<H: Handler>(
             listeners: listeners.take().unwrap_or_default(),
             worker,
             memory_max: options.memory_max / options.threads,
+            tls: options.tls.clone(),
+            handshake_max: options.handshake_max,
             stop_patience: options.stop_patience,
         };
         let (make, control) = (make.clone(), control.clone());

@@ -20,7 +20,8 @@ use super::connection::Connection;
 use super::control::{Order, Seat, Shared, add};
 use super::error::{ServeError, cannot};
 use super::lanes::{Batch, Lanes};
-use super::{Handler, Next, Origin, READ_BYTES, UNSENT_MAX};
+use super::wire::Wire;
+use super::{Handler, Next, Origin, READ_BYTES, Tls, UNSENT_MAX};
 
 /// The answer to a client beyond the greatest number of connections.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
@@ -56,6 +57,8 @@ pub(super) struct Start {
     pub(super) worker: WorkerOptions,
     /// The greatest number of bytes of unfinished input of the thread's connections.
     pub(super) memory_max: usize,
+    pub(super) tls: Option<Tls>,
+    pub(super) handshake_max: Duration,
     pub(super) stop_patience: Duration,
 }
 
@@ -94,7 +97,8 @@ fn serve<H: Handler>(
     make_handler: impl FnOnce(usize) -> H,
     started: &Sender<Result<(), ServeError>>,
 ) -> Result<(), ServeError> {
-    let Start { number, cluster, shared, listeners, worker: options, memory_max, stop_patience } = start;
+    let Start { number, cluster, shared, listeners, worker: options, memory_max, tls, handshake_max, stop_patience } =
+        start;
     let mut worker = cluster.worker(options)?;
     let handler = make_handler(number);
     let lanes = Lanes::new(options.coroutines);
@@ -114,6 +118,8 @@ fn serve<H: Handler>(
         idle: (0..options.coroutines).rev().map(Batch::new).collect(),
         lanes_max: options.coroutines,
         memory_max,
+        tls,
+        handshake_max,
         queue: VecDeque::new(),
         paused: BTreeSet::new(),
         short: VecDeque::new(),
@@ -173,6 +179,8 @@ struct Thread<'t, H: Handler> {
     idle: Vec<Box<Batch<H::Connection>>>,
     lanes_max: usize,
     memory_max: usize,
+    tls: Option<Tls>,
+    handshake_max: Duration,
     /// Connections that wait for a lane.
     queue: VecDeque<Key>,
     /// Connections that are paused, by the end of their pause.
@@ -297,7 +305,7 @@ impl<H: Handler> Thread<'_, H> {
         connection.ending |= flags.intersects(gone | Interest::RDHUP);
         connection.readable |= flags.intersects(gone | Interest::RDHUP | Interest::IN);
         connection.broken |= flags.intersects(gone) || connection.ending && connection.short_of_memory;
-        if flags.intersects(Interest::OUT) && connection.unsent() > 0 {
+        if flags.intersects(Interest::OUT) && (connection.unsent() > 0 || connection.wire.is_blocked()) {
             let was_stalled = connection.stalled;
             let sent = connection.go_on_sending();
             self.output_stalled -= usize::from(was_stalled && !connection.stalled);
@@ -336,6 +344,7 @@ impl<H: Handler> Thread<'_, H> {
         if self.favoured.is_some_and(|key| key.place == place) {
             self.memory_at = Some(self.now);
         }
+        connection.wire.end();
         // The descriptor is closed before others may take its place.
         drop(connection);
         self.seat.connections.fetch_sub(1, Ordering::Relaxed);
@@ -376,7 +385,7 @@ impl<H: Handler> Thread<'_, H> {
         let is_small = connection.rest.len() < LITTLE_BYTES;
         let is_favoured = favoured == Some(key);
         let is_short = held > memory_max / 2;
-        let bytes = if is_short && is_small { LITTLE_BYTES } else { READ_BYTES };
+        let bytes = if is_short && is_small && !connection.wire.needs_room() { LITTLE_BYTES } else { READ_BYTES };
         // A buffer may grow by a quarter. Little pieces find room when long ones do not.
         let growth = bytes.max(connection.rest.len() / 4);
         let has_room = held + growth <= if is_small { memory_max } else { memory_max / 8 * 7 };
@@ -564,7 +573,9 @@ impl<H: Handler> Thread<'_, H> {
                 let handler = self.handler;
                 let Some(connection) = &mut self.connections[place as usize].connection else { continue };
                 let quiet = Duration::from_nanos(now.saturating_sub(connection.heard));
-                if connection.state.as_ref().is_some_and(|state| handler.is_overdue(state, quiet)) {
+                // Nothing counts as heard before the handshake has ended.
+                let is_late = connection.wire.is_shaking_hands() && quiet >= self.handshake_max;
+                if is_late || connection.state.as_ref().is_some_and(|state| handler.is_overdue(state, quiet)) {
                     connection.broken = true;
                     self.consider(self.key(place));
                 }
@@ -624,7 +635,9 @@ impl<H: Handler> Thread<'_, H> {
         let shared = self.shared;
         if shared.connections.load(Ordering::Relaxed) >= shared.connections_max {
             shared.refused.fetch_add(1, Ordering::Relaxed);
-            return refuse(socket);
+            return if self.tls.is_none() {
+                refuse(socket)
+            };
         }
         let Ok(local) = socket.local_addr() else { return };
         let id = shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
@@ -649,7 +662,17 @@ impl<H: Handler> Thread<'_, H> {
         });
         let key = self.key(place);
         let set_up = self.set_up(&socket, key);
-        let mut connection = Connection::new(origin.id, socket, None, self.now);
+        let wire = match Wire::new(socket, self.tls.as_ref()) {
+            Ok(wire) => wire,
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be served");
+                self.free.push(place);
+                self.seat.connections.fetch_sub(1, Ordering::Relaxed);
+                self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        let mut connection = Connection::new(origin.id, wire, None, self.now);
         match (set_up, self.handler.open(origin)) {
             (Ok(()), Ok(state)) if self.stop_at.is_none() => connection.state = Some(state),
             (Ok(()), Err(mut answer)) => {

@@ -28,7 +28,7 @@ pub(super) const PREFIXES: [&str; 12] = [
 pub(super) const KINDS: [&str; 3] = ["single", "pipeline", "multi"];
 
 /// What is counted of a thread, beside its commands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// A client has given a wrong password.
     AuthFailure,
@@ -42,9 +42,15 @@ pub(crate) enum Event {
     UnknownAborted,
     /// The outcome of a transaction stayed unknown.
     UnknownUndecided,
+    /// Commands with a token were applied.
+    OnceFirst,
+    /// Commands with a token had been applied before.
+    OnceReplayed,
+    /// A token belonged to other commands.
+    OnceMismatch,
 }
 
-const EVENTS: usize = Event::UnknownUndecided as usize + 1;
+const EVENTS: usize = Event::OnceMismatch as usize + 1;
 
 /// The numbers of a command.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]

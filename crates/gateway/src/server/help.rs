@@ -10,6 +10,7 @@ const HELP: &[(&str, &[Line])] = &[
         "client",
         &[
             ("GETNAME", "Answers the name of this connection."),
+            ("GETREDIR", "Answers that this connection does not track keys."),
             ("ID", "Answers the number of this connection."),
             ("INFO", "Describes this connection."),
             ("KILL <ip:port>", "Closes the connection that comes from this address."),
@@ -56,6 +57,7 @@ const HELP: &[(&str, &[Line])] = &[
         "memory",
         &[
             ("DOCTOR", "Says where to look for problems of memory."),
+            ("MALLOC-STATS", "Answers that the allocator has no statistics."),
             ("STATS", "Answers how much memory this gateway uses."),
             ("USAGE <key> [SAMPLES <count>]", "Answers the bytes of a key with its value."),
         ],

@@ -360,6 +360,12 @@ pub(super) fn metrics(server: &Server) -> String {
     ] {
         page.row("unknown_total", &[("verdict", verdict)], totals.count(event));
     }
+    page.begin("once_total", "counter", "Commands with a token of REMORA.ONCE, and what became of them.");
+    for (result, event) in
+        [("first", Event::OnceFirst), ("replayed", Event::OnceReplayed), ("mismatch", Event::OnceMismatch)]
+    {
+        page.row("once_total", &[("result", result)], totals.count(event));
+    }
     page.begin("bytes_total", "counter", "Bytes that were read from clients and sent to them.");
     page.row("bytes_total", &[("direction", "in")], counts.bytes_in);
     page.row("bytes_total", &[("direction", "out")], counts.bytes_out);

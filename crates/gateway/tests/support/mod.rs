@@ -14,6 +14,7 @@ use remora::floors::fabric::shm::file::{ShmFiles as Files, ShmNode as Node};
 use remora::{Cluster, Session, Table, TableOptions};
 use remora_gateway::net::{self, Control, Gateway, Handler, Next, Origin, ServeOptions, UNSENT_MAX};
 use remora_resp::{Parser, ReplyWriter, Version};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A handler with a few commands. Some of them are slow, or fail.
 pub struct Commands {
@@ -129,6 +130,20 @@ pub struct Rig {
     /// The number of connections that the handlers know.
     pub open: Arc<AtomicUsize>,
     pub cluster: Cluster,
+}
+
+/// Raises the number of descriptors that the process may have open to this one. Returns how many it
+/// may: fewer, if the system allows no more.
+pub fn descriptors(wanted: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = limit.maximum.map_or(wanted as u64, |maximum| maximum.min(wanted as u64));
+    if limit.current.is_some_and(|current| current < raised) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit }).unwrap();
+    }
+    if (raised as usize) < wanted {
+        eprintln!("fewer connections than meant: the process may have {raised} descriptors");
+    }
+    raised as usize
 }
 
 pub fn embedded() -> Cluster {

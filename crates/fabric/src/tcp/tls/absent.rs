@@ -17,7 +17,13 @@ impl ServerTls {
         Err(TlsError::NotBuilt)
     }
 
-    pub(crate) fn session(&self, _: TcpStream) -> io::Result<TlsSession> {
+    /// Fails always, with [`TlsError::NotBuilt`].
+    pub fn read_for(_certificates: &Path, _private_key: &Path, _clients: &Path) -> Result<ServerTls, TlsError> {
+        Err(TlsError::NotBuilt)
+    }
+
+    /// Begins a session with a client.
+    pub fn session(&self, _: TcpStream) -> io::Result<TlsSession> {
         match *self {}
     }
 }
@@ -42,27 +48,48 @@ pub(crate) fn reason(_: &io::Error) -> Option<TlsReason> {
     None
 }
 
+/// A session of TLS. It needs the cargo feature `tls`.
 #[derive(Debug)]
-pub(crate) enum TlsSession {}
+pub enum TlsSession {}
 
 impl TlsSession {
-    pub(crate) fn socket(&self) -> &TcpStream {
+    /// Returns the socket.
+    pub fn socket(&self) -> &TcpStream {
         match *self {}
     }
 
-    pub(crate) fn is_blocked(&self) -> bool {
+    /// Whether there is ciphertext to send that the socket has not accepted.
+    pub fn is_blocked(&self) -> bool {
         match *self {}
     }
 
-    pub(crate) fn is_shaking_hands(&self) -> bool {
+    /// Whether there may be more to read that no poller reports.
+    pub fn has_more(&self) -> bool {
         match *self {}
     }
 
-    pub(crate) fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+    /// Whether the handshake has not ended.
+    pub fn is_shaking_hands(&self) -> bool {
         match *self {}
     }
 
-    pub(crate) fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+    /// Reads once.
+    pub fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        match *self {}
+    }
+
+    /// Writes bytes.
+    pub fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        match *self {}
+    }
+
+    /// Sends all ciphertext that there is.
+    pub fn send(&mut self) -> io::Result<()> {
+        match *self {}
+    }
+
+    /// Tells the other end that nothing more comes.
+    pub fn close(&mut self) -> io::Result<()> {
         match *self {}
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct, InvalidMessage, RootCertStore,
@@ -52,6 +52,14 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     all.ok().filter(|all| !all.is_empty()).ok_or(TlsError::NoCertificate)
 }
 
+fn roots_of(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate.clone()).map_err(|_| TlsError::Unusable)?;
+    }
+    Ok(roots)
+}
+
 /// The certificate by which a server proves who it is, and the private key of that certificate.
 /// Clones share it.
 #[derive(Clone)]
@@ -62,6 +70,16 @@ impl ServerTls {
     /// that lead to one that clients trust. The second has the private key. A key that others may
     /// read is refused, because it would prove nothing.
     pub fn read(certificates: &Path, private_key: &Path) -> Result<ServerTls, TlsError> {
+        ServerTls::read_all(certificates, private_key, None)
+    }
+
+    /// Reads files as [`ServerTls::read`] does, and one in PEM with certificates of authorities. A
+    /// client must show a certificate that leads to one of these.
+    pub fn read_for(certificates: &Path, private_key: &Path, clients: &Path) -> Result<ServerTls, TlsError> {
+        ServerTls::read_all(certificates, private_key, Some(clients))
+    }
+
+    fn read_all(certificates: &Path, private_key: &Path, clients: Option<&Path>) -> Result<ServerTls, TlsError> {
         let chain = self::certificates(certificates)?;
         let file = |error: io::Error| TlsError::PrivateKey(error.into());
         let mut opened = File::open(private_key).map_err(file)?;
@@ -73,15 +91,30 @@ impl ServerTls {
         opened.read_to_end(&mut pem).map_err(file)?;
         let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| TlsError::NoPrivateKey)?;
         let config = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
-        let config = config.and_then(|config| config.with_no_client_auth().with_single_cert(chain, key));
-        let mut config = config.map_err(|_| TlsError::Unusable)?;
+        let config = config.map_err(|_| TlsError::Unusable)?;
+        let config = match clients {
+            None => config.with_no_client_auth(),
+            Some(clients) => {
+                let roots = roots_of(&self::certificates(clients).map_err(|error| match error {
+                    TlsError::NoCertificate => TlsError::Authorities,
+                    error => error,
+                })?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(
+                    roots.map_err(|_| TlsError::Authorities)?.into(),
+                    provider(),
+                );
+                config.with_client_cert_verifier(verifier.build().map_err(|_| TlsError::Authorities)?)
+            }
+        };
+        let mut config = config.with_single_cert(chain, key).map_err(|_| TlsError::Unusable)?;
         // No client resumes a session, because connections live as long as their clients.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(ServerTls(Arc::new(config)))
     }
 
-    pub(crate) fn session(&self, socket: TcpStream) -> io::Result<TlsSession> {
+    /// Begins a session with a client.
+    pub fn session(&self, socket: TcpStream) -> io::Result<TlsSession> {
         let session = ServerConnection::new(self.0.clone()).map_err(failed)?;
         Ok(TlsSession::new(socket, session.into()))
     }
@@ -95,10 +128,7 @@ impl ClientTls {
     /// Reads a file in PEM that has certificates of authorities, or of the servers themselves.
     pub fn read(trusted: &Path) -> Result<ClientTls, TlsError> {
         let own = certificates(trusted)?;
-        let mut roots = RootCertStore::empty();
-        for certificate in &own {
-            roots.add(certificate.clone()).map_err(|_| TlsError::Unusable)?;
-        }
+        let roots = roots_of(&own)?;
         let authorities = WebPkiServerVerifier::builder_with_provider(roots.into(), provider()).build();
         let trust = Trust { authorities: authorities.map_err(|_| TlsError::Unusable)?, own };
         let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
@@ -208,42 +238,53 @@ pub(crate) fn reason(error: &io::Error) -> Option<TlsReason> {
 
 /// A session of TLS over a socket, blocking or not.
 ///
-/// Neither end sends a closing message of TLS, because every frame has its length. When a
-/// connection ends, its node or client is gone, whichever end has cut the connection.
-pub(crate) struct TlsSession {
+/// Clients and memory nodes send no closing message of TLS, because every frame has its length.
+/// When a connection ends, its node or client is gone, whichever end has cut the connection.
+pub struct TlsSession {
     socket: TcpStream,
     tls: Connection,
     /// The bytes of the caller that have been encrypted, but whose ciphertext has not all left.
     sealed: usize,
     /// Whether anything has come from the other end.
     heard: bool,
+    /// Whether the last read may have left something.
+    more: bool,
 }
 
 impl TlsSession {
     fn new(socket: TcpStream, tls: Connection) -> TlsSession {
-        TlsSession { socket, tls, sealed: 0, heard: false }
+        TlsSession { socket, tls, sealed: 0, heard: false, more: false }
     }
 
-    pub(crate) fn socket(&self) -> &TcpStream {
+    /// Returns the socket.
+    pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
     /// Whether there is ciphertext to send that the socket has not accepted.
-    pub(crate) fn is_blocked(&self) -> bool {
+    pub fn is_blocked(&self) -> bool {
         self.tls.wants_write()
     }
 
-    pub(crate) fn is_shaking_hands(&self) -> bool {
+    /// Whether there may be more to read that no poller reports: in the socket, because the last
+    /// read has not emptied it, or in the session, because the caller had no room.
+    pub fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// Whether the handshake has not ended.
+    pub fn is_shaking_hands(&self) -> bool {
         self.tls.is_handshaking()
     }
 
     /// Reads once, and hands out everything that this read decrypts. It also returns "would block"
-    /// if that is nothing: no record is whole yet, or the records were TLS's own.
-    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    /// if that is nothing: no record is whole yet, or the records were TLS's own. A caller has room
+    /// for 64 KiB, or calls again while [`TlsSession::has_more`].
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // Something is left only by a caller with less room than a receiver: the handshake of the
         // key.
         match self.uncovered(into)? {
-            0 => {}
+            0 => self.more = false,
             bytes => return Ok(bytes),
         }
         // If something cannot be sent, reading tells why: the other end's last message comes first.
@@ -255,6 +296,7 @@ impl TlsSession {
 
     fn receive(&mut self, sealed: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
         let count = self.socket.read(sealed)?;
+        self.more = count == sealed.len();
         let mut sealed = &sealed[..count];
         if !std::mem::replace(&mut self.heard, true) && sealed.starts_with(&MAGIC) && self.is_server() {
             return Err(io::Error::new(ErrorKind::InvalidData, TlsReason::Needed));
@@ -265,6 +307,7 @@ impl TlsSession {
             closed = self.tls.process_new_packets().map_err(failed)?.peer_has_closed();
             bytes += self.uncovered(&mut into[bytes..])?;
         }
+        self.more |= bytes > 0 && bytes == into.len();
         if bytes > 0 || closed { Ok(bytes) } else { Err(ErrorKind::WouldBlock.into()) }
     }
 
@@ -286,7 +329,8 @@ impl TlsSession {
         Ok(bytes)
     }
 
-    pub(crate) fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+    /// Writes bytes. After "would block", the next call must begin with the same bytes.
+    pub fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         if self.sealed == 0 {
             self.sealed = self.tls.writer().write(from)?;
         }
@@ -294,8 +338,14 @@ impl TlsSession {
         Ok(std::mem::take(&mut self.sealed))
     }
 
+    /// Tells the other end that nothing more comes. Fails if the socket does not accept that now.
+    pub fn close(&mut self) -> io::Result<()> {
+        self.tls.send_close_notify();
+        self.send()
+    }
+
     /// Sends all ciphertext that there is.
-    fn send(&mut self) -> io::Result<()> {
+    pub fn send(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut self.socket) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
