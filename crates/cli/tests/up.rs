@@ -217,7 +217,8 @@ fn kill(pid: u32) {
 struct Written {
     /// Increments that were acknowledged.
     counted: i64,
-    /// Increments whose connection ended before the answer.
+    /// Increments that may have been applied: the connection ended before the answer, or the answer
+    /// says so.
     unknown: i64,
     /// The keys that were acknowledged.
     keys: BTreeMap<String, String>,
@@ -259,9 +260,11 @@ impl Written {
                     Some(Ok(count)) => {
                         self.counted += 1;
                         let most = self.counted + self.unknown;
-                        assert!((self.counted..=most).contains(&count), "{count}: {}, {}", self.counted, self.unknown);
+                        let noted = (self.counted, self.unknown, &self.errors);
+                        assert!((self.counted..=most).contains(&count), "{count}: {noted:?}");
                         known = Some(count);
                     }
+                    _ if answer.starts_with("-UNKNOWN ") => self.unknown += 1,
                     _ => self.errors.push(answer),
                 },
             }
