@@ -1,8 +1,6 @@
 //! Memory nodes and clients in processes of their own: they work together, and go on when one of
 //! them is killed.
 
-mod support;
-
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -12,13 +10,13 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::{Ended, Node, Process, listen, new_file, remora, scratch, words};
 use remora::connect::Nodes;
 use remora::floors::node::node::{FORMAT, MAGIC};
 use remora::protocol::Protocol;
 use remora::{Cluster, RaceOptions, WorkerOptions};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Ended, Node, Process, listen, new_file, remora, scratch, words};
 
 /// Returns a client's report.
 #[track_caller]

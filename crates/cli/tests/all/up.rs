@@ -1,8 +1,6 @@
 //! `remora up`: the cluster in one process and the cluster of processes, as clients of Redis see
 //! them, also while processes are killed.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::{PATIENCE, Process, new_file, remora, scratch, words};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{PATIENCE, Process, new_file, remora, scratch, words};
 
 /// A client of Redis' protocol.
 struct Client {

@@ -3,14 +3,12 @@
 //! shares with living threads is still served. Here every client is a process and dies by `kill
 //! -9`, at any instruction. What it has posted may take effect, and it does not leave in order.
 
-mod support;
-
 use std::fs;
 use std::time::{Duration, Instant};
 
+use crate::support::{Ended, PATIENCE, Process, assert_all_have_gone_on, listen, remora, scratch, words};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Ended, Process, assert_all_have_gone_on, listen, remora, scratch, words};
 
 #[track_caller]
 fn json(ended: &Ended) -> Value {
@@ -200,7 +198,7 @@ fn a_drill_that_is_killed_takes_its_processes_with_it() {
     };
     assert!(signs().count() >= 4);
     while !signs().all(|sign| fs::File::open(sign).unwrap().try_lock().is_ok()) {
-        assert!(began.elapsed() < support::PATIENCE);
+        assert!(began.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(5));
     }
     fs::remove_dir_all(folder).unwrap();
@@ -311,7 +309,7 @@ fn a_client_that_was_taken_for_dead_goes_on_as_a_new_one() {
     let (began, mut stopped) = (Instant::now(), Instant::now());
     let configuration = || fs::read_to_string(&file).unwrap();
     while !configuration().contains("Forgotten") {
-        assert!(began.elapsed() < support::PATIENCE, "{}", configuration());
+        assert!(began.elapsed() < PATIENCE, "{}", configuration());
         std::thread::sleep(Duration::from_millis(20));
         if stopped.elapsed() > Duration::from_secs(3) {
             // The client was stopped while it had the configuration's lock, so no other client can

@@ -1,16 +1,15 @@
 //! Memory nodes are killed while clients and controllers run, each in its own process.
 
-mod support;
-#[path = "../../membership/tests/etcd_support/wire.rs"]
+#[path = "../../../membership/tests/etcd_support/wire.rs"]
 mod wire;
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::support::{Node, Process, listen, remora, scratch, words};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Node, Process, listen, remora, scratch, words};
 use wire::Wire;
 
 /// Returns the path of a test's file, which does not exist yet.

@@ -1,8 +1,5 @@
 //! Unusual but legitimate uses of the command, one file for each kind. Each test has failed once.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod checks;
 mod creation;
 mod files;
