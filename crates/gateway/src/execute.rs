@@ -17,8 +17,9 @@ use remora::{Error, Intent, Limit, Session, TransactionId, TransactionOptions, V
 use remora_redis::{Command, Context, Error as Told, Keyspace, Limits, run, table};
 use remora_resp::{ReplyWriter, Version};
 
-use crate::clock::{self, now};
+use crate::clock::Clock;
 use crate::plan::{Plan, Queued, Step, Watched, borrowed};
+use crate::record::{Answered, Recorder};
 use crate::server::Local;
 use crate::server::counters::{Event, unknown_command};
 use crate::store::{Name, Row, Store, Uploads, Wanted};
@@ -34,6 +35,8 @@ pub(crate) struct Executor<'e> {
     pub(crate) store: &'e Store,
     pub(crate) limits: Limits,
     pub(crate) local: &'e Local,
+    pub(crate) clock: &'e Clock,
+    pub(crate) recorder: Option<&'e Recorder>,
     /// Whether the last `EXEC` has applied its commands: no key that was watched had changed, and
     /// in rollback mode no command has failed.
     pub(crate) was_performed: bool,
@@ -42,13 +45,18 @@ pub(crate) struct Executor<'e> {
 impl Executor<'_> {
     /// Runs a plan, and writes the replies of all its steps.
     pub(crate) async fn run(&mut self, session: &mut Session, plan: &Plan<'_>, out: &mut Vec<u8>) {
-        let begun = clock::instant();
+        let begun = session.lane().now();
         let mut parts = VecDeque::new();
-        parts.push_back(0..plan.steps.len());
+        if mutant!(SplitPipeline) {
+            parts.extend((0..plan.steps.len()).map(|step| step..step + 1));
+        } else {
+            parts.push_back(0..plan.steps.len());
+        }
         while let Some(part) = parts.pop_front() {
             let start = out.len();
             // Several steps leave time for their halves.
-            let left = PATIENCE.saturating_sub(begun.elapsed()) / if part.len() > 1 { 2 } else { 1 };
+            let left = PATIENCE.saturating_sub(Duration::from_nanos(session.lane().now() - begun))
+                / if part.len() > 1 { 2 } else { 1 };
             let options = TransactionOptions::default().patience(left.max(PATIENCE_MIN));
             let Err(error) = self.run_part(session, plan, (part.clone(), options), out).await else { continue };
             out.truncate(start);
@@ -88,8 +96,10 @@ impl Executor<'_> {
         let counters = &self.local.counters;
         // All attempts have the same time and draw the same numbers. So an attempt finds the values
         // that the last one wanted to be uploaded, unless a key has changed meanwhile.
-        let context = Context { now: now(), database: 0, limits: self.limits, random: self.random() };
-        let result = loop {
+        let context = Context { now: self.clock.now(), database: 0, limits: self.limits, random: self.random() };
+        let mut recording = self.recorder.map(|recorder| recorder.begin(self.store, &context, plan, steps));
+        let mut early: Option<Vec<u8>> = None;
+        let mut result = loop {
             let mut is_saved = true;
             let done = session
                 .transact_with(options, async |tx| {
@@ -107,14 +117,26 @@ impl Executor<'_> {
                         rolled_back: None,
                         failures: &mut failures,
                     };
+                    if mutant!(NilBeforeDeletion) {
+                        hide_expired(running.keys, running.context.now);
+                    }
                     running.keys.expire(running.context.now);
                     steps.iter().for_each(|step| running.step(step, out));
                     self.was_performed = running.was_performed;
+                    if mutant!(AnswerBeforeCommit) {
+                        early.get_or_insert_with(|| out[start..].to_vec());
+                    }
                     // The error makes sure that nothing is written.
                     if let Some(rolled_back) = running.rolled_back.take() {
                         return Err(Error::user(rolled_back));
                     }
+                    if let Some(recording) = &mut recording {
+                        recording.read(&wanted, &rows);
+                    }
                     is_saved = self.store.save(tx, &keys, rows, &mut uploads).await?;
+                    if let Some(recording) = recording.as_mut().filter(|_| is_saved) {
+                        recording.attempt(tx.id(), &keys, &out[start..]);
+                    }
                     Ok(())
                 })
                 .await;
@@ -124,6 +146,7 @@ impl Executor<'_> {
                     Ok(()) => {}
                     Err(error) => break Err(error),
                 },
+                Err(Error::Unknown(_)) if mutant!(RepeatUnknown) => {}
                 Err(Error::Unknown(id)) => match session.resolve(id, PATIENCE).await {
                     Ok(Verdict::Committed) => {
                         counters.happened(Event::UnknownCommitted);
@@ -138,6 +161,19 @@ impl Executor<'_> {
                 Err(error) => break Err(error),
             }
         };
+        if let Some(early) = early {
+            out.truncate(start);
+            out.extend_from_slice(&early);
+            result = Ok(());
+        }
+        if let Some(recording) = recording {
+            let answered = match &result {
+                Ok(()) => Answered::Done(&out[start..]),
+                Err(Error::Unknown(_)) => Answered::Unknown,
+                Err(_) => Answered::Failed,
+            };
+            recording.answer(session.lane().now(), answered);
+        }
         for (command, place) in failures {
             let number = table::number_of(command).unwrap_or_else(unknown_command);
             counters.failed(number, out.get(place + 1..).unwrap_or_default());
@@ -185,10 +221,13 @@ impl Executor<'_> {
         names.iter().for_each(|name| want(&mut wanted, &mut places, *name, Intent::Read));
         let watched = session
             .transact_with(options, async |tx| {
-                let rows = self.store.load(tx, &wanted, &mut Keyspace::default()).await?;
-                let now = now();
-                let watched =
-                    |(((database, key), _), row): (&Wanted<'_>, &Row)| ((*database, key.to_vec()), row.stamp_at(now));
+                let mut keys = Keyspace::default();
+                let rows = self.store.load(tx, &wanted, &mut keys).await?;
+                let now = self.clock.now();
+                let watched = |((name, _), row): (&Wanted<'_>, &Row)| {
+                    let stamp = if mutant!(WatchByValue) { digest_of(&keys, *name) } else { row.stamp_at(now) };
+                    ((name.0, name.1.to_vec()), stamp)
+                };
                 Ok(wanted.iter().zip(&rows).map(watched).collect())
             })
             .await;
@@ -263,10 +302,29 @@ impl Running<'_> {
     fn are_unchanged(&self, watched: &Watched) -> bool {
         watched.iter().all(|((database, key), stamp)| {
             let name = (*database, key.as_slice());
+            if mutant!(WatchByValue) {
+                return digest_of(self.keys, name) == *stamp;
+            }
             let place = self.wanted.iter().position(|(wanted, _)| *wanted == name);
             place.and_then(|place| self.rows[place].stamp_at(self.context.now)) == *stamp
         })
     }
+}
+
+/// Makes expired keys look absent without deleting them: the mutant `NilBeforeDeletion`.
+fn hide_expired(keys: &mut Keyspace, now: u64) {
+    for slot in keys.take() {
+        let object = slot.object.filter(|object| !object.has_expired(now));
+        keys.load(slot.database, &slot.key, |_, _| object);
+    }
+}
+
+/// Returns a digest of what a key holds: the mutant `WatchByValue`.
+fn digest_of(keys: &Keyspace, (database, key): Name<'_>) -> Option<u64> {
+    let object = keys.get_in(database, key)?;
+    let mut packed = Vec::new();
+    remora_redis::packed::pack(object, &mut packed);
+    Some(packed.iter().fold(0, |digest: u64, byte| digest.wrapping_mul(31).wrapping_add(u64::from(*byte))))
 }
 
 /// Returns the keys of steps, each once, in the order in which they come, and what each is wanted

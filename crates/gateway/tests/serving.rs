@@ -75,7 +75,7 @@ fn what_has_expired_is_swept() {
     assert_eq!(gateway.send(&mut one, &["SET a 1 PX 30", "SET b 1 PX 60000", "SET c 1"]), "+OK +OK +OK");
     let rows = |gateway: &Gateway| gateway.cluster.count_rows("redis").unwrap();
     assert_eq!(rows(&gateway), 3);
-    let _sweeper = Sweeper::start(&gateway.cluster, &gateway.store).unwrap();
+    let _sweeper = Sweeper::start(&gateway.cluster, &gateway.store, None).unwrap();
     let began = Instant::now();
     while rows(&gateway) != 2 {
         assert!(began.elapsed() < Duration::from_secs(60), "the key that has expired is still there");

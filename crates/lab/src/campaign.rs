@@ -35,6 +35,7 @@ mod aftermath;
 mod cancel;
 mod case;
 mod faults;
+mod gateways;
 mod nodes;
 mod past;
 mod play;

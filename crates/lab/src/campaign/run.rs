@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use remora::admin::Standing;
 use remora::{Cluster, Error};
-use remora_check::{HistoryReader, ReadOptions, check};
+use remora_check::{HistoryReader, ReadOptions, check, check_commands};
 use remora_fabric::sim::{Ended, Sim};
 use remora_fabric::{ClientId, Fabric};
 use remora_workload::Invariant;
@@ -186,7 +186,12 @@ fn check_history(lines: &[u8]) -> Result<(), String> {
     let mut reader = HistoryReader::new(ReadOptions { crashed: true });
     let read = reader.read("simulated", lines);
     read.map_err(|error| format!("the history cannot be read: {error}"))?;
-    let report = check(&reader.finish().history);
+    let read = reader.finish();
+    let report = check(&read.history);
+    if !report.is_clean() {
+        return Err(report.to_string());
+    }
+    let report = check_commands(&read.history, &read.commands);
     if report.is_clean() { Ok(()) } else { Err(report.to_string()) }
 }
 
@@ -200,6 +205,7 @@ fn check_tables(cluster: &Cluster, tables: &Tables, played: Played, settled: boo
         Tables::Ranges(ranges) if ranges.wrong() > 0 => {
             return Err(format!("{} transactions saw different keys in the two tables", ranges.wrong()));
         }
+        Tables::Redis(gateways) if gateways.wrong().is_some() => return Err(gateways.wrong().unwrap_or_default()),
         _ => {}
     }
     let invariants = tables.invariants(cluster, played.ledgers, settled, untold);

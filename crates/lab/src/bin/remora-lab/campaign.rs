@@ -61,7 +61,8 @@ pub(crate) struct ReplayOptions {
 struct CaseArgs {
     /// The workload: smallbank, tatp, tpcc, tpce, ycsb, registers, which mixes reads, writes,
     /// inserts and deletes of few records, ranges, which does so in ordered tables and scans them,
-    /// or race, which does so in a RACE hash table, under the protocol rtx.
+    /// race, which does so in a RACE hash table, under the protocol rtx, or redis, in which Redis'
+    /// clients use gateways.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
     #[command(flatten)]
