@@ -117,9 +117,8 @@ impl Executor<'_> {
                         rolled_back: None,
                         failures: &mut failures,
                     };
-                    if mutant!(NilBeforeDeletion) {
-                        hide_expired(running.keys, running.context.now);
-                    }
+                    #[cfg(feature = "mutants")]
+                    crate::mutant::hide_expired(running.keys, running.context.now);
                     running.keys.expire(running.context.now);
                     steps.iter().for_each(|step| running.step(step, out));
                     self.was_performed = running.was_performed;
@@ -225,7 +224,9 @@ impl Executor<'_> {
                 let rows = self.store.load(tx, &wanted, &mut keys).await?;
                 let now = self.clock.now();
                 let watched = |((name, _), row): (&Wanted<'_>, &Row)| {
-                    let stamp = if mutant!(WatchByValue) { digest_of(&keys, *name) } else { row.stamp_at(now) };
+                    let stamp = row.stamp_at(now);
+                    #[cfg(feature = "mutants")]
+                    crate::mutant::watch_value(&keys, *name, stamp);
                     ((name.0, name.1.to_vec()), stamp)
                 };
                 Ok(wanted.iter().zip(&rows).map(watched).collect())
@@ -299,32 +300,20 @@ impl Running<'_> {
         }
     }
 
+    /// Whether each key has the version that `WATCH` has seen, and no step before has written it.
     fn are_unchanged(&self, watched: &Watched) -> bool {
         watched.iter().all(|((database, key), stamp)| {
             let name = (*database, key.as_slice());
+            #[cfg(feature = "mutants")]
             if mutant!(WatchByValue) {
-                return digest_of(self.keys, name) == *stamp;
+                return crate::mutant::has_value(self.keys, name, *stamp);
             }
-            let place = self.wanted.iter().position(|(wanted, _)| *wanted == name);
-            place.and_then(|place| self.rows[place].stamp_at(self.context.now)) == *stamp
+            let Some(place) = self.wanted.iter().position(|(wanted, _)| *wanted == name) else { return false };
+            let (found, slot) = (self.rows[place].stamp_at(self.context.now), &self.keys.slots()[place]);
+            let is_written = if found.is_some() { slot.is_changed } else { slot.object.is_some() };
+            found == *stamp && !is_written
         })
     }
-}
-
-/// Makes expired keys look absent without deleting them: the mutant `NilBeforeDeletion`.
-fn hide_expired(keys: &mut Keyspace, now: u64) {
-    for slot in keys.take() {
-        let object = slot.object.filter(|object| !object.has_expired(now));
-        keys.load(slot.database, &slot.key, |_, _| object);
-    }
-}
-
-/// Returns a digest of what a key holds: the mutant `WatchByValue`.
-fn digest_of(keys: &Keyspace, (database, key): Name<'_>) -> Option<u64> {
-    let object = keys.get_in(database, key)?;
-    let mut packed = Vec::new();
-    remora_redis::packed::pack(object, &mut packed);
-    Some(packed.iter().fold(0, |digest: u64, byte| digest.wrapping_mul(31).wrapping_add(u64::from(*byte))))
 }
 
 /// Returns the keys of steps, each once, in the order in which they come, and what each is wanted

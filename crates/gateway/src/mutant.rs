@@ -4,7 +4,12 @@
 //! A mutant is on for the calling thread only. The module is compiled with the feature `mutants`,
 //! which only tests and `remora-lab` turn on.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use remora_redis::{Keyspace, Object};
+
+use crate::store::Name;
 
 /// An error that a gateway could have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,14 +40,45 @@ impl Mutant {
 
 thread_local! {
     static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+    static VALUES: RefCell<HashMap<Watched, Option<Object>>> = RefCell::default();
 }
+
+/// A key that is watched, with the version that `WATCH` has seen.
+type Watched = ((u8, Vec<u8>), Option<u64>);
 
 /// Turns one error on for this thread, or all of them off (`None`).
 pub fn set(mutant: Option<Mutant>) {
     ON.set(mutant);
+    VALUES.take();
 }
 
 /// Returns whether this error is on for this thread.
 pub fn is_on(mutant: Mutant) -> bool {
     ON.get() == Some(mutant)
+}
+
+/// Makes keys that have expired look absent without deleting them, with
+/// [`Mutant::NilBeforeDeletion`].
+pub(crate) fn hide_expired(keys: &mut Keyspace, now: u64) {
+    if !is_on(Mutant::NilBeforeDeletion) {
+        return;
+    }
+    for slot in keys.take() {
+        let object = slot.object.filter(|object| !object.has_expired(now));
+        keys.load(slot.database, &slot.key, |_, _| object);
+    }
+}
+
+/// Notes what a watched key holds, with [`Mutant::WatchByValue`].
+pub(crate) fn watch_value(keys: &Keyspace, (database, key): Name<'_>, stamp: Option<u64>) {
+    if is_on(Mutant::WatchByValue) {
+        let object = keys.get_in(database, key).cloned();
+        VALUES.with_borrow_mut(|values| values.insert(((database, key.to_vec()), stamp), object));
+    }
+}
+
+/// Whether a key holds what it held when `WATCH` has seen this version.
+pub(crate) fn has_value(keys: &Keyspace, (database, key): Name<'_>, stamp: Option<u64>) -> bool {
+    let seen = VALUES.with_borrow(|values| values.get(&((database, key.to_vec()), stamp)).cloned());
+    seen.flatten().as_ref() == keys.get_in(database, key)
 }

@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! {"redis":"attempt","id":T,"call":C,"table":NAME,"now":MS,"random":R,"steps":[STEP,...],
-//!  "reads":[[DATABASE,KEY,STAMP or null],...],"writes":[[DATABASE,KEY,"set" or "delete"],...],"reply":BYTES}
+//!  "reads":[[DATABASE,KEY,STAMP or null],...],
+//!  "writes":[[DATABASE,KEY,"set" or "delete"],...],"reply":BYTES}
 //! {"redis":"answer","call":C,"end_ns":N,"outcome":"done","reply":BYTES}
 //! {"redis":"answer","call":C,"end_ns":N,"outcome":"failed" or "unknown"}
 //!

@@ -31,8 +31,8 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Starts to sweep the keys of a store. `recorder` records what it deletes. Fails as [`Cluster::worker`] does, or if there can be
-    /// no thread.
+    /// Starts to sweep the keys of a store. `recorder` records what it deletes. Fails as
+    /// [`Cluster::worker`] does, or if there can be no thread.
     pub fn start(cluster: &Cluster, store: &Store, recorder: Option<Recorder>) -> Result<Sweeper, OpenError> {
         let (runs, running) = mpsc::channel();
         let (cluster, store) = (cluster.clone(), store.clone());

@@ -3,7 +3,7 @@
 //! A coroutine of a client is a RESP client together with its gateway: it writes commands, and a
 //! [`Connection`] serves them. Gateways have clocks that differ by milliseconds and jump, so a key
 //! that has expired for one is still there for another. When the fault `cancel` drops a batch, or a
-//! machine dies, nobody hears the answer: the commands may have been applied or not.
+//! machine dies, no client hears the answer: the commands may have been applied or not.
 //!
 //! The gateways record what they do, as `remora gateway --record` does, and the end of a run judges
 //! that. What this module checks needs no versions; it looks at the bytes of answers alone:
@@ -83,6 +83,8 @@ struct Batch {
     commands: Vec<(Vec<String>, Effect)>,
     /// Whether they stand between `MULTI` and `EXEC`.
     is_multi: bool,
+    /// A key that is watched, and is set before `MULTI`: `EXEC` must apply nothing.
+    spoiled: Option<String>,
 }
 
 /// What the clients were answered.
@@ -251,7 +253,8 @@ impl Gateways {
         batch.add(["WATCH", &key], Effect::None);
         batch.add(["GET", &key], Effect::None);
         self.send(session, client, &batch).await?;
-        let mut batch = Batch { is_multi: true, ..Batch::default() };
+        let spoiled = (random.below(4) == 0).then(|| key.clone());
+        let mut batch = Batch { is_multi: true, spoiled, ..Batch::default() };
         batch.add(["INCR", &counter], Effect::Increment(counter.clone()));
         batch.add(["SET", &key, "same"], Effect::None);
         self.send(session, client, &batch).await.map(drop)
@@ -273,7 +276,8 @@ impl Gateways {
             log.wrong = Some(format!("a gateway answered {}", output.escape_ascii()));
             return Ok(Vec::new());
         };
-        let expected = batch.commands.len() + if batch.is_multi { 2 } else { 0 };
+        let around = usize::from(batch.is_multi) * 2 + usize::from(batch.spoiled.is_some());
+        let expected = batch.commands.len() + around;
         if replies.len() != expected {
             log.wrong = Some(format!("{} commands have {} answers", expected, replies.len()));
             return Ok(Vec::new());
@@ -350,6 +354,9 @@ impl Batch {
             wire += &format!("*{}\r\n", command.len());
             command.iter().for_each(|argument| wire += &format!("${}\r\n{argument}\r\n", argument.len()));
         };
+        if let Some(key) = &self.spoiled {
+            write(&["SET", key, "same"].map(str::to_owned));
+        }
         if self.is_multi {
             write(&["MULTI".to_owned()]);
         }
@@ -362,7 +369,7 @@ impl Batch {
 }
 
 impl Log {
-    /// Notes that commands are sent: whoever hears no answer does not know their outcome.
+    /// Notes that commands are sent: without an answer, a client does not know their outcome.
     fn begin(&mut self, batch: &Batch) {
         for (_, effect) in &batch.commands {
             match effect {
@@ -378,6 +385,11 @@ impl Log {
     fn end(&mut self, batch: &Batch, replies: &[Reply], times: (Nanos, Nanos)) {
         let mut of_commands: Vec<Option<&Reply>> = replies.iter().map(Some).collect();
         if batch.is_multi {
+            if let (Some(key), Reply::Simple(_), Some(Reply::Array(Some(_)))) =
+                (&batch.spoiled, &replies[0], replies.last())
+            {
+                self.wrong = Some(format!("{key} was watched and set, and EXEC was performed"));
+            }
             of_commands = match replies.last() {
                 Some(Reply::Array(Some(all))) if all.len() == batch.commands.len() => all.iter().map(Some).collect(),
                 // EXEC has applied nothing.
