@@ -223,6 +223,8 @@ pub(super) fn node_bytes(case: &Case, replicas: u8) -> usize {
             let (scale, room) = market(case);
             Tpce::node_bytes(&scale, room, &setting, case.protocol) as usize
         }
+        // Values that are stored apart have room for many.
+        Load::Redis => 4 * NODE_BYTES,
         _ => NODE_BYTES,
     };
     times * of_a_node
