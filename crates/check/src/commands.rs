@@ -174,7 +174,8 @@ impl<'h> Judge<'h> {
             attempts.iter().map(|attempt| self.status(attempt) == Status::Committed).collect();
         for (call, places) in &self.calls {
             let is_done = self.answers.get(call).is_some_and(|answer| answer.outcome == Answered::Done);
-            let open = places.iter().copied().filter(|place| self.status(&attempts[*place]) == Status::Unknown).last();
+            let is_open = |place: &usize| self.status(&attempts[*place]) == Status::Unknown;
+            let open = places.iter().copied().rfind(is_open);
             if let Some(open) = open.filter(|_| is_done && !places.iter().any(|place| is_effective[*place])) {
                 is_effective[open] = true;
             }

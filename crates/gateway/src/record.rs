@@ -41,9 +41,14 @@ use crate::store::{Row, Store, Wanted};
 /// What takes the lines of all threads of a gateway. Clones write to the same place.
 #[derive(Clone)]
 pub struct Recorder {
-    write: Arc<dyn Fn(&[u8]) + Send + Sync>,
-    observers: Option<Arc<dyn Fn() -> Box<dyn Observer> + Send + Sync>>,
+    write: Arc<Write>,
+    observers: Option<Arc<Observers>>,
 }
+
+/// Takes whole lines.
+type Write = dyn Fn(&[u8]) + Send + Sync;
+/// Makes an observer for a session.
+type Observers = dyn Fn() -> Box<dyn Observer> + Send + Sync;
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
