@@ -7,7 +7,7 @@
 
 mod error;
 mod intern;
-mod json;
+pub(crate) mod json;
 pub(crate) mod marks;
 mod reader;
 mod writer;

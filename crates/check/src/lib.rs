@@ -7,6 +7,8 @@
 //!    real time. It returns a [`Report`]: clean with counts, or with anomalies that are explained
 //!    operation by operation.
 //!
+//! The commands of Redis' clients that gateways have recorded are judged by [`check_commands`].
+//!
 //! Operations on one key at a time, outside of transactions, have a checker of their own:
 //! [`is_linearizable`].
 //!
@@ -33,11 +35,13 @@
 #![forbid(unsafe_code)]
 
 mod checker;
+mod commands;
 mod history;
 mod linearizable;
 mod recorder;
 
 pub use checker::{Anomaly, AnomalyClass, Counts, Report, check};
+pub use commands::{CommandReport, Commands, check_commands};
 pub use history::{
     History, HistoryError, HistoryReader, Level, Line, LineBuffer, LineError, LineHeader, LoadedHistory, Observed,
     Outcome, Read, ReadOptions, Rollback, Scan, Status, Transaction, Unended, Write, WriteKind,

@@ -86,6 +86,11 @@ impl HistoryFile {
         self.append(lines.bytes());
     }
 
+    /// Records whole lines of another recorder, such as a gateway's.
+    pub fn note(&self, lines: &[u8]) {
+        self.append(lines);
+    }
+
     /// Whether a write has failed. The history is then cut, and accepts no more lines.
     pub fn has_failed(&self) -> bool {
         self.lock().failure.is_some()

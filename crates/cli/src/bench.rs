@@ -101,7 +101,8 @@ impl Bench {
         run.inputs()
             .check(&[("--report", ReportTo::file(run.report.as_deref())), ("--history", run.history.as_deref())])?;
         self.report_to = ReportTo::open(run.report.as_deref())?;
-        self.history = run.history.as_deref().map(|path| HistoryTo::open(path, run.history_durable)).transpose()?;
+        self.history =
+            run.history.as_deref().map(|path| HistoryTo::open("--history", path, run.history_durable)).transpose()?;
         Ok(())
     }
 

@@ -43,6 +43,13 @@ pub(crate) fn check(options: &CheckOptions) -> Result<Verdict, Failure> {
         return Err(Failure("there is nothing to check: all histories are empty".to_owned()));
     }
     let report = remora_check::check(&loaded.history);
-    let verdict = if report.is_clean() { Verdict::Sound } else { Verdict::Unsound };
-    verdict.told(output::show(&format!("{report}\n")))
+    let mut text = format!("{report}\n");
+    let mut is_clean = report.is_clean();
+    if !loaded.commands.is_empty() {
+        let report = remora_check::check_commands(&loaded.history, &loaded.commands);
+        text += &format!("{report}\n");
+        is_clean &= report.is_clean();
+    }
+    let verdict = if is_clean { Verdict::Sound } else { Verdict::Unsound };
+    verdict.told(output::show(&text))
 }

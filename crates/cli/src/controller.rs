@@ -43,7 +43,7 @@ pub(crate) struct ControllerOptions {
 pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
     options.meet.inputs().check(&[("--history", options.history.as_deref())])?;
-    let history = options.history.as_deref().map(|path| HistoryTo::open(path, true)).transpose()?;
+    let history = options.history.as_deref().map(|path| HistoryTo::open("--history", path, true)).transpose()?;
     let cluster = options.meet.control(&stop, Duration::from_millis(options.patience_ms))?;
     if let Some(history) = &history {
         history.begin()?;

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use remora::{Cluster, OpenError, OpenErrorKind};
+use remora_check::HistoryFile;
 use remora_fabric::tcp::tls::TlsError;
 use remora_gateway::net::{Gateway, ServeError, ServeOptions, Tls, TlsFiles, serve};
-use remora_gateway::{Front, Monitor, PasswordSource, Server, ServerOptions, Store, StoreOptions, Sweeper};
+use remora_gateway::{Front, Monitor, PasswordSource, Recorder, Server, ServerOptions, Store, StoreOptions, Sweeper};
 
+use crate::history::HistoryTo;
 use crate::meet::MeetArgs;
 use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, output, value};
@@ -62,13 +64,18 @@ pub(crate) struct ServeArgs {
     /// Hide keys and values in SLOWLOG.
     #[arg(long)]
     pub(crate) redact_keys: bool,
+    /// Record all commands with their answers, for `remora check`. Every gateway of the cluster has
+    /// to, each in a file of its own.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
 }
 
 /// A gateway that serves, and what it needs beside.
 pub(crate) struct Serving {
     gateway: Gateway,
-    _sweeper: Sweeper,
+    sweeper: Sweeper,
     _monitor: Option<Monitor>,
+    history: Option<Arc<HistoryTo>>,
 }
 
 impl ServeArgs {
@@ -111,10 +118,13 @@ impl ServeArgs {
         let listen =
             |address| TcpListener::bind(address).map_err(|error| Failure::new(format!("--metrics {address}"), error));
         let metrics = self.metrics.map(listen).transpose()?;
+        let history = self.record.as_deref().map(|path| HistoryTo::open("--record", path, true)).transpose()?;
+        let cluster = &HistoryTo::told_of_all(history.as_ref(), cluster.clone());
+        let recorder = history.as_ref().map(|history| history.begin().map(recorder_of)).transpose()?;
         let tables = |error| Failure::new("the tables of the keys", error);
         let options = StoreOptions { copies: Some(copies), ..StoreOptions::default() };
         let store = open(cluster, options).map_err(tables)?;
-        let sweeper = Sweeper::start(cluster, &store).map_err(tables)?;
+        let sweeper = Sweeper::start(cluster, &store, recorder.clone()).map_err(tables)?;
         let options = ServerOptions {
             password: self.requirepass_file.clone().map_or(PasswordSource::None, PasswordSource::File),
             protected_mode: !self.no_protected_mode,
@@ -122,6 +132,8 @@ impl ServeArgs {
             copies,
             port: listener.local_addr().map_or(0, |address| address.port()),
             cluster: Some(cluster.clone()),
+            recorder,
+            ..ServerOptions::default()
         };
         let server = Server::new(store, options).map_err(|error| Failure::new("--requirepass-file", error))?;
         let server = Arc::new(server);
@@ -141,8 +153,14 @@ impl ServeArgs {
         server.set_control(gateway.control().clone());
         let monitor = metrics.map(|listener| Monitor::start(listener, server, gateway.control().clone()));
         let monitor = monitor.transpose().map_err(|error| Failure::new("--metrics", error))?;
-        Ok(Serving { gateway, _sweeper: sweeper, _monitor: monitor })
+        Ok(Serving { gateway, sweeper, _monitor: monitor, history })
     }
+}
+
+/// Returns what records in a history: the commands, and the transactions that run them.
+fn recorder_of(file: &Arc<HistoryFile>) -> Recorder {
+    let (lines, transactions) = (file.clone(), file.clone());
+    Recorder::new(move |line| lines.note(line)).observed_by(move || Box::new(transactions.recorder()))
 }
 
 /// Opens the tables of the keys, or creates them. Waits while another gateway creates them.
@@ -192,15 +210,17 @@ pub(crate) fn gateway(options: &GatewayOptions) -> Result<Verdict, Failure> {
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(LOOK);
     }
-    gateway.end();
+    gateway.end()?;
     Ok(Verdict::Sound)
 }
 
 impl Serving {
-    /// Stops in order.
-    pub(crate) fn end(self) {
+    /// Stops in order. Fails if not everything was recorded that was to be.
+    pub(crate) fn end(self) -> Result<(), Failure> {
         self.gateway.control().stop();
         self.gateway.wait();
+        drop(self.sweeper);
+        self.history.map_or(Ok(()), |history| history.finish())
     }
 }
 

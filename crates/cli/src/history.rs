@@ -21,9 +21,10 @@ pub(crate) struct HistoryTo {
 }
 
 impl HistoryTo {
-    /// Opens the file, and leaves its content as it is until the history begins.
-    pub(crate) fn open(path: &Path, durable: bool) -> Result<Arc<HistoryTo>, Failure> {
-        let output = OutputFile::open("--history", path)?;
+    /// Opens the file that an option names, and leaves its content as it is until the history
+    /// begins.
+    pub(crate) fn open(option: &'static str, path: &Path, durable: bool) -> Result<Arc<HistoryTo>, Failure> {
+        let output = OutputFile::open(option, path)?;
         Ok(Arc::new(HistoryTo { output, durable, begun: OnceLock::new() }))
     }
 

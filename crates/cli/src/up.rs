@@ -95,6 +95,10 @@ pub(crate) fn up(options: &UpOptions) -> Result<Verdict, Failure> {
         let why = format!("needs as many memory nodes, and --nodes is {}", options.nodes());
         return Err(Failure::new(format!("--copies {}", options.copies()), why));
     }
+    if let Some(path) = options.serve.record.as_ref().filter(|_| options.processes) {
+        let why = "records one gateway, and --processes has two: see `remora gateway --record`";
+        return Err(Failure::new(format!("--record {}", path.display()), why));
+    }
     if options.processes {
         return processes::up(options, &stop);
     }
@@ -115,8 +119,8 @@ pub(crate) fn up(options: &UpOptions) -> Result<Verdict, Failure> {
         thread::sleep(LOOK);
     }
     let verdict = verdict(script);
-    gateway.end();
-    verdict
+    let recorded = gateway.end();
+    verdict.and_then(|verdict| recorded.map(|()| verdict))
 }
 
 /// Returns whether the command is to stop: it was told to, or what `--exec` runs has ended.

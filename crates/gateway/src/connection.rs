@@ -121,7 +121,14 @@ impl Connection {
             let replies = self.peer.state.replies;
             let planned = self.plan_many(server, local, postponed.as_deref(), input, &mut plan);
             let start = output.len();
-            let mut executor = Executor { store: &server.store, limits: server.limits(), local, was_performed: true };
+            let mut executor = Executor {
+                store: &server.store,
+                limits: server.limits(),
+                local,
+                clock: server.clock(),
+                recorder: server.recorder(),
+                was_performed: true,
+            };
             if !plan.is_empty() {
                 executor.run(session, &plan, output).await;
             }

@@ -19,9 +19,10 @@ use remora_redis::{Command, Context, Error as Told, Keyspace, Limits, run, table
 use remora_resp::{ReplyWriter, Version};
 use rustc_hash::FxBuildHasher;
 
-use crate::clock::{self, now};
+use crate::clock::Clock;
 use crate::once::Token;
 use crate::plan::{Plan, Queued, Step, Watched, borrowed};
+use crate::record::{Answered, Recorder};
 use crate::server::Local;
 use crate::server::counters::{Event, unknown_command};
 use crate::store::{Name, Row, Store, Uploads, Wanted};
@@ -37,6 +38,8 @@ pub(crate) struct Executor<'e> {
     pub(crate) store: &'e Store,
     pub(crate) limits: Limits,
     pub(crate) local: &'e Local,
+    pub(crate) clock: &'e Clock,
+    pub(crate) recorder: Option<&'e Recorder>,
     /// Whether the last `EXEC` has applied its commands: no key that was watched had changed, and
     /// in rollback mode no command has failed.
     pub(crate) was_performed: bool,
@@ -45,13 +48,18 @@ pub(crate) struct Executor<'e> {
 impl Executor<'_> {
     /// Runs a plan, and writes the replies of all its steps.
     pub(crate) async fn run(&mut self, session: &mut Session, plan: &Plan<'_>, out: &mut Vec<u8>) {
-        let begun = clock::instant();
+        let begun = session.lane().now();
         let mut parts = VecDeque::new();
-        parts.push_back(0..plan.steps.len());
+        if mutant!(SplitPipeline) {
+            parts.extend((0..plan.steps.len()).map(|step| step..step + 1));
+        } else {
+            parts.push_back(0..plan.steps.len());
+        }
         while let Some(part) = parts.pop_front() {
             let start = out.len();
             // Several steps leave time for their halves.
-            let left = PATIENCE.saturating_sub(begun.elapsed()) / if part.len() > 1 { 2 } else { 1 };
+            let left = PATIENCE.saturating_sub(Duration::from_nanos(session.lane().now() - begun))
+                / if part.len() > 1 { 2 } else { 1 };
             let options = TransactionOptions::default().patience(left.max(PATIENCE_MIN));
             let Err(error) = self.run_part(session, plan, (part.clone(), options), out).await else { continue };
             out.truncate(start);
@@ -93,8 +101,10 @@ impl Executor<'_> {
         let mut token = None;
         // All attempts have the same time and draw the same numbers. So an attempt finds the values
         // that the last one wanted to be uploaded, unless a key has changed meanwhile.
-        let context = Context { now: now(), database: 0, limits: self.limits, random: self.random() };
-        let result = loop {
+        let context = Context { now: self.clock.now(), database: 0, limits: self.limits, random: self.random() };
+        let mut recording = self.recorder.map(|recorder| recorder.begin(self.store, &context, plan, steps));
+        let mut early: Option<Vec<u8>> = None;
+        let mut result = loop {
             let mut is_saved = true;
             let done = session
                 .transact_with(options, async |tx| {
@@ -125,18 +135,29 @@ impl Executor<'_> {
                         rolled_back: None,
                         failures: &mut failures,
                     };
+                    #[cfg(feature = "mutants")]
+                    crate::mutant::hide_expired(running.keys, running.context.now);
                     running.keys.expire(running.context.now);
                     steps.iter().for_each(|step| running.step(step, out));
                     self.was_performed = running.was_performed;
+                    if mutant!(AnswerBeforeCommit) {
+                        early.get_or_insert_with(|| out[start..].to_vec());
+                    }
                     // The error makes sure that nothing is written.
                     if let Some(rolled_back) = running.rolled_back.take() {
                         return Err(Error::user(rolled_back));
+                    }
+                    if let Some(recording) = &mut recording {
+                        recording.read(&wanted, &rows);
                     }
                     is_saved = self.store.save(tx, &keys, rows, &mut uploads).await?;
                     let has_failed = !self.was_performed || is_single && !failures.is_empty();
                     if let Some((claim, slot)) = unused.filter(|_| is_saved && !has_failed) {
                         self.store.tokens.insert(tx, claim, slot, context.now, &out[start..]).await?;
                         token = Some(Event::OnceFirst);
+                    }
+                    if let Some(recording) = recording.as_mut().filter(|_| is_saved) {
+                        recording.attempt(tx.id(), &keys, &out[start..]);
                     }
                     Ok(())
                 })
@@ -147,6 +168,7 @@ impl Executor<'_> {
                     Ok(()) => {}
                     Err(error) => break Err(error),
                 },
+                Err(Error::Unknown(_)) if mutant!(RepeatUnknown) => {}
                 Err(Error::Unknown(id)) => match session.resolve(id, PATIENCE).await {
                     Ok(Verdict::Committed) => {
                         counters.happened(Event::UnknownCommitted);
@@ -161,6 +183,21 @@ impl Executor<'_> {
                 Err(error) => break Err(error),
             }
         };
+        if let Some(early) = early {
+            out.truncate(start);
+            out.extend_from_slice(&early);
+            result = Ok(());
+        }
+        if let Some(recording) = recording {
+            let answered = match &result {
+                // Another call has applied the commands.
+                Ok(()) if matches!(token, Some(Event::OnceReplayed | Event::OnceMismatch)) => Answered::Failed,
+                Ok(()) => Answered::Done(&out[start..]),
+                Err(Error::Unknown(_)) => Answered::Unknown,
+                Err(_) => Answered::Failed,
+            };
+            recording.answer(session.lane().now(), answered);
+        }
         for (command, place) in failures {
             let number = table::number_of(command).unwrap_or_else(unknown_command);
             counters.failed(number, out.get(place + 1..).unwrap_or_default());
@@ -217,10 +254,15 @@ impl Executor<'_> {
         let wanted = wants.wanted;
         let watched = session
             .transact_with(options, async |tx| {
-                let rows = self.store.load(tx, &wanted, &mut Keyspace::default()).await?;
-                let now = now();
-                let watched =
-                    |(((database, key), _), row): (&Wanted<'_>, &Row)| ((*database, key.to_vec()), row.stamp_at(now));
+                let mut keys = Keyspace::default();
+                let rows = self.store.load(tx, &wanted, &mut keys).await?;
+                let now = self.clock.now();
+                let watched = |((name, _), row): (&Wanted<'_>, &Row)| {
+                    let stamp = row.stamp_at(now);
+                    #[cfg(feature = "mutants")]
+                    crate::mutant::watch_value(&keys, *name, stamp);
+                    ((name.0, name.1.to_vec()), stamp)
+                };
                 Ok(wanted.iter().zip(&rows).map(watched).collect())
             })
             .await;
@@ -292,11 +334,18 @@ impl Running<'_> {
         }
     }
 
+    /// Whether each key has the version that `WATCH` has seen, and no step before has written it.
     fn are_unchanged(&self, watched: &Watched) -> bool {
         watched.iter().all(|((database, key), stamp)| {
             let name = (*database, key.as_slice());
-            let place = self.wanted.iter().position(|(wanted, _)| *wanted == name);
-            place.and_then(|place| self.rows[place].stamp_at(self.context.now)) == *stamp
+            #[cfg(feature = "mutants")]
+            if mutant!(WatchByValue) {
+                return crate::mutant::has_value(self.keys, name, *stamp);
+            }
+            let Some(place) = self.wanted.iter().position(|(wanted, _)| *wanted == name) else { return false };
+            let (found, slot) = (self.rows[place].stamp_at(self.context.now), &self.keys.slots()[place]);
+            let is_written = if found.is_some() { slot.is_changed } else { slot.object.is_some() };
+            found == *stamp && !is_written
         })
     }
 }

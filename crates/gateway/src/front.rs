@@ -32,6 +32,12 @@ impl Handler for Front {
         Ok(Connection::open(origin, &self.server))
     }
 
+    fn begin(&self, session: &mut Session) {
+        if let Some(recorder) = self.server.recorder() {
+            recorder.observe(session);
+        }
+    }
+
     async fn serve(
         &self,
         session: &mut Session,

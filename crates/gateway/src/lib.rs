@@ -16,7 +16,30 @@
 //! | `sweep` | deletes keys and tokens that have expired |
 //! | `monitor` | metrics, over HTTP |
 //! | `server` | what all connections share, and the commands about that |
+//! | `record` | the recorder: what was answered, and which versions of keys that was |
+#![cfg_attr(
+    not(feature = "mutants"),
+    allow(
+        clippy::overly_complex_bool_expr,
+        clippy::nonminimal_bool,
+        reason = "a mutant that cannot be put back is `false`"
+    )
+)]
 #![forbid(unsafe_code)]
+
+/// Tells whether this error has been put back. It is always false without the feature `mutants`.
+#[cfg(feature = "mutants")]
+macro_rules! mutant {
+    ($name:ident) => {
+        crate::mutant::is_on(crate::mutant::Mutant::$name)
+    };
+}
+#[cfg(not(feature = "mutants"))]
+macro_rules! mutant {
+    ($name:ident) => {
+        false
+    };
+}
 
 mod clock;
 mod connection;
@@ -24,17 +47,22 @@ mod damaged;
 mod execute;
 pub mod front;
 mod monitor;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 pub mod net;
 mod once;
 mod plan;
+mod record;
 mod server;
 mod store;
 mod sweep;
 mod walk;
 
+pub use clock::Clock;
 pub use connection::Connection;
 pub use front::Front;
 pub use monitor::Monitor;
+pub use record::Recorder;
 pub use server::{Local, PasswordError, PasswordSource, Server, ServerOptions};
 pub use store::{Store, StoreOptions};
 pub use sweep::Sweeper;

@@ -74,6 +74,11 @@ pub trait Handler: 'static {
     /// Begins a connection. An error refuses it: its bytes are sent, and the connection is closed.
     fn open(&self, origin: &Origin) -> Result<Self::Connection, Vec<u8>>;
 
+    /// Begins a lane, with the session that all of its batches will have.
+    fn begin(&self, session: &mut Session) {
+        let _ = session;
+    }
+
     /// Runs complete commands from the front of `input`, takes them from it, and writes the answers
     /// behind what `output` has. [`Next`] says how the connection goes on.
     ///

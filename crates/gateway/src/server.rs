@@ -43,9 +43,10 @@ pub use self::login::{PasswordError, PasswordSource};
 pub use self::peer::Local;
 pub(crate) use self::peer::{Peer, Replies, State};
 use self::slowlog::SlowLog;
-use crate::clock;
+use crate::clock::{self, Clock};
 use crate::net::{Control, Origin};
 use crate::plan::Plan;
+use crate::record::Recorder;
 use crate::store::Store;
 
 /// The version of Redis whose commands a gateway has.
@@ -72,6 +73,10 @@ pub struct ServerOptions {
     pub port: u16,
     /// The cluster, for the epoch that `INFO` answers.
     pub cluster: Option<Cluster>,
+    /// The clock by which keys expire.
+    pub clock: Clock,
+    /// What records the commands, their answers, and the versions that they saw.
+    pub recorder: Option<Recorder>,
 }
 
 impl Default for ServerOptions {
@@ -83,6 +88,8 @@ impl Default for ServerOptions {
             copies: 1,
             port: 0,
             cluster: None,
+            clock: Clock::System,
+            recorder: None,
         }
     }
 }
@@ -166,6 +173,16 @@ impl Server {
     /// Returns the sizes of compact encodings.
     pub(crate) fn limits(&self) -> Limits {
         self.settings.limits()
+    }
+
+    /// Returns the clock by which keys expire.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.options.clock
+    }
+
+    /// Returns what records the commands, if there is a recorder.
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.options.recorder.as_ref()
     }
 
     /// Whether new connections roll a failed `EXEC` back.

@@ -91,6 +91,11 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// Returns the stamp of the record, or `None` if there is no record.
+    pub(crate) fn stamp(&self) -> Option<u64> {
+        self.stamp
+    }
+
     /// Returns the stamp of the key, or `None` if it is absent or has expired.
     pub(crate) fn stamp_at(&self, now: u64) -> Option<u64> {
         self.stamp.filter(|_| self.expiry.is_none_or(|expiry| expiry > now))
@@ -133,6 +138,11 @@ impl Store {
             large: cluster.open_or_create_large(&format!("{name}/large"), large)?,
             tokens: Tokens::open_or_create(cluster, &format!("{name}/once"), options.copies)?,
         })
+    }
+
+    /// Returns the name of the table that has the keys.
+    pub(crate) fn name(&self) -> &str {
+        self.rows.name()
     }
 
     /// Reads keys and their values into an empty keyspace, in the order of the names, of which no

@@ -12,6 +12,7 @@ use std::time::Duration;
 use remora::{Cluster, Error, OpenError, Worker, WorkerOptions};
 
 use crate::clock::now;
+use crate::record::Recorder;
 use crate::store::{Name, Store};
 
 /// The number of places of records that a step reads.
@@ -31,14 +32,19 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Starts to sweep the keys of a store. Fails as [`Cluster::worker`] does, or if there can be
-    /// no thread.
-    pub fn start(cluster: &Cluster, store: &Store) -> Result<Sweeper, OpenError> {
+    /// Starts to sweep the keys of a store. `recorder` records what it deletes. Fails as
+    /// [`Cluster::worker`] does, or if there can be no thread.
+    pub fn start(cluster: &Cluster, store: &Store, recorder: Option<Recorder>) -> Result<Sweeper, OpenError> {
         let (runs, running) = mpsc::channel();
         let (cluster, store) = (cluster.clone(), store.clone());
         let run = move || loop {
             match cluster.worker(WorkerOptions::default().coroutines(1)) {
-                Ok(worker) => sweep_on(worker, &store, &running),
+                Ok(mut worker) => {
+                    if let Some(recorder) = &recorder {
+                        worker.sessions().iter_mut().for_each(|session| recorder.observe(session));
+                    }
+                    sweep_on(worker, &store, &running);
+                }
                 Err(error) => tracing::warn!(%error, "keys that have expired are not swept"),
             }
             if has_stopped(&running, REST) {

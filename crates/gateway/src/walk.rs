@@ -9,7 +9,6 @@ use remora_redis::commands::scan::{self, Options};
 use remora_redis::{Command, Error};
 use remora_resp::{ReplyWriter, Version, glob};
 
-use crate::clock::now;
 use crate::execute::{Executor, text_of};
 use crate::server::State;
 use crate::store::{Found, Store};
@@ -77,7 +76,7 @@ impl Walk {
         output: &mut Vec<u8>,
     ) {
         let start = output.len();
-        let mut steps = Steps { store, session, database: Some(state.database), now: now() };
+        let mut steps = Steps { store, session, database: Some(state.database), now: executor.clock.now() };
         let done = match self {
             Walk::Scan { cursor, count, pattern, kind } => {
                 let mut reply = ReplyWriter::new(output, state.version);

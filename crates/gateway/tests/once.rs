@@ -183,7 +183,7 @@ fn a_token_expires_and_is_swept() {
     assert_eq!(gateway.once(&["REMORA.ONCE t PX 30", "INCRBY n 5"]), "+OK :7");
     assert_eq!(cluster.count_rows("redis/once").unwrap(), 2);
     let store = Store::open_or_create(&cluster, "redis", StoreOptions::default()).unwrap();
-    let _sweeper = Sweeper::start(&cluster, &store).unwrap();
+    let _sweeper = Sweeper::start(&cluster, &store, None).unwrap();
     let began = Instant::now();
     while cluster.count_rows("redis/once").unwrap() != 1 {
         assert!(began.elapsed() < Duration::from_secs(60), "the token that has expired is still there");

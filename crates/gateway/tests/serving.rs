@@ -53,6 +53,28 @@ fn commands_run_in_order() {
 }
 
 #[test]
+fn a_watched_key_that_the_same_pipeline_has_written_ends_exec() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    let (exec, nil) = (["MULTI", "GET n", "EXEC"], "+OK +QUEUED *-1");
+    for (before, write, answer) in [
+        ("DEL n", "SET n 1", "+OK"),
+        ("SET n 1", "SET n 1", "+OK"),
+        ("SET n 1", "DEL n", ":1"),
+        ("SET n 1", "EXPIRE n 100", ":1"),
+    ] {
+        gateway.send(&mut one, &[before, "WATCH n"]);
+        let answers = gateway.send(&mut one, &[&[write], &exec[..]].concat());
+        assert_eq!(answers, format!("{answer} {nil}"), "{before}, {write}");
+    }
+    gateway.send(&mut one, &["DEL n", "WATCH n"]);
+    let answers = gateway.send(&mut one, &["GET n", "SET n 1", "DEL n", "MULTI", "SET n 2", "EXEC"]);
+    assert_eq!(answers, "$-1 +OK :1 +OK +QUEUED *1 +OK", "created and deleted again counts as unchanged");
+    gateway.send(&mut one, &["WATCH n"]);
+    assert_eq!(gateway.send(&mut one, &["GET n", "MULTI", "SET n 3", "EXEC"]), "$1 2 +OK +QUEUED *1 +OK");
+}
+
+#[test]
 fn a_watched_key_that_has_changed_ends_exec() {
     let mut gateway = Gateway::new();
     let (mut one, mut other) = (gateway.connect(), gateway.connect());
@@ -75,7 +97,7 @@ fn what_has_expired_is_swept() {
     assert_eq!(gateway.send(&mut one, &["SET a 1 PX 30", "SET b 1 PX 60000", "SET c 1"]), "+OK +OK +OK");
     let rows = |gateway: &Gateway| gateway.cluster.count_rows("redis").unwrap();
     assert_eq!(rows(&gateway), 3);
-    let _sweeper = Sweeper::start(&gateway.cluster, &gateway.store).unwrap();
+    let _sweeper = Sweeper::start(&gateway.cluster, &gateway.store, None).unwrap();
     let began = Instant::now();
     while rows(&gateway) != 2 {
         assert!(began.elapsed() < Duration::from_secs(60), "the key that has expired is still there");

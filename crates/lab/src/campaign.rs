@@ -35,6 +35,7 @@ mod aftermath;
 mod cancel;
 mod case;
 mod faults;
+mod gateways;
 mod nodes;
 mod past;
 mod play;
@@ -210,6 +211,40 @@ fn untested_of_race(case: &Case, total: &Ran) -> Vec<String> {
     untested
 }
 
+/// An error that a campaign puts back into the code, on the calling thread.
+pub trait PutBack: Copy + std::fmt::Debug + Send + Sync {
+    /// Puts one error back, or none.
+    fn put_back(error: Option<Self>);
+
+    /// Returns the workloads that may find the error.
+    fn loads(self) -> &'static [Load];
+}
+
+impl PutBack for Mutant {
+    fn put_back(error: Option<Mutant>) {
+        mutant::set(error);
+    }
+
+    fn loads(self) -> &'static [Load] {
+        match self {
+            Mutant::LeafByHint | Mutant::CellOfAnyState => &[Load::Ranges],
+            Mutant::GrowPastLocks | Mutant::SnapshotBeforeMove => &[Load::Registers],
+            _ if self.is_of_race() => &[Load::Race],
+            _ => &[Load::Registers, Load::SmallBank, Load::Tatp],
+        }
+    }
+}
+
+impl PutBack for remora_gateway::mutant::Mutant {
+    fn put_back(error: Option<remora_gateway::mutant::Mutant>) {
+        remora_gateway::mutant::set(error);
+    }
+
+    fn loads(self) -> &'static [Load] {
+        &[Load::Redis]
+    }
+}
+
 /// Returns the published errors that a campaign may find.
 #[must_use]
 pub fn mutants_of(case: &Case) -> Vec<Mutant> {
@@ -222,9 +257,9 @@ pub fn mutants_of(case: &Case) -> Vec<Mutant> {
 
 /// The result of hunting a published error: whether a campaign finds it, and where.
 #[derive(Clone, Debug)]
-pub struct Caught {
+pub struct Caught<M> {
     /// The published error.
-    pub mutant: Mutant,
+    pub mutant: M,
     /// The workload and the first seed that show the error.
     pub seed: Option<(Load, u64)>,
     /// What that run showed.
@@ -235,13 +270,13 @@ pub struct Caught {
 
 /// Puts back published errors one at a time, and checks whether a campaign finds each within these
 /// seeds of each workload.
-pub fn mutation_score(
-    mutants: &[Mutant],
+pub fn mutation_score<M: PutBack>(
+    mutants: &[M],
     case: &Case,
     seeds: Range<u64>,
     threads: usize,
-    look: &(dyn Fn(Mutant, bool) + Sync),
-) -> Vec<Caught> {
+    look: &(dyn Fn(M, bool) + Sync),
+) -> Vec<Caught<M>> {
     let next = AtomicU64::new(0);
     let found = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -266,21 +301,15 @@ pub fn mutation_score(
 
 /// Looks for a seed whose run fails with the error and passes without it. The error is put back on
 /// the calling thread only.
-fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
+fn hunt<M: PutBack>(mutant: M, case: &Case, seeds: Range<u64>) -> Caught<M> {
     let mut caught = Caught { mutant, seed: None, what: String::new(), runs: 0 };
-    let loads = match mutant {
-        Mutant::LeafByHint | Mutant::CellOfAnyState => &[Load::Ranges][..],
-        Mutant::GrowPastLocks | Mutant::SnapshotBeforeMove => &[Load::Registers][..],
-        _ if mutant.is_of_race() => &[Load::Race][..],
-        _ => &[Load::Registers, Load::SmallBank, Load::Tatp],
-    };
     for seed in seeds {
-        for &load in loads {
+        for &load in mutant.loads() {
             let case = Case { load, ..case.of(seed) };
             caught.runs += 1;
-            mutant::set(Some(mutant));
+            M::put_back(Some(mutant));
             let with = run(&case);
-            mutant::set(None);
+            M::put_back(None);
             if let Err(what) = with
                 && run(&case).is_ok()
             {

@@ -12,6 +12,7 @@ use super::{
     History, Level, NO_END, Place, ReadRow, ReadState, RollbackRow, ScanRow, Span, Status, TransactionRow, WriteKind,
     WriteRow,
 };
+use crate::commands::Commands;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::BufRead;
@@ -19,6 +20,9 @@ use std::io::BufRead;
 /// The longest line that is accepted. A file with a longer one is not a history, and reading it
 /// would only fill memory.
 const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// The first field of a line of a gateway's recorder.
+const COMMANDS: &str = "redis";
 
 /// Options of reading history files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub struct ReadOptions {
 pub struct LoadedHistory {
     /// The transactions of all files.
     pub history: History,
+    /// The commands of gateways, if gateways have recorded the files.
+    pub commands: Commands,
     /// The files whose truncated last line was dropped. The user who asked for a verdict should be
     /// told.
     pub truncated_files: Vec<String>,
@@ -46,6 +52,7 @@ pub struct LoadedHistory {
 pub struct HistoryReader {
     options: ReadOptions,
     history: History,
+    commands: Commands,
     /// For each id, the index of its transaction in the history.
     by_id: HashMap<u64, u32>,
     truncated_files: Vec<String>,
@@ -105,8 +112,9 @@ impl HistoryReader {
     /// Returns everything that was read.
     #[must_use]
     pub fn finish(self) -> LoadedHistory {
-        let HistoryReader { history, truncated_files, empty_files, .. } = self;
-        LoadedHistory { history, truncated_files, empty_files }
+        let HistoryReader { mut history, commands, truncated_files, empty_files, .. } = self;
+        commands.bound(&mut history);
+        LoadedHistory { history, commands, truncated_files, empty_files }
     }
 
     /// Ends the part of a file that belongs to one history. Returns an error if that history was
@@ -172,7 +180,11 @@ impl HistoryReader {
         }
         let mut fields = Fields::default();
         let mut first = true;
+        let mut is_first = true;
         while let Some(name) = scanner.next_member(&mut first)? {
+            if std::mem::take(&mut is_first) && name == COMMANDS {
+                return self.commands.parse(&mut scanner);
+            }
             match Field::of(name) {
                 None => scanner.skip_value()?,
                 Some(field) => self.parse_field(field, &mut scanner, &mut fields)?,

@@ -94,6 +94,46 @@ fn a_command_runs_against_the_cluster_and_gives_the_exit_status() {
 }
 
 #[test]
+fn what_is_recorded_is_judged() {
+    let (over, record) = (new_file("up-record-over"), new_file("up-record"));
+    let script = format!("echo $REMORA_PORT; while [ ! -e {} ]; do sleep 0.02; done", over.display());
+    let options = ["up", "--size", "64MiB", "--listen", "127.0.0.1:0", "--record", record.to_str().unwrap()];
+    let mut up = Process::start("up-record", &[&options[..], &["--exec", &script]].concat());
+    up.wait_until("the command runs", |process| process.output().ends_with('\n'));
+    let port = up.output().trim().parse().expect("nothing else is on standard output");
+    let long = "x".repeat(600);
+    assert_answers(
+        port,
+        &[
+            ("INCR n", ":1"),
+            ("APPEND n 2", ":2"),
+            ("RPUSH list a b", ":2"),
+            ("LPOP list", "a"),
+            (&format!("HSET {long} field value"), ":1"),
+            (&format!("HGET {long} field"), "value"),
+            ("SET large x", "+OK"),
+            ("SETRANGE large 20000 y", ":20001"),
+            ("SETRANGE large 20001 z", ":20002"),
+            ("DEL large", ":1"),
+            ("SET n 1 PX 1", "+OK"),
+        ],
+    );
+    thread::sleep(Duration::from_millis(3));
+    assert_answers(port, &[("GET n", "$-1")]);
+    fs::write(&over, "").unwrap();
+    let ended = up.wait();
+    assert_eq!((ended.code, &*ended.errors), (Some(0), ""), "{ended:?}");
+    let checked = remora("up-record-check", &["check", record.to_str().unwrap()]);
+    let judged = "commands: 12 calls, 12 replayed, 0 on values from before the recording";
+    assert!(checked.code == Some(0) && checked.output.contains(judged), "{checked:?}");
+    // The gateway answers 7 where the commands say 1.
+    let wrong = fs::read_to_string(&record).unwrap().replace("\"reply\":\"3a310d0a\"", "\"reply\":\"3a370d0a\"");
+    fs::write(&record, wrong).unwrap();
+    let checked = remora("up-record-wrong", &["check", record.to_str().unwrap()]);
+    assert!(checked.code == Some(1) && checked.output.contains("must answer :1"), "{checked:?}");
+}
+
+#[test]
 fn a_signal_ends_the_command_that_runs_with_all_that_it_has_started() {
     let file = new_file("up-signal-pid");
     // The shell waits for a process of its own, which it would leave behind.

@@ -107,6 +107,7 @@ impl<C> Lanes<C> {
     pub(super) async fn run<H: Handler<Connection = C>>(&self, number: usize, session: &mut Session, handler: &H) {
         let lane = &self.lanes[number];
         lane.id.set(Some(session.lane().id()));
+        handler.begin(session);
         loop {
             let next = poll_fn(|_| match lane.batch.take() {
                 None if self.ends.get() => Poll::Ready(None),

@@ -23,6 +23,8 @@ pub enum Load {
     Registers,
     /// Keys of ordered tables that come and go, and ranges of these keys.
     Ranges,
+    /// Commands of Redis' clients, which gateways run.
+    Redis,
     /// Operations on keys of a RACE hash table. They are no transactions, and need the protocol
     /// `rtx`.
     Race,
@@ -30,8 +32,17 @@ pub enum Load {
 
 impl Load {
     /// All workloads.
-    pub const ALL: [Load; 8] =
-        [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers, Load::Ranges, Load::Tpce, Load::Race];
+    pub const ALL: [Load; 9] = [
+        Load::SmallBank,
+        Load::Tatp,
+        Load::Tpcc,
+        Load::Ycsb,
+        Load::Registers,
+        Load::Ranges,
+        Load::Tpce,
+        Load::Race,
+        Load::Redis,
+    ];
 
     /// Whether the workload can run under a protocol.
     #[must_use]
@@ -51,6 +62,7 @@ impl Load {
             Load::Registers => "registers",
             Load::Ranges => "ranges",
             Load::Race => "race",
+            Load::Redis => "redis",
         }
     }
 }

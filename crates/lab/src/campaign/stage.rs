@@ -66,8 +66,8 @@ impl Stage {
         if case.protocol.validation() == Validation::Local {
             cluster.version_cache(VCACHES[random.below(VCACHES.len() as u64) as usize]);
         }
-        let tables = Tables::load(case, &cluster, &sim, random)?;
         let recording = Recording::new();
+        let tables = Tables::load(case, &cluster, &sim, &recording, random)?;
         let file = recording.file.clone();
         let cluster = cluster.with_rollbacks_told(Arc::new(move |rollback| file.rollback(rollback)));
         let clients = clients(case, &cluster, &sim, &recording, lease.is_some(), random)?;
@@ -98,7 +98,7 @@ fn lease(case: &Case, random: &mut Prng) -> Option<Duration> {
     // All clients need the upper nodes of a tree. If a dead client has locked one, and no client
     // recovers it, all of them stop. A table grows only when every client knows of the growth, or
     // is dead. Of few keys, a dead client can have locked one that all others want.
-    let all_stop = case.load == Load::Ranges || case.keys < FEW_KEYS;
+    let all_stop = matches!(case.load, Load::Ranges | Load::Redis) || case.keys < FEW_KEYS;
     let needed = all_stop && case.has("crash") || case.loses_nodes() || case.has(GROW);
     let longest = LEASES.into_iter().flatten().max().filter(|_| needed);
     lease.or(longest).map(Duration::from_nanos)

@@ -11,9 +11,11 @@ use remora_workload::ycsb::{self, Mix, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
 
 use super::case::{ARCHIVE, ATTEMPTS, CANCEL, Case, Load};
+use super::gateways::{self, Gateways};
 use super::nodes::NODES;
 use super::races::Races;
 use super::ranges::Ranges;
+use super::recording::Recording;
 use super::registers::Registers;
 
 /// Bytes of a memory node, except for TPC-C and TPC-E.
@@ -29,6 +31,7 @@ pub(super) enum Tables {
     Registers(Registers),
     Ranges(Box<Ranges>),
     Race(Box<Races>),
+    Redis(Box<Gateways>),
 }
 
 /// What a coroutine remembers of its transactions.
@@ -41,10 +44,18 @@ pub(super) struct Ledgers {
     ycsb: <Ycsb as Workload>::Ledger,
     /// The number of the coroutine's handle of a RACE hash table.
     race: Option<usize>,
+    /// The coroutine's client of Redis.
+    redis: Option<Box<gateways::Client>>,
 }
 
 impl Tables {
-    pub(super) fn load(case: &Case, cluster: &Cluster, sim: &Sim, random: &mut Prng) -> Result<Tables, String> {
+    pub(super) fn load(
+        case: &Case,
+        cluster: &Cluster,
+        sim: &Sim,
+        recording: &Recording,
+        random: &mut Prng,
+    ) -> Result<Tables, String> {
         let tables = match case.load {
             Load::SmallBank => SmallBank::load(cluster, Customers::new(case.keys.max(2), 0.1, 0.7))
                 .map(|bank| Tables::SmallBank(bank.with_attempts(ATTEMPTS))),
@@ -71,6 +82,8 @@ impl Tables {
             Load::Ranges => Ranges::load(cluster, case.keys, case.has(CANCEL), random)
                 .map(|ranges| Tables::Ranges(Box::new(ranges))),
             Load::Race => Races::load(case, cluster, sim, random).map(|races| Tables::Race(Box::new(races))),
+            Load::Redis => Gateways::load(cluster, case.keys, recording.file.clone())
+                .map(|gateways| Tables::Redis(Box::new(gateways))),
         };
         tables.map_err(|error| error.to_string())
     }
@@ -86,6 +99,7 @@ impl Tables {
             Tables::Registers(registers) => registers.read_all(session).await,
             Tables::Ranges(ranges) => ranges.read_all(session).await,
             Tables::Race(races) => races.read_all(session).await,
+            Tables::Redis(gateways) => gateways.read_all(session).await,
         }
     }
 
@@ -117,12 +131,17 @@ impl Tables {
             Tables::Registers(registers) => registers.transact(session, random).await,
             Tables::Ranges(ranges) => ranges.transact(session, random).await,
             Tables::Race(races) => races.transact(session, random, &mut ledgers.race).await,
+            Tables::Redis(gateways) => gateways.transact(session, random, &mut ledgers.redis).await,
         }
     }
 
     /// Whether the run has shown an error, so that nothing that comes later matters.
     pub(super) fn are_wrong(&self) -> bool {
-        matches!(self, Tables::Race(races) if races.wrong().is_some())
+        match self {
+            Tables::Race(races) => races.wrong().is_some(),
+            Tables::Redis(gateways) => gateways.wrong().is_some(),
+            _ => false,
+        }
     }
 
     /// Checks the invariants when no client runs any more and all dead clients are recovered.
@@ -162,6 +181,7 @@ impl Tables {
                 Ok(vec![whole(&tables, settled), trees])
             }
             Tables::Race(races) => Ok(races.invariants()),
+            Tables::Redis(gateways) => Ok(gateways.invariants()),
         }
     }
 }
@@ -203,6 +223,8 @@ pub(super) fn node_bytes(case: &Case, replicas: u8) -> usize {
             let (scale, room) = market(case);
             Tpce::node_bytes(&scale, room, &setting, case.protocol) as usize
         }
+        // Values that are stored apart have room for many.
+        Load::Redis => 4 * NODE_BYTES,
         _ => NODE_BYTES,
     };
     times * of_a_node

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use remora_lab::campaign::{self, Case, FAULTS, Load, Summary, faults_of};
+use remora_lab::campaign::{self, Case, FAULTS, Load, PutBack, Summary, faults_of};
 use serde_json::json;
 
 use remora_command::output::{self, OutputFile, ReportTo};
@@ -28,7 +28,8 @@ pub(crate) struct CampaignOptions {
     #[command(flatten)]
     case: CaseArgs,
     /// Put published errors back, one at a time, and show which ones the campaign finds, with any
-    /// workload. With the workload race, put those of RACE hash tables back.
+    /// workload. With the workload race, put those of RACE hash tables back, and with the workload
+    /// redis, those of gateways.
     #[arg(long)]
     mutants: bool,
     /// Threads, each with a run of its own [default: all cores].
@@ -61,7 +62,8 @@ pub(crate) struct ReplayOptions {
 struct CaseArgs {
     /// The workload: smallbank, tatp, tpcc, tpce, ycsb, registers, which mixes reads, writes,
     /// inserts and deletes of few records, ranges, which does so in ordered tables and scans them,
-    /// or race, which does so in a RACE hash table, under the protocol rtx.
+    /// race, which does so in a RACE hash table, under the protocol rtx, or redis, in which Redis'
+    /// clients use gateways.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
     #[command(flatten)]
@@ -143,8 +145,11 @@ pub(crate) fn campaign(options: &CampaignOptions) -> Result<Verdict, Failure> {
     // An error in the protocol may show as a panic. It is reported with its run, so the default
     // hook is silenced.
     std::panic::set_hook(Box::new(|_| {}));
+    if options.mutants && case.load == Load::Redis {
+        return mutants(&remora_gateway::mutant::Mutant::ALL, &case, seeds, threads, &report_to);
+    }
     if options.mutants {
-        return mutants(&case, seeds, threads, &report_to);
+        return mutants(&campaign::mutants_of(&case), &case, seeds, threads, &report_to);
     }
     let began = Instant::now();
     let bar = ProgressBar::new(seeds.end - seeds.start);
@@ -235,10 +240,15 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
 }
 
 /// Prints which published errors the campaign finds.
-fn mutants(case: &Case, seeds: std::ops::Range<u64>, threads: usize, report_to: &ReportTo) -> Result<Verdict, Failure> {
-    let mutants = campaign::mutants_of(case);
+fn mutants<M: PutBack>(
+    mutants: &[M],
+    case: &Case,
+    seeds: std::ops::Range<u64>,
+    threads: usize,
+    report_to: &ReportTo,
+) -> Result<Verdict, Failure> {
     let bar = ProgressBar::new(mutants.len() as u64);
-    let caught = campaign::mutation_score(&mutants, case, seeds, threads, &|_, _| bar.inc(1));
+    let caught = campaign::mutation_score(mutants, case, seeds, threads, &|_, _| bar.inc(1));
     bar.finish_and_clear();
     let found = caught.iter().filter(|one| one.seed.is_some()).count();
     let json = json!({
