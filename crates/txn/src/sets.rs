@@ -782,6 +782,8 @@ impl Sets {
         }
         let hash = key.hash();
         let in_place = opened.is_changed_by_clients();
+        // In other tables, an insert first looks where the cache says that the key was.
+        let inserts_by_index = opened.objects().is_some();
         if let Some(index) = self.find(table, key, hash) {
             // A pending change needs the whole value.
             let is_edited = self.edits.iter().any(|edit| edit.item == index);
@@ -802,11 +804,12 @@ impl Sets {
             } else if in_place {
                 // A record that is there is locked before the commit at the latest. For an absent
                 // key, a vacant slot has to be found first.
-                let is_cached = matches!(item.fetch, Fetch::Record(_)) && opened.objects().is_none();
-                if intent == Intent::Insert
-                    && matches!(item.fetch, Fetch::Absent | Fetch::Record(_) | Fetch::Probe(..) | Fetch::Block(_))
-                    && !is_cached
-                {
+                let begins_again = match item.fetch {
+                    Fetch::Absent | Fetch::Probe(..) | Fetch::Block(_) => true,
+                    Fetch::Record(_) => inserts_by_index,
+                    _ => false,
+                };
+                if intent == Intent::Insert && begins_again {
                     item.fetch = Fetch::Probe(item.home, 0);
                     item.chain = 0;
                     self.fetched = self.fetched.min(index);
@@ -837,8 +840,7 @@ impl Sets {
         }
         let home = opened.home(hash);
         let by_cpu = !in_place && matches!(intent, Intent::Insert | Intent::Delete);
-        // An insert of a key that is probably there first looks where the key was.
-        let by_index = by_cpu || intent == Intent::Insert && opened.objects().is_some();
+        let by_index = by_cpu || intent == Intent::Insert && inserts_by_index;
         let uncached = by_index || matches!(execute, FirstRead::OneSided { cached: false } | FirstRead::Call);
         let cached = if uncached { None } else { opened.cached(home, hash) };
         let (fetch, location, address) = match (cached, execute) {
