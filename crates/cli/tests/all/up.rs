@@ -402,7 +402,7 @@ impl Done {
                 }
                 match client.as_mut().map(|client| Done::transact(client, &lines)) {
                     Some(Ok(answer)) if answer.starts_with('-') => {
-                        // With two of three nodes, a full table finds no room for three copies of more.
+                        // With two of three nodes, there is no room for three copies of more.
                         let is_passing =
                             ["-TRYAGAIN ", "-UNKNOWN ", "-OOM "].iter().any(|text| answer.starts_with(text));
                         assert!(is_passing, "client {number}, transaction {next}: {answer}");
