@@ -61,11 +61,11 @@ fn survive(first: usize) {
     for (row, protocol) in Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()).enumerate() {
         let loads = Load::ALL.into_iter().filter(|load| load.runs_under(protocol));
         for load in loads.skip((row + first) % 2).step_by(2) {
-            let case = Case { transactions: 400, ..case(load, protocol, &["pause", "delay", "partition"]) };
+            let case = Case { transactions: 250, ..case(load, protocol, &["pause", "delay", "partition"]) };
             let seeds = if Protocol::DISTINCT.contains(&protocol) { 2 } else { 1 };
             let summary = campaign(&case, 0..seeds, 2, &|| {});
             assert_eq!(summary.violating, 0, "{protocol:?} {load:?}: {:?}", summary.violations);
-            assert!(summary.total.committed >= 400 * seeds);
+            assert!(summary.total.committed >= 250 * seeds);
             // Of operations on RACE hash tables, only few take a lock.
             let locks = load != Load::Race;
             for fault in ["pause", "delay", "partition"].into_iter().filter(|_| locks) {
@@ -208,7 +208,7 @@ fn version_caches_outlive_memory_nodes() {
     for protocol in [Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL] {
         for load in [Load::Registers, Load::SmallBank] {
             let case = Case::new(0, load, protocol, &faults(&["fail", "drain", "pause", "crash"]));
-            let summary = campaign(&case, 0..8, 2, &|| {});
+            let summary = campaign(&case, 0..4, 2, &|| {});
             assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
         }
     }

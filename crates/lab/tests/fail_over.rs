@@ -615,7 +615,7 @@ fn survives(load: Load) {
     let faults = ["fail", "isolate", "crash", "pause", "delay", "partition"].map(String::from);
     let seeds = std::env::var("REMORA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2);
     for protocol in protocols() {
-        let case = Case { transactions: 300, ..Case::new(0, load, protocol, &faults) };
+        let case = Case { transactions: 200, ..Case::new(0, load, protocol, &faults) };
         for seed in 0..seeds {
             // Whatever else the seed draws, a node is lost.
             let mut case = case.of(seed);

@@ -20,7 +20,7 @@ const LARGE: [(&str, u64); 5] = [
 
 /// The runs of a program in the gate. Within them, most programs are explored to the end, or their
 /// mutants are caught.
-const SHORT: Bound = Bound { runs: 500 };
+const SHORT: Bound = Bound { runs: 300 };
 
 #[test]
 fn ours_is_correct_and_mutants_are_caught_within_some_runs() {

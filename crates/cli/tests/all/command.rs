@@ -125,37 +125,45 @@ fn tatp_reports_for_every_protocol() {
     }
 }
 
+// Most of the time goes into loading warehouses.
 #[test]
+fn tpcc_reports() {
+    tpcc_reports_for("tpcc", "drtm-r", 1);
+}
+
+#[test]
+#[ignore = "long: a part of .ci/long"]
 fn tpcc_reports_for_protocols_of_every_kind() {
-    // Most of the time goes into loading the warehouses.
-    for (workload, protocol, warehouses) in
-        [("tpcc", "drtm-r", 2), ("tpcc-no", "fasst", 1), ("tpcc", "unsynchronized", 1)]
-    {
-        let line = format!(
-            "bench {workload} --warehouses {warehouses} --threads 2 --coroutines 4 --replicas 2 --transactions 2000 --report -"
-        );
-        let output = remora(&[&words(&line)[..], &["--protocol", protocol]].concat());
-        assert_eq!(output.status.code(), Some(0), "{protocol}: {}", text(&output.stderr));
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&report["workload"], &report["protocol"]), (&Value::from(workload), &Value::from(protocol)));
-        assert_eq!(report["config"]["warehouses"], warehouses);
-        assert!(report["config"]["orders"].as_u64().unwrap() > 900);
-        assert_eq!(report["table_full"], false);
-        let types = report["by_type"].as_object().unwrap();
-        assert_eq!(types.len(), if workload == "tpcc" { 5 } else { 1 });
-        let sum = |key: &str| types.values().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
-        // A Delivery is a transaction for each of ten districts.
-        let deliveries = types.get("delivery").map_or(0, |one| one["committed"].as_u64().unwrap());
-        let asked_for = sum("committed") + sum("user") - deliveries / 10 * 9;
-        assert_eq!(asked_for, 2_000, "{protocol}: {types:?}");
-        let only_orders = types["new_order"]["user"] == report["aborted"]["user"];
-        assert!(only_orders || protocol == "unsynchronized", "items that nobody has");
-        assert!(types["new_order"]["throughput_tps"].as_f64().unwrap() > 0.0);
-        let expected = if protocol == "unsynchronized" { Value::Null } else { Value::Bool(true) };
-        let invariants = report["invariants"].as_array().unwrap();
-        assert_eq!(invariants.len(), 17);
-        assert!(invariants.iter().all(|one| one["holds"] == expected), "{protocol}: {invariants:?}");
-    }
+    tpcc_reports_for("tpcc", "drtm-r", 2);
+    tpcc_reports_for("tpcc-no", "fasst", 1);
+    tpcc_reports_for("tpcc", "unsynchronized", 1);
+}
+
+fn tpcc_reports_for(workload: &str, protocol: &str, warehouses: u16) {
+    let line = format!(
+        "bench {workload} --warehouses {warehouses} --threads 2 --coroutines 4 --replicas 2 --transactions 2000 --report -"
+    );
+    let output = remora(&[&words(&line)[..], &["--protocol", protocol]].concat());
+    assert_eq!(output.status.code(), Some(0), "{protocol}: {}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["workload"], &report["protocol"]), (&Value::from(workload), &Value::from(protocol)));
+    assert_eq!(report["config"]["warehouses"], warehouses);
+    assert!(report["config"]["orders"].as_u64().unwrap() > 900);
+    assert_eq!(report["table_full"], false);
+    let types = report["by_type"].as_object().unwrap();
+    assert_eq!(types.len(), if workload == "tpcc" { 5 } else { 1 });
+    let sum = |key: &str| types.values().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
+    // A Delivery is a transaction for each of ten districts.
+    let deliveries = types.get("delivery").map_or(0, |one| one["committed"].as_u64().unwrap());
+    let asked_for = sum("committed") + sum("user") - deliveries / 10 * 9;
+    assert_eq!(asked_for, 2_000, "{protocol}: {types:?}");
+    let only_orders = types["new_order"]["user"] == report["aborted"]["user"];
+    assert!(only_orders || protocol == "unsynchronized", "items that nobody has");
+    assert!(types["new_order"]["throughput_tps"].as_f64().unwrap() > 0.0);
+    let expected = if protocol == "unsynchronized" { Value::Null } else { Value::Bool(true) };
+    let invariants = report["invariants"].as_array().unwrap();
+    assert_eq!(invariants.len(), 17);
+    assert!(invariants.iter().all(|one| one["holds"] == expected), "{protocol}: {invariants:?}");
 }
 
 #[test]

@@ -3,7 +3,10 @@
 #[path = "../../../membership/tests/etcd_support/wire.rs"]
 mod wire;
 
-use std::fs;
+use std::cell::Cell;
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,8 +30,38 @@ fn check(name: &str, histories: &[PathBuf]) {
     assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
 }
 
-fn committed_so_far(history: &PathBuf) -> usize {
-    fs::read_to_string(history).map_or(0, |text| text.lines().filter(|line| line.contains("\"committed\"")).count())
+/// A history that is being written. It is read on from where it was read before.
+struct History {
+    path: PathBuf,
+    /// The bytes of whole lines that were read, and the committed transactions among them.
+    read: Cell<(u64, usize)>,
+}
+
+impl History {
+    fn fresh(name: &str) -> History {
+        History { path: fresh(name), read: Cell::default() }
+    }
+
+    fn show(&self) -> impl Display {
+        self.path.display()
+    }
+
+    /// Returns the number of transactions that have committed so far.
+    fn committed(&self) -> usize {
+        let (mut bytes, mut committed) = self.read.get();
+        let mut text = String::new();
+        // The file is not there before the first transaction.
+        if let Ok(mut file) = File::open(&self.path) {
+            file.seek(SeekFrom::Start(bytes)).expect("a place in a file");
+            file.read_to_string(&mut text).expect("a history is text");
+        }
+        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            bytes += line.len() as u64;
+            committed += usize::from(line.contains("\"committed\""));
+        }
+        self.read.set((bytes, committed));
+        committed
+    }
 }
 
 /// Two clients, two controllers, three memory nodes. The leader is killed, then the controller that
@@ -49,23 +82,23 @@ fn goes_on(protocol: &str) {
         controller
     });
     let bank = format!(
-        "bench smallbank {meet} --protocol {protocol} --threads 1 --coroutines 4 --rate 2000 --lease-ms 500 --ledger \
+        "bench smallbank {meet} --protocol {protocol} --threads 1 --coroutines 4 --rate 1000 --lease-ms 500 --ledger \
          --report - --history-durable"
     );
     let client = |which: &str| {
-        let history = fresh(&name(&format!("{which}.jsonl")));
-        let options = format!("{bank} --accounts 200 --seconds 600 --history {}", history.display());
+        let history = History::fresh(&name(&format!("{which}.jsonl")));
+        let options = format!("{bank} --accounts 200 --seconds 600 --history {}", history.show());
         (Process::start(&name(which), &words(&options)), history)
     };
     let mut clients = vec![client("one")];
     let (first, history) = &mut clients[0];
-    first.wait_until("commits", |_| committed_so_far(history) > 100);
+    first.wait_until("commits", |_| history.committed() > 100);
     clients.push(client("other"));
 
-    let goes_on = |clients: &mut [(Process, PathBuf)]| {
+    let goes_on = |clients: &mut [(Process, History)]| {
         for (client, history) in clients {
-            let before = committed_so_far(history);
-            client.wait_until("commits again", |_| committed_so_far(history) > before + 500);
+            let before = history.committed();
+            client.wait_until("commits again", |_| history.committed() > before + 250);
         }
     };
     goes_on(&mut clients);
@@ -84,7 +117,7 @@ fn goes_on(protocol: &str) {
         client.signal(Signal::TERM);
         let ended = client.wait();
         assert_eq!(ended.code, Some(0), "{}", ended.errors);
-        put_back.push(history.clone());
+        put_back.push(history.path.clone());
     }
     check(&name("check"), &put_back);
     let left = format!("bench smallbank {meet} --protocol {protocol} --check --report -");
@@ -129,20 +162,20 @@ fn copies_are_restored(protocol: &str) {
     let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500 --history {}", put_back.display());
     let mut controller = Process::start(&name("controller"), &words(&controller));
     controller.wait_until("ready", |process| process.output().ends_with('\n'));
-    let history = fresh(&name("client.jsonl"));
+    let history = History::fresh(&name("client.jsonl"));
     let bank = format!(
-        "bench smallbank {meet} --protocol {protocol} --threads 1 --coroutines 4 --rate 2000 --lease-ms 500 --ledger \
+        "bench smallbank {meet} --protocol {protocol} --threads 1 --coroutines 4 --rate 1000 --lease-ms 500 --ledger \
          --spares 1 --replicas 3 --report - --history-durable --accounts 200 --seconds 600 --history {}",
-        history.display()
+        history.show()
     );
     let mut client = Process::start(&name("client"), &words(&bank));
-    client.wait_until("commits", |_| committed_so_far(&history) > 500);
+    client.wait_until("commits", |_| history.committed() > 250);
     assert!(copies(&name("status"), &connect).is_some_and(|all| all.iter().all(|copies| *copies == 3)));
     let leader = nodes[0].address().to_owned();
     nodes[0].process.kill();
     let wait = |client: &mut Process, what: &str, holds: &dyn Fn() -> bool| {
-        let before = committed_so_far(&history);
-        client.wait_until(what, |_| holds() && committed_so_far(&history) > before + 200);
+        let before = history.committed();
+        client.wait_until(what, |_| holds() && history.committed() > before + 100);
     };
     let restored =
         || copies(&name("status"), &connect).is_some_and(|all| all.len() > 1 && all.iter().all(|copies| *copies == 3));
@@ -168,7 +201,7 @@ fn copies_are_restored(protocol: &str) {
     for invariant in report["invariants"].as_array().expect("invariants") {
         assert_eq!(invariant["holds"], true, "{invariant}");
     }
-    check(&name("check"), &[history, put_back]);
+    check(&name("check"), &[history.path, put_back]);
 }
 
 #[test]
@@ -197,15 +230,15 @@ fn a_memory_node_is_added() {
         controller.wait_until("ready", |process| process.output().ends_with('\n'));
         controller
     });
-    let history = fresh("added.jsonl");
+    let history = History::fresh("added.jsonl");
     let bank = format!("bench smallbank {meet} --threads 1 --coroutines 4 --lease-ms 500 --ledger --report -");
     let runs =
-        format!("{bank} --rate 2000 --history-durable --accounts 200 --seconds 600 --history {}", history.display());
+        format!("{bank} --rate 1000 --history-durable --accounts 200 --seconds 600 --history {}", history.show());
     let mut client = Process::start("added-client", &words(&runs));
-    client.wait_until("commits", |_| committed_so_far(&history) > 500);
+    client.wait_until("commits", |_| history.committed() > 250);
     let goes_on = |client: &mut Process, what: &str| {
-        let before = committed_so_far(&history);
-        client.wait_until(what, |_| committed_so_far(&history) > before + 300);
+        let before = history.committed();
+        client.wait_until(what, |_| history.committed() > before + 150);
     };
     let add = |address: &str| remora("added-add", &words(&format!("add {meet} {address}")));
     let shards = |connect: &str| -> Vec<u64> {
@@ -241,7 +274,7 @@ fn a_memory_node_is_added() {
     nodes[0].process.kill();
     controllers[0].kill();
     goes_on(&mut client, "without a founder");
-    let mut checking = vec![history.clone()];
+    let mut checking = vec![history.path.clone()];
     let naming = |who: &str| bank.replace(&format!("--connect {connect}"), &format!("--connect {who}"));
     for (name, who) in [("founders", &connect), ("all", &all)] {
         checking.push(fresh(&format!("added-{name}.jsonl")));
@@ -445,22 +478,22 @@ fn a_client_that_alone_has_lost_a_node_goes_on() {
     let mut controller = Process::start("alone-controller", &words(&controller));
     controller.wait_until("ready", |process| process.output().ends_with('\n'));
     let wire = Wire::to(nodes[1].address().to_owned());
-    let history = fresh("alone.jsonl");
+    let history = History::fresh("alone.jsonl");
     let bank = format!(
-        "bench smallbank {} --threads 1 --coroutines 4 --rate 2000 --lease-ms 500 --ledger --report - --history-durable \
+        "bench smallbank {} --threads 1 --coroutines 4 --rate 1000 --lease-ms 500 --ledger --report - --history-durable \
          --accounts 200 --seconds 600 --history {}",
         meet(&connect.replace(nodes[1].address(), &wire.address())),
-        history.display()
+        history.show()
     );
     let mut client = Process::start("alone-client", &words(&bank));
-    client.wait_until("commits", |_| committed_so_far(&history) > 500);
+    client.wait_until("commits", |_| history.committed() > 250);
     wire.cut();
     // The test can only wait for time to pass: the client notices the loss within a second, and
     // gives up its incarnation after four leases.
     std::thread::sleep(Duration::from_secs(4));
     wire.mend();
-    let before = committed_so_far(&history);
-    client.wait_until("commits again", |_| committed_so_far(&history) > before + 500);
+    let before = history.committed();
+    client.wait_until("commits again", |_| history.committed() > before + 250);
     client.signal(Signal::TERM);
     let ended = client.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.errors);
@@ -469,7 +502,7 @@ fn a_client_that_alone_has_lost_a_node_goes_on() {
     for invariant in report["invariants"].as_array().expect("invariants") {
         assert_eq!(invariant["holds"], true, "{invariant}");
     }
-    check("alone-check", &[history, put_back]);
+    check("alone-check", &[history.path, put_back]);
     let holds_three = copies("alone-status", &connect).is_some_and(|all| all.iter().all(|copies| *copies == 3));
     assert!(holds_three, "nobody has lost the node");
     controller.signal(Signal::TERM);

@@ -204,6 +204,7 @@ fn analytic_scans_are_shared_too() {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn tpcc_is_shared_too() {
     let nodes = ["tpcc-a", "tpcc-b"].map(|name| Node::start(name, "--listen 127.0.0.1:0 --size 192MiB"));
     let connect = nodes.each_ref().map(Node::address).join(",");
