@@ -25,10 +25,10 @@ most_protocols! {
     what_a_model_says_is_there,
     a_dropped_operation_has_done_all_of_it_or_nothing,
     the_longest_rows_fit,
+    a_scan_sees_every_key_once,
 }
 
 every_protocol! {
-    a_scan_sees_every_key_once,
     it_costs_what_a_typed_table_costs,
 }
 

@@ -21,9 +21,12 @@ use support::{cut_off, embedded, on_every_fabric, options, rest, seeds, table, w
 every_protocol! {
     what_a_model_says_is_there,
     values_of_any_length_move_between_keys,
-    a_dropped_operation_has_done_all_of_it_or_nothing,
     a_small_value_does_not_pay_for_large_ones,
     many_keys_take_one_round_trip,
+}
+
+most_protocols! {
+    a_dropped_operation_has_done_all_of_it_or_nothing,
     a_walk_reads_every_row,
 }
 

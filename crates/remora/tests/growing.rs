@@ -21,14 +21,14 @@ use remora::{
 };
 
 every_protocol! {
-    rows_move_while_transactions_go_on,
-    a_table_grows_by_itself,
     full_memory_nodes_are_told,
     a_load_grows_its_table,
-    no_key_returns_to_the_smaller_table,
 }
 
 most_protocols! {
+    rows_move_while_transactions_go_on,
+    a_table_grows_by_itself,
+    no_key_returns_to_the_smaller_table,
     all_parts_of_a_table_grow,
     no_linked_value_is_collected_while_its_head_moves,
     ordered_tables_grow_while_they_are_used,

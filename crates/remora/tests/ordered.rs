@@ -30,17 +30,17 @@ most_protocols! {
     a_client_dies_at_every_step_of_a_split,
     a_client_dies_at_every_step_of_a_merge,
     a_client_dies_at_every_step_of_a_change_by_call,
+    a_scan_sees_every_key_once,
+    roots_are_split_side_by_side,
+    threads_count_the_same,
+    a_queue_leaves_nothing_behind,
 }
 
 every_protocol! {
     it_is_a_map,
-    a_scan_sees_every_key_once,
     a_leaf_that_changes_between_its_parts_is_refused,
-    roots_are_split_side_by_side,
-    threads_count_the_same,
     who_remembers_something_wrong_finds_it,
     what_does_not_fit_changes_nothing,
-    a_queue_leaves_nothing_behind,
 }
 
 /// A key of 48 bytes, so that few fit a node.

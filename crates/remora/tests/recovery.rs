@@ -23,11 +23,11 @@ use remora::{Cluster, Error, Intent, Session, Table, TableOptions, TransactionId
 use support::{Words, cut_off, embedded, look, options, seeds, table, worker};
 
 every_protocol! {
-    a_client_dies_at_every_step,
     clients_that_die_are_found_by_their_leases,
 }
 
 most_protocols! {
+    a_client_dies_at_every_step,
     a_recoverer_dies_at_every_step,
     an_inserter_dies_at_every_step,
 }

@@ -12,7 +12,7 @@ use remora::{Cluster, Error, Intent, Table, TableOptions};
 
 use super::support::{self, Words, look, on_every_fabric, table};
 
-every_protocol!(a_thread_that_is_kept_busy_holds_up_nobody, a_lone_client_is_never_in_its_own_way);
+most_protocols!(a_thread_that_is_kept_busy_holds_up_nobody, a_lone_client_is_never_in_its_own_way);
 
 /// Memory nodes over TCP, and leases so long that a client whose thread is busy is not taken for
 /// dead.
