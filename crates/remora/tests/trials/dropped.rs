@@ -17,7 +17,7 @@ use remora::{
     Transaction, TransactionOptions, Verdict,
 };
 
-use super::support::{self, Words, cut_off, look, on_every_fabric, rest, table};
+use super::support::{self, Words, cut_off, is_long, look, on_every_fabric, rest, table};
 
 most_protocols!(
     updates_are_not_lost,
@@ -378,15 +378,18 @@ fn next(fabric: usize, polls: usize) -> usize {
     polls + 1 + polls / part
 }
 
-/// Each operation is dropped at each of its polls, and the transaction ends in each way.
+/// Each operation is dropped at each of its polls, and the transaction ends in each way. The gate
+/// has one way for each operation, another one on each fabric.
 fn every_await_of_every_operation(protocol: Protocol) {
     for (fabric, cluster) in on_every_fabric(protocol, 2).into_iter().enumerate() {
         let world = World::new(&cluster);
         let number = Cell::new(0);
         let mut worker = support::worker(&cluster, 1, 1);
         worker.block_on(async |session| {
-            for act in Act::ALL {
-                for ending in [Ending::Again, Ending::Commit, Ending::Abort, Ending::Drop] {
+            for (place, act) in Act::ALL.into_iter().enumerate() {
+                let endings = [Ending::Again, Ending::Commit, Ending::Abort, Ending::Drop];
+                let ways = if is_long() { endings.len() } else { 1 };
+                for ending in endings.into_iter().cycle().skip(place + fabric).take(ways) {
                     let mut polls = 0;
                     while !drop_at(&world, session, act, ending, polls, &number).await {
                         polls = next(fabric, polls);
