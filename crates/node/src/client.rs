@@ -321,8 +321,8 @@ async fn change_slot(lane: &Lane, node: NodeId, slot: u64, expected: u64, new: u
 pub struct Remains {
     incarnation: u32,
     slot: u64,
-    /// The number of lanes and the first ring, at each node. A client that was connecting or leaving
-    /// may have no rings at some nodes.
+    /// The number of lanes and the first ring, at each node. A client that was connecting or
+    /// leaving may have no rings at some nodes.
     rings: BTreeMap<NodeId, (usize, RingSpan)>,
 }
 

@@ -31,10 +31,10 @@
 //!    skips the rest.
 //! 2. Before a frame ends beyond the window, the client writes into the header how far its frames
 //!    `reach`. `reach` never shrinks. So a recoverer reads only the part that was written to.
-//! 3. A frame of more than one piece ([`PIECE_BYTES_MAX`]) is written in ascending order, in several
-//!    rounds. The client awaits each of them. So the frame is whole only when the last piece has
-//!    arrived, and a client that gives up before has overwritten what is next in turn, and nothing
-//!    behind it.
+//! 3. A frame of more than one piece ([`PIECE_BYTES_MAX`]) is written in ascending order, in
+//!    several rounds. The client awaits each of them. So the frame is whole only when the last
+//!    piece has arrived, and a client that gives up before has overwritten what is next in turn,
+//!    and nothing behind it.
 //!
 //! # Undo entries
 //!
@@ -184,7 +184,7 @@ impl From<u64> for RingSpan {
     }
 }
 
-/// Returns the bytes that a ring with so many bytes of data takes, with its header.
+/// Returns the bytes that a ring with `data` bytes of data takes, with its header.
 #[must_use]
 pub const fn extent_bytes(data: u64) -> u64 {
     HEADER_BYTES.saturating_add(data)
@@ -321,6 +321,8 @@ pub struct RingWriter {
     tail: u64,
     /// How far the header says that frames reach, or the end of the window.
     reach: u64,
+    /// What `reach` was before the last frame, whose room may be given back.
+    reach_before: u64,
     /// The position up to which the node has applied the ring, as far as this client knows.
     applied: u64,
     /// The position up to which all transactions are installed everywhere.
@@ -333,7 +335,7 @@ impl RingWriter {
     pub fn new(node: NodeId, ring: impl Into<RingSpan>) -> RingWriter {
         let span = ring.into();
         debug_assert!(span.is_sound(), "a client registers rings of a size that rings can have");
-        RingWriter { node, span, tail: 0, reach: RING_BYTES, applied: 0, settled: 0 }
+        RingWriter { node, span, tail: 0, reach: RING_BYTES, reach_before: RING_BYTES, applied: 0, settled: 0 }
     }
 
     /// Makes the writer of a ring that a dead client has written up to `tail`, and whose header
@@ -341,7 +343,8 @@ impl RingWriter {
     /// had reserved the room for.
     #[must_use]
     pub fn resume(node: NodeId, span: RingSpan, tail: u64, reach: u64) -> RingWriter {
-        RingWriter { node, span, tail, reach: span.used(reach), applied: tail, settled: tail }
+        let reach = span.used(reach);
+        RingWriter { node, span, tail, reach, reach_before: reach, applied: tail, settled: tail }
     }
 
     /// Returns the memory node that has the ring.
@@ -375,13 +378,13 @@ impl RingWriter {
         if place + bytes <= RING_BYTES || place == 0 {
             return self.room(here);
         }
-        // The rest of the ring is skipped: because the frame does not fit, or to keep to the window.
+        // The rest of the ring is skipped: the frame does not fit there, or keeps to the window.
         let start = self.tail - place + self.span.bytes;
         let wrapped = self.room(Reservation { skip: Some(self.tail), start, end: start + bytes });
         if wrapped.is_none() && place + bytes <= self.span.bytes { self.room(here) } else { wrapped }
     }
 
-    /// Returns a reservation if the ring has that room: nothing that is needed is overwritten.
+    /// Returns these places if the ring has room there: nothing that is needed is overwritten.
     #[inline]
     fn room(&self, reservation: Reservation) -> Option<Reservation> {
         (reservation.end - self.applied.min(self.settled) <= self.span.bytes).then_some(reservation)
@@ -404,7 +407,13 @@ impl RingWriter {
             "occ 3: a frame goes where its client has reserved room"
         );
         self.tail = reservation.end;
-        let end = self.span.place(reservation.start) + (reservation.end - reservation.start);
+        self.reach_before = self.reach;
+        let mut end = self.span.place(reservation.start) + (reservation.end - reservation.start);
+        if let Some(from) = reservation.skip {
+            // The skip itself may end beyond the window.
+            let skip_end = self.span.place(from) + (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64;
+            end = end.max(skip_end.min(self.span.bytes));
+        }
         let reach = if end > self.reach { self.grow_reach(end) } else { None };
         let skip = reservation.skip.and_then(|from| self.skip_rest(from, id));
         Placement { at: self.data(reservation.start), reach, skip }
@@ -447,6 +456,7 @@ impl RingWriter {
     pub fn give_back(&mut self, reservation: Reservation) {
         debug_assert_eq!(self.tail, reservation.end, "what was taken last is given back");
         self.tail = reservation.skip.unwrap_or(reservation.start);
+        self.reach = self.reach_before;
     }
 
     #[cold]
@@ -866,8 +876,8 @@ impl RingCopy {
 
     /// Returns the id from which on the ring still has every entry that was written.
     ///
-    /// Entries of three laps may lie in the ring: those of the current lap, behind them what the lap
-    /// before has left, and where that one has skipped the rest, what still earlier laps have left.
+    /// Entries of three laps may lie in the ring: those of the current lap, behind them what the
+    /// lap before has left, and where that one has skipped the rest, what earlier laps have left.
     /// The skip has the id of the first entry of the current lap. So it tells where the lap before
     /// has ended. If it was overwritten, only the entries of the current lap count.
     #[must_use]

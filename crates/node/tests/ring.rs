@@ -152,10 +152,13 @@ fn small_frames_keep_to_the_window_of_a_large_ring() {
         for turn in 0..3_000 {
             append_one(&mut writer, 20 + turn % 80).await;
         }
-        assert_eq!((behind(), header(2)), (0, 0), "the window is enough for small frames");
+        // A skip right behind the window tells so.
+        let skip = FRAME_OVERHEAD_WORDS;
+        assert!(behind() <= skip && header(2) <= RING_BYTES + 8 * skip as u64, "the window is enough for small frames");
+        assert_eq!(behind() > 0, header(2) > 0);
         let words = span.frame_bytes_max() / 8;
         append_one(&mut writer, words).await;
-        assert!(behind() > 0 && header(2) > RING_BYTES);
+        assert!(behind() > skip && header(2) > RING_BYTES + 8 * skip as u64);
         let reach = header(2);
         for turn in 0..3_000 {
             append_one(&mut writer, 20 + turn % 80).await;
@@ -170,6 +173,26 @@ fn small_frames_keep_to_the_window_of_a_large_ring() {
         assert!(copy.whole_from() > id(7, 3_002), "what lies behind the window does not count");
     })
     .unwrap();
+}
+
+/// A frame that was never sent has told no node how far it reaches.
+#[test]
+fn how_far_frames_reach_is_told_again_if_room_was_given_back() {
+    let span = RingSpan { base: BASE, bytes: RING_BYTES_MAX };
+    let mut writer = RingWriter::new(NODE, span);
+    let words = span.frame_bytes_max() / 8;
+    for _ in 0..2 {
+        let room = writer.reserve(words).unwrap();
+        let reach = writer.take(room, id(7, 1)).reach;
+        assert_eq!(reach, Some((writer.reach_at(), RING_BYTES_MAX / 2)));
+        writer.give_back(room);
+    }
+    for reaches in [true, false] {
+        let room = writer.reserve(words).unwrap();
+        assert_eq!(writer.take(room, id(7, 1)).reach.is_some(), reaches);
+        writer.settle();
+        writer.learn(writer.written());
+    }
 }
 
 /// Where a ring cannot have such a size, nothing is read.
@@ -381,4 +404,30 @@ fn a_skip_without_an_entry_leaves_nothing_to_apply() {
         assert!(restarted.next(region.words(), &mut Vec::new()).is_none());
     })
     .unwrap();
+}
+
+/// A frame ends at the very end of the window, or just before. So the skip behind it lies beyond
+/// the window, and a recoverer reads it all the same.
+#[test]
+fn a_skip_behind_the_window_is_read() {
+    for short in 0..5 {
+        let span = RingSpan { base: BASE, bytes: RING_BYTES_MAX };
+        let (shm, region) = memory_of(span);
+        block_on(&shm, ClientId(1), async |lane: &Lane| {
+            let mut writer = RingWriter::new(NODE, span);
+            let words = FRAME_WORDS_MAX;
+            assert!(append(lane, &mut writer, &frame(id(7, 1), words)).await);
+            assert!(append(lane, &mut writer, &frame(id(7, 2), words - short)).await);
+            let (mut reader, mut scratch) = (RingReader::resume(region.words(), span, 7).unwrap(), Vec::new());
+            while reader.next(region.words(), &mut scratch).is_some() {}
+            reader.publish(region.words());
+            writer.learn(region.words()[BASE as usize / 8].load(Ordering::Acquire));
+            writer.settle();
+            assert!(append(lane, &mut writer, &frame(id(7, 3), 8)).await);
+            let copy = RingCopy::read(lane, NODE, span, 7).await.unwrap();
+            assert_eq!(copy.last(), id(7, 3), "{short} words short of the window's end");
+            assert!(!RingCopy::is_applied(lane, NODE, span, 7).await.unwrap());
+        })
+        .unwrap();
+    }
 }

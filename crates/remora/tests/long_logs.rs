@@ -68,7 +68,15 @@ fn counts(cluster: &Cluster, fabric: &Seeded, rows: &Rows, what: &str) -> Vec<u6
     let (values, found) = look(cluster, rows);
     assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{what}: {found:?}");
     assert!(values.iter().all(Words::is_whole), "{what}");
-    values.iter().map(|row| row.0[0]).collect()
+    let read = async |session: &mut Session| {
+        let all = session.transact(async |tx| {
+            let slots: Vec<_> = (0..ROWS).map(|key| tx.want(rows, key)).collect();
+            tx.fetch().await?;
+            slots.into_iter().map(|slot| Ok(slot.require(tx)?.0[0])).collect()
+        });
+        all.await.unwrap()
+    };
+    worker(cluster, 0, 3).block_on(read)
 }
 
 fn is_refused(result: &Result<(), Error>) -> bool {

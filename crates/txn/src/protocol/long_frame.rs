@@ -4,8 +4,8 @@
 //! goes with the round that decides the commit, as a frame of one piece does. A frame is whole only
 //! with its last piece, because its checksum covers all of it. So:
 //!
-//! 1. Before the last piece is sent, no node takes the frame for an entry. If the client dies, fails
-//!    or gives up, the transaction has aborted.
+//! 1. Before the last piece is sent, no node takes the frame for an entry. If the client dies,
+//!    fails or gives up, the transaction has aborted.
 //! 2. When the last piece is sent, every node has acknowledged the pieces before it.
 
 use remora_fabric::{Address, Lane, WORD_BYTES};
@@ -15,8 +15,8 @@ use super::spec::Primitive;
 use crate::error::Stop;
 use crate::rpc::Code;
 
-/// A frame of several pieces, of which all have been sent but the last one. The default value stands
-/// for a frame of one piece, of which nothing has been sent.
+/// A frame of several pieces, of which all have been sent but the last one. The default value
+/// stands for a frame of one piece, of which nothing has been sent.
 #[derive(Default)]
 pub(super) struct LongFrame {
     words: Vec<u64>,
