@@ -46,9 +46,9 @@ pub struct WorkerOptions {
     pub archive: u64,
     /// Bytes of log that each coroutine takes at each memory node: 64 KiB, if not more, and at most
     /// 1 MiB. They are rounded up to a power of two. The changes of one transaction can take half
-    /// of them. What is beyond 64 KiB is written to only by transactions with large changes. A client
-    /// gets less if its logs would take more than a sixteenth of a memory node, or half of what is
-    /// free there.
+    /// of them. What is beyond 64 KiB is written to only by transactions with large changes. A
+    /// client gets less if its logs would take more than a sixteenth of a memory node, or half of
+    /// what is free there.
     pub log_bytes: u64,
     /// Seed of the coroutines' random streams.
     pub seed: u64,
