@@ -163,7 +163,7 @@ fn small_frames_keep_to_the_window_of_a_large_ring() {
         for turn in 0..3_000 {
             append_one(&mut writer, 20 + turn % 80).await;
         }
-        assert_eq!(header(2), reach, "small frames are back in the window");
+        assert!(header(2) - reach <= 8 * skip as u64, "small frames are back in the window, behind a skip");
         let copy = RingCopy::read(lane, NODE, span, 7).await.unwrap();
         assert_eq!(copy.last(), id(7, 6_001));
         // The large frame is still whole, and most small ones before and after it are not.
@@ -187,7 +187,8 @@ fn how_far_frames_reach_is_told_again_if_room_was_given_back() {
         assert_eq!(reach, Some((writer.reach_at(), RING_BYTES_MAX / 2)));
         writer.give_back(room);
     }
-    for reaches in [true, false] {
+    // The second frame goes to the start again, and its skip lies behind the first one.
+    for reaches in [true, true, false] {
         let room = writer.reserve(words).unwrap();
         assert_eq!(writer.take(room, id(7, 1)).reach.is_some(), reaches);
         writer.settle();

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use remora::floors::fabric::seeded::Seeded;
-use remora::floors::fabric::{ClientId, Fabric};
+use remora::floors::fabric::ClientId;
 use remora::protocol::Protocol;
 use remora::{
     Cluster, Error, Intent, Limit, Reason, Session, Table, TableOptions, TransactionId, Verdict, Worker, WorkerOptions,
@@ -107,7 +107,8 @@ fn large_and_small_transactions_take_turns(protocol: Protocol) {
         });
         expected[..3].iter_mut().for_each(|count| *count += 1);
     }
-    [&mut large, &mut small].map(quiet);
+    quiet(&mut large);
+    quiet(&mut small);
     assert_eq!(counts(&cluster, &fabric, &rows, "in turn"), expected);
 }
 
