@@ -7,8 +7,8 @@ mod support;
 use std::cell::Cell;
 use std::time::Duration;
 
-use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::ClientId;
+use remora::floors::fabric::seeded::Seeded;
 use remora::protocol::Protocol;
 use remora::{
     Cluster, Error, Intent, Limit, Reason, Session, Table, TableOptions, TransactionId, Verdict, Worker, WorkerOptions,
