@@ -448,7 +448,9 @@ pub(crate) fn text_of(error: &Error) -> String {
     match error {
         Error::Limit(reason) => match &reason.cause {
             Limit::Set => "ERR transaction would touch more records than fit one: send it in parts".to_owned(),
-            Limit::LogEntry { bytes } => format!("ERR transaction would write {bytes} bytes: send it in parts"),
+            Limit::LogEntry { bytes, max } => {
+                format!("ERR transaction would write {bytes} bytes (limit {max}): send it in parts")
+            }
             Limit::TableFull { .. } | Limit::NodesFull { .. } => {
                 "OOM command not allowed when used memory > 'maxmemory'.".to_owned()
             }

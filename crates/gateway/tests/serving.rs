@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, Worker, WorkerOptions};
+use remora::{Cluster, ClusterOptions, Worker, WorkerOptions};
 use remora_gateway::net::Next;
 use remora_gateway::{Connection, Local, Server, ServerOptions, Store, StoreOptions, Sweeper};
 
@@ -19,9 +19,13 @@ struct Gateway {
 
 impl Gateway {
     fn new() -> Gateway {
-        let cluster = Cluster::embedded().open().unwrap();
+        Gateway::with(Cluster::embedded(), WorkerOptions::default())
+    }
+
+    fn with(cluster: ClusterOptions, worker: WorkerOptions) -> Gateway {
+        let cluster = cluster.open().unwrap();
         let store = Store::open_or_create(&cluster, "redis", StoreOptions::default()).unwrap();
-        let worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let worker = cluster.worker(worker).unwrap();
         let server = Server::new(store.clone(), ServerOptions::default()).unwrap();
         let local = Local::new(&server, 1);
         Gateway { cluster, store, worker, server, local, connections: 0 }
@@ -34,7 +38,17 @@ impl Gateway {
 
     /// Sends lines, each of them an inline command, at once. Returns the answers as text.
     fn send(&mut self, connection: &mut Connection, lines: &[&str]) -> String {
-        let mut input: Vec<u8> = lines.iter().flat_map(|line| [line.as_bytes(), b"\r\n"].concat()).collect();
+        self.send_bytes(connection, lines.iter().flat_map(|line| [line.as_bytes(), b"\r\n"].concat()).collect())
+    }
+
+    /// Sends one command with these arguments.
+    fn call(&mut self, connection: &mut Connection, words: &[String]) -> String {
+        let words: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        let count = words.matches('$').count();
+        self.send_bytes(connection, format!("*{count}\r\n{words}").into_bytes())
+    }
+
+    fn send_bytes(&mut self, connection: &mut Connection, mut input: Vec<u8>) -> String {
         let mut input = &mut input[..];
         let (mut output, Gateway { worker, server, local, .. }) = (Vec::new(), self);
         let next =
@@ -166,4 +180,43 @@ fn keys_and_values_have_any_length() {
     }
     let long = "k".repeat(15_001);
     assert_eq!(gateway.send(&mut one, &[&format!("GET {long}")]), "-ERR key of 15001 bytes (limit 15000)");
+}
+
+/// A transaction may write a thousand new keys, if the log has room for that. Otherwise nothing is
+/// written, and the error names the limit.
+#[test]
+fn a_transaction_writes_a_thousand_keys() {
+    let keys = |from: usize, to: usize| (from..to).map(|key| format!("key:{key}"));
+    let pairs = |from, to| keys(from, to).flat_map(|key| [format!("{key}"), format!("{key:v<64}")]);
+    let command = |name: &str, words: &mut dyn Iterator<Item = String>| -> Vec<String> {
+        std::iter::once(name.to_owned()).chain(words).collect()
+    };
+    for copies in [1, 3] {
+        let cluster = || Cluster::embedded().replicas(copies).node_bytes(64 << 20);
+        let mut gateway = Gateway::with(cluster(), WorkerOptions::default().coroutines(1).log_bytes(1 << 20));
+        let mut one = gateway.connect();
+        assert_eq!(gateway.call(&mut one, &command("MSET", &mut pairs(0, 1_000))), "+OK");
+        let exists = command("EXISTS", &mut keys(0, 1_000));
+        assert_eq!(gateway.call(&mut one, &exists), ":1000");
+        assert!(gateway.call(&mut one, &command("GET", &mut keys(999, 1_000))).contains("key:999vvv"));
+        // The same keys again: their values are replaced.
+        assert_eq!(gateway.call(&mut one, &command("MSET", &mut pairs(0, 1_000))), "+OK");
+        gateway.send(&mut one, &["MULTI"]);
+        for key in 2_000..3_000 {
+            gateway.send(&mut one, &[&format!("SET key:{key} {key}")]);
+        }
+        assert_eq!(gateway.send(&mut one, &["EXEC"]).matches("+OK").count(), 1_000);
+        assert_eq!(gateway.call(&mut one, &command("DEL", &mut keys(0, 1_000))), ":1000");
+        assert_eq!(gateway.call(&mut one, &exists), ":0");
+        let refused = gateway.call(&mut one, &command("MSET", &mut pairs(4_000, 8_000)));
+        assert!(refused.starts_with("-ERR transaction would"), "{refused}");
+        assert_eq!(gateway.call(&mut one, &command("EXISTS", &mut keys(4_000, 8_000))), ":0", "nothing is applied");
+
+        let mut gateway = Gateway::with(cluster(), WorkerOptions::default().coroutines(1));
+        let mut one = gateway.connect();
+        let refused = gateway.call(&mut one, &command("MSET", &mut pairs(0, 1_000)));
+        assert!(refused.contains(" bytes (limit 32768): send it in parts"), "{refused}");
+        assert_eq!(gateway.call(&mut one, &exists), ":0", "nothing is applied");
+        assert_eq!(gateway.call(&mut one, &command("MSET", &mut pairs(0, 100))), "+OK");
+    }
 }

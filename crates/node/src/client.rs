@@ -13,6 +13,7 @@
 //! +24  extent       u64   bytes taken for rings; kept when the slot is free, for the next client
 //! +32  archive      u64   offset of the archive
 //! +40  length       u64   bytes of the archive                             0 = there is none
+//! +48  ring         u64   bytes of the data of each ring
 //! ```
 //!
 //! Behind the last ring there is room for the client's list of hot records (`hot`), and then for
@@ -26,9 +27,9 @@ use remora_fabric::{LINE_BYTES, Lane, NodeId, NodeSet, WORD_BYTES};
 
 use crate::archive::Archive;
 use crate::error::MemoryError;
-use crate::limits::{ARCHIVE_BYTES_MAX, CLIENTS_MAX, HOT_LIST_BYTES, INCARNATIONS_MAX};
-use crate::node::{self, AT_CHANGES, AT_CLIENTS, AT_INCARNATION, CLIENT_SLOT_BYTES};
-use crate::ring::{ATTEMPTS_WORD, RING_EXTENT_BYTES, RingWriter, attempt_log_at};
+use crate::limits::{ARCHIVE_BYTES_MAX, CLIENTS_MAX, HOT_LIST_BYTES, INCARNATIONS_MAX, RING_BYTES, RING_BYTES_MAX};
+use crate::node::{self, AT_CHANGES, AT_CLIENTS, AT_INCARNATION, CLIENT_SLOT_BYTES, Superblock};
+use crate::ring::{ATTEMPTS_WORD, RingSpan, RingWriter, attempt_log_at, extent_bytes};
 
 const CHANGING: u64 = 1 << 63;
 const SLOT_WORDS: usize = CLIENT_SLOT_BYTES as usize / WORD_BYTES;
@@ -45,13 +46,16 @@ pub struct Room {
     /// The bytes of the client's archive: at most [`ARCHIVE_BYTES_MAX`], and rounded up to whole
     /// lines.
     pub archive: u64,
+    /// The bytes of each ring: from [`RING_BYTES`] to [`RING_BYTES_MAX`], and rounded up to a power
+    /// of two. At small nodes, the client gets less: see [`Registration::ring_bytes`].
+    pub ring: u64,
 }
 
 impl Room {
     /// Returns the room of a client without an archive.
     #[must_use]
     pub const fn without_archive(lanes: usize) -> Room {
-        Room { lanes, archive: 0 }
+        Room { lanes, archive: 0, ring: RING_BYTES }
     }
 
     /// Returns the number of bytes of it: of the rings, of the list of hot records, and of the
@@ -61,8 +65,27 @@ impl Room {
         if self.lanes == 0 { 0 } else { self.archive_from() + self.archive_bytes() }
     }
 
+    const fn ring_bytes(self) -> u64 {
+        let bytes = if self.ring < RING_BYTES_MAX { self.ring } else { RING_BYTES_MAX };
+        if bytes < RING_BYTES { RING_BYTES } else { bytes.next_power_of_two() }
+    }
+
+    /// Returns this room with rings so small that they take at most a sixteenth of a node's memory,
+    /// and half of what is free there; but not smaller than [`RING_BYTES`].
+    const fn at(mut self, node: &Superblock) -> Room {
+        self.ring = self.ring_bytes();
+        while self.ring > RING_BYTES && (self.rings_bytes() > node.bytes / 16 || self.bytes() > node.free() / 2) {
+            self.ring /= 2;
+        }
+        self
+    }
+
+    const fn rings_bytes(self) -> u64 {
+        self.lanes as u64 * extent_bytes(self.ring_bytes())
+    }
+
     const fn archive_from(self) -> u64 {
-        (self.lanes as u64 * RING_EXTENT_BYTES + HOT_LIST_BYTES).next_multiple_of(LINE_BYTES as u64)
+        (self.rings_bytes() + HOT_LIST_BYTES).next_multiple_of(LINE_BYTES as u64)
     }
 
     const fn archive_bytes(self) -> u64 {
@@ -112,7 +135,12 @@ impl Registration {
         incarnation: u32,
         room: impl Into<Room>,
     ) -> Result<Registration, MemoryError> {
-        let (leader, room) = (nodes.leader(), room.into());
+        let (leader, mut room) = (nodes.leader(), room.into());
+        if room.ring_bytes() > RING_BYTES {
+            for node in nodes.iter() {
+                room = room.at(&node::superblock(lane, node).await?);
+            }
+        }
         let slot = take_slot(lane, leader, u64::from(incarnation), room.bytes()).await?;
         let (mut rings, mut attempts) = (BTreeMap::new(), BTreeMap::new());
         for node in nodes.iter() {
@@ -147,6 +175,14 @@ impl Registration {
         self.room.lanes
     }
 
+    /// Returns the bytes of each ring: as many as the client has asked for, if at every node its
+    /// rings take at most a sixteenth of the memory, and half of what is free. Otherwise they are
+    /// smaller, but have at least [`RING_BYTES`].
+    #[must_use]
+    pub fn ring_bytes(&self) -> u64 {
+        self.room.ring_bytes()
+    }
+
     /// Returns the word of the log of attempts of a lane at a node, as it was when the client
     /// registered.
     #[must_use]
@@ -158,7 +194,7 @@ impl Registration {
     #[must_use]
     pub fn ring(&self, node: NodeId, lane: usize) -> RingWriter {
         assert!(lane < self.room.lanes, "a client's lanes are those that it registered");
-        RingWriter::new(node, self.rings[&node] + lane as u64 * RING_EXTENT_BYTES)
+        RingWriter::new(node, RingSpan::nth(self.rings[&node], lane, self.room.ring_bytes()))
     }
 
     /// Returns the client's archive at a node, if it has one.
@@ -173,7 +209,7 @@ impl Registration {
     pub(crate) fn hot_list_at(&self) -> (NodeId, u64) {
         assert!(self.room.lanes > 0, "a client without lanes has no room for a list");
         let leader = self.nodes.leader();
-        (leader, self.rings[&leader] + self.room.lanes as u64 * RING_EXTENT_BYTES)
+        (leader, self.rings[&leader] + self.room.rings_bytes())
     }
 
     /// Gives the slot back. Call it only when every ring has been applied to its end, because the
@@ -236,30 +272,34 @@ async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, room: Room) -> Resu
     let mut round = lane.round();
     let read = round.read(node::client_slot_at(node, slot), CLIENT_SLOT_BYTES as usize);
     let done = lane.execute(round).await?;
-    let [mut rings, mut extent] = [done.words(read)[2], done.words(read)[3]];
+    let slot_words = done.words(read);
+    let [mut rings, mut extent] = [slot_words[2], slot_words[3]];
+    let mut is_laid_anew = slot_words[6] != room.ring_bytes();
     drop(done);
     let wanted = room.bytes();
     if extent < wanted {
         rings = node::allocate(lane, node, wanted).await?;
-        extent = wanted;
+        (extent, is_laid_anew) = (wanted, false);
         // This is written at once. If this client dies before its rings are ready, the next client
         // in its slot has the space.
         let mut round = lane.round();
-        round.write_words(node::client_slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent, 0, 0]);
+        round.write_words(node::client_slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent, 0, 0, 0]);
         lane.execute(round).await?;
     }
     let mut attempts = Vec::with_capacity(room.lanes);
-    for index in 0..room.lanes as u64 {
+    for index in 0..room.lanes {
         let mut round = lane.round();
-        let base = rings + index * RING_EXTENT_BYTES;
-        // The words of the logs of attempts stay, because only CAS changes them.
-        round.write_words(node::at(node, base), &[0; ATTEMPTS_WORD]);
-        let read = round.read(attempt_log_at(node, base).0, WORD_BYTES);
+        let ring = RingSpan::nth(rings, index, room.ring_bytes());
+        // The words of the logs of attempts stay, because only CAS changes them. Where rings of
+        // another size lay, their place had data, except in the first ring.
+        let is_data = index > 0 && is_laid_anew;
+        round.write_words(ring.header_at(node), &[0; ATTEMPTS_WORD + 1][..ATTEMPTS_WORD + usize::from(is_data)]);
+        let read = round.read(attempt_log_at(node, ring).0, WORD_BYTES);
         attempts.push(lane.execute(round).await?.words(read)[0]);
     }
     let archive = if room.lanes == 0 { [0, 0] } else { [rings + room.archive_from(), room.archive_bytes()] };
     let mut round = lane.round();
-    let words = [room.lanes as u64, rings, extent, archive[0], archive[1]];
+    let words = [room.lanes as u64, rings, extent, archive[0], archive[1], room.ring_bytes()];
     round.write_words(node::client_slot_at(node, slot).plus(WORD_BYTES as u64), &words);
     lane.execute(round).await?;
     Ok((rings, attempts))
@@ -281,9 +321,9 @@ async fn change_slot(lane: &Lane, node: NodeId, slot: u64, expected: u64, new: u
 pub struct Remains {
     incarnation: u32,
     slot: u64,
-    /// The number of lanes and the offset of the first ring, at each node that has rings of the
-    /// client. A client that was connecting or leaving may have none at some nodes.
-    rings: BTreeMap<NodeId, (usize, u64)>,
+    /// The number of lanes and the first ring, at each node. A client that was connecting or
+    /// leaving may have no rings at some nodes.
+    rings: BTreeMap<NodeId, (usize, RingSpan)>,
 }
 
 impl Remains {
@@ -310,16 +350,16 @@ impl Remains {
             let done = lane.execute(round).await?;
             let client = ClientSlot::of(|word| done.words(read)[word]);
             let client = client.filter(|client| client.incarnation == incarnation);
-            rings.insert(node, client.map_or((0, 0), |client| (client.lanes, client.rings)));
+            rings.insert(node, client.map_or((0, RingSpan::from(0)), |client| (client.lanes, client.ring(0))));
         }
         Ok(Some(Remains { incarnation, slot: slot as u64, rings }))
     }
 
-    /// Returns every ring, as node, lane and offset.
-    pub fn rings(&self) -> impl Iterator<Item = (NodeId, usize, u64)> + '_ {
-        let of_node = |(node, (lanes, first)): (&NodeId, &(usize, u64))| {
+    /// Returns every ring, as node, lane and place.
+    pub fn rings(&self) -> impl Iterator<Item = (NodeId, usize, RingSpan)> + '_ {
+        let of_node = |(node, (lanes, first)): (&NodeId, &(usize, RingSpan))| {
             let (node, first) = (*node, *first);
-            (0..*lanes).map(move |lane| (node, lane, first + lane as u64 * RING_EXTENT_BYTES))
+            (0..*lanes).map(move |lane| (node, lane, RingSpan::nth(first.base, lane, first.bytes)))
         };
         self.rings.iter().flat_map(of_node)
     }
@@ -401,7 +441,7 @@ pub(crate) async fn hot_list_places(lane: &Lane, node: NodeId) -> Result<Vec<(u3
     let done = lane.execute(round).await?;
     let place = |slot: &[u64]| {
         let client = ClientSlot::of(|word| slot[word]).filter(|client| client.lanes > 0)?;
-        let rings = (client.lanes as u64).checked_mul(RING_EXTENT_BYTES)?;
+        let rings = (client.lanes as u64).checked_mul(extent_bytes(client.ring_bytes))?;
         let offset = client.rings.checked_add(rings)?;
         let has_room = rings.checked_add(HOT_LIST_BYTES)? <= slot[3] && offset.checked_add(HOT_LIST_BYTES)? <= bytes;
         (has_room && offset.is_multiple_of(WORD_BYTES as u64)).then_some((client.incarnation, offset))
@@ -457,6 +497,8 @@ pub struct ClientSlot {
     pub lanes: usize,
     /// The offset of the first ring.
     pub rings: u64,
+    /// The bytes of the data of each ring.
+    pub ring_bytes: u64,
 }
 
 impl ClientSlot {
@@ -464,13 +506,18 @@ impl ClientSlot {
     fn of(word: impl Fn(usize) -> u64) -> Option<ClientSlot> {
         let incarnation = word(0);
         let connected = incarnation != 0 && incarnation & CHANGING == 0;
-        connected.then(|| ClientSlot { incarnation: incarnation as u32, lanes: word(1) as usize, rings: word(2) })
+        connected.then(|| ClientSlot {
+            incarnation: incarnation as u32,
+            lanes: word(1) as usize,
+            rings: word(2),
+            ring_bytes: word(6),
+        })
     }
 
-    /// Returns the offset of the ring of a lane.
+    /// Returns where the ring of a lane lies. A slot that was damaged may name any place.
     #[must_use]
-    pub fn ring(&self, lane: usize) -> u64 {
-        self.rings + lane as u64 * RING_EXTENT_BYTES
+    pub fn ring(&self, lane: usize) -> RingSpan {
+        RingSpan::nth(self.rings, lane, self.ring_bytes)
     }
 }
 

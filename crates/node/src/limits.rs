@@ -18,8 +18,11 @@ pub const VALUE_BYTES_MAX: usize = (1 << 16) - 8;
 pub const CLIENTS_MAX: usize = 1024;
 /// The largest number of incarnations that a cluster ever gives. Lock words have 24 bits for it.
 pub const INCARNATIONS_MAX: u64 = (1 << 24) - 1;
-/// The bytes of a redo ring. There is one for each lane of a client and each memory node.
+/// The bytes of a redo ring, unless its client has asked for more. There is one ring for each lane
+/// of a client and each memory node.
 pub const RING_BYTES: u64 = 64 << 10;
+/// The bytes of the largest redo ring that a client can ask for.
+pub const RING_BYTES_MAX: u64 = 1 << 20;
 /// The largest number of records of a client's list of hot records.
 pub const HOT_RECORDS_MAX: usize = 8;
 /// The bytes of the largest list of hot records. Each client has this room behind its rings.
@@ -31,8 +34,8 @@ pub const ARCHIVE_BYTES_MAX: u64 = 32 << 20;
 /// to the rings that clients have at other nodes. Clients connect again in the next epoch before
 /// their former rings are free. A small node keeps an eighth of its memory instead.
 pub const RINGS_SPARE: u64 = 64;
-/// The bytes of the largest frame of a ring. Two frames must fit, or a client could wait for ever
-/// for room.
+/// The bytes of the largest frame for which every ring has room. A larger ring takes frames of half
+/// its own size. Two frames must fit, or a client could wait for ever for room.
 pub const FRAME_BYTES_MAX: usize = RING_BYTES as usize / 2;
 /// The largest number of bytes of a record's slot. A record could never be written if no frame had
 /// room for it.

@@ -9,16 +9,32 @@
 //! +0   applied   u64   position up to which  +0    id       u64   transaction id, grows in a ring
 //!                      frames were applied   +8    kind     u32   1 = entry, 2 = skip the rest of
 //! +8   last      u64   id of the last frame                       the ring, 3 = undo entry
-//! +16  reach     u64   undo entries end      +12   words    u32   of the frame, all included
-//!                      before it, or in      +16   entry    see `remora_txn::log`
-//!                      their window          end-8 checksum u32   crc32c of everything before
+//! +16  reach     u64   frames end before     +12   words    u32   of the frame, all included
+//!                      it, or in their       +16   entry    see `remora_txn::log`
+//!                      window                end-8 checksum u32   crc32c of everything before
 //! +32  attempts  u64   log of attempts       end-4 words    u32   again
-//! +64  data      RING_BYTES
+//! +64  data            a power of two of bytes, as the client's slot says
 //! ```
 //!
 //! A *position* counts bytes since the ring was made, and never wraps. The position modulo the
 //! ring's size is the place in the data. The node writes `applied` and `last`. The client writes
 //! everything else.
+//!
+//! # Rings of several sizes
+//!
+//! A client chooses the size of its rings when it registers: [`RING_BYTES`], or up to
+//! [`RING_BYTES_MAX`] for frames of up to half of that.
+//!
+//! 1. A large ring must not cost more than a small one as long as its frames are small. So the
+//!    client keeps to the first [`RING_BYTES`] of the data, the ring's *window*, if it can: where a
+//!    frame would end beyond the window, and there is room at the start of the ring, the client
+//!    skips the rest.
+//! 2. Before a frame ends beyond the window, the client writes into the header how far its frames
+//!    `reach`. `reach` never shrinks. So a recoverer reads only the part that was written to.
+//! 3. A frame of more than one piece ([`PIECE_BYTES_MAX`]) is written in ascending order, in
+//!    several rounds. The client awaits each of them. So the frame is whole only when the last
+//!    piece has arrived, and a client that gives up before has overwritten what is next in turn,
+//!    and nothing behind it.
 //!
 //! # Undo entries
 //!
@@ -35,8 +51,8 @@
 //! Some entries are still needed when the next transaction comes, because their outcome is unknown
 //! or their release has not been sent. The next entries then go on beyond the window. A node has
 //! the undo entries of only those transactions in which it took part. So a recoverer cannot tell a
-//! gap from the end. Therefore the client writes `reach` ahead of an entry that ends beyond the
-//! window. `reach` never shrinks.
+//! gap from the end. Therefore the client writes `reach` ahead of an entry that ends beyond this
+//! window, which is smaller than that of redo entries.
 //!
 //! # Logs of attempts
 //!
@@ -64,17 +80,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use remora_fabric::limits::ROUND_BYTES_MAX;
 use remora_fabric::{Address, Lane, NodeId, Round, WORD_BYTES};
 use zerocopy::IntoBytes;
 
 use crate::bytes::read_bytes;
 use crate::error::MemoryError;
-use crate::limits::{FRAME_BYTES_MAX, RING_BYTES};
+use crate::limits::{FRAME_BYTES_MAX, RING_BYTES, RING_BYTES_MAX};
 use crate::node;
 
 /// The bytes of the ring's header.
 pub const HEADER_BYTES: u64 = 64;
-/// The bytes of a ring with its header.
+/// The bytes of a ring of the usual size, with its header.
 pub const RING_EXTENT_BYTES: u64 = HEADER_BYTES + RING_BYTES;
 /// The words of a frame around its entry: id, kind and length in front; checksum and length behind.
 pub const FRAME_OVERHEAD_WORDS: usize = 3;
@@ -99,6 +116,85 @@ const STRIDE_WORDS: usize = UNDO_STRIDE as usize / WORD_BYTES;
 /// overwritten.
 pub const UNDO_WINDOW: u64 = 16 * UNDO_STRIDE;
 const _: () = assert!(FRAME_BYTES_MAX as u64 * 2 <= RING_BYTES);
+/// The bytes of a frame that go into one round, at most. A round has room for them, and for as much
+/// again.
+pub const PIECE_BYTES_MAX: usize = FRAME_BYTES_MAX;
+const _: () = assert!(2 * PIECE_BYTES_MAX <= ROUND_BYTES_MAX);
+const _: () = assert!(RING_BYTES.is_power_of_two() && RING_BYTES_MAX.is_power_of_two());
+
+/// Where a ring lies in region 0 of its node: the offset of its header, and the bytes of its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingSpan {
+    /// The offset of the ring's header.
+    pub base: u64,
+    /// The bytes of the ring's data.
+    pub bytes: u64,
+}
+
+impl RingSpan {
+    /// Returns the ring with this number, of rings of `bytes` bytes of data that follow one another
+    /// from `first` on.
+    #[must_use]
+    pub fn nth(first: u64, number: usize, bytes: u64) -> RingSpan {
+        let before = (number as u64).saturating_mul(extent_bytes(bytes));
+        RingSpan { base: first.saturating_add(before), bytes }
+    }
+
+    /// Whether a ring can have this place and size. What was read from memory may be anything.
+    #[must_use]
+    pub fn is_sound(self) -> bool {
+        is_ring_size(self.bytes) && self.base.is_multiple_of(WORD_BYTES as u64)
+    }
+
+    /// Returns the address of the ring's header.
+    #[must_use]
+    pub fn header_at(self, node: NodeId) -> Address {
+        node::at(node, self.base)
+    }
+
+    /// Returns the address of the ring's data.
+    #[must_use]
+    pub fn data_at(self, node: NodeId) -> Address {
+        node::at(node, self.base + HEADER_BYTES)
+    }
+
+    /// Returns the place in the data that a position has.
+    #[inline]
+    fn place(self, position: u64) -> u64 {
+        position & (self.bytes - 1)
+    }
+
+    /// Returns the bytes of the largest frame of the ring.
+    #[inline]
+    #[must_use]
+    pub fn frame_bytes_max(self) -> usize {
+        self.bytes as usize / 2
+    }
+
+    /// Returns how many bytes of the data may have been written to, if the header has this `reach`.
+    fn used(self, reach: u64) -> u64 {
+        reach.clamp(RING_BYTES, self.bytes)
+    }
+}
+
+impl From<u64> for RingSpan {
+    /// Returns the ring of the usual size that begins at an offset.
+    fn from(base: u64) -> RingSpan {
+        RingSpan { base, bytes: RING_BYTES }
+    }
+}
+
+/// Returns the bytes that a ring with `data` bytes of data takes, with its header.
+#[must_use]
+pub const fn extent_bytes(data: u64) -> u64 {
+    HEADER_BYTES.saturating_add(data)
+}
+
+/// Returns whether a ring can have this number of bytes of data.
+#[must_use]
+pub const fn is_ring_size(bytes: u64) -> bool {
+    bytes.is_power_of_two() && bytes >= RING_BYTES && bytes <= RING_BYTES_MAX
+}
 
 /// Fills in everything of a frame except its entry, which lies in `frame[2..len - 1]`.
 #[inline]
@@ -147,17 +243,17 @@ pub fn undone(words: usize) -> u64 {
     u64::from(KIND_UNDONE) | (words as u64) << 32
 }
 
-/// Returns the address of the word `reach` of the ring at `base`: see [`RingWriter::reach_at`].
+/// Returns the address of the word `reach` of a ring: see [`RingWriter::reach_at`].
 #[must_use]
-pub fn reach_at(node: NodeId, base: u64) -> Address {
-    node::at(node, base + (REACH_WORD * WORD_BYTES) as u64)
+pub fn reach_at(node: NodeId, ring: RingSpan) -> Address {
+    ring.header_at(node).plus((REACH_WORD * WORD_BYTES) as u64)
 }
 
-/// Returns the addresses of the log of attempts in the ring at `base`: of its word in the header,
-/// and of its entries.
+/// Returns the addresses of the log of attempts in a ring: of its word in the header, and of its
+/// entries.
 #[must_use]
-pub fn attempt_log_at(node: NodeId, base: u64) -> (Address, Address) {
-    (node::at(node, base + (ATTEMPTS_WORD * WORD_BYTES) as u64), node::at(node, base + HEADER_BYTES))
+pub fn attempt_log_at(node: NodeId, ring: RingSpan) -> (Address, Address) {
+    (ring.header_at(node).plus((ATTEMPTS_WORD * WORD_BYTES) as u64), ring.data_at(node))
 }
 
 /// An undo entry that was found in a ring, with its state.
@@ -210,6 +306,9 @@ pub struct Reservation {
 pub struct Placement {
     /// The address of the frame itself.
     pub at: Address,
+    /// A word to write before the frame, which says how far the ring's frames reach, if this frame
+    /// reaches further.
+    pub reach: Option<(Address, u64)>,
     /// A frame to write before it, which says that the rest of the ring is skipped.
     pub skip: Option<(Address, [u64; FRAME_OVERHEAD_WORDS])>,
 }
@@ -218,8 +317,12 @@ pub struct Placement {
 #[derive(Clone, Debug)]
 pub struct RingWriter {
     node: NodeId,
-    base: u64,
+    span: RingSpan,
     tail: u64,
+    /// How far the header says that frames reach, or the end of the window.
+    reach: u64,
+    /// What `reach` was before the last frame, whose room may be given back.
+    reach_before: u64,
     /// The position up to which the node has applied the ring, as far as this client knows.
     applied: u64,
     /// The position up to which all transactions are installed everywhere.
@@ -227,17 +330,21 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// Makes the writer of the ring that begins at `base` of the node's region 0 and is empty.
+    /// Makes the writer of an empty ring. An offset stands for the ring of the usual size there.
     #[must_use]
-    pub fn new(node: NodeId, base: u64) -> RingWriter {
-        RingWriter { node, base, tail: 0, applied: 0, settled: 0 }
+    pub fn new(node: NodeId, ring: impl Into<RingSpan>) -> RingWriter {
+        let span = ring.into();
+        debug_assert!(span.is_sound(), "a client registers rings of a size that rings can have");
+        RingWriter { node, span, tail: 0, reach: RING_BYTES, reach_before: RING_BYTES, applied: 0, settled: 0 }
     }
 
-    /// Makes the writer of a ring that a dead client has written up to `tail`. Recovery uses it to
-    /// write on: it restores what that client had reserved the room for.
+    /// Makes the writer of a ring that a dead client has written up to `tail`, and whose header
+    /// says how far its frames `reach`. Recovery uses it to write on: it restores what that client
+    /// had reserved the room for.
     #[must_use]
-    pub fn resume(node: NodeId, base: u64, tail: u64) -> RingWriter {
-        RingWriter { node, base, tail, applied: tail, settled: tail }
+    pub fn resume(node: NodeId, span: RingSpan, tail: u64, reach: u64) -> RingWriter {
+        let reach = span.used(reach);
+        RingWriter { node, span, tail, reach, reach_before: reach, applied: tail, settled: tail }
     }
 
     /// Returns the memory node that has the ring.
@@ -247,19 +354,47 @@ impl RingWriter {
         self.node
     }
 
+    /// Returns the bytes of the ring's data.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.span.bytes
+    }
+
+    /// Returns the bytes of the largest frame of the ring.
+    #[inline]
+    #[must_use]
+    pub fn frame_bytes_max(&self) -> usize {
+        self.span.frame_bytes_max()
+    }
+
     /// Reserves room for a frame of `words` words. Returns `None` if this client knows of no room.
     #[inline]
     #[must_use]
     pub fn reserve(&self, words: usize) -> Option<Reservation> {
         let bytes = (words * WORD_BYTES) as u64;
-        let place = self.tail % RING_BYTES;
-        let (skip, start) = if place + bytes <= RING_BYTES {
-            (None, self.tail)
-        } else {
-            (Some(self.tail), self.tail - place + RING_BYTES)
-        };
-        let end = start + bytes;
-        (end - self.applied.min(self.settled) <= RING_BYTES).then_some(Reservation { skip, start, end })
+        let place = self.span.place(self.tail);
+        let here = Reservation { skip: None, start: self.tail, end: self.tail + bytes };
+        if place + bytes <= RING_BYTES || place == 0 {
+            return self.room(here);
+        }
+        // The rest of the ring is skipped: the frame does not fit there, or keeps to the window.
+        let start = self.tail - place + self.span.bytes;
+        let wrapped = self.room(Reservation { skip: Some(self.tail), start, end: start + bytes });
+        if wrapped.is_none() && place + bytes <= self.span.bytes { self.room(here) } else { wrapped }
+    }
+
+    /// Returns these places if the ring has room there: nothing that is needed is overwritten.
+    #[inline]
+    fn room(&self, reservation: Reservation) -> Option<Reservation> {
+        (reservation.end - self.applied.min(self.settled) <= self.span.bytes).then_some(reservation)
+    }
+
+    /// Returns where a frame will go whose room is reserved. A frame of several pieces is written
+    /// there, up to its last piece, before the room is taken.
+    #[must_use]
+    pub fn reserved_at(&self, reservation: &Reservation) -> Address {
+        self.data(reservation.start)
     }
 
     /// Takes the reserved room. Returns where to write the frame, and what to write before it if
@@ -272,29 +407,62 @@ impl RingWriter {
             "occ 3: a frame goes where its client has reserved room"
         );
         self.tail = reservation.end;
-        Placement { at: self.data(reservation.start), skip: reservation.skip.and_then(|from| self.skip_rest(from, id)) }
+        self.reach_before = self.reach;
+        let mut end = self.span.place(reservation.start) + (reservation.end - reservation.start);
+        if let Some(from) = reservation.skip {
+            // The skip itself may end beyond the window.
+            let skip_end = self.span.place(from) + (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64;
+            end = end.max(skip_end.min(self.span.bytes));
+        }
+        let reach = if end > self.reach { self.grow_reach(end) } else { None };
+        let skip = reservation.skip.and_then(|from| self.skip_rest(from, id));
+        Placement { at: self.data(reservation.start), reach, skip }
+    }
+
+    #[cold]
+    fn grow_reach(&mut self, end: u64) -> Option<(Address, u64)> {
+        self.reach = end;
+        Some((self.reach_at(), end))
     }
 
     /// Takes the reserved room, and adds to `round` the WRITE of a staged frame.
     #[inline]
     pub fn append(&mut self, round: &mut Round<'_>, frame: remora_fabric::Staged, reservation: Reservation, id: u64) {
-        let Placement { at, skip } = self.take(reservation, id);
+        self.append_from(round, frame, 0, reservation, id);
+    }
+
+    /// Takes the reserved room, and adds to `round` the WRITE of the last piece of a frame. The
+    /// piece begins `from` words behind the frame's start, and what is before it has been written.
+    #[inline]
+    pub fn append_from(
+        &mut self,
+        round: &mut Round<'_>,
+        piece: remora_fabric::Staged,
+        from: usize,
+        reservation: Reservation,
+        id: u64,
+    ) {
+        let Placement { at, reach, skip } = self.take(reservation, id);
+        if let Some((at, reach)) = reach {
+            round.write_words(at, &[reach]);
+        }
         if let Some((from, frame)) = skip {
             round.write_words(from, &frame);
         }
-        round.write_staged(at, frame);
+        round.write_staged(at.plus((from * WORD_BYTES) as u64), piece);
     }
 
     /// Gives back room that was taken last and has not been written to.
     pub fn give_back(&mut self, reservation: Reservation) {
         debug_assert_eq!(self.tail, reservation.end, "what was taken last is given back");
         self.tail = reservation.skip.unwrap_or(reservation.start);
+        self.reach = self.reach_before;
     }
 
     #[cold]
     fn skip_rest(&self, from: u64, id: u64) -> Option<(Address, [u64; FRAME_OVERHEAD_WORDS])> {
         // If less than a frame's overhead is left, the reader skips it by itself.
-        (RING_BYTES - from % RING_BYTES >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64).then(|| {
+        (self.span.bytes - self.span.place(from) >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64).then(|| {
             let mut frame = [0; FRAME_OVERHEAD_WORDS];
             seal_kind(&mut frame, id, KIND_SKIP);
             (self.data(from), frame)
@@ -314,7 +482,7 @@ impl RingWriter {
     }
 
     fn data(&self, position: u64) -> Address {
-        node::at(self.node, self.base + HEADER_BYTES + position % RING_BYTES)
+        self.span.data_at(self.node).plus(self.span.place(position))
     }
 
     /// Returns the address of a lane's undo entry that lies `from` bytes into the ring: see the
@@ -322,7 +490,7 @@ impl RingWriter {
     #[inline]
     #[must_use]
     pub fn undo_at(&self, from: u64) -> Address {
-        debug_assert!(from < RING_BYTES);
+        debug_assert!(from < self.span.bytes);
         self.data(from)
     }
 
@@ -330,13 +498,13 @@ impl RingWriter {
     /// bytes. The client writes this word ahead of an entry that ends beyond [`UNDO_WINDOW`].
     #[must_use]
     pub fn reach_at(&self) -> Address {
-        reach_at(self.node, self.base)
+        reach_at(self.node, self.span)
     }
 
     /// Returns the addresses of the log of attempts: see [`attempt_log_at`].
     #[must_use]
     pub fn attempt_log_at(&self) -> (Address, Address) {
-        attempt_log_at(self.node, self.base)
+        attempt_log_at(self.node, self.span)
     }
 
     /// Returns the address of the word in which the node says how far it has applied the ring, for
@@ -344,7 +512,7 @@ impl RingWriter {
     #[inline]
     #[must_use]
     pub fn applied_at(&self) -> Address {
-        node::at(self.node, self.base)
+        self.span.header_at(self.node)
     }
 
     /// Records how far the node has applied the ring.
@@ -363,7 +531,7 @@ impl RingWriter {
         self.settled = self.tail;
     }
 
-    /// Whether the ring is so full that the client should ask how far the node has got.
+    /// Whether the ring's window is so full that the client should ask how far the node has got.
     #[inline]
     #[must_use]
     pub fn half_full(&self) -> bool {
@@ -381,22 +549,31 @@ impl RingWriter {
 #[derive(Clone, Debug)]
 pub struct RingReader {
     owner: u32,
+    span: RingSpan,
     header: usize,
     position: u64,
     last: u64,
 }
 
 impl RingReader {
-    /// Makes a reader that continues where the ring's header says. `base` is the ring's offset, and
-    /// `owner` the incarnation that the ring belongs to.
+    /// Makes a reader that continues where the ring's header says. An offset stands for the ring of
+    /// the usual size there. `owner` is the incarnation that the ring belongs to. Returns `None` if
+    /// the region has no room for such a ring.
     #[must_use]
-    pub fn resume(region: &[AtomicU64], base: u64, owner: u32) -> Option<RingReader> {
-        let header = base as usize / WORD_BYTES;
-        if !base.is_multiple_of(WORD_BYTES as u64) || header + RING_EXTENT_BYTES as usize / WORD_BYTES > region.len() {
+    pub fn resume(region: &[AtomicU64], ring: impl Into<RingSpan>, owner: u32) -> Option<RingReader> {
+        let span = ring.into();
+        let end = span.base.checked_add(extent_bytes(span.bytes))?;
+        if !span.is_sound() || end > size_of_val(region) as u64 {
             return None;
         }
-        let position = region[header].load(Ordering::Acquire);
-        Some(RingReader { owner, header, position, last: region[header + 1].load(Ordering::Acquire) })
+        RingReader::of_part(region, span, owner)
+    }
+
+    /// Makes a reader as [`RingReader::resume`] does, for memory that may end before the ring does.
+    fn of_part(region: &[AtomicU64], span: RingSpan, owner: u32) -> Option<RingReader> {
+        let header = span.base as usize / WORD_BYTES;
+        let load = |word: usize| Some(region.get(header + word)?.load(Ordering::Acquire));
+        Some(RingReader { owner, span, header, position: load(0)?, last: load(1)? })
     }
 
     /// Returns the id of the last entry returned; 0 if the ring has had none.
@@ -415,13 +592,14 @@ impl RingReader {
     pub fn next<'s>(&mut self, region: &[AtomicU64], scratch: &'s mut Vec<u64>) -> Option<(u64, &'s [u64])> {
         let mut position = self.position;
         loop {
-            let mut left = ((RING_BYTES - position % RING_BYTES) / WORD_BYTES as u64) as usize;
+            let mut left = ((self.span.bytes - self.span.place(position)) / WORD_BYTES as u64) as usize;
             if left < FRAME_OVERHEAD_WORDS {
                 position += (left * WORD_BYTES) as u64;
-                left = RING_BYTES as usize / WORD_BYTES;
+                left = self.span.bytes as usize / WORD_BYTES;
             }
-            let data = self.header + (HEADER_BYTES as usize + (position % RING_BYTES) as usize) / WORD_BYTES;
-            let load = |word: usize| region[data + word].load(Ordering::Acquire);
+            let data = self.header + (HEADER_BYTES + self.span.place(position)) as usize / WORD_BYTES;
+            let there = region.get(data..).filter(|there| there.len() >= FRAME_OVERHEAD_WORDS)?;
+            let load = |word: usize| there[word].load(Ordering::Acquire);
             let id = load(0);
             if id <= self.last || (id >> OWNER_SHIFT) as u32 != self.owner {
                 return None;
@@ -429,7 +607,8 @@ impl RingReader {
             let head = load(1);
             let words = (head >> 32) as usize;
             if head as u32 == KIND_UNDO
-                || !(FRAME_OVERHEAD_WORDS..=left.min(FRAME_BYTES_MAX / WORD_BYTES)).contains(&words)
+                || !(FRAME_OVERHEAD_WORDS..=left.min(self.span.frame_bytes_max() / WORD_BYTES)).contains(&words)
+                || words > there.len()
                 || load(words - 1) >> 32 != words as u64
             {
                 return None;
@@ -441,7 +620,7 @@ impl RingReader {
             }
             match head as u32 {
                 // The client never skips a whole lap.
-                KIND_SKIP if !position.is_multiple_of(RING_BYTES) => {
+                KIND_SKIP if self.span.place(position) > 0 => {
                     position += (left * WORD_BYTES) as u64;
                 }
                 KIND_ENTRY => {
@@ -480,14 +659,26 @@ impl RingReader {
     }
 
     fn scan_kind(&self, region: &[AtomicU64], kind: u32, visit: &mut dyn FnMut(u64, &[u64])) {
+        self.frames(region, &mut |_, frame| {
+            if frame[1] as u32 == kind {
+                visit(frame[0], &frame[2..frame.len() - 1]);
+            }
+        });
+    }
+
+    /// Visits every frame that is still whole, with its place in the data, in ascending order of
+    /// places.
+    fn frames(&self, region: &[AtomicU64], visit: &mut dyn FnMut(u64, &[u64])) {
         let data = self.header + HEADER_BYTES as usize / WORD_BYTES;
-        let ring = &region[data..data + RING_BYTES as usize / WORD_BYTES];
+        let reach = region.get(self.header + REACH_WORD).map_or(0, |reach| reach.load(Ordering::Acquire));
+        let end = data + self.span.used(reach) as usize / WORD_BYTES;
+        let Some(ring) = region.get(data..end.min(region.len())) else { return };
         let mut frame = Vec::new();
         let mut at = 0;
         while at + FRAME_OVERHEAD_WORDS <= ring.len() {
             let is_whole = self.copy_frame(&ring[at..], &mut frame);
-            if is_whole && frame[1] as u32 == kind {
-                visit(frame[0], &frame[2..frame.len() - 1]);
+            if is_whole {
+                visit((at * WORD_BYTES) as u64, &frame);
             }
             at += if is_whole { frame.len() } else { 1 };
         }
@@ -518,11 +709,12 @@ impl RingReader {
 #[derive(Debug)]
 pub struct RingCopy {
     node: NodeId,
-    base: u64,
+    span: RingSpan,
     owner: u32,
+    /// The header, and the data as far as they may have been written to.
     words: Vec<AtomicU64>,
-    /// The blocks of the data that have been read, one bit each.
-    read: u64,
+    /// Which blocks of the data have been read.
+    read: Vec<bool>,
     /// The position up to which the node has applied the ring.
     applied: u64,
     /// The position behind the last whole entry.
@@ -532,7 +724,8 @@ pub struct RingCopy {
 }
 
 /// The bytes that are read at a time.
-const BLOCK_BYTES: u64 = RING_BYTES / u64::BITS as u64;
+const BLOCK_BYTES: u64 = 1 << 10;
+const _: () = assert!(RING_BYTES.is_multiple_of(BLOCK_BYTES));
 
 /// How far a node has applied a ring. Both positions only grow as long as one client has the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -544,37 +737,42 @@ pub struct Progress {
 }
 
 impl RingCopy {
-    /// Reads the ring that begins at `base` of the node's region 0. It belongs to a client whose
-    /// access has been revoked.
-    pub async fn read(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
-        let mut copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
+    /// Reads a ring of a client whose access has been revoked. An offset stands for the ring of the
+    /// usual size there. Fails if no ring can have this size.
+    pub async fn read(
+        lane: &Lane,
+        node: NodeId,
+        ring: impl Into<RingSpan>,
+        owner: u32,
+    ) -> Result<RingCopy, MemoryError> {
+        let mut copy = RingCopy::read_unapplied(lane, node, ring.into(), owner).await?;
         // On the ring's first lap, the data behind the tail belong to no client, or to an earlier
         // one.
-        copy.fetch(lane, 0, copy.tail.min(RING_BYTES)).await?;
+        copy.fetch(lane, 0, copy.tail.min(copy.span.bytes)).await?;
         Ok(copy)
     }
 
-    fn empty(node: NodeId, base: u64, owner: u32) -> RingCopy {
-        let words = (0..RING_EXTENT_BYTES as usize / WORD_BYTES).map(|_| AtomicU64::new(0)).collect();
-        RingCopy { node, base, owner, words, read: 0, applied: 0, tail: 0, last: 0 }
-    }
-
     /// Reads the part of a ring that has not been applied yet.
-    async fn read_unapplied(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
-        let mut copy = RingCopy::empty(node, base, owner);
-        let mut round = lane.round();
-        let header = round.read(node::at(node, base), HEADER_BYTES as usize);
-        let done = lane.execute(round).await?;
-        for (to, from) in copy.words.iter().zip(done.words(header)) {
-            to.store(*from, Ordering::Relaxed);
+    async fn read_unapplied(lane: &Lane, node: NodeId, span: RingSpan, owner: u32) -> Result<RingCopy, MemoryError> {
+        if !span.is_sound() {
+            return Err(MemoryError::Damaged(node));
         }
+        let mut round = lane.round();
+        let header = round.read(span.header_at(node), HEADER_BYTES as usize);
+        let done = lane.execute(round).await?;
+        let header = done.words(header);
+        let used = span.used(header[REACH_WORD]).next_multiple_of(BLOCK_BYTES);
+        let data = std::iter::repeat_n(0, used as usize / WORD_BYTES);
+        let words = header.iter().copied().chain(data).map(AtomicU64::new).collect();
+        let read = vec![false; (used / BLOCK_BYTES) as usize];
         drop(done);
-        let Some(mut reader) = RingReader::resume(&copy.words, 0, owner) else { return Ok(copy) };
+        let mut copy = RingCopy { node, span, owner, words, read, applied: 0, tail: 0, last: 0 };
+        let Some(mut reader) = copy.reader() else { return Ok(copy) };
         copy.applied = reader.position();
         let mut scratch = Vec::new();
         loop {
-            let place = reader.position() % RING_BYTES;
-            let has_frame = RING_BYTES - place >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64;
+            let place = span.place(reader.position());
+            let has_frame = span.bytes - place >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64;
             // The next entry is at the start of the ring if the rest is skipped.
             if !has_frame || copy.fetch_frame(lane, place).await? == KIND_SKIP {
                 copy.fetch_frame(lane, 0).await?;
@@ -587,49 +785,65 @@ impl RingCopy {
         Ok(copy)
     }
 
+    /// Returns a reader of the copy.
+    fn reader(&self) -> Option<RingReader> {
+        RingReader::of_part(&self.words, RingSpan { base: 0, ..self.span }, self.owner)
+    }
+
     /// Reads the frame that may be at a place of the data, and returns its kind.
     async fn fetch_frame(&mut self, lane: &Lane, place: u64) -> Result<u32, MemoryError> {
         self.fetch(lane, place, place + 2 * WORD_BYTES as u64).await?;
-        let head = self.words[(HEADER_BYTES + place) as usize / WORD_BYTES + 1].load(Ordering::Relaxed);
+        // Nothing was written behind the last block.
+        let head = self.words.get((HEADER_BYTES + place) as usize / WORD_BYTES + 1);
+        let head = head.map_or(0, |head| head.load(Ordering::Relaxed));
         let bytes = (head >> 32) * WORD_BYTES as u64;
-        self.fetch(lane, place, place + bytes.min(FRAME_BYTES_MAX as u64)).await?;
+        self.fetch(lane, place, place + bytes.min(self.span.frame_bytes_max() as u64)).await?;
         Ok(head as u32)
     }
 
     /// Reads what has not been read yet of a piece of the data.
     async fn fetch(&mut self, lane: &Lane, from: u64, to: u64) -> Result<(), MemoryError> {
-        let blocks = from / BLOCK_BYTES..to.min(RING_BYTES).div_ceil(BLOCK_BYTES);
-        let missing = |block: &u64, read: u64| read >> block & 1 == 0;
+        let blocks = (from / BLOCK_BYTES) as usize..self.read.len().min(to.div_ceil(BLOCK_BYTES) as usize);
         let mut next = blocks.start;
-        while let Some(first) = (next..blocks.end).find(|block| missing(block, self.read)) {
-            next = (first..blocks.end).find(|block| !missing(block, self.read)).unwrap_or(blocks.end);
-            let at = HEADER_BYTES + first * BLOCK_BYTES;
-            let bytes = ((next - first) * BLOCK_BYTES) as usize;
-            let bytes = read_bytes(lane, node::at(self.node, self.base + at), bytes).await?;
+        while let Some(first) = (next..blocks.end).find(|block| !self.read[*block]) {
+            next = (first..blocks.end).find(|block| self.read[*block]).unwrap_or(blocks.end);
+            let at = HEADER_BYTES + first as u64 * BLOCK_BYTES;
+            let bytes = (next - first) * BLOCK_BYTES as usize;
+            let bytes = read_bytes(lane, self.span.header_at(self.node).plus(at), bytes).await?;
             for (to, from) in self.words[at as usize / WORD_BYTES..].iter().zip(bytes.chunks_exact(WORD_BYTES)) {
                 to.store(from.try_into().map_or(0, u64::from_ne_bytes), Ordering::Relaxed);
             }
-            self.read |= (first..next).fold(0, |bits, block| bits | 1 << block);
+            self.read[first..next].fill(true);
         }
         Ok(())
     }
 
     /// Returns how far a node has applied a ring, and where the ring ends.
-    pub async fn progress(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<Progress, MemoryError> {
-        let copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
+    pub async fn progress(
+        lane: &Lane,
+        node: NodeId,
+        ring: impl Into<RingSpan>,
+        owner: u32,
+    ) -> Result<Progress, MemoryError> {
+        let copy = RingCopy::read_unapplied(lane, node, ring.into(), owner).await?;
         Ok(Progress { applied: copy.applied, tail: copy.tail })
     }
 
     /// Whether the node has applied a ring to its end.
-    pub async fn is_applied(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<bool, MemoryError> {
-        let copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
+    pub async fn is_applied(
+        lane: &Lane,
+        node: NodeId,
+        ring: impl Into<RingSpan>,
+        owner: u32,
+    ) -> Result<bool, MemoryError> {
+        let copy = RingCopy::read_unapplied(lane, node, ring.into(), owner).await?;
         Ok(copy.applied == copy.tail)
     }
 
     /// Reads the client's undo entries. Only entries that are whole and not overwritten are
     /// returned.
     pub async fn undo_entries(&mut self, lane: &Lane) -> Result<Vec<UndoEntry<Vec<u64>>>, MemoryError> {
-        let end = self.reach().clamp(UNDO_WINDOW, RING_BYTES);
+        let end = self.reach().clamp(UNDO_WINDOW, self.span.bytes);
         self.fetch(lane, 0, end).await?;
         let data = self.words[HEADER_BYTES as usize / WORD_BYTES..].iter().take(end as usize / WORD_BYTES);
         let data: Vec<u64> = data.map(|word| word.load(Ordering::Relaxed)).collect();
@@ -647,7 +861,7 @@ impl RingCopy {
         if self.tail == 0 {
             return;
         }
-        if let Some(reader) = RingReader::resume(&self.words, 0, self.owner) {
+        if let Some(reader) = self.reader() {
             reader.scan(&self.words, visit);
         }
     }
@@ -660,29 +874,79 @@ impl RingCopy {
         self.last
     }
 
-    /// Whether nothing in the ring has ever been overwritten, not even by a frame that has not
-    /// arrived whole.
+    /// Returns the id from which on the ring still has every entry that was written.
+    ///
+    /// Entries of three laps may lie in the ring: those of the current lap, behind them what the
+    /// lap before has left, and where that one has skipped the rest, what earlier laps have left.
+    /// The skip has the id of the first entry of the current lap. So it tells where the lap before
+    /// has ended. If it was overwritten, only the entries of the current lap count.
     #[must_use]
-    pub fn is_first_lap(&self) -> bool {
+    pub fn whole_from(&self) -> u64 {
+        if self.is_first_lap() {
+            return 0;
+        }
+        let (mut current, mut before) = (None, None);
+        // A lap may end at the very end of the ring.
+        let tail = match self.span.place(self.tail) {
+            0 => self.span.bytes,
+            place => place,
+        };
+        let Some(reader) = self.reader() else { return u64::MAX };
+        let mut oldest = None;
+        reader.frames(&self.words, &mut |place, frame| match frame[1] as u32 {
+            KIND_ENTRY if place < tail => _ = current.get_or_insert(frame[0]),
+            KIND_ENTRY => _ = before.get_or_insert(frame[0]),
+            KIND_SKIP if place >= tail && current.is_some_and(|first| frame[0] == first) => oldest = before,
+            _ => {}
+        });
+        oldest.or(current).unwrap_or(self.last.saturating_add(1))
+    }
+
+    /// Whether nothing in the ring has ever been overwritten, not even by a frame that has not
+    /// arrived whole. A frame goes to the start of the ring again only if it would end beyond the
+    /// window, and if as many bytes have been applied as it has.
+    fn is_first_lap(&self) -> bool {
         self.tail + FRAME_BYTES_MAX as u64 <= RING_BYTES
     }
 
     /// Appends an entry that has not arrived to the entries that have, as the client would have
     /// done.
     pub async fn append(&mut self, lane: &Lane, id: u64, entry: &[u64]) -> Result<(), MemoryError> {
-        let words = entry.len() + FRAME_OVERHEAD_WORDS;
-        let mut writer = RingWriter::resume(self.node, self.base, self.tail);
-        let Some(room) = writer.reserve(words) else { return Err(MemoryError::Damaged(self.node)) };
+        let mut writer = RingWriter::resume(self.node, self.span, self.tail, self.reach());
+        let Some(room) = writer.reserve(entry.len() + FRAME_OVERHEAD_WORDS) else {
+            return Err(MemoryError::Damaged(self.node));
+        };
+        let mut frame = vec![0; entry.len() + FRAME_OVERHEAD_WORDS];
+        frame[2..entry.len() + 2].copy_from_slice(entry);
+        seal(&mut frame, id);
+        let sent = write_front(lane, &frame, writer.reserved_at(&room)).await?;
         let mut round = lane.round();
-        let staged = round.stage_words(words);
-        let frame = round.staged_mut(staged);
-        frame[2..words - 1].copy_from_slice(entry);
-        seal(frame, id);
-        writer.append(&mut round, staged, room, id);
+        let staged = round.stage_words(frame.len() - sent);
+        round.staged_mut(staged).copy_from_slice(&frame[sent..]);
+        writer.append_from(&mut round, staged, sent, room, id);
         lane.execute(round).await?;
         (self.tail, self.last) = (writer.written(), id);
+        self.words[REACH_WORD].store(writer.reach, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Writes a frame at an address, except its last piece. Returns the number of words that it has
+/// written. Returns 0 for a frame of one piece.
+pub async fn write_front(lane: &Lane, frame: &[u64], at: Address) -> Result<usize, MemoryError> {
+    let front = front_words(frame.len());
+    for (number, piece) in frame[..front].chunks(PIECE_BYTES_MAX / WORD_BYTES).enumerate() {
+        let mut round = lane.round();
+        round.write_words(at.plus((number * PIECE_BYTES_MAX) as u64), piece);
+        lane.execute(round).await?;
+    }
+    Ok(front)
+}
+
+/// Returns the number of words of a frame of `words` words that come before its last piece.
+#[must_use]
+pub fn front_words(words: usize) -> usize {
+    words.saturating_sub(1) / (PIECE_BYTES_MAX / WORD_BYTES) * (PIECE_BYTES_MAX / WORD_BYTES)
 }
 
 /// The shift of a transaction id's owner, which is the upper 24 of its 63 bits. The lock word of

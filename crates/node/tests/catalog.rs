@@ -86,7 +86,7 @@ fn golden_superblock() {
     node::format(&region, Place { numa: Some(1), nic: 2 }).unwrap();
     let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
     assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
-    assert_eq!(line[1], 0x0201_0000_0000_0010, "NIC 2, NUMA node 1, format 16");
+    assert_eq!(line[1], 0x0201_0000_0000_0011, "NIC 2, NUMA node 1, format 17");
     assert_eq!(line[2..], [0, 1 << 20, 420 << 10, 0, 0, 0]);
     let superblock = node::Superblock::parse(NODE, &line.try_into().unwrap()).unwrap();
     assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 420 << 10));
@@ -103,7 +103,7 @@ fn golden_metadata() {
     assert_eq!(words.len(), (64 + 320 + 2 * 128) / 8);
     let (header, rest) = words.split_at(8);
     assert_eq!(header[0].to_le_bytes(), *b"REMORAcd");
-    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 16, "format 16");
+    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 17, "format 17");
     assert_eq!(header[2..], [0, 1, 1, 2 << 32 | 1, 0, 0], "features, generation, epoch, two shards and one table");
     let (table, shards) = rest.split_at(40);
     assert_eq!(table[0].to_le_bytes(), *b"accounts");
@@ -182,7 +182,7 @@ fn golden_metadata() {
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(dropped)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 920979478;
+const GOLDEN_CHECKSUM: u32 = 1569822628;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
@@ -204,20 +204,20 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2;", "format 16:"],
+            ["format 2;", "format 17:"],
         ),
         // The version before this one, and a newer one.
         (
             8,
-            15,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 15, known: FORMAT },
-            ["format 15;", "format 16:"],
+            16,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 16, known: FORMAT },
+            ["format 16;", "format 17:"],
         ),
         (
             8,
-            17,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 17, known: FORMAT },
-            ["format 17;", "format 16:"],
+            18,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 18, known: FORMAT },
+            ["format 18;", "format 17:"],
         ),
         (
             16,
@@ -243,8 +243,8 @@ fn what_another_program_wrote_is_refused_untouched() {
         bytes[at] = value;
         Metadata::decode(NODE, &bytes)
     };
-    assert_eq!(with(8, 15), Err(MemoryError::Format { node: NODE, found: 15, known: FORMAT }));
-    assert_eq!(with(8, 17), Err(MemoryError::Format { node: NODE, found: 17, known: FORMAT }));
+    assert_eq!(with(8, 16), Err(MemoryError::Format { node: NODE, found: 16, known: FORMAT }));
+    assert_eq!(with(8, 18), Err(MemoryError::Format { node: NODE, found: 18, known: FORMAT }));
     assert_eq!(with(16, 4), Err(MemoryError::Features { node: NODE, unknown: 4 }));
     assert_eq!(with(0, b'X'), Ok(None));
 }

@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use remora_fabric::shm::Shm;
 use remora_fabric::{ClientId, Fabric, Lane, NodeId, Prng, Region, block_on};
-use remora_node::limits::{FRAME_BYTES_MAX, RING_BYTES};
+use remora_node::MemoryError;
+use remora_node::limits::{FRAME_BYTES_MAX, RING_BYTES, RING_BYTES_MAX};
 use remora_node::node::REGION;
 use remora_node::ring::{
-    FRAME_OVERHEAD_WORDS, HEADER_BYTES, OWNER_SHIFT, RING_EXTENT_BYTES, RingCopy, RingReader, RingWriter, UNDO_STRIDE,
-    UNDO_WINDOW, seal, seal_undo,
+    FRAME_OVERHEAD_WORDS, HEADER_BYTES, OWNER_SHIFT, RingCopy, RingReader, RingSpan, RingWriter, UNDO_STRIDE,
+    UNDO_WINDOW, extent_bytes, seal, seal_undo, write_front,
 };
 
 const NODE: NodeId = NodeId(0);
@@ -20,7 +21,11 @@ const BASE: u64 = 4096;
 const FRAME_WORDS_MAX: usize = FRAME_BYTES_MAX / 8;
 
 fn memory() -> (Shm, Arc<Region>) {
-    let shm = Shm::new(&[vec![(BASE + RING_EXTENT_BYTES).next_multiple_of(4096) as usize]]).unwrap();
+    memory_of(RingSpan::from(BASE))
+}
+
+fn memory_of(span: RingSpan) -> (Shm, Arc<Region>) {
+    let shm = Shm::new(&[vec![(BASE + extent_bytes(span.bytes)).next_multiple_of(4096) as usize]]).unwrap();
     let region = shm.region(NODE, REGION).unwrap();
     (shm, region)
 }
@@ -38,30 +43,35 @@ fn frame(id: u64, words: usize) -> Vec<u64> {
 
 async fn append(lane: &Lane, ring: &mut RingWriter, frame: &[u64]) -> bool {
     let Some(room) = ring.reserve(frame.len()) else { return false };
+    let sent = write_front(lane, frame, ring.reserved_at(&room)).await.unwrap();
     let mut round = lane.round();
-    let staged = round.stage_words(frame.len());
-    round.staged_mut(staged).copy_from_slice(frame);
-    ring.append(&mut round, staged, room, frame[0]);
+    let staged = round.stage_words(frame.len() - sent);
+    round.staged_mut(staged).copy_from_slice(&frame[sent..]);
+    ring.append_from(&mut round, staged, sent, room, frame[0]);
     lane.execute(round).await.unwrap();
     true
 }
 
 #[test]
 fn laps_with_a_reader_that_lags() {
-    for seed in 0..20 {
-        let (shm, region) = memory();
+    for seed in 0..40 {
+        let span = RingSpan { base: BASE, bytes: RING_BYTES << (seed / 20 * (seed % 5)) };
+        let (shm, region) = memory_of(span);
         block_on(&shm, ClientId(1), async |lane: &Lane| {
             let mut random = Prng::new(seed);
             // Some runs have small frames only, and some fill half the ring with one frame.
-            let largest = [16, 200, FRAME_WORDS_MAX as u64][seed as usize % 3];
-            let mut writer = RingWriter::new(NODE, BASE);
-            let mut reader = RingReader::resume(region.words(), BASE, 7).unwrap();
+            let largest = [16, 200, span.frame_bytes_max() as u64 / 8][seed as usize % 3];
+            let mut writer = RingWriter::new(NODE, span);
+            let mut reader = RingReader::resume(region.words(), span, 7).unwrap();
             let (mut written, mut read, mut bytes, mut scratch) = (Vec::new(), 0, 0, Vec::new());
             let mut turns = 0;
-            while bytes < 12 * RING_BYTES {
+            while bytes < 12 * span.bytes.min(4 * RING_BYTES) {
                 turns += 1;
                 assert!(turns < 1_000_000, "seed {seed}: the reader does not follow");
                 if random.below(3) > 0 {
+                    // In large rings, most frames are small.
+                    let is_small = span.bytes > RING_BYTES && random.below(4) > 0;
+                    let largest = if is_small { 200 } else { largest };
                     let words = FRAME_OVERHEAD_WORDS + random.below(largest - 2) as usize;
                     let frame = frame(id(7, written.len() as u64 + 1), words);
                     if append(lane, &mut writer, &frame).await {
@@ -82,7 +92,18 @@ fn laps_with_a_reader_that_lags() {
                 reader.publish(region.words());
                 if random.below(4) == 0 {
                     // The node's process ends, and another one reads on.
-                    reader = RingReader::resume(region.words(), BASE, 7).unwrap();
+                    reader = RingReader::resume(region.words(), span, 7).unwrap();
+                    // What a recoverer reads reaches as far as the client has written.
+                    let copy = RingCopy::read(lane, NODE, span, 7).await.unwrap();
+                    assert_eq!(copy.last(), written.last().map_or(0, |frame| frame[0]), "seed {seed}");
+                    let mut known = Vec::new();
+                    copy.entries(|id, _| known.push(id));
+                    let from = copy.whole_from();
+                    let is_known = |frame: &&Vec<u64>| known.contains(&frame[0]);
+                    assert!(
+                        written.iter().filter(|frame| frame[0] >= from).all(|frame| is_known(&frame)),
+                        "seed {seed}"
+                    );
                 }
                 let mut round = lane.round();
                 let applied = round.read(writer.applied_at(), 8);
@@ -99,6 +120,94 @@ fn laps_with_a_reader_that_lags() {
         })
         .unwrap();
     }
+}
+
+/// As long as frames are small and the node keeps up, a large ring takes no more memory than one of
+/// the usual size. A recoverer then reads no more of it.
+#[test]
+fn small_frames_keep_to_the_window_of_a_large_ring() {
+    let span = RingSpan { base: BASE, bytes: RING_BYTES_MAX };
+    let (shm, region) = memory_of(span);
+    block_on(&shm, ClientId(1), async |lane: &Lane| {
+        let mut writer = RingWriter::new(NODE, span);
+        let mut reader = RingReader::resume(region.words(), span, 7).unwrap();
+        let mut scratch = Vec::new();
+        let header = |word: usize| region.words()[BASE as usize / 8 + word].load(Ordering::Acquire);
+        let behind = || {
+            let window = (BASE + HEADER_BYTES + RING_BYTES) as usize / 8;
+            region.words()[window..].iter().filter(|word| word.load(Ordering::Acquire) != 0).count()
+        };
+        let mut sequence = 0;
+        let mut append_one = async |writer: &mut RingWriter, words: usize| {
+            sequence += 1;
+            assert!(append(lane, writer, &frame(id(7, sequence), words)).await);
+            assert_eq!(reader.next(region.words(), &mut scratch).map(|(id, _)| id), Some(id(7, sequence)));
+            reader.publish(region.words());
+            // A client asks only now and then.
+            if writer.half_full() {
+                writer.learn(header(0));
+            }
+            writer.settle();
+        };
+        for turn in 0..3_000 {
+            append_one(&mut writer, 20 + turn % 80).await;
+        }
+        // A skip right behind the window tells so.
+        let skip = FRAME_OVERHEAD_WORDS;
+        assert!(behind() <= skip && header(2) <= RING_BYTES + 8 * skip as u64, "the window is enough for small frames");
+        assert_eq!(behind() > 0, header(2) > 0);
+        let words = span.frame_bytes_max() / 8;
+        append_one(&mut writer, words).await;
+        assert!(behind() > skip && header(2) > RING_BYTES + 8 * skip as u64);
+        let reach = header(2);
+        for turn in 0..3_000 {
+            append_one(&mut writer, 20 + turn % 80).await;
+        }
+        assert!(header(2) - reach <= 8 * skip as u64, "small frames are back in the window, behind a skip");
+        let copy = RingCopy::read(lane, NODE, span, 7).await.unwrap();
+        assert_eq!(copy.last(), id(7, 6_001));
+        let mut found = Vec::new();
+        copy.entries(|id, _| found.push(id));
+        assert!(copy.whole_from() > id(7, 5_500), "the window has the last entries");
+        assert!((copy.whole_from()..=id(7, 6_001)).all(|id| found.contains(&id)), "{found:?}");
+    })
+    .unwrap();
+}
+
+/// A frame that was never sent has told no node how far it reaches.
+#[test]
+fn how_far_frames_reach_is_told_again_if_room_was_given_back() {
+    let span = RingSpan { base: BASE, bytes: RING_BYTES_MAX };
+    let mut writer = RingWriter::new(NODE, span);
+    let words = span.frame_bytes_max() / 8;
+    for _ in 0..2 {
+        let room = writer.reserve(words).unwrap();
+        let reach = writer.take(room, id(7, 1)).reach;
+        assert_eq!(reach, Some((writer.reach_at(), RING_BYTES_MAX / 2)));
+        writer.give_back(room);
+    }
+    // The second frame goes to the start again, and its skip lies behind the first one.
+    for reaches in [true, true, false] {
+        let room = writer.reserve(words).unwrap();
+        assert_eq!(writer.take(room, id(7, 1)).reach.is_some(), reaches);
+        writer.settle();
+        writer.learn(writer.written());
+    }
+}
+
+/// Where a ring cannot have such a size, nothing is read.
+#[test]
+fn rings_of_impossible_sizes_are_refused() {
+    let (shm, region) = memory();
+    for bytes in [0, 1, RING_BYTES / 2, RING_BYTES + 8, 2 * RING_BYTES_MAX, 1 << 63, u64::MAX] {
+        let span = RingSpan { base: BASE, bytes };
+        assert!(RingReader::resume(region.words(), span, 1).is_none(), "{bytes}");
+        let read = async |lane: &Lane| RingCopy::read(lane, NODE, span, 1).await.map(|copy| copy.last());
+        let read = block_on(&shm, ClientId(1), read).unwrap();
+        assert_eq!(read, Err(MemoryError::Damaged(NODE)), "{bytes}");
+    }
+    let span = RingSpan { base: u64::MAX - 7, bytes: RING_BYTES };
+    assert!(RingReader::resume(region.words(), span, 1).is_none());
 }
 
 #[test]
@@ -295,4 +404,30 @@ fn a_skip_without_an_entry_leaves_nothing_to_apply() {
         assert!(restarted.next(region.words(), &mut Vec::new()).is_none());
     })
     .unwrap();
+}
+
+/// A frame ends at the very end of the window, or just before. So the skip behind it lies beyond
+/// the window, and a recoverer reads it all the same.
+#[test]
+fn a_skip_behind_the_window_is_read() {
+    for short in 0..5 {
+        let span = RingSpan { base: BASE, bytes: RING_BYTES_MAX };
+        let (shm, region) = memory_of(span);
+        block_on(&shm, ClientId(1), async |lane: &Lane| {
+            let mut writer = RingWriter::new(NODE, span);
+            let words = FRAME_WORDS_MAX;
+            assert!(append(lane, &mut writer, &frame(id(7, 1), words)).await);
+            assert!(append(lane, &mut writer, &frame(id(7, 2), words - short)).await);
+            let (mut reader, mut scratch) = (RingReader::resume(region.words(), span, 7).unwrap(), Vec::new());
+            while reader.next(region.words(), &mut scratch).is_some() {}
+            reader.publish(region.words());
+            writer.learn(region.words()[BASE as usize / 8].load(Ordering::Acquire));
+            writer.settle();
+            assert!(append(lane, &mut writer, &frame(id(7, 3), 8)).await);
+            let copy = RingCopy::read(lane, NODE, span, 7).await.unwrap();
+            assert_eq!(copy.last(), id(7, 3), "{short} words short of the window's end");
+            assert!(!RingCopy::is_applied(lane, NODE, span, 7).await.unwrap());
+        })
+        .unwrap();
+    }
 }

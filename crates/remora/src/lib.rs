@@ -227,10 +227,10 @@
 //!
 //! # Values of any length
 //!
-//! A record has a fixed size, and one transaction writes at most about 32 KiB. A longer value is
-//! kept out of line. [`Large::upload`] stores it in chunks that no other transaction sees. Then a
-//! transaction links the value to a key, together with any other records that it writes.
-//! [`Large::write`] does both.
+//! A record has a fixed size, and one transaction writes at most about 32 KiB, or more with larger
+//! logs ([`WorkerOptions::log_bytes`]). A longer value is kept out of line. [`Large::upload`]
+//! stores it in chunks that no other transaction sees. Then a transaction links the value to a
+//! key, together with any other records that it writes. [`Large::write`] does both.
 //!
 //! ```
 //! # use remora::{Cluster, Error, LargeOptions};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use remora_fabric::limits::LANES_MAX;
 use remora_fabric::{Lane, Nanos, NodeId, Outlined, catch_panic, outline};
+use remora_node::limits::{RING_BYTES, RING_BYTES_MAX};
 use remora_node::{MemoryError, Room, Stage, TableId};
 use remora_record::TransactionId;
 use remora_txn::recovery::Verdict;
@@ -43,6 +44,12 @@ pub struct WorkerOptions {
     /// MiB. Only clusters with a protocol that has snapshots use it. The writers of a
     /// table decide with it how long the table's past can be read.
     pub archive: u64,
+    /// Bytes of log that each coroutine takes at each memory node: 64 KiB, if not more, and at most
+    /// 1 MiB. They are rounded up to a power of two. The changes of one transaction can take half
+    /// of them. What is beyond 64 KiB is written to only by transactions with large changes. A
+    /// client gets less if its logs would take more than a sixteenth of a memory node, or half of
+    /// what is free there.
+    pub log_bytes: u64,
     /// Seed of the coroutines' random streams.
     pub seed: u64,
     /// Whether a coroutine lets the others run after every round, even if the round completes at
@@ -50,23 +57,40 @@ pub struct WorkerOptions {
     pub yield_after_rounds: bool,
 }
 
-setters!(WorkerOptions { coroutines: usize, clients: usize, archive: u64, seed: u64, yield_after_rounds: bool });
+setters!(WorkerOptions {
+    coroutines: usize,
+    clients: usize,
+    archive: u64,
+    log_bytes: u64,
+    seed: u64,
+    yield_after_rounds: bool,
+});
 
 impl Default for WorkerOptions {
     fn default() -> WorkerOptions {
-        WorkerOptions { coroutines: 8, clients: 1, archive: ARCHIVE_BYTES, seed: 1, yield_after_rounds: false }
+        WorkerOptions {
+            coroutines: 8,
+            clients: 1,
+            archive: ARCHIVE_BYTES,
+            log_bytes: RING_BYTES,
+            seed: 1,
+            yield_after_rounds: false,
+        }
     }
 }
 
 impl WorkerOptions {
-    /// Fails if a worker cannot have this number of coroutines and clients. The lanes of a worker
-    /// are limited, and each client needs one lane for its keeper.
+    /// Fails if a worker cannot have this number of coroutines and clients, or logs of this size.
+    /// The lanes of a worker are limited, and each client needs one lane for its keeper.
     pub(crate) fn check(&self) -> Result<(), MemoryError> {
         let WorkerOptions { coroutines, clients, .. } = *self;
         if coroutines == 0 || clients == 0 {
             return Err(MemoryError::empty("the number of coroutines or clients"));
         }
         let limit = |what, value: usize, max: usize| MemoryError::limit(what, value as u64, max as u64);
+        if self.log_bytes > RING_BYTES_MAX {
+            return Err(MemoryError::limit("bytes of log of a coroutine", self.log_bytes, RING_BYTES_MAX));
+        }
         match LANES_MAX.checked_sub(clients) {
             None | Some(0) => Err(limit("clients of a worker", clients, LANES_MAX - 1)),
             Some(max) if coroutines > max => Err(limit("coroutines of a worker", coroutines, max)),
@@ -207,7 +231,7 @@ impl Worker {
             worker.lane(endpoint, 0).expect("lanes were counted")
         };
         let archive = if cluster.protocol().has_open_snapshots() { options.archive } else { 0 };
-        let room = Room { lanes: coroutines, archive };
+        let room = Room { lanes: coroutines, archive, ring: options.log_bytes };
         let client = Client::connect(cluster, &self.worker, room, options.yield_after_rounds, &mut admin)?;
         let (life, client) = (client.life(), Rc::new(client));
         for (ring, lane) in lanes.into_iter().enumerate() {

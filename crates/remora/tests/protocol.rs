@@ -1464,7 +1464,7 @@ fn an_entry_in_doubt_is_kept(protocol: Protocol) {
 /// committed, all backups will have it. If it is reported as not committed, none will. A lost
 /// answer says neither.
 fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
-    const ROWS: u64 = 300;
+    const ROWS: u64 = 420;
     for seed in seeds(0..if is_long() { 2 } else { 1 }) {
         let options = options(protocol, 3).node_bytes(16 << 20);
         let (cluster, fabric) = options.open_seeded(seed).unwrap();

@@ -3,7 +3,6 @@
 
 use remora_fabric::{FabricError, Fault, NodeId};
 use remora_node::MemoryError;
-use remora_node::limits::FRAME_BYTES_MAX;
 use remora_record::{LockWord, SharedLock, TransactionId};
 
 use crate::limits::{LOG_NODES_MAX, SET_MAX};
@@ -82,11 +81,13 @@ pub enum Limit {
     /// The transaction names more records than [`SET_MAX`].
     #[error("it names more than {SET_MAX} records, which is the most that one transaction can: split it")]
     Set,
-    /// The log entry of the write set is larger than a frame of a ring.
-    #[error("its changes take {bytes} bytes of log, and at most {FRAME_BYTES_MAX} fit: write fewer or smaller records")]
+    /// The log entry of the write set is larger than a frame of the client's rings.
+    #[error("its changes take {bytes} bytes of log, and at most {max} fit: write fewer or smaller records")]
     LogEntry {
         /// Bytes of the entry.
         bytes: usize,
+        /// Bytes of the largest entry for which the client's rings have room.
+        max: usize,
     },
     /// The write set touches more nodes than [`LOG_NODES_MAX`].
     #[error("its changes go to {nodes} memory nodes, and at most {LOG_NODES_MAX} fit: write records of fewer shards")]

@@ -61,7 +61,7 @@ use remora_fabric::limits::ROUND_VERBS_MAX;
 use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, NodeSet, WORD_BYTES, probes};
 use remora_index::cluster_hash::{self, Geometry, HEADER_SLOTS_WORD, is_empty};
 use remora_index::{Patch, fstore};
-use remora_node::ring::RingCopy;
+use remora_node::ring::{RingCopy, RingSpan};
 use remora_node::{
     Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, Replica, ShardId, ShardPlacement,
     metadata,
@@ -127,7 +127,7 @@ impl Verdicts {
     }
 
     fn of_rings(rings: &[Ring], logged: &BTreeMap<u64, Logged>) -> Verdicts {
-        let from = rings.iter().map(Ring::whole_from).max().unwrap_or(0);
+        let from = rings.iter().map(|ring| ring.copy.whole_from()).max().unwrap_or(0);
         let cut = logged.keys().rev().nth(NEWEST).map_or(0, |oldest| oldest + 1);
         let mut of_lane = BTreeMap::<usize, usize>::new();
         let newest = logged.iter().rev().enumerate().filter(|(place, (_, entry))| {
@@ -344,28 +344,18 @@ impl Logged {
 struct Ring {
     node: NodeId,
     lane: usize,
-    /// Offset at which the ring begins.
-    base: u64,
+    /// Where the ring lies at the node.
+    place: RingSpan,
     copy: RingCopy,
 }
 
 impl Ring {
     async fn read_all(lane: &Lane, remains: &Remains, client: u32) -> Result<Vec<Ring>, MemoryError> {
         let mut rings = Vec::new();
-        for (node, number, base) in remains.rings() {
-            rings.push(Ring { node, lane: number, base, copy: RingCopy::read(lane, node, base, client).await? });
+        for (node, number, place) in remains.rings() {
+            rings.push(Ring { node, lane: number, place, copy: RingCopy::read(lane, node, place, client).await? });
         }
         Ok(rings)
-    }
-
-    /// Returns the id from which on the ring still has every entry that was written.
-    fn whole_from(&self) -> u64 {
-        if self.copy.is_first_lap() {
-            return 0;
-        }
-        let mut oldest = self.copy.last().saturating_add(1);
-        self.copy.entries(|id, _| oldest = oldest.min(id));
-        oldest
     }
 }
 
@@ -798,7 +788,7 @@ pub async fn look_up(
             .any(|ring| ring.lane == logged.lane && missing >> ring.node.0 & 1 == 1 && ring.copy.last() < id.to_bits());
         return Ok(if on_its_way { Verdict::Undecided } else { Verdict::Committed });
     }
-    let overwritten = rings.iter().map(Ring::whole_from).max().unwrap_or(0) > id.to_bits();
+    let overwritten = rings.iter().map(|ring| ring.copy.whole_from()).max().unwrap_or(0) > id.to_bits();
     Ok(match (overwritten, ended) {
         (true, _) => Verdict::Forgotten,
         (false, true) => Verdict::Aborted,

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use remora_fabric::limits::NODES_MAX;
 use remora_fabric::{Address, Lane, Nanos, NodeId, NodeSet, Round, Ticket, WORD_BYTES};
 use remora_index::Table;
-use remora_node::limits::RING_BYTES;
-use remora_node::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
+use remora_node::ring::{Reservation, RingSpan, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
 use remora_node::{Pointer, Registration, TableId};
 use remora_record::{Key, LockWord, RepairableLock, TransactionId, Version};
 
@@ -155,6 +154,8 @@ pub(crate) struct State {
     /// The last transaction whose locks are freed in the background, after the program has its
     /// outcome.
     pub(crate) released: Released,
+    /// The bytes of the data of each ring.
+    pub(crate) ring_bytes: u64,
     /// Where in the rings the next undo entries go.
     pub(crate) undo: UndoWindow,
     /// The version cache of this process, if the protocol validates locally.
@@ -241,6 +242,7 @@ impl State {
             tell_committing: false,
             sample_phases: false,
             released: Released::default(),
+            ring_bytes: client.ring_bytes(),
             undo: UndoWindow::default(),
             vcache: config.vcache,
             shared: config.shared,
@@ -443,7 +445,14 @@ impl State {
                 (*at, *lap) = (*base, *lap + 1);
             }
         }
-        *at + bytes <= RING_BYTES
+        *at + bytes <= self.ring_bytes
+    }
+
+    /// Fails if no ring has room for a log entry whose frame has this many words.
+    #[inline]
+    pub(crate) fn fits_log(&self, words: usize) -> Result<(), Limit> {
+        let (bytes, max) = (words * WORD_BYTES, self.ring_bytes as usize / 2);
+        if bytes > max { Err(Limit::LogEntry { bytes, max }) } else { Ok(()) }
     }
 
     /// Notes that the undo entry of the current transaction was written, and how long its place is
@@ -582,6 +591,8 @@ impl fmt::Debug for State {
 /// Returns a lane's rings, by the numbers of their nodes.
 fn rings(client: &Registration, ring: usize) -> Vec<RingWriter> {
     let end = client.nodes().iter().next_back().map_or(0, |last| last.0 + 1);
-    let at = |node| if client.nodes().has(node) { client.ring(node, ring) } else { RingWriter::new(node, 0) };
+    let at = |node| {
+        if client.nodes().has(node) { client.ring(node, ring) } else { RingWriter::new(node, RingSpan::from(0)) }
+    };
     (0..end).map(NodeId).map(at).collect()
 }

@@ -69,10 +69,8 @@ pub(crate) fn node_bytes_of(tables: &[TableSize], setting: &Setting, kinds: &[In
         kinds.iter().map(|kind| Sizes::for_rows(*kind, rows, table.slot_bytes).shard_bytes).max().unwrap_or(0)
     });
     let tables = shards.fold(0, u64::saturating_add).saturating_mul(setting.replicas.into());
-    let room = Room {
-        lanes: setting.coroutines as usize,
-        archive: setting.archive.unwrap_or(WorkerOptions::default().archive),
-    };
+    let archive = setting.archive.unwrap_or(WorkerOptions::default().archive);
+    let room = Room { archive, ..Room::without_archive(setting.coroutines as usize) };
     let rings = setting.workers.saturating_mul(room.bytes() + 4096);
     FIXED.saturating_add(tables).saturating_add(rings)
 }

@@ -39,7 +39,9 @@ pub struct ServeOptions {
     /// How long a gateway that stops waits for batches that run, and for clients that fetch their
     /// answers. Its workers take up to five seconds more to leave the cluster.
     pub stop_patience: Duration,
-    /// Settings of the workers, of which the number of coroutines does not count.
+    /// Settings of the workers, of which the number of coroutines does not count. By default, a
+    /// lane's log has 1 MiB, so that one transaction can write 512 KiB. It has less if the logs of
+    /// all lanes would have more than 128 MiB.
     pub worker: WorkerOptions,
 }
 
@@ -64,10 +66,16 @@ impl Default for ServeOptions {
             tls: None,
             handshake_max: Duration::from_secs(30),
             stop_patience: Duration::from_secs(5),
-            worker: WorkerOptions::default(),
+            worker: WorkerOptions::default().log_bytes(LOG_BYTES),
         }
     }
 }
+
+/// Bytes of a lane's log at each memory node.
+const LOG_BYTES: u64 = 1 << 20;
+/// Bytes of the logs of all lanes at each memory node, if a lane's log is to have more than it has
+/// in other programs.
+const LOGS_BYTES_MAX: u64 = 128 << 20;
 
 /// Descriptors that a gateway leaves to the rest of the process, and those of each thread.
 const DESCRIPTORS_SPARE: u64 = 128;
@@ -102,6 +110,7 @@ pub fn serve<H: Handler>(
     let (make, mut listeners) = (Arc::new(make_handler), Some(listeners));
     for number in 0..options.threads {
         let mut worker = options.worker.coroutines(lanes);
+        worker.log_bytes = worker.log_bytes.min(LOGS_BYTES_MAX / (options.threads * lanes).max(1) as u64);
         worker.seed = worker.seed.wrapping_add(number as u64);
         let own = one::Start {
             number,

@@ -156,7 +156,7 @@ impl Stage {
         let client = |(number, protocol): (usize, &Protocol)| {
             let lanes = if number == 0 { coroutines } else { 1 };
             let archive = if protocol.has_open_snapshots() { archive } else { 0 };
-            let room = Room { lanes, archive };
+            let room = Room { archive, ..Room::without_archive(lanes) };
             let client = block_on(&fabric, ClientId(0), async |lane: &Lane| connect(lane, room).await);
             (client.expect("a connection").expect("a registration"), *protocol)
         };

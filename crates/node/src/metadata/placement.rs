@@ -231,19 +231,21 @@ fn next_to_move(
 }
 
 /// Returns the bytes of these nodes that shards may take. The rest is for the redo rings of
-/// clients: as many bytes as these have at any other node, and [`RINGS_SPARE`] rings.
+/// clients: as many bytes as these have at any other node, and [`RINGS_SPARE`] rings, or what the
+/// client with the largest rings needs.
 pub async fn room(lane: &Lane, nodes: NodeSet) -> Result<BTreeMap<NodeId, u64>, MemoryError> {
     let mut rings = BTreeMap::new();
     for node in nodes.iter() {
         rings.insert(node, client::ring_bytes(lane, node).await?);
     }
     let most = |slot: usize| rings.values().map(|bytes| bytes[slot]).max().unwrap_or(0);
+    let largest = rings.values().flatten().copied().max().unwrap_or(0);
     let mut room = BTreeMap::new();
     for (node, bytes) in &rings {
         let superblock = node::superblock(lane, *node).await?;
         // Rings that are too small are not made larger; other rings are taken in their place.
         let lacking = bytes.iter().enumerate().map(|(slot, here)| Some(most(slot)).filter(|most| most > here));
-        let spare = (superblock.bytes / 8).min(RINGS_SPARE * RING_EXTENT_BYTES);
+        let spare = (superblock.bytes / 8).min(largest.max(RINGS_SPARE * RING_EXTENT_BYTES));
         room.insert(*node, lacking.flatten().fold(superblock.free().saturating_sub(spare), u64::saturating_sub));
     }
     Ok(room)

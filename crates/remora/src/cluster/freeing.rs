@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use remora_fabric::{Lane, Nanos, NodeId};
 use remora_membership::ConfigurationError;
-use remora_node::ring::RingCopy;
+use remora_node::ring::{RingCopy, RingSpan};
 use remora_node::{MemoryError, Metadata, Remains, TableId, metadata, registered};
 
 use super::handle::{Cluster, LEASE};
@@ -158,7 +158,7 @@ impl Cluster {
     async fn find_unapplied(&self, lane: &Lane, clients: &[u32], users: &mut Users) -> Result<(), OpenError> {
         const LOOKS: u32 = 200;
         let nodes = self.live_nodes();
-        let mut rings: Vec<(u32, NodeId, u64, u64)> = Vec::new();
+        let mut rings: Vec<(u32, NodeId, RingSpan, u64)> = Vec::new();
         for client in clients {
             let Some(remains) = Remains::find(lane, nodes, *client).await? else { continue };
             for (node, _, base) in remains.rings() {

@@ -85,9 +85,11 @@ impl Cluster {
     /// node of 2,656 bytes has 82 keys of 20 bytes with values of 8, where keys can have 512 bytes.
     /// Shorter limits pad all keys to the longest one.
     ///
-    /// A transaction writes at most 32 KiB, and an insert writes a leaf, too. So an insert of a
-    /// value of more than some 28,000 bytes can fail, or of some 15,000 bytes beside keys that can
-    /// have more than 63 bytes ([`Limit::LogEntry`](crate::Limit::LogEntry)).
+    /// A transaction writes at most 32 KiB, unless its worker has larger logs
+    /// ([`WorkerOptions::log_bytes`](crate::WorkerOptions::log_bytes)). An insert writes a leaf,
+    /// too. So an insert of a value of more than some 28,000 bytes can fail, or of some 15,000
+    /// bytes beside keys that can have more than 63 bytes
+    /// ([`Limit::LogEntry`](crate::Limit::LogEntry)).
     pub fn create_dyn_ordered(
         &self,
         name: &str,

@@ -147,7 +147,7 @@ fn errors_name_what_they_are_about(protocol: Protocol) {
             Ok(())
         });
         let long = long.await.unwrap_err();
-        assert!(matches!(long.limit(), Some(Limit::LogEntry { bytes }) if bytes > 3 * 16_000), "{long}");
+        assert!(matches!(long.limit(), Some(Limit::LogEntry { bytes, max: 32_768 }) if bytes > 3 * 16_000), "{long}");
         says(long, &["bytes of log", "32768"]);
         let mut key = 0;
         let error = loop {

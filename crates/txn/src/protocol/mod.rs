@@ -7,6 +7,7 @@
 //! [`Protocol::ALL`]. `docs/how-to/add-a-protocol.md` says how to add one.
 
 mod clocks;
+mod long_frame;
 pub(crate) mod lookup;
 mod redo;
 mod refused;

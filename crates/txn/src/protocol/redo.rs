@@ -5,9 +5,8 @@
 //! participant has acknowledged its log entry. Appliers then bring the write set to the backups,
 //! and the client brings it to the primaries.
 
-use remora_fabric::{Execute, FabricError, Fault, NodeId, Round, WORD_BYTES, probes};
+use remora_fabric::{Address, Execute, FabricError, Fault, NodeId, Round, WORD_BYTES, probes};
 use remora_index::cluster_hash::unlinked;
-use remora_node::limits::FRAME_BYTES_MAX;
 use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
 use remora_record::Swap;
 use zerocopy::IntoBytes;
@@ -16,6 +15,7 @@ use crate::edit::EDIT_WORDS;
 use crate::error::{Limit, Stop};
 use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord, PATCH_WORDS};
+use crate::protocol::long_frame::LongFrame;
 use crate::protocol::nodes;
 use crate::protocol::spec::Primitive;
 use crate::rpc::Code;
@@ -52,9 +52,7 @@ pub(super) async fn make_room(tx: &mut Tx<'_>, image_words: usize) -> Result<Log
         participants |= logged.iter().fold(0, |nodes, replica| nodes | 1 << replica.node.0);
     }
     let words = FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + log::RECORD_WORDS * state.sets.written + image_words;
-    if words > FRAME_BYTES_MAX / 8 {
-        return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
-    }
+    state.fits_log(words)?;
     if participants.count_ones() as usize > LOG_NODES_MAX {
         return Err(Limit::LogNodes { nodes: participants.count_ones() }.into());
     }
@@ -110,22 +108,17 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
         "occ 3: the client has reserved room in the ring of every participant"
     );
     let id = tx.id.to_bits();
-    let mut round = tx.lane.round();
     // The replicas make the entry themselves, if they can.
     let mut edit = edit_request(tx, &entry);
     let mut edited = [None; LOG_NODES_MAX];
-    let staged = round.stage_words(if edit.is_some() { 0 } else { entry.words });
-    let sets = &tx.state.sets;
+    let long = if edit.is_none() { write_front(tx, &entry, by, flush).await? } else { LongFrame::default() };
+    // The last round has what the rounds before have not sent.
+    let sent = long.sent;
+    let mut round = tx.lane.round();
+    let staged = round.stage_words(if edit.is_some() { 0 } else { entry.words - sent });
     if edit.is_none() {
         let frame = round.staged_mut(staged);
-        let records = sets.items.iter().filter(|item| item.is_written()).map(|item| LoggedRecord {
-            pointer: item.location.pointer,
-            old_version: item.version.to_bits(),
-            image: sets.image(item),
-            patches: sets.patches(item),
-        });
-        log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
-        ring::seal(frame, id);
+        if sent > 0 { frame.copy_from_slice(long.rest()) } else { encode(tx, &entry, frame) }
     }
     let state = &mut *tx.state;
     let by_call = by == Primitive::Call || edit.is_some();
@@ -134,11 +127,15 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
     for &(node, reservation) in &state.reservations {
         let ring = &mut state.rings[usize::from(node.0)];
         if by_call {
-            let Placement { at, skip } = ring.take(reservation, id);
+            let Placement { at, reach, skip } = ring.take(reservation, id);
+            if let Some((to, reach)) = reach {
+                round.call(node, &[Code::Log.word(0), to.offset, reach], None, 0);
+            }
             if let Some((from, skip)) = skip {
                 let staged = round.stage(skip.as_bytes());
                 round.call(node, &[Code::Log.word(0), from.offset], Some(staged), 0);
             }
+            let at = at.plus((sent * WORD_BYTES) as u64);
             if let Some((primary, request)) = &mut edit {
                 request[1] = at.offset;
                 if let Some(call) = edited.iter_mut().find(|call| call.is_none()) {
@@ -151,7 +148,7 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
                 round.call(node, &[Code::Log.word(0), at.offset], Some(staged), 0);
             }
         } else {
-            ring.append(&mut round, staged, reservation, id);
+            ring.append_from(&mut round, staged, sent, reservation, id);
             if flush {
                 round.flush(node);
             }
@@ -200,6 +197,34 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
         return Err(Stop::Unknown(tx.id));
     }
     Ok(())
+}
+
+/// Encodes the log entry into its frame.
+fn encode(tx: &Tx<'_>, entry: &LogEntry, frame: &mut [u64]) {
+    let sets = &tx.state.sets;
+    let records = sets.items.iter().filter(|item| item.is_written()).map(|item| LoggedRecord {
+        pointer: item.location.pointer,
+        old_version: item.version.to_bits(),
+        image: sets.image(item),
+        patches: sets.patches(item),
+    });
+    let entry_words = 2..frame.len() - 1;
+    log::encode(&mut frame[entry_words], tx.state.epoch, entry.participants, records);
+    ring::seal(frame, tx.id.to_bits());
+}
+
+/// Writes a log entry of several pieces to the room that is reserved in every participant's ring,
+/// except its last piece. As long as that piece is missing, the transaction may abort.
+async fn write_front(tx: &Tx<'_>, entry: &LogEntry, by: Primitive, flush: bool) -> Result<LongFrame, Stop> {
+    if !LongFrame::is_long(entry.words) {
+        return Ok(LongFrame::default());
+    }
+    let mut words = vec![0; entry.words];
+    encode(tx, entry, &mut words);
+    let state = &tx.state;
+    let places = state.reservations.iter().map(|(node, room)| state.rings[usize::from(node.0)].reserved_at(room));
+    let places: Vec<Address> = places.collect();
+    LongFrame::write_front(tx.lane, words, &places, by, flush).await
 }
 
 /// Returns the call that has a replica make the log entry of the one change of a leaf that the

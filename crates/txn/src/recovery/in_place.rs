@@ -55,8 +55,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use remora_fabric::{Address, LINE_BYTES, Lane, NodeId, WORD_BYTES};
 use remora_index::fstore::Geometry;
 use remora_node::node::clock_at;
-use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UNDO_WINDOW, UndoEntry};
-use remora_node::{IndexKind, MemoryError, Metadata, Replica, TableSpec, node};
+use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, UNDO_WINDOW, UndoEntry};
+use remora_node::{IndexKind, MemoryError, Metadata, Replica, TableSpec};
 use remora_record::{FetchedRecord, LockWord, RecordShape, Swap, TransactionId, Version, structural};
 use zerocopy::IntoBytes;
 
@@ -171,7 +171,7 @@ pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Entries, Mem
     // The last transaction of each place of each lane. If nodes differ, the later transaction
     // counts: the other nodes have not had its entry.
     let mut last = BTreeMap::<(usize, u64), Last>::new();
-    for Ring { node: at, lane: number, base, copy } in rings {
+    for Ring { node: at, lane: number, place: ring, copy } in rings {
         for UndoEntry { place, id, ended, entry } in copy.undo_entries(lane).await? {
             let newest = last.entry((*number, place)).or_default();
             *newest = Last { id, lap: log::undo_kind(&entry).lap }.max(*newest);
@@ -190,7 +190,7 @@ pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Entries, Mem
         }
         if mutant!(TrustTornEntry) {
             let mut round = lane.round();
-            let read = round.read(node::at(*at, *base + HEADER_BYTES), LINE_BYTES * 4);
+            let read = round.read(ring.data_at(*at), LINE_BYTES * 4);
             let done = lane.execute(round).await?;
             let data = done.words(read);
             if let Some(entry) = data.get(2..((data[1] >> 32) as usize).wrapping_sub(1)) {
@@ -227,7 +227,7 @@ fn places<'r>(undo: &Undo, rings: &'r [Ring]) -> impl Iterator<Item = (&'r Ring,
     let (lane, place) = (undo.lane, undo.place);
     let participants = undo.entry.get(1).copied().unwrap_or(0);
     let theirs = rings.iter().filter(move |ring| ring.lane == lane && participants >> ring.node.0 & 1 == 1);
-    theirs.map(move |ring| (ring, node::at(ring.node, ring.base + HEADER_BYTES + place)))
+    theirs.map(move |ring| (ring, ring.place.data_at(ring.node).plus(place)))
 }
 
 /// A record of an entry.
@@ -361,13 +361,13 @@ async fn put_back(
         let reach = undo.place + (words * WORD_BYTES) as u64;
         let mut round = lane.round();
         if reach > ring.copy.reach().max(UNDO_WINDOW) {
-            round.write_words(ring::reach_at(ring.node, ring.base), &[reach]);
+            round.write_words(ring::reach_at(ring.node, ring.place), &[reach]);
         }
-        let staged = round.stage_words(words);
-        let frame = round.staged_mut(staged);
+        let mut frame = vec![0; words];
         frame[2..words - 1].copy_from_slice(&undo.entry);
-        ring::seal_undo(frame, id);
-        round.write_staged(at, staged);
+        ring::seal_undo(&mut frame, id);
+        let sent = ring::write_front(lane, &frame, at).await?;
+        round.write_words(at.plus((sent * WORD_BYTES) as u64), &frame[sent..]);
         round.flush(at.node);
         lane.execute(round).await?;
     }

@@ -1,9 +1,8 @@
 //! The commit of FORD: the undo entry and the write set go to every replica, in one chain of verbs
 //! for each node.
 
-use remora_fabric::{Address, NodeId, NodeSet, Round, WORD_BYTES};
+use remora_fabric::{Address, NodeId, NodeSet, Round};
 use remora_node::Pointer;
-use remora_node::limits::FRAME_BYTES_MAX;
 use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
 use remora_record::{LockWord, Version};
 
@@ -12,7 +11,9 @@ use super::keep::{Kept, name_formers, write_formers};
 use crate::error::{Limit, Stop};
 use crate::limits::LOG_NODES_MAX;
 use crate::log::{self, UndoKind, UndoRecord};
+use crate::protocol::long_frame::LongFrame;
 use crate::protocol::nodes;
+use crate::protocol::spec::Primitive;
 use crate::sets::{Change, Item, Lock, Sets};
 use crate::state::Needed;
 use crate::tx::Tx;
@@ -65,9 +66,7 @@ pub(super) fn prepare_entry(tx: &mut Tx<'_>, ford: Ford) -> Result<UndoEntry, St
     }
     let bound = ford.timed.then(|| sets.time_bound());
     let words = entry_words(sets, bound, is_logged);
-    if words > FRAME_BYTES_MAX / 8 {
-        return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
-    }
+    tx.state.fits_log(words)?;
     tx.undo_words = words;
     Ok(UndoEntry { participants, primaries, backups, words, bound, is_early: false, formers: None })
 }
@@ -138,7 +137,8 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &mut UndoEntry, ford:
         inserts_change_headers(&tx.state.sets),
         "fstore 1: an insert locks the header of its chain, and changes the header's version"
     );
-    let first = commit_rounds(tx, entry, ford);
+    let long = write_front(tx, entry, ford).await?;
+    let first = commit_rounds(tx, entry, &long, ford);
     if mutant!(CommitBeforeLog) {
         tx.locking = false;
         tx.lane.post(first);
@@ -196,11 +196,13 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &mut UndoEntry, ford:
 
 /// Returns the first round of the commit. If the commit does not fit one round, the other rounds go
 /// to [`Tx::unsent`], to be sent one after the other.
-fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
+fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, long: &LongFrame, ford: Ford) -> Round<'s> {
     let lane = tx.lane;
     let mut round = lane.round();
     write_formers(tx, &mut round, entry.formers, entry.primaries);
-    if !mutant!(DataBeforeLog) {
+    if long.sent > 0 {
+        write_rest(tx, &mut round, entry, long);
+    } else if !mutant!(DataBeforeLog) {
         write_entry(tx, &mut round, entry, ford.lean);
     }
     let draws = ford.timed && !entry.is_early;
@@ -251,7 +253,7 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
             flush_backups(&mut round, entry, ford);
         }
     }
-    if mutant!(DataBeforeLog) {
+    if mutant!(DataBeforeLog) && long.sent == 0 {
         write_entry(tx, &mut round, entry, ford.lean);
     }
     if draws && !mutant!(DrawBeforeData) {
@@ -315,27 +317,59 @@ fn write_entry_of(
     to: u64,
     logged: impl Fn(&Item) -> bool,
 ) {
+    let staged = round.stage_words(entry.words);
+    encode(tx, entry, lean, round.staged_mut(staged), logged);
+    write_reach(tx, round, entry.words, to);
+    for node in nodes(to) {
+        round.write_staged(undo_at(tx, node), staged);
+    }
+}
+
+/// Encodes an undo entry of some records into its frame.
+fn encode(tx: &Tx<'_>, entry: &UndoEntry, lean: bool, frame: &mut [u64], logged: impl Fn(&Item) -> bool) {
     let sets = &tx.state.sets;
-    let words = entry.words;
     let records = sets.items.iter().filter(|item| logged(item)).map(|item| UndoRecord {
         pointer: item.location.pointer,
         version: item.installs().to_bits(),
         checksum: sets.shape(item).content_checksum(sets.image(item)),
         before: item.before(&sets.arena),
     });
-    let staged = round.stage_words(words);
-    let frame = round.staged_mut(staged);
     let kind = UndoKind { lap: tx.state.undo.lap, lean, bound: entry.bound, is_early: entry.is_early };
-    log::encode_undo(&mut frame[2..words - 1], [tx.state.epoch, entry.participants], kind, records);
+    let entry_words = 2..entry.words - 1;
+    log::encode_undo(&mut frame[entry_words], [tx.state.epoch, entry.participants], kind, records);
     ring::seal_undo(frame, tx.id.to_bits());
+}
+
+/// Adds the WRITE of the word that says how far undo entries reach, if they reach beyond their
+/// window.
+fn write_reach(tx: &Tx<'_>, round: &mut Round<'_>, words: usize, to: u64) {
     let reach = tx.state.undo.reach_with(words);
     if reach > UNDO_WINDOW {
         let word = round.stage_words(1);
         round.staged_mut(word)[0] = reach;
         nodes(to).for_each(|node| round.write_staged(ring_of(tx, node).reach_at(), word));
     }
-    for node in nodes(to) {
-        round.write_staged(undo_at(tx, node), staged);
+}
+
+/// Writes an undo entry of several pieces at every participant, except its last piece. As long as
+/// that piece is missing, nothing of the transaction is installed, and it may abort.
+async fn write_front(tx: &Tx<'_>, entry: &UndoEntry, ford: Ford) -> Result<LongFrame, Stop> {
+    if !LongFrame::is_long(entry.words) {
+        return Ok(LongFrame::default());
+    }
+    let mut words = vec![0; entry.words];
+    encode(tx, entry, ford.lean, &mut words, is_logged);
+    let places: Vec<Address> = nodes(entry.participants).map(|node| undo_at(tx, node)).collect();
+    LongFrame::write_front(tx.lane, words, &places, Primitive::OneSided, ford.selective_flush).await
+}
+
+/// Adds the WRITE of the last piece of an undo entry to every participant.
+fn write_rest(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry, long: &LongFrame) {
+    write_reach(tx, round, entry.words, entry.participants);
+    let staged = round.stage_words(long.rest().len());
+    round.staged_mut(staged).copy_from_slice(long.rest());
+    for node in nodes(entry.participants) {
+        round.write_staged(undo_at(tx, node).plus(long.sent_bytes()), staged);
     }
 }
 
