@@ -51,6 +51,7 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
         buckets: 3,
         indirect: 4,
         slots: 5,
+        indirect_slots: 0,
         shard_bytes: 8192,
         grows: Grows::WhenTold,
     }
@@ -86,7 +87,7 @@ fn golden_superblock() {
     node::format(&region, Place { numa: Some(1), nic: 2 }).unwrap();
     let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
     assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
-    assert_eq!(line[1], 0x0201_0000_0000_0010, "NIC 2, NUMA node 1, format 16");
+    assert_eq!(line[1], 0x0201_0000_0000_0011, "NIC 2, NUMA node 1, format 17");
     assert_eq!(line[2..], [0, 1 << 20, 420 << 10, 0, 0, 0]);
     let superblock = node::Superblock::parse(NODE, &line.try_into().unwrap()).unwrap();
     assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 420 << 10));
@@ -103,7 +104,7 @@ fn golden_metadata() {
     assert_eq!(words.len(), (64 + 320 + 2 * 128) / 8);
     let (header, rest) = words.split_at(8);
     assert_eq!(header[0].to_le_bytes(), *b"REMORAcd");
-    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 16, "format 16");
+    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 17, "format 17");
     assert_eq!(header[2..], [0, 1, 1, 2 << 32 | 1, 0, 0], "features, generation, epoch, two shards and one table");
     let (table, shards) = rest.split_at(40);
     assert_eq!(table[0].to_le_bytes(), *b"accounts");
@@ -136,6 +137,8 @@ fn golden_metadata() {
     let layout = &mut growing.tables[1].spec.layout;
     (layout.scheme, layout.cells) = (ReadScheme::Checksum, Some(Cells { head_bytes: 8, cell_bytes: 16 }));
     let words = growing.encode();
+    growing.tables[1].spec.indirect_slots = 2;
+    assert_eq!(growing.encode()[64 + 320 + 116..][..4], [3, 2, 0, 0], "a checksum, two slots of an indirect bucket");
     assert_eq!(words[64 + 320 + 168..][..8], (16u64 << 32 | 8).to_le_bytes(), "a head of a word, cells of two");
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(growing.clone())));
     // Cells that do not divide the value, are not whole words, or are under another scheme.
@@ -204,20 +207,20 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2;", "format 16:"],
+            ["format 2;", "format 17:"],
         ),
         // The version before this one, and a newer one.
         (
             8,
-            15,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 15, known: FORMAT },
-            ["format 15;", "format 16:"],
+            16,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 16, known: FORMAT },
+            ["format 16;", "format 17:"],
         ),
         (
             8,
-            17,
-            |error| error == MemoryError::Format { node: NodeId(1), found: 17, known: FORMAT },
-            ["format 17;", "format 16:"],
+            18,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 18, known: FORMAT },
+            ["format 18;", "format 17:"],
         ),
         (
             16,
@@ -243,8 +246,8 @@ fn what_another_program_wrote_is_refused_untouched() {
         bytes[at] = value;
         Metadata::decode(NODE, &bytes)
     };
-    assert_eq!(with(8, 15), Err(MemoryError::Format { node: NODE, found: 15, known: FORMAT }));
-    assert_eq!(with(8, 17), Err(MemoryError::Format { node: NODE, found: 17, known: FORMAT }));
+    assert_eq!(with(8, 16), Err(MemoryError::Format { node: NODE, found: 16, known: FORMAT }));
+    assert_eq!(with(8, 18), Err(MemoryError::Format { node: NODE, found: 18, known: FORMAT }));
     assert_eq!(with(16, 4), Err(MemoryError::Features { node: NODE, unknown: 4 }));
     assert_eq!(with(0, b'X'), Ok(None));
 }

@@ -8,6 +8,7 @@ mod at_rest;
 mod creation;
 mod drop;
 mod dropped;
+mod given_back;
 mod held;
 mod hot;
 mod ids;
