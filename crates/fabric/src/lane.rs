@@ -64,9 +64,9 @@ impl Lane {
         self.endpoint.capabilities()
     }
 
-    /// Zeroes `bytes` bytes of a memory node that nothing uses, and gives the node's memory for them
-    /// back to the system. A verb that reaches the bytes all the same finds each word as it was
-    /// before, or zero.
+    /// Zeroes `bytes` bytes of a memory node that nothing uses, and gives the node's memory for
+    /// them back to the system. A verb that reaches the bytes all the same finds each word as it
+    /// was before, or zero.
     ///
     /// Returns false if this client cannot do that. The bytes may then be zero in part. Only a
     /// client in the process of the memory node can, and only if the node did not take its memory

@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::thread::futex::{self, WaitFlags, WaitPtr, WaitvFlags};
+use zerocopy::IntoBytes;
 
 use crate::address::{LINE_BYTES, WORD_BYTES};
 use crate::headroom::Headroom;
@@ -205,9 +206,9 @@ impl Region {
         Ok(())
     }
 
-    /// Zeroes `words` words from the word `start` on, and gives their whole pages back to the system.
-    /// The next access to such a page takes memory again. Threads that access these words meanwhile
-    /// find each word as it was before, or zero.
+    /// Zeroes `words` words from the word `start` on, and gives their whole pages back to the
+    /// system. The next access to such a page takes memory again. Threads that access these words
+    /// meanwhile find each word as it was before, or zero.
     ///
     /// Returns false, and leaves the region as it is or partly zeroed, if the system does not take
     /// pages back. This is so for reserved huge pages, which might be gone when they are needed
@@ -257,19 +258,16 @@ impl Region {
         (self.words * WORD_BYTES) as u64
     }
 
-    /// Returns the number of bytes of the region that take memory at the moment, for tests. It looks
-    /// at every page.
+    /// Returns the number of bytes of the region that take memory at the moment, for tests. It
+    /// looks at every page.
     #[doc(hidden)]
     pub fn resident_bytes(&self) -> io::Result<u64> {
-        const ENTRY_BYTES: usize = 8;
         let page = rustix::param::page_size();
-        let mut entries = vec![0; (self.words * WORD_BYTES).div_ceil(page) * ENTRY_BYTES];
+        let mut entries = vec![0u64; (self.words * WORD_BYTES).div_ceil(page)];
         let first = self.base.as_ptr() as usize / page;
-        File::open("/proc/self/pagemap")?.read_exact_at(&mut entries, (first * ENTRY_BYTES) as u64)?;
+        File::open("/proc/self/pagemap")?.read_exact_at(entries.as_mut_bytes(), (first * size_of::<u64>()) as u64)?;
         // The highest bit of an entry says that the page is there.
-        let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
-        let there = entries.iter().filter(|entry| u64::from_ne_bytes(**entry) >> 63 == 1);
-        Ok((there.count() * page) as u64)
+        Ok((entries.iter().filter(|entry| *entry >> 63 == 1).count() * page) as u64)
     }
 
     /// Returns the kind of pages that back the region.
@@ -357,13 +355,10 @@ mod tests {
     #[test]
     fn what_is_taken_is_there() {
         let region = Region::anonymous(32 << 20).unwrap();
-        let resident = || {
-            let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-            status.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
-        };
-        let before = resident();
+        let resident = || region.resident_bytes().unwrap();
+        assert!(region.pages() == Pages::Huge || resident() == 0);
         region.take().unwrap();
-        assert!(region.pages() == Pages::Huge || resident() - before > 24 << 20, "it is not there");
+        assert_eq!(resident(), region.bytes());
         assert!(region.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
         let too_much = there_is(1 << 60).unwrap_err();
         assert!(too_much.to_string().starts_with("1099511627776 MiB are too much: "), "{too_much}");

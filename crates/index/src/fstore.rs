@@ -19,25 +19,25 @@
 //! ```text
 //!                                            usual            dense
 //! slots of a main bucket                     2 to 7,          2 to 7,
-//!                                            about 512 bytes  about 1,200 bytes
+//!                                            about 512 bytes  about 1,400 bytes
 //! slots of an overflow bucket                as many          a third, at least 1
-//! slots that are used, of the main buckets   60 %             90 %
+//! slots that are used, of the main buckets   60 %             95 %
 //! overflow buckets for each main bucket      1/4              3/4
 //! ```
 //!
-//! A dense table has about 60 % of the bytes, and overflow buckets that no chain has taken are never
-//! touched. In return a READ of a bucket is longer. When a dense table is full, a chain of three has
-//! an overflow bucket, instead of a chain of eight.
+//! A dense table has about 60 % of the bytes, and overflow buckets that no chain has taken are
+//! never touched. In return a READ of a bucket is longer. When a dense table is full, two chains of
+//! five have an overflow bucket, instead of one of eight.
 //!
 //! A *structural record* is a record like any other, one line, with a value of 8 bytes and without
 //! a key: lock word, version, meta, value. So clients lock, log and install a change of the
 //! structure on every replica, make it visible, and recover it, exactly as they do with data. No
 //! CPU of a memory node takes part.
 //!
-//! The reserved space is divided into *parts*, of about 8 buckets if there are many buckets. A
-//! transaction that takes a bucket of a part keeps the part's record locked to its end. With a
-//! single part, all inserts that make a chain of the shard grow would wait for each other. A chain
-//! takes buckets from its own part or, if that is used up, from the next ones.
+//! The reserved space is divided into *parts*, of 8 buckets or more. A transaction that takes a
+//! bucket of a part keeps the part's record locked to its end. With a single part, all inserts that
+//! make a chain of the shard grow would wait for each other. A chain takes buckets from its own
+//! part or, if that is used up, from the next ones.
 //!
 //! # Rules
 //!
@@ -92,21 +92,24 @@ const SLOTS_MIN: u64 = 2;
 
 /// Bytes of all slots of a main bucket of a dense table together, at most, if at least
 /// [`SLOTS_MIN`] slots fit.
-const DENSE_SLOTS_BYTES: u64 = 1152;
+const DENSE_SLOTS_BYTES: u64 = 1344;
 /// Largest number of slots of a main bucket of a dense table: a line of the location cache has
 /// locations for this number of keys of a main bucket.
 const DENSE_SLOTS_MAX: u64 = BUCKET_SLOTS as u64;
 const _: () = assert!(SLOTS_BYTES / LINE_BYTES as u64 <= DENSE_SLOTS_MAX);
 
-/// Number of overflow buckets of a part of the reserved space, about. There are at most
+/// Number of overflow buckets of a part of the reserved space, at least. There are at most
 /// [`PARTS_MAX`] parts.
 const PART_BUCKETS: u64 = 8;
 const PARTS_MAX: u64 = 1024;
+/// Largest number of parts of a dense table. The parts take their buckets side by side, so memory
+/// is touched as far as the part goes that has taken most. Few large parts are more alike.
+const DENSE_PARTS_MAX: u64 = 256;
 
 /// Share of the main buckets' slots that are used when a table has the number of rows for which it
 /// was created.
 const OCCUPANCY: f64 = 0.6;
-const DENSE_OCCUPANCY: f64 = 0.9;
+const DENSE_OCCUPANCY: f64 = 0.95;
 
 /// The sizes and places of buckets and slots within a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,8 +144,8 @@ impl Geometry {
         let slot_bytes = u64::from(slot_bytes);
         let slots = (DENSE_SLOTS_BYTES / slot_bytes).clamp(SLOTS_MIN, DENSE_SLOTS_MAX);
         let main = main_buckets(rows, slots, DENSE_OCCUPANCY);
-        // At this occupancy chains take at most 0.44 overflow buckets for each main bucket (6 and 2
-        // slots, Poisson with mean 5.4: 0.42; 2 and 1 slots: 0.43; 7 and 2 slots: 0.44).
+        // At this occupancy chains take at most 0.53 overflow buckets for each main bucket (7 and 2
+        // slots, Poisson with mean 6.65: 0.53; 2 and 1 slots: 0.48).
         let overflow = main / 4 * 3 + 16;
         Geometry::uneven(main, overflow, (slots, (slots / 3).max(1)), slot_bytes)
     }
@@ -160,15 +163,17 @@ impl Geometry {
     fn uneven(main: u64, overflow: u64, (slots, overflow_slots): (u64, u64), slot_bytes: u64) -> Geometry {
         let bytes = |slots: u64| slots.saturating_mul(slot_bytes).saturating_add(BUCKET_HEADER_BYTES as u64);
         let (bytes, overflow_bytes) = (bytes(slots), bytes(overflow_slots));
-        let first = SHARD_HEADER_BYTES + (parts(overflow) - 1) * LINE_BYTES as u64;
-        let buckets = Buckets { main, overflow, bytes, overflow_bytes, first };
-        Geometry { buckets, slots, overflow_slots, slot_bytes }
+        let mut buckets = Buckets { main, overflow, bytes, overflow_bytes, first: SHARD_HEADER_BYTES };
+        let geometry = Geometry { buckets, slots, overflow_slots, slot_bytes };
+        buckets.first += (geometry.parts() - 1) * LINE_BYTES as u64;
+        Geometry { buckets, ..geometry }
     }
 
     /// Returns the number of parts of the reserved space.
     #[must_use]
     pub fn parts(&self) -> u64 {
-        parts(self.buckets.overflow)
+        let most = if self.is_dense() { DENSE_PARTS_MAX } else { PARTS_MAX };
+        (self.buckets.overflow / PART_BUCKETS).clamp(1, most)
     }
 
     /// Returns the parts from which a chain takes buckets, in this order.
@@ -258,10 +263,6 @@ impl Geometry {
 /// Returns the number of main buckets with `slots` slots for `rows` rows.
 fn main_buckets(rows: u64, slots: u64, occupancy: f64) -> u64 {
     ((rows as f64 / (slots as f64 * occupancy)).ceil() as u64).max(1)
-}
-
-fn parts(overflow: u64) -> u64 {
-    (overflow / PART_BUCKETS).clamp(1, PARTS_MAX)
 }
 
 /// A part of a shard's reserved space.
@@ -356,22 +357,22 @@ mod tests {
     fn a_dense_table_has_three_fifths_of_the_bytes() {
         let (usual, dense) = (Geometry::for_rows(1 << 20, 192), Geometry::dense_for_rows(1 << 20, 192));
         assert_eq!((usual.slots, usual.overflow_slots, usual.buckets.bytes), (2, 2, 448));
-        assert_eq!((dense.slots, dense.overflow_slots), (6, 2));
-        assert_eq!((dense.buckets.bytes, dense.buckets.overflow_bytes), (1216, 448));
+        assert_eq!((dense.slots, dense.overflow_slots), (7, 2));
+        assert_eq!((dense.buckets.bytes, dense.buckets.overflow_bytes), (1408, 448));
         // For each row: all bytes, and those of the main buckets alone.
         let of_a_row = |geometry: Geometry| (geometry.bytes() >> 20, geometry.buckets.at(geometry.buckets.main) >> 20);
-        assert_eq!((of_a_row(usual), of_a_row(dense)), ((466, 373), (287, 225)));
-        for (slot_bytes, slots, overflow_slots) in [(64, 7, 2), (128, 7, 2), (256, 4, 1), (1024, 2, 1)] {
+        assert_eq!((of_a_row(usual), of_a_row(dense)), ((466, 373), (262, 211)));
+        for (slot_bytes, slots, overflow_slots) in [(64, 7, 2), (128, 7, 2), (256, 5, 1), (1024, 2, 1)] {
             let dense = Geometry::dense_for_rows(1000, slot_bytes);
             assert_eq!((dense.slots, dense.overflow_slots), (slots, overflow_slots), "{slot_bytes}");
         }
     }
 
-    /// What chains of a dense table take of the reserved space, when the table is as full as its size
-    /// says.
+    /// What chains of a dense table take of the reserved space, when the table is as full as its
+    /// size says.
     #[test]
-    fn chains_of_a_dense_table_take_two_fifths_of_a_bucket() {
-        for (slot_bytes, expected) in [(64, 0.44), (192, 0.42), (1024, 0.43)] {
+    fn chains_of_a_dense_table_take_half_a_bucket() {
+        for (slot_bytes, expected) in [(192, 0.53), (1024, 0.48)] {
             let geometry = Geometry::dense_for_rows(200_000, slot_bytes);
             let mut random = remora_fabric::Prng::new(1);
             let mut chains = vec![0u64; geometry.buckets.main as usize];

@@ -5,8 +5,8 @@ use remora_node::IndexKind;
 use crate::buckets::{Buckets, Index};
 use crate::{cluster_hash, fstore, objects};
 
-/// Largest number of rows for which sizes are computed. With it, no sum or product overflows, and no
-/// memory node has room for the rows.
+/// Largest number of rows for which sizes are computed. With it, nothing overflows, and
+/// no memory node has room for the rows.
 const ROWS_MAX: u64 = 1 << 46;
 
 /// The sizes with which a table is created, computed from its number of rows per shard.
@@ -39,8 +39,8 @@ impl Sizes {
         }
     }
 
-    /// Returns the sizes of a shard for a number of rows, with as few bytes for each row as its index
-    /// can have. Only FStore has a choice.
+    /// Returns the sizes of a shard for a number of rows, with as few bytes for each row as its
+    /// index can have. Only FStore has a choice.
     #[must_use]
     pub fn dense_for_rows(kind: IndexKind, rows: u64, slot_bytes: u32) -> Sizes {
         match kind {

@@ -1089,8 +1089,8 @@ mod tests {
         }
     }
 
-    /// A reader with an old location may find a record of whose memory some lines were given back to
-    /// the system meanwhile, and are zero. It finds no key there.
+    /// A reader with an old location may find a record of whose memory some lines were given back
+    /// to the system meanwhile, and are zero. It finds no key there.
     #[test]
     fn a_record_that_was_given_back_in_part_is_torn_or_absent() {
         for scheme in [ReadScheme::Checksum, ReadScheme::LineVersions] {

@@ -1,25 +1,25 @@
 //! What a key takes of the memory of memory nodes, in one copy.
 //!
-//! A record lies in a slot, whatever its own length is. A table has more slots than records, because
-//! a key hashes to a bucket. So a record's *share* is the bytes of a table that is as full as its
-//! size says, divided by its records. A table that has just grown is about half as full, and a
-//! record's share is then about twice as large.
+//! A record lies in a slot, whatever its own length is. A table has more slots than records,
+//! because a key hashes to a bucket. So a record's *share* is the bytes of a table that is as full
+//! as its size says, divided by its records. A table that has just grown is about half as full, and
+//! a record's share is then about twice as large.
 //!
 //! ```text
 //! record       room    slot   share    table
-//! head          132     192     260    of keys; dense
-//! part          976   1,024   1,433    of the rest of longer records; dense
+//! head          132     192     248    of keys; dense
+//! part          976   1,024   1,388    of the rest of longer records; dense
 //! chunk       7,704   7,744  14,641    of large values
 //! ```
 
 /// Bytes of a record that lie in its head.
 const HEAD_ROOM: usize = 132;
 /// The share of a head.
-pub const HEAD_BYTES: usize = 260;
+pub const HEAD_BYTES: usize = 248;
 /// Bytes of a record that lie in a part.
 const PART_ROOM: usize = 976;
 /// The share of a part.
-pub const PART_BYTES: usize = 1433;
+pub const PART_BYTES: usize = 1388;
 /// Bytes of the longest packed value that lies in its key's record.
 pub const INLINE_ROOM: usize = 8 << 10;
 /// Bytes of a large value that lie in a chunk.

@@ -465,8 +465,8 @@ async fn free_space(
 }
 
 /// Gives the memory of the space that a change of the catalog has freed back to the systems of the
-/// nodes, as far as these can. The caller must hold the catalog lock, so that no table has the space
-/// by now. If a client dies before this, the next table that gets the space zeroes it first.
+/// nodes, as far as these can. The caller must hold the catalog lock, so that no table has the
+/// space by now. If a client dies before this, the next table that gets the space zeroes it first.
 fn give_back_freed(lane: &Lane, nodes: NodeSet, before: &Metadata, after: &Metadata) -> Result<(), MemoryError> {
     for (id, shard) in before.shards.iter().enumerate() {
         let is_freed = after.shards.get(id).is_none_or(|shard| shard.replicas.is_empty());

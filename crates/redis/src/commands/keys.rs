@@ -467,8 +467,8 @@ fn object_refcount(call: &mut Call<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Answers the bytes of memory that one copy of a key takes ([`footprint`]). It counts all elements,
-/// so `SAMPLES` is only parsed.
+/// Answers the bytes of memory that one copy of a key takes ([`footprint`]). It counts all
+/// elements, so `SAMPLES` is only parsed.
 fn memory_usage(call: &mut Call<'_>) -> Result<(), Error> {
     let key = call.args[2];
     let mut words = call.args[3..].iter();

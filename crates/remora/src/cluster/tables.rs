@@ -44,9 +44,9 @@ pub struct TableOptions {
     /// Whether the table grows by itself before it is full, while transactions go on. If not, it
     /// grows only when [`Cluster::grow_table`] is called.
     pub grows: bool,
-    /// Whether the table takes as little memory as its index allows. A table of protocol `ford` then
-    /// takes about 60 % of the memory; with other protocols, this changes nothing. Operations on
-    /// keys whose place is not known, and inserts, read longer pieces of the index, and need one
+    /// Whether the table takes as little memory as its index allows. A table of protocol `ford`
+    /// then takes about 60 % of the memory; with other protocols, this changes nothing. Operations
+    /// on keys whose place is not known, and inserts, read longer pieces of the index, and need one
     /// more round trip more often (`remora_index::fstore` has the figures).
     pub dense: bool,
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use remora::admin::Freed;
 use remora::floors::fabric::{Lane, NodeId, Region, RegionId};
 use remora::floors::node::Pointer;
 use remora::floors::record::FetchedRecord;
-use remora::{Cluster, Freed, Table, TableOptions, WorkerOptions};
+use remora::{Cluster, Table, TableOptions, WorkerOptions};
 
 use super::support::Words;
 
