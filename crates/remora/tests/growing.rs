@@ -158,7 +158,7 @@ fn a_table_grows_by_itself(protocol: Protocol) {
     assert_eq!((all.records, all.locked, all.torn, all.differing_lines), (THREADS * ROWS, 0, 0, 0));
     assert_eq!(found, THREADS * ROWS);
     let larger = cluster.open_table::<u64, u64>("rows").unwrap();
-    assert!(is_dense(larger.untyped()) && larger.untyped().room() >= THREADS * ROWS, "a dense table grows dense");
+    assert!(is_dense(larger.untyped()), "a dense table grows dense");
     let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
     worker.block_on(async |session| {
         for key in (0..THREADS * ROWS).step_by(7) {

@@ -6,6 +6,7 @@ mod support;
 
 mod at_rest;
 mod creation;
+mod dense;
 mod drop;
 mod dropped;
 mod given_back;
