@@ -332,6 +332,7 @@ mod tests {
             buckets: 1,
             indirect: 1,
             slots: 1,
+            indirect_slots: 0,
             shard_bytes: MIB,
             grows: Grows::WhenTold,
         };

@@ -8,7 +8,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::task::Waker;
 
-use crate::address::NodeId;
+use crate::address::{Address, NodeId};
 use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::LANES_MAX;
@@ -134,6 +134,11 @@ impl Endpoint {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.transport.capabilities()
+    }
+
+    /// Zeroes memory and gives it back to the system: see [`Transport::give_back`].
+    pub(crate) fn give_back(&self, at: Address, bytes: u64) -> Result<bool, FabricError> {
+        self.transport.give_back(at, bytes)
     }
 
     /// Returns the time of this endpoint's clock.

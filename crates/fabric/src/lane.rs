@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use crate::address::Address;
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
@@ -61,6 +62,17 @@ impl Lane {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.endpoint.capabilities()
+    }
+
+    /// Zeroes `bytes` bytes of a memory node that nothing uses, and gives the node's memory for
+    /// them back to the system. A verb that reaches the bytes all the same finds each word as it
+    /// was before, or zero.
+    ///
+    /// Returns false if this client cannot do that. The bytes may then be zero in part. Only a
+    /// client in the process of the memory node can, and only if the node did not take its memory
+    /// at its start.
+    pub fn give_back(&self, at: Address, bytes: u64) -> Result<bool, FabricError> {
+        self.endpoint.give_back(at, bytes)
     }
 
     /// Begins a new round.

@@ -5,6 +5,8 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::thread::futex::{self, WaitFlags, WaitPtr, WaitvFlags};
+use zerocopy::IntoBytes;
 
 use crate::address::{LINE_BYTES, WORD_BYTES};
 use crate::headroom::Headroom;
@@ -79,6 +82,8 @@ pub struct Region {
     words: usize,
     mapped_bytes: usize,
     pages: Pages,
+    /// Whether only this process has the memory, and no file has its contents.
+    is_private: bool,
 }
 
 // SAFETY: the memory of a region is only ever reached as `&[AtomicU64]`, which is Send and Sync.
@@ -126,7 +131,7 @@ impl Region {
         let base = unsafe { mmap_anonymous(ptr::null_mut(), mapped_bytes, access, flags) }
             .map_err(|cause| RegionError::Refused { bytes, cause })?;
         let base = NonNull::new(base.cast::<AtomicU64>()).ok_or(RegionError::Size(bytes))?;
-        Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
+        Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages, is_private: true })
     }
 
     /// Maps `bytes` bytes of zeroed memory. Only the 4 KiB pages that are touched cost memory.
@@ -136,7 +141,8 @@ impl Region {
         let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
             .map_err(|cause| RegionError::Refused { bytes, cause })?;
         let base = NonNull::new(base.cast::<AtomicU64>()).ok_or(RegionError::Size(bytes))?;
-        Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes: bytes, pages: Pages::Small })
+        let words = bytes / WORD_BYTES;
+        Ok(Region { base, words, mapped_bytes: bytes, pages: Pages::Small, is_private: true })
     }
 
     /// Maps a part of a file or of a memory device. Every other process that maps the same part
@@ -164,7 +170,7 @@ impl Region {
         let advised = unsafe { madvise(base, mapped_bytes, advice) };
         let pages = if huge && advised.is_ok() { Pages::Transparent } else { Pages::Small };
         let base = NonNull::new(base.cast::<AtomicU64>()).ok_or(RegionError::Size(bytes))?;
-        Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
+        Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages, is_private: false })
     }
 
     /// Takes all memory of a region from the system now, and fails if there is not enough. If it
@@ -200,6 +206,34 @@ impl Region {
         Ok(())
     }
 
+    /// Zeroes `words` words from the word `start` on, and gives their whole pages back to the
+    /// system. The next access to such a page takes memory again. Threads that access these words
+    /// meanwhile find each word as it was before, or zero.
+    ///
+    /// Returns false, and leaves the region as it is or partly zeroed, if the system does not take
+    /// pages back. This is so for reserved huge pages, which might be gone when they are needed
+    /// again, for files and devices, and for a range without a whole page.
+    pub(crate) fn give_back(&self, start: usize, words: usize) -> bool {
+        let page_words = rustix::param::page_size() / WORD_BYTES;
+        let end = start.saturating_add(words).min(self.words);
+        let (first, last) = (start.next_multiple_of(page_words), end / page_words * page_words);
+        if first >= last || !self.is_private || self.pages == Pages::Huge {
+            return false;
+        }
+        // SAFETY: the range is whole pages within this region's own mapping. It becomes zero, which
+        // are valid words. The memory is only reached as atomic words, so this is like a store by
+        // another thread.
+        let given = unsafe {
+            let from = self.base.as_ptr().add(first);
+            madvise(from.cast(), (last - first) * WORD_BYTES, Advice::LinuxDontNeed)
+        };
+        if given.is_ok() {
+            let edges = self.words()[start..first].iter().chain(&self.words()[last..end]);
+            edges.for_each(|word| word.store(0, Ordering::Release));
+        }
+        given.is_ok()
+    }
+
     /// Returns the region's words.
     #[inline]
     #[must_use]
@@ -222,6 +256,18 @@ impl Region {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.words * WORD_BYTES) as u64
+    }
+
+    /// Returns the number of bytes of the region that take memory at the moment, for tests. It
+    /// looks at every page.
+    #[doc(hidden)]
+    pub fn resident_bytes(&self) -> io::Result<u64> {
+        let page = rustix::param::page_size();
+        let mut entries = vec![0u64; (self.words * WORD_BYTES).div_ceil(page)];
+        let first = self.base.as_ptr() as usize / page;
+        File::open("/proc/self/pagemap")?.read_exact_at(entries.as_mut_bytes(), (first * size_of::<u64>()) as u64)?;
+        // The highest bit of an entry says that the page is there.
+        Ok((entries.iter().filter(|entry| *entry >> 63 == 1).count() * page) as u64)
     }
 
     /// Returns the kind of pages that back the region.
@@ -309,16 +355,33 @@ mod tests {
     #[test]
     fn what_is_taken_is_there() {
         let region = Region::anonymous(32 << 20).unwrap();
-        let resident = || {
-            let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-            status.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
-        };
-        let before = resident();
+        let resident = || region.resident_bytes().unwrap();
+        assert!(region.pages() == Pages::Huge || resident() == 0);
         region.take().unwrap();
-        assert!(region.pages() == Pages::Huge || resident() - before > 24 << 20, "it is not there");
+        assert_eq!(resident(), region.bytes());
         assert!(region.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
         let too_much = there_is(1 << 60).unwrap_err();
         assert!(too_much.to_string().starts_with("1099511627776 MiB are too much: "), "{too_much}");
+    }
+
+    #[test]
+    fn pages_that_are_given_back_are_zero_and_take_no_memory() {
+        const WORDS: usize = (32 << 20) / WORD_BYTES;
+        let region = Region::advised(WORDS * WORD_BYTES).unwrap();
+        let fill = || region.words().iter().for_each(|word| word.store(7, Ordering::Relaxed));
+        assert_eq!(region.resident_bytes().unwrap(), 0);
+        fill();
+        assert_eq!(region.resident_bytes().unwrap(), region.bytes());
+        // The range begins and ends within pages.
+        let (start, words) = (9, WORDS - 17);
+        assert!(region.give_back(start, words));
+        assert_eq!(region.resident_bytes().unwrap(), 2 * rustix::param::page_size() as u64);
+        let value = |word: usize| region.words()[word].load(Ordering::Relaxed);
+        assert!((0..WORDS).all(|word| value(word) == if (9..WORDS - 8).contains(&word) { 0 } else { 7 }));
+        // There is no whole page, so nothing changes.
+        fill();
+        assert!(!region.give_back(9, rustix::param::page_size() / WORD_BYTES));
+        assert!((0..WORDS).all(|word| value(word) == 7));
     }
 
     #[test]

@@ -175,6 +175,18 @@ pub trait Transport {
     /// Returns what this backend promises beyond the contract.
     fn capabilities(&self) -> Capabilities;
 
+    /// Zeroes `bytes` bytes of a memory node, and gives the node's memory for them back to the
+    /// system. The bytes must not be in use: verbs that reach them meanwhile find each word as it
+    /// was before, or zero. Acts after all verbs that were posted before.
+    ///
+    /// Returns false if this client cannot do that. The bytes may have been zeroed in part by then.
+    /// Only a client in the process of the memory node can, and only if the node did not take its
+    /// memory at its start.
+    fn give_back(&self, at: Address, bytes: u64) -> Result<bool, FabricError> {
+        let _ = (at, bytes);
+        Ok(false)
+    }
+
     /// Charges `time` of CPU to the coroutine that runs, for work that is not seen otherwise. It
     /// has an effect only in a simulation.
     fn charge(&self, time: Nanos) {

@@ -27,7 +27,7 @@ use remora::{
     Cluster, DynOptions, DynSchema, DynSlot, DynTable, Error, Intent, Large, LargeOptions, Lengths, OpenError, Session,
 };
 use remora::{Stored, Transaction};
-use remora_redis::{Keyspace, Object, packed};
+use remora_redis::{Keyspace, Object, footprint, packed};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
@@ -49,6 +49,7 @@ const DELETED: usize = 16;
 const _: () = assert!(KEY_BYTES_MAX + ROW_HEAD_BYTES < ROW_BYTES_MAX);
 /// Bytes of the longest packed value that is not large.
 const INLINE_BYTES_MAX: usize = 8 << 10;
+const _: () = assert!(INLINE_BYTES_MAX == footprint::INLINE_ROOM);
 
 /// The tables that have the keys of a gateway and their values.
 #[derive(Clone, Debug)]
@@ -128,7 +129,7 @@ impl Store {
     pub fn open_or_create(cluster: &Cluster, name: &str, options: StoreOptions) -> Result<Store, OpenError> {
         let schema =
             DynSchema::new("keys of a gateway", Lengths::UpTo(NAME_BYTES_MAX + 1), Lengths::UpTo(ROW_BYTES_MAX));
-        let mut rows = DynOptions::for_rows(options.keys).bytes(options.keys.saturating_mul(VALUE_BYTES));
+        let mut rows = DynOptions::for_rows(options.keys).bytes(options.keys.saturating_mul(VALUE_BYTES)).dense(true);
         let mut large = LargeOptions::for_values(64, 1 << 20);
         if let Some(copies) = options.copies {
             (rows, large) = (rows.replicas(copies), large.replicas(copies));

@@ -3,9 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::floors::index::fstore::Geometry;
 use remora::{Cluster, ClusterOptions, Worker, WorkerOptions};
 use remora_gateway::net::Next;
 use remora_gateway::{Connection, Local, Server, ServerOptions, Store, StoreOptions, Sweeper};
+use remora_redis::footprint;
 
 /// A gateway on a cluster in this process.
 struct Gateway {
@@ -64,6 +66,28 @@ fn commands_run_in_order() {
     let mut one = gateway.connect();
     assert_eq!(gateway.send(&mut one, &["INCR n", "PING", "INCRBY n 41", "GET n"]), ":1 +PONG :42 $2 42");
     assert_eq!(gateway.send(&mut one, &["SELECT 1", "GET n", "SELECT 0", "GET n"]), "+OK $-1 +OK $2 42");
+}
+
+/// What `MEMORY USAGE` answers is what the tables take for a record of each kind.
+#[test]
+fn memory_usage_is_the_share_of_a_table() {
+    let mut gateway = Gateway::new();
+    let mut one = gateway.connect();
+    let value = "x".repeat(64);
+    let answers = gateway.send(&mut one, &[&format!("SET key:000000000001 {value}"), "MEMORY USAGE key:000000000001"]);
+    assert_eq!(answers, format!("+OK :{}", footprint::HEAD_BYTES));
+    let catalog = gateway.cluster.catalog();
+    // Overflow buckets for each main bucket of a table that is as full as its size says: `fstore`.
+    for (name, overflow, share) in [
+        ("redis", 0.53, footprint::HEAD_BYTES),
+        ("redis/rest", 0.48, footprint::PART_BYTES),
+        ("redis/large/chunks", 0.13, footprint::CHUNK_BYTES),
+    ] {
+        let shard = Geometry::of(&catalog.table(name).unwrap().1.spec);
+        let bytes = shard.buckets.bytes as f64 + overflow * shard.buckets.overflow_bytes as f64;
+        let rows = shard.rows() as f64 / shard.buckets.main as f64;
+        assert!((bytes / rows / share as f64 - 1.0).abs() < 0.02, "{name}: {} and {share}", bytes / rows);
+    }
 }
 
 #[test]

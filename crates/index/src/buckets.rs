@@ -14,8 +14,10 @@ pub struct Buckets {
     pub main: u64,
     /// Number of overflow buckets, which all chains share.
     pub overflow: u64,
-    /// Bytes of a bucket.
+    /// Bytes of a main bucket.
     pub bytes: u64,
+    /// Bytes of an overflow bucket.
+    pub overflow_bytes: u64,
     /// Offset of the first bucket.
     pub first: u64,
 }
@@ -32,7 +34,27 @@ impl Buckets {
     #[inline]
     #[must_use]
     pub fn at(&self, number: u64) -> u64 {
-        self.first + number * self.bytes
+        let behind = number.saturating_sub(self.main);
+        self.first + (number - behind) * self.bytes + behind * self.overflow_bytes
+    }
+
+    /// Returns the bytes of the bucket with this number.
+    #[inline]
+    #[must_use]
+    pub fn bytes_of(&self, number: u64) -> u64 {
+        if number < self.main { self.bytes } else { self.overflow_bytes }
+    }
+
+    /// Returns the number of the bucket in which an offset lies, or that would lie there if there
+    /// were more overflow buckets. Returns `None` in front of the first bucket.
+    #[inline]
+    #[must_use]
+    pub fn around(&self, offset: u64) -> Option<u64> {
+        let offset = offset.checked_sub(self.first)?;
+        Some(match offset.checked_sub(self.main.saturating_mul(self.bytes)) {
+            None => offset / self.bytes,
+            Some(behind) => self.main + behind / self.overflow_bytes,
+        })
     }
 
     /// Returns the offset at which the last bucket ends.
@@ -46,7 +68,7 @@ impl Buckets {
     #[inline]
     #[must_use]
     pub fn number(&self, offset: u64) -> Option<u64> {
-        let number = offset.checked_sub(self.first)? / self.bytes;
+        let number = self.around(offset)?;
         (number < self.count() && self.at(number) == offset).then_some(number)
     }
 
@@ -70,6 +92,12 @@ pub trait Index: fmt::Debug + Send + Sync {
 
     /// Returns the number of record slots in a shard.
     fn slots_in_all(&self) -> u64;
+
+    /// Returns the number of record slots of an overflow bucket, if it has fewer than a main one.
+    /// Otherwise 0.
+    fn indirect_slots(&self) -> u8 {
+        0
+    }
 
     /// Returns the range of offsets in a shard that consists only of records.
     fn lines_of_records(&self) -> Range<u64>;

@@ -264,7 +264,8 @@ impl Geometry {
 impl Index for Geometry {
     #[inline]
     fn buckets(&self) -> Buckets {
-        Buckets { main: self.buckets, overflow: self.indirect, bytes: BUCKET_BYTES as u64, first: HEADER_BYTES }
+        let (main, overflow, bytes) = (self.buckets, self.indirect, BUCKET_BYTES as u64);
+        Buckets { main, overflow, bytes, overflow_bytes: bytes, first: HEADER_BYTES }
     }
 
     fn bytes(&self) -> u64 {

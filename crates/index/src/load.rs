@@ -492,7 +492,7 @@ impl<'t> FStore<'t> {
         let home = self.table.home(key.hash()).bucket;
         let mut bucket = home;
         loop {
-            for slot in (0..self.geometry.slots).map(|slot| self.geometry.slot_at(bucket, slot)) {
+            for slot in (0..self.geometry.slots_of(bucket)).map(|slot| self.geometry.slot_at(bucket, slot)) {
                 match self.record(slot).check_in_place() {
                     Ok(record) if record.has_key(key.words()) && record.is_present() => {
                         let key = format!("{key:?}");

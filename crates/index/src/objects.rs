@@ -114,7 +114,8 @@ impl Geometry {
     /// Returns the geometry of a shard with `main` main and `overflow` overflow buckets.
     #[must_use]
     pub fn new(main: u64, overflow: u64, blocks: u64, block_bytes: u64) -> Geometry {
-        let buckets = Buckets { main, overflow, bytes: BUCKET_BYTES as u64, first: SHARD_HEADER_BYTES };
+        let bytes = BUCKET_BYTES as u64;
+        let buckets = Buckets { main, overflow, bytes, overflow_bytes: bytes, first: SHARD_HEADER_BYTES };
         Geometry { buckets, blocks: blocks.min(Place::BLOCKS_MAX), block_bytes }
     }
 

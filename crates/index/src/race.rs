@@ -656,7 +656,7 @@ impl Geometry {
 
 impl Index for Geometry {
     fn buckets(&self) -> Buckets {
-        Buckets { main: 0, overflow: 0, bytes: UNIT_BYTES, first: self.units_at() }
+        Buckets { main: 0, overflow: 0, bytes: UNIT_BYTES, overflow_bytes: UNIT_BYTES, first: self.units_at() }
     }
 
     fn bytes(&self) -> u64 {

@@ -363,8 +363,8 @@ impl Table {
     /// Returns the number of bytes to READ for a bucket.
     #[inline]
     #[must_use]
-    pub fn bucket_bytes(&self) -> usize {
-        self.buckets.bytes as usize
+    pub fn bucket_bytes(&self, bucket: BucketRef) -> usize {
+        self.buckets.bytes_of(bucket.bucket) as usize
     }
 
     /// Returns the number of the table's shards.

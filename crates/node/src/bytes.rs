@@ -29,10 +29,15 @@ pub async fn write_bytes(lane: &Lane, at: Address, bytes: &[u8]) -> Result<(), M
     Ok(())
 }
 
-/// Zeroes bytes of any length.
+/// The largest number of bytes that a memory node gives back to its system at once. A revocation of
+/// this client waits for that long.
+const GIVEN_BYTES: u64 = 16 << 20;
+
+/// Zeroes bytes of any length, which nothing uses. Where the memory node can, it gives their memory
+/// back to the system, and takes it again when something is written there.
 pub async fn zero(lane: &Lane, at: Address, bytes: u64) -> Result<(), MemoryError> {
     static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
-    let mut done = 0;
+    let mut done = give_back(lane, at, bytes)?;
     while done < bytes {
         let chunk = (bytes - done).min(CHUNK_BYTES as u64);
         let mut round = lane.round();
@@ -41,4 +46,21 @@ pub async fn zero(lane: &Lane, at: Address, bytes: u64) -> Result<(), MemoryErro
         done += chunk;
     }
     Ok(())
+}
+
+/// Gives the memory of bytes that nothing uses back to the system of their memory node, if the node
+/// can do that. Returns the number of bytes from the first one on that are zero now. The others are
+/// as before, or zero.
+pub(crate) fn give_back(lane: &Lane, at: Address, bytes: u64) -> Result<u64, MemoryError> {
+    let mut done = 0;
+    while done < bytes {
+        // Each piece but the last one ends with a whole page, of whatever size.
+        let end = (at.offset + done + GIVEN_BYTES) / GIVEN_BYTES * GIVEN_BYTES;
+        let piece = (bytes - done).min(end - at.offset - done);
+        if !lane.give_back(at.plus(done), piece)? {
+            break;
+        }
+        done += piece;
+    }
+    Ok(done)
 }

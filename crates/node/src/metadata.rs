@@ -37,6 +37,7 @@
 //! +114  replicas     u8
 //! +115  index        u8    1 = cluster hash, 2 = FStore, 3 = objects, 4 = extent of RACE
 //! +116  read_scheme  u8
+//! +117  indirect_slots u8  of an indirect bucket, if these have fewer than main ones; else 0
 //! +120  discipline   4 times u8
 //! +124  creator      u32   0 = ready, see below
 //! +128  born         u64   generation of the change that entered the table

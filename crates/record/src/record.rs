@@ -1089,6 +1089,27 @@ mod tests {
         }
     }
 
+    /// A reader with an old location may find a record of whose memory some lines were given back
+    /// to the system meanwhile, and are zero. It finds no key there.
+    #[test]
+    fn a_record_that_was_given_back_in_part_is_torn_or_absent() {
+        for scheme in [ReadScheme::Checksum, ReadScheme::LineVersions] {
+            let shape = RecordShape::of(&layout(16, 136, scheme).unwrap());
+            let whole = slot(&shape, 0, 6, &[1, 2], &[7; 136]);
+            let lines = whole.len().div_ceil(LINE_WORDS);
+            for zeroed in 1..(1 << lines) {
+                let mut words = whole.clone();
+                for (line, words) in words.chunks_mut(LINE_WORDS).enumerate() {
+                    words.iter_mut().for_each(|word| *word *= u64::from(zeroed >> line & 1 == 0));
+                }
+                let fetched = || FetchedRecord::new(&words, &shape);
+                for found in [fetched().check(), fetched().check_in_place()] {
+                    assert!(found.is_err() || found.is_ok_and(|record| !record.is_present()), "{scheme:?} {zeroed:b}");
+                }
+            }
+        }
+    }
+
     /// The lines of one READ may be of different times, and each time may lie between any two
     /// stores.
     #[test]

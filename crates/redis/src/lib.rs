@@ -44,6 +44,7 @@ pub mod call;
 pub mod command;
 pub mod commands;
 pub mod error;
+pub mod footprint;
 pub mod keyspace;
 pub mod object;
 pub mod packed;

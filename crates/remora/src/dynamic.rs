@@ -80,21 +80,24 @@ pub struct DynOptions {
     /// Whether the table grows before it is full: see
     /// [`TableOptions::grows`](crate::TableOptions::grows).
     pub grows: bool,
+    /// Whether the table takes as little memory as its index allows: see
+    /// [`TableOptions::dense`](crate::TableOptions::dense).
+    pub dense: bool,
 }
 
-remora_fabric::setters!(DynOptions { bytes: u64, replicas: u8, shards: u16, grows: bool });
+remora_fabric::setters!(DynOptions { bytes: u64, replicas: u8, shards: u16, grows: bool, dense: bool });
 
 impl DynOptions {
     /// A table of `rows` keys, which grows when it needs more, otherwise with the cluster's
     /// defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> DynOptions {
-        DynOptions { rows, bytes: None, replicas: None, shards: None, grows: true }
+        DynOptions { rows, bytes: None, replicas: None, shards: None, grows: true, dense: false }
     }
 
     fn table(&self) -> TableOptions {
-        let DynOptions { rows, replicas, shards, grows, .. } = *self;
-        TableOptions { replicas, shards, grows, ..TableOptions::for_rows(rows) }
+        let DynOptions { rows, replicas, shards, grows, dense, .. } = *self;
+        TableOptions { replicas, shards, grows, dense, ..TableOptions::for_rows(rows) }
     }
 }
 

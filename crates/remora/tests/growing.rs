@@ -136,7 +136,9 @@ fn a_table_grows_by_itself(protocol: Protocol) {
     const THREADS: u64 = 2;
     const ROWS: u64 = 6_000;
     let cluster = cluster(protocol);
-    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(64)).unwrap();
+    let rows: Table<u64, u64> = cluster.create_table("rows", TableOptions::for_rows(64).dense(true)).unwrap();
+    let is_dense = |table: &remora::floors::index::Table| table.fstore().is_none_or(|fstore| fstore.is_dense());
+    assert!(is_dense(rows.untyped()));
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let (cluster, rows) = (&cluster, &rows);
@@ -155,6 +157,8 @@ fn a_table_grows_by_itself(protocol: Protocol) {
     let all = cluster.inspect(&rows, |_| found += 1).unwrap();
     assert_eq!((all.records, all.locked, all.torn, all.differing_lines), (THREADS * ROWS, 0, 0, 0));
     assert_eq!(found, THREADS * ROWS);
+    let larger = cluster.open_table::<u64, u64>("rows").unwrap();
+    assert!(is_dense(larger.untyped()), "a dense table grows dense");
     let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
     worker.block_on(async |session| {
         for key in (0..THREADS * ROWS).step_by(7) {

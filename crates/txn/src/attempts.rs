@@ -298,6 +298,7 @@ mod tests {
             buckets: 1,
             indirect: 0,
             slots: 2,
+            indirect_slots: 0,
             shard_bytes: 4096,
             grows: Grows::WhenTold,
         }

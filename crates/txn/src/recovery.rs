@@ -439,7 +439,7 @@ impl Shard<'_> {
 /// Returns the offsets of the records of a bucket: its header and its slots.
 fn places_of(fstore: &fstore::Geometry, bucket: u64) -> impl Iterator<Item = u64> + use<> {
     let fstore = *fstore;
-    let slots = (0..fstore.slots).map(move |slot| fstore.slot_at(bucket, slot));
+    let slots = (0..fstore.slots_of(bucket)).map(move |slot| fstore.slot_at(bucket, slot));
     std::iter::once(fstore.buckets.at(bucket)).chain(slots)
 }
 

@@ -3,10 +3,11 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::task::Wake;
 use std::thread;
 
+use crate::address::Address;
 use crate::error::{FabricError, Fault};
 use crate::gate::{Gate, Refusal};
 use crate::ids::ClientId;
@@ -106,6 +107,18 @@ impl Access {
             self.admitted(refused, verb)?;
         }
         execute_verb(&self.shared.memory, verb, words, &self.unfenced, self.attachment.client)
+    }
+
+    /// Zeroes memory and gives its pages back to the system, unless its node is refused.
+    #[cold]
+    pub(super) fn give_back(&self, refused: u64, at: Address, bytes: u64) -> Result<bool, FabricError> {
+        if refused & gate_bit(at.node) != 0 {
+            return Err(FabricError { node: at.node, fault: self.why() });
+        }
+        if self.unfenced.replace(false) {
+            fence(Ordering::SeqCst);
+        }
+        self.shared.memory.give_back(at, bytes)
     }
 
     /// Fails if the verb's node is refused.

@@ -205,6 +205,18 @@ impl Memory {
         }
     }
 
+    /// Zeroes bytes, and gives their pages back to the system. Returns false if the system does not
+    /// take them ([`Region::give_back`]).
+    pub(super) fn give_back(&self, at: Address, bytes: u64) -> Result<bool, FabricError> {
+        let out_of_bounds = FabricError { node: at.node, fault: Fault::OutOfBounds { at, bytes } };
+        let Some(region) = self.region(at.node, at.region) else {
+            return Err(FabricError { node: at.node, fault: Fault::NoSuchRegion(at) });
+        };
+        let end = at.offset.checked_add(bytes).filter(|end| *end <= region.bytes()).ok_or(out_of_bounds)?;
+        let (start, end) = ((at.offset >> 3) as usize, (end >> 3) as usize);
+        Ok(region.give_back(start, end - start))
+    }
+
     /// Prefetches everything that the verbs of a round will touch. A NIC would overlap these
     /// accesses too. The cache misses of a round then cost little more than one.
     #[inline]

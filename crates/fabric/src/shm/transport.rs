@@ -7,6 +7,8 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
+use crate::address::Address;
+use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::SPIN_NS;
 use crate::round::buffer::RoundBuffer;
@@ -101,6 +103,14 @@ impl Transport for ShmTransport {
             // Nothing else comes from other threads, and a round without calls has completed.
             false => BeforeWait::Until(None),
         }
+    }
+
+    fn give_back(&self, at: Address, bytes: u64) -> Result<bool, FabricError> {
+        if self.calls.is_stalled() {
+            // Verbs that were posted before wait for the answer to a call.
+            return Ok(false);
+        }
+        self.access.inside(|refused| self.access.give_back(refused, at, bytes))
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -43,6 +43,7 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
         buckets,
         indirect,
         slots,
+        indirect_slots: 0,
         shard_bytes: geometry.bytes(),
         grows: Grows::WhenTold,
     };

@@ -68,16 +68,17 @@ fn options() -> TransactionOptions {
 }
 
 impl Registers {
-    /// Creates the tables and loads half of the keys. The read scheme is drawn for each table: a
-    /// checksum, with which a locked record may be stable, or what the fabric allows, with which it
-    /// is not.
+    /// Creates the tables and loads half of the keys. Two things are drawn for each table: whether
+    /// it is dense, and the read scheme. That is a checksum, with which a locked record may be
+    /// stable, or what the fabric allows, with which it is not.
     pub(crate) fn load(cluster: &Cluster, keys: u64, cancels: bool, random: &mut Prng) -> Result<Registers, OpenError> {
         let keys = (keys / 2).max(2);
         // A table has room for inserts that have prepared a slot, however few its keys are.
         let room = keys.max(16);
         let mut layout = || {
             let read_scheme = (random.below(2) == 0).then_some(ReadScheme::Checksum);
-            TableOptions::for_rows(room).read_scheme(read_scheme)
+            let dense = random.below(2) == 0;
+            TableOptions::for_rows(room).read_scheme(read_scheme).dense(dense)
         };
         let small = cluster.create_table("small", layout())?;
         let large = cluster.create_table("large", layout())?;

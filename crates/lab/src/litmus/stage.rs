@@ -267,6 +267,7 @@ impl Stage {
             buckets: sizes.buckets,
             indirect: sizes.indirect,
             slots: sizes.slots,
+            indirect_slots: sizes.indirect_slots,
             shard_bytes: sizes.shard_bytes,
             grows: Grows::WhenTold,
         };

@@ -5,7 +5,7 @@ use remora_fabric::{Lane, NodeId, NodeSet, WORD_BYTES};
 
 use super::format::{publish, read};
 use super::tables::{Growth, Metadata, Replica, ShardPlacement, TableEntry, TableSpec, Tombstone, UNPLACED};
-use crate::bytes::zero;
+use crate::bytes::{give_back, zero};
 use crate::client;
 use crate::error::{MemoryError, OfTable};
 use crate::id::{ShardId, TableId};
@@ -123,23 +123,26 @@ pub async fn finish_tables(
 /// verb of the creator that writes to them may take effect any more. Returns the names of the
 /// discarded tables, which are free again, and the catalog.
 ///
-/// The space of the tables becomes free. With `give_back`, space at the end of a node's memory is
-/// zeroed and becomes untouched space. That takes as long as writing it does.
+/// The space of the tables becomes free. With `returns`, nodes give its memory back to their
+/// systems if they can, and space at the end of a node's memory is zeroed and becomes untouched
+/// space. That takes as long as writing it does.
 pub async fn discard_tables(
     lane: &Lane,
     nodes: NodeSet,
     client: u32,
     creator: u32,
     wanted: impl Fn(TableId) -> bool,
-    give_back: bool,
+    returns: bool,
 ) -> Result<(Vec<String>, Metadata), MemoryError> {
     let discard = async || {
         let mut metadata = read(lane, nodes.leader()).await?;
+        let space = metadata.clone();
         let names = vacate(&mut metadata, |id, table| table.creator == Some(creator) && wanted(id));
         if !names.is_empty() {
             metadata.generation += 1;
             publish(lane, nodes, &metadata).await?;
-            if give_back {
+            if returns {
+                give_back_freed(lane, nodes, &space, &metadata)?;
                 for node in nodes.iter() {
                     return_space(lane, nodes.leader(), node, &metadata).await?;
                 }
@@ -230,8 +233,9 @@ pub async fn while_there<E: From<MemoryError>>(
 
 /// Frees the space of all tables that were dropped by the change of this `generation` or before:
 /// the second of the two steps on the module's page. No client may use any of them. A table that is
-/// being copied to another node keeps its space. Space at the end of a node's memory is zeroed and
-/// becomes untouched space, which takes as long as writing it does. Returns the catalog.
+/// being copied to another node keeps its space. Nodes give the memory of the space back to their
+/// systems if they can. Space at the end of a node's memory is zeroed and becomes untouched space,
+/// which takes as long as writing it does. Returns the catalog.
 pub async fn free_dropped(lane: &Lane, nodes: NodeSet, client: u32, generation: u64) -> Result<Metadata, MemoryError> {
     let free = async || {
         let mut metadata = read(lane, nodes.leader()).await?;
@@ -243,6 +247,7 @@ pub async fn free_dropped(lane: &Lane, nodes: NodeSet, client: u32, generation: 
             metadata.kept().filter(|(_, table)| is_wanted(table) && is_still(table)).map(|(id, _)| id).collect();
         if !freed.is_empty() {
             let last_client = client::last_incarnation(lane, nodes.leader()).await?;
+            let space = metadata.clone();
             for id in freed {
                 metadata.bury(id, last_client);
                 let table = &metadata.tables[usize::from(id.0)];
@@ -253,6 +258,7 @@ pub async fn free_dropped(lane: &Lane, nodes: NodeSet, client: u32, generation: 
             }
             metadata.generation += 1;
             publish(lane, nodes, &metadata).await?;
+            give_back_freed(lane, nodes, &space, &metadata)?;
             // Clients take their rings from untouched space.
             for node in nodes.iter() {
                 return_space(lane, nodes.leader(), node, &metadata).await?;
@@ -456,6 +462,20 @@ async fn free_space(
         from = from.max(end);
     }
     Ok(Some(free))
+}
+
+/// Gives the memory of the space that a change of the catalog has freed back to the systems of the
+/// nodes, as far as these can. The caller must hold the catalog lock, so that no table has the
+/// space by now. If a client dies before this, the next table that gets the space zeroes it first.
+fn give_back_freed(lane: &Lane, nodes: NodeSet, before: &Metadata, after: &Metadata) -> Result<(), MemoryError> {
+    for (id, shard) in before.shards.iter().enumerate() {
+        let is_freed = after.shards.get(id).is_none_or(|shard| shard.replicas.is_empty());
+        let here = |replica: &&Replica| nodes.has(replica.node) && replica.base != UNPLACED;
+        for replica in shard.replicas.iter().filter(|_| is_freed).filter(here) {
+            give_back(lane, replica.address(0), node::extent(shard.bytes))?;
+        }
+    }
+    Ok(())
 }
 
 /// Zeroes the free space at the end of a node's memory, and makes it untouched space again. The

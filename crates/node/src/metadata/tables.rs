@@ -388,6 +388,9 @@ pub struct TableSpec {
     pub indirect: u64,
     /// The number of slots of a shard.
     pub slots: u64,
+    /// The number of slots of an indirect bucket, if buckets have the records themselves and
+    /// indirect buckets have fewer slots than main ones. Otherwise 0.
+    pub indirect_slots: u8,
     /// The bytes of a whole shard.
     pub shard_bytes: u64,
     /// When clients make it larger.

@@ -4,7 +4,7 @@ use crate::call::{Call, integer};
 use crate::command::{Command, DATABASES, Keys, Run};
 use crate::error::Error;
 use crate::object::{Encoding, Object, Value};
-use crate::packed;
+use crate::{footprint, packed};
 
 /// The rows of the table.
 pub(crate) const COMMANDS: &[Command] = &[
@@ -193,10 +193,6 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: Run::Keys(memory_usage),
     },
 ];
-
-/// What `MEMORY USAGE` adds to the bytes of a key and of its packed value: about what the header of
-/// a record and an entry of an index take.
-pub const OVERHEAD_BYTES: usize = 64;
 
 fn del(call: &mut Call<'_>) -> Result<(), Error> {
     let removed = call.args[1..].iter().filter(|key| call.keys.remove(key).is_some()).count();
@@ -471,8 +467,8 @@ fn object_refcount(call: &mut Call<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Answers the bytes that Remora stores for a key. It counts all elements, so `SAMPLES` is only
-/// parsed.
+/// Answers the bytes of memory that one copy of a key takes ([`footprint`]). It counts all
+/// elements, so `SAMPLES` is only parsed.
 fn memory_usage(call: &mut Call<'_>) -> Result<(), Error> {
     let key = call.args[2];
     let mut words = call.args[3..].iter();
@@ -483,7 +479,7 @@ fn memory_usage(call: &mut Call<'_>) -> Result<(), Error> {
         }
     }
     match call.keys.get(key) {
-        Some(object) => call.reply.integer((key.len() + packed::length(object) + OVERHEAD_BYTES) as i64),
+        Some(object) => call.reply.integer(footprint::of_key(key, packed::length(object)) as i64),
         None => call.reply.null(),
     }
     Ok(())

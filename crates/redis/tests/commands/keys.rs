@@ -418,13 +418,13 @@ fn objects_are_described() {
         > MEMORY USAGE
         -ERR wrong number of arguments for 'memory|usage' command
         >72 MEMORY USAGE s
-        70
+        248
         >72 MEMORY USAGE s samples 5 SAMPLES 0
-        70
+        248
         > EXPIRE s 100
         1
         >72 MEMORY USAGE s
-        78
+        248
         > HELLO 3
         OK
         > OBJECT ENCODING none

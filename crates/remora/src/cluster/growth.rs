@@ -512,13 +512,15 @@ async fn relocate(
     Ok(())
 }
 
-/// Returns the specification of the larger table.
+/// Returns the specification of the larger table. It is dense if the smaller one is.
 fn larger_spec(spec: &TableSpec, rows_of_shard: u64) -> TableSpec {
-    let sizes = Sizes::for_rows(spec.index, rows_of_shard, spec.layout.slot_bytes);
+    let size = if spec.indirect_slots > 0 { Sizes::dense_for_rows } else { Sizes::for_rows };
+    let sizes = size(spec.index, rows_of_shard, spec.layout.slot_bytes);
     TableSpec {
         buckets: sizes.buckets,
         indirect: sizes.indirect,
         slots: sizes.slots,
+        indirect_slots: sizes.indirect_slots,
         shard_bytes: sizes.shard_bytes,
         ..spec.clone()
     }

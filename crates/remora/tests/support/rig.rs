@@ -118,6 +118,7 @@ impl<F: Host> Rig<F> {
             buckets: sizes.buckets,
             indirect: sizes.indirect,
             slots: sizes.slots,
+            indirect_slots: sizes.indirect_slots,
             shard_bytes: sizes.shard_bytes,
             grows: Grows::WhenTold,
         };

@@ -676,15 +676,21 @@ fn a_chain_whose_growth_was_dropped(protocol: Protocol) {
     if !matches!(protocol, Protocol::Ford(_)) {
         return;
     }
-    let room = grow_at(&support::embedded(protocol, 2), None, 0).0;
+    for dense in [false, true] {
+        grow_chain_at_each_poll(protocol, dense);
+    }
+}
+
+fn grow_chain_at_each_poll(protocol: Protocol, dense: bool) {
+    let room = grow_at(&support::embedded(protocol, 2), dense, None, 0).0;
     let makes: [fn(Protocol) -> Cluster; 2] =
         [|protocol| support::embedded(protocol, 2), |protocol| support::seeded(protocol, 2, 7).0];
     for (fabric, make) in makes.into_iter().enumerate() {
         for ending in [Ending::Again, Ending::Commit, Ending::Abort, Ending::Drop] {
             let mut polls = 0;
             loop {
-                let (found, is_done) = grow_at(&make(protocol), Some(ending), polls);
-                assert_eq!(found, room, "{polls} polls, then {ending:?}");
+                let (found, is_done) = grow_at(&make(protocol), dense, Some(ending), polls);
+                assert_eq!(found, room, "{polls} polls, then {ending:?}, dense: {dense}");
                 if is_done {
                     break;
                 }
@@ -697,8 +703,8 @@ fn a_chain_whose_growth_was_dropped(protocol: Protocol) {
 /// Fills the main bucket of a table that has one, and drops an insert of three more keys after
 /// `polls` polls. Returns how many rows the table has in the end, and whether the insert was done
 /// by then. Without an ending, nothing is dropped.
-fn grow_at(cluster: &Cluster, ending: Option<Ending>, polls: usize) -> (u64, bool) {
-    let options = TableOptions::for_rows(4).shards(1).grows(false);
+fn grow_at(cluster: &Cluster, dense: bool, ending: Option<Ending>, polls: usize) -> (u64, bool) {
+    let options = TableOptions::for_rows(4).shards(1).grows(false).dense(dense);
     let rows: Table<u64, Words<1>> = cluster.create_table("rows", options).unwrap();
     let geometry = *rows.untyped().fstore().unwrap();
     assert_eq!(geometry.buckets.main, 1);

@@ -6,8 +6,10 @@ mod support;
 
 mod at_rest;
 mod creation;
+mod dense;
 mod drop;
 mod dropped;
+mod given_back;
 mod held;
 mod hot;
 mod ids;

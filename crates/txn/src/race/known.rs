@@ -149,6 +149,7 @@ impl RaceShape {
             buckets: geometry.groups,
             indirect: geometry.indirect(),
             slots: units,
+            indirect_slots: 0,
             shard_bytes: geometry.bytes(),
             grows: Grows::WhenTold,
         })

@@ -64,6 +64,7 @@ impl Cluster {
             buckets,
             indirect,
             slots: pairs.count,
+            indirect_slots: 0,
             shard_bytes: geometry.bytes(),
             grows: Grows::WhenTold,
         };

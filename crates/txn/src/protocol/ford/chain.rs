@@ -40,13 +40,14 @@ pub(super) fn chain_of<'a>(
     arena: &'a [u64],
     item: &Item,
 ) -> impl Iterator<Item = ChainLink<'a>> {
-    let slots = registered(tables, item.table).fstore().map_or(0, |fstore| fstore.slots) as usize;
+    let fstore = registered(tables, item.table).fstore();
     let mut at = item.chain as usize;
     std::iter::from_fn(move || {
         let place = at.checked_sub(1)?;
         let head = &arena[place..];
         at = head[0] as usize;
         let bucket = BucketRef { shard: head[1] as u16, bucket: head[2] };
+        let slots = fstore.map_or(0, |fstore| fstore.slots_of(bucket.bucket)) as usize;
         Some(ChainLink {
             place: place as u64,
             bucket,
@@ -265,7 +266,7 @@ fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
             sets.items.iter().find(|item| item.location.pointer == header_of(last) && item.is_written())
         && let Some(bucket) = fstore.buckets.number(sets.structural_value(header))
     {
-        let slots = (0..fstore.slots).map(|slot| Pointer::new(shard, fstore.slot_at(bucket, slot)));
+        let slots = (0..fstore.slots_of(bucket)).map(|slot| Pointer::new(shard, fstore.slot_at(bucket, slot)));
         vacant = slots.into_iter().find(|pointer| !taken(*pointer));
         last = BucketRef { bucket, ..last };
     }

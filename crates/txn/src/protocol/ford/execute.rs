@@ -96,7 +96,7 @@ pub(super) fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
 fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: BucketRef, ford: Ford) -> bool {
     let item = tx.state.sets.items[index];
     let table = registered(&tx.state.sets.tables, item.table);
-    let (bytes, at) = (table.bucket_bytes(), table.bucket_address(bucket));
+    let (bytes, at) = (table.bucket_bytes(bucket), table.bucket_address(bucket));
     let in_snapshot = tx.attempt.snapshot.is_some();
     let inserts = item.intent == Intent::Insert;
     let atomics = if inserts { early::locked_replicas(tx, table.shard_replicas(bucket.shard)) } else { 1 };

@@ -221,10 +221,11 @@ fn look_for(
     let mut rest = *one;
     rest.chain = left.map_or(one.chain, |left| left as u32);
     for link in chain_of(&sets.tables, &sets.arena, &rest).take_while(|_| !mutant!(AbsentWithoutValidation)) {
-        if !round.has_room(1, table.bucket_bytes()) {
+        let bytes = table.bucket_bytes(link.bucket);
+        if !round.has_room(1, bytes) {
             return Some(link.place + 1);
         }
-        let read = round.read(table.bucket_address(link.bucket), table.bucket_bytes());
+        let read = round.read(table.bucket_address(link.bucket), bytes);
         checks.push(Check::Bucket { item, chain: link.place as usize, read });
     }
     None
@@ -277,5 +278,5 @@ fn bucket_is_same(table: &Table, before: &[u64], now: &[u64]) -> bool {
         table.shape().validated(now.get(at..)?)
     };
     is_same(table.structural().validated(now), seen(before[3]))
-        && slots.take(fstore.slots as usize).enumerate().all(|(slot, words)| is_same(header(slot), seen(words[0])))
+        && slots.take(fstore.slots_of(before[2]) as usize).enumerate().all(|(slot, words)| is_same(header(slot), seen(words[0])))
 }
