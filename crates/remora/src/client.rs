@@ -46,10 +46,20 @@ pub(crate) struct Life {
 pub(crate) struct Client {
     cluster: Cluster,
     worker: remora_fabric::Worker,
-    room: Room,
-    yields: bool,
+    manner: Manner,
     life: RefCell<Rc<Life>>,
     conflicts: Rc<ClientConflicts>,
+}
+
+/// How a client connects, in each of its incarnations.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    /// The memory that it takes at each memory node.
+    pub(crate) room: Room,
+    /// Whether its coroutines yield after each round.
+    pub(crate) yields: bool,
+    /// Whether it connects again if it was taken for dead.
+    pub(crate) reconnects: bool,
 }
 
 /// A function that makes the lanes of a client on an endpoint: those of its sessions, and the one
@@ -61,19 +71,18 @@ impl Client {
     pub(crate) fn connect(
         cluster: &Cluster,
         worker: &remora_fabric::Worker,
-        room: Room,
-        yields: bool,
+        manner: Manner,
         lane: &mut Lanes<'_>,
     ) -> Result<Client, OpenError> {
         let life = in_one_epoch(cluster.configuration(), None, || {
             cluster.follow_epoch()?;
             let announce = async |guest: &Lane| cluster.announce(guest).await;
             let announced = remora_fabric::block_on(cluster.fabric(), ClientId(0), announce)??;
-            let arrived = Arrived::connect(cluster, worker, announced, yields, lane)?;
-            let mut lives = worker.run([(arrived.admin.id(), arrived.begin(cluster, room))]);
+            let arrived = Arrived::connect(cluster, worker, announced, manner.yields, lane)?;
+            let mut lives = worker.run([(arrived.admin.id(), arrived.begin(cluster, manner))]);
             lives.pop().expect("a task that has run has a result")
         })?;
-        Ok(Client::of(cluster, worker, room, yields, life))
+        Ok(Client::of(cluster, worker, manner, life))
     }
 
     /// Connects a client of one coroutine, from a task that runs already and has a lane.
@@ -86,13 +95,14 @@ impl Client {
         let announced = cluster.announce(&guest).await?;
         drop(guest);
         let arrived = Arrived::connect(cluster, worker, announced, false, &mut |endpoint| lane.on(endpoint))?;
-        let life = arrived.begin(cluster, Room::without_archive(1)).await?;
-        Ok(Client::of(cluster, worker, Room::without_archive(1), false, life))
+        let manner = Manner { room: Room::without_archive(1), yields: false, reconnects: false };
+        let life = arrived.begin(cluster, manner).await?;
+        Ok(Client::of(cluster, worker, manner, life))
     }
 
-    fn of(cluster: &Cluster, worker: &remora_fabric::Worker, room: Room, yields: bool, life: Life) -> Client {
+    fn of(cluster: &Cluster, worker: &remora_fabric::Worker, manner: Manner, life: Life) -> Client {
         let (cluster, worker, life) = (cluster.clone(), worker.clone(), RefCell::new(Rc::new(life)));
-        Client { cluster, worker, room, yields, life, conflicts: Rc::new(ClientConflicts::new()) }
+        Client { cluster, worker, manner, life, conflicts: Rc::new(ClientConflicts::new()) }
     }
 
     /// Returns the client's current incarnation.
@@ -244,8 +254,8 @@ impl Client {
         let announced = self.cluster.announce(&guest).await?;
         drop(guest);
         let lane = &mut |endpoint: &Rc<Endpoint>| former.admin.on(endpoint);
-        let arrived = Arrived::connect(&self.cluster, &self.worker, announced, self.yields, lane)?;
-        let life = arrived.begin(&self.cluster, self.room).await?;
+        let arrived = Arrived::connect(&self.cluster, &self.worker, announced, self.manner.yields, lane)?;
+        let life = arrived.begin(&self.cluster, self.manner).await?;
         if let Some(keeper) = &life.keeper {
             keeper.wake(&life.admin);
         }
@@ -293,12 +303,12 @@ impl Arrived {
 
     /// Registers the client, by its own connection. So it takes nothing any more once its access is
     /// revoked.
-    async fn begin(self, cluster: &Cluster, room: Room) -> Result<Life, OpenError> {
+    async fn begin(self, cluster: &Cluster, manner: Manner) -> Result<Life, OpenError> {
         let Arrived { announced: Announced { incarnation, epoch, nodes }, endpoint, admin } = self;
         // The nodes have been connected anew. One of them may have come back with empty memory
         // meanwhile.
         identity::remembered(&admin, nodes).await?;
-        let registration = Registration::connect_as(&admin, nodes, incarnation, room).await?;
+        let registration = Registration::connect_as(&admin, nodes, incarnation, manner.room).await?;
         // Another client that drops tables from now on sees this client's slot, and waits for this
         // client.
         cluster.follow_drops(&admin).await?;
@@ -320,7 +330,8 @@ impl Arrived {
         let shared = SharedLocks::new(&registration, epoch);
         let keeper = cluster.configuration().cloned().map(|configuration| {
             let own = (sequence.clone(), Some(shared.clone()));
-            Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, own))
+            let keeper = Keeper::new(cluster, configuration, incarnation, epoch, own);
+            Rc::new(keeper.reconnecting(manner.reconnects))
         });
         let turns = Turns::default();
         let time = ClientTime::default();

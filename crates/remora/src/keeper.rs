@@ -159,6 +159,8 @@ pub(crate) struct Keeper {
     /// Whether this incarnation has lost a memory node that other clients still reach, and makes
     /// room for another incarnation.
     given_up: Cell<bool>,
+    /// Whether the client connects again if it was taken for dead.
+    reconnects: bool,
     /// Whether the configuration knows that this client runs, and the client has heard since then
     /// which tables were dropped while it rested.
     awake: Cell<bool>,
@@ -258,6 +260,7 @@ impl Keeper {
             is_watchful: false,
             dozing: Cell::default(),
             given_up: Cell::default(),
+            reconnects: false,
             awake: Cell::default(),
             sweeping: Cell::default(),
             sessions: RefCell::default(),
@@ -301,6 +304,12 @@ impl Keeper {
     /// its own client does nothing.
     pub(crate) fn watchful(self) -> Keeper {
         Keeper { is_watchful: true, ..self }
+    }
+
+    /// Returns the keeper with a setting: whether its client connects again, as another incarnation,
+    /// if it was taken for dead.
+    pub(crate) fn reconnecting(self, reconnects: bool) -> Keeper {
+        Keeper { reconnects, ..self }
     }
 
     /// Notes that a transaction begins, which may wait for a lock of a dead client. So the keeper
@@ -378,6 +387,9 @@ impl Keeper {
     /// incarnation is not known here yet: while the cluster has a controller and the client holds
     /// its lease.
     pub(crate) fn may_outlive(&self) -> bool {
+        if self.reconnects {
+            return true;
+        }
         let ends = |membership: &Membership| {
             self.given_up.get()
                 || membership.is_changing()
@@ -399,10 +411,12 @@ impl Keeper {
     }
 
     /// Tells the configuration that this client has stopped, and waits until the next epoch has
-    /// begun. If the incarnation has given up by itself, it only tells the configuration that.
+    /// begun. If the incarnation has given up by itself, or was taken for dead in its epoch, it only
+    /// tells the configuration that.
     pub(crate) async fn until_next_epoch(&self, lane: &Lane) {
         let client = self.client;
-        if self.given_up.get() {
+        let is_same = |membership: &Membership| membership.epoch() == self.epoch && !membership.is_changing();
+        if self.given_up.get() || self.reconnects && self.configuration.look(is_same).unwrap_or(false) {
             return self.note(self.change(move |membership| membership.give_up(client)).await);
         }
         if let Err(error) = self.change(move |membership| membership.stopped(client)).await {

@@ -18,7 +18,7 @@ use remora_txn::{
     Abort, Decision, Limit, Observer, Protocol, Settled, Snapshot as Past, Stop, TransactOptions, Trial, Tried, Tx,
 };
 
-use crate::client::{Client, Life};
+use crate::client::{Client, Life, Manner};
 use crate::cluster::{Cluster, Growing, LEASE};
 use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
@@ -55,6 +55,10 @@ pub struct WorkerOptions {
     /// Whether a coroutine lets the others run after every round, even if the round completes at
     /// once.
     pub yield_after_rounds: bool,
+    /// Whether the client connects again, as another incarnation, if the cluster took it for dead:
+    /// its thread had no time for longer than its lease. Transactions that have not committed are
+    /// tried again then, and do not fail with [`Error::Fenced`]. The cluster must have leases.
+    pub reconnects: bool,
 }
 
 setters!(WorkerOptions {
@@ -64,6 +68,7 @@ setters!(WorkerOptions {
     log_bytes: u64,
     seed: u64,
     yield_after_rounds: bool,
+    reconnects: bool,
 });
 
 impl Default for WorkerOptions {
@@ -75,6 +80,7 @@ impl Default for WorkerOptions {
             log_bytes: RING_BYTES,
             seed: 1,
             yield_after_rounds: false,
+            reconnects: false,
         }
     }
 }
@@ -232,7 +238,8 @@ impl Worker {
         };
         let archive = if cluster.protocol().has_open_snapshots() { options.archive } else { 0 };
         let room = Room { lanes: coroutines, archive, ring: options.log_bytes };
-        let client = Client::connect(cluster, &self.worker, room, options.yield_after_rounds, &mut admin)?;
+        let manner = Manner { room, yields: options.yield_after_rounds, reconnects: options.reconnects };
+        let client = Client::connect(cluster, &self.worker, manner, &mut admin)?;
         let (life, client) = (client.life(), Rc::new(client));
         for (ring, lane) in lanes.into_iter().enumerate() {
             let usage = Usage::of(&lane);

@@ -39,8 +39,8 @@ pub struct ServeOptions {
     /// How long a gateway that stops waits for batches that run, and for clients that fetch their
     /// answers. Its workers take up to five seconds more to leave the cluster.
     pub stop_patience: Duration,
-    /// Settings of the workers, of which the number of coroutines does not count. By default, a
-    /// lane's log has 1 MiB, so that one transaction can write 512 KiB. It has less if the logs of
+    /// Settings of the workers, of which the number of coroutines does not count. By default, they
+    /// connect again if they were taken for dead, and a lane's log has 1 MiB, so that one transaction can write 512 KiB. It has less if the logs of
     /// all lanes would have more than 128 MiB.
     pub worker: WorkerOptions,
 }
@@ -66,7 +66,7 @@ impl Default for ServeOptions {
             tls: None,
             handshake_max: Duration::from_secs(30),
             stop_patience: Duration::from_secs(5),
-            worker: WorkerOptions::default().log_bytes(LOG_BYTES),
+            worker: WorkerOptions::default().log_bytes(LOG_BYTES).reconnects(true),
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use remora::observe::{Observer, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Intent, Table, TableOptions};
+use remora::{Cluster, Error, Intent, Table, TableOptions, WorkerOptions};
 
 use super::support::{self, Words, look, on_every_fabric, table};
 
@@ -56,6 +57,65 @@ fn a_thread_that_is_kept_busy_holds_up_nobody(protocol: Protocol) {
         assert_eq!(busy.join().unwrap(), Ok(()), "others have waited for a thread that was busy");
     });
     assert_eq!(look(&cluster, &rows).0, [Words([2]); 3]);
+}
+
+/// The thread of a client stands still in the middle of a transaction, for longer than its lease. A
+/// client that reconnects goes on as another incarnation, and adds each time once. Another client
+/// is told that it was taken for dead.
+#[test]
+fn a_client_that_was_taken_for_dead_connects_again() {
+    const LEASE: Duration = Duration::from_millis(100);
+    for protocol in [Protocol::DRTM_R, Protocol::FORD, Protocol::REMORA] {
+        let cluster = support::embedded(protocol, 3).with_lease(Some(LEASE));
+        let rows = table(&cluster, "rows", TableOptions::for_rows(2), Words([0u64]));
+        let (cluster, rows, is_over) = (&cluster, &rows, &AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut others = cluster.worker(Default::default()).unwrap();
+                others.block_on(async |session| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        session.transact(async |tx| support::add(tx, rows, 1..2, 1).await).await.unwrap();
+                    }
+                });
+            });
+            for reconnects in [true, false] {
+                let mut added = rows_of(cluster, rows);
+                loop {
+                    let mut worker = cluster.worker(WorkerOptions::default().reconnects(reconnects)).unwrap();
+                    let before = worker.incarnations().next();
+                    let mut stood = false;
+                    let slow = worker.block_on(async |session| {
+                        let slow = session.transact(async |tx| {
+                            support::add(tx, rows, 0..1, 1).await?;
+                            if !std::mem::replace(&mut stood, true) {
+                                thread::sleep(4 * LEASE);
+                            }
+                            Ok(())
+                        });
+                        slow.await?;
+                        session.transact(async |tx| support::add(tx, rows, 0..1, 1).await).await
+                    });
+                    if let Err(error) = slow {
+                        assert!(!reconnects && matches!(error, Error::Fenced), "{protocol:?}: {error}");
+                        break;
+                    }
+                    added += 2;
+                    assert_eq!(rows_of(cluster, rows), added, "{protocol:?}");
+                    // On a busy machine, the others may not have looked in time.
+                    if reconnects && worker.incarnations().next() != before {
+                        break;
+                    }
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Returns the value of row 0.
+fn rows_of(cluster: &Cluster, rows: &Table<u64, Words<1>>) -> u64 {
+    let mut worker = cluster.worker(Default::default()).unwrap();
+    worker.block_on(async |session| session.transact(async |tx| rows.get(tx, 0).await).await).unwrap().unwrap().0[0]
 }
 
 /// Counts the ends of attempts, and the round trips of committed attempts.
