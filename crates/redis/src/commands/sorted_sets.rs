@@ -393,14 +393,15 @@ fn zrandmember(call: &mut Call<'_>) -> Result<(), Error> {
 const SCORE_BYTES: usize = 8;
 
 fn zscan(call: &mut Call<'_>) -> Result<(), Error> {
-    scan::cursor(call.args[2])?;
+    let cursor = scan::cursor(call.args[2])?;
     let Some(set) = call.keys.sorted_set(call.args[1])? else {
-        scan::begin(&mut call.reply, 0);
+        scan::begin(&mut call.reply, None, 0);
         return Ok(());
     };
     let options = scan::Options::parse(&call.args[3..])?;
-    let taken: Vec<_> = set.iter().filter(|(member, _)| options.takes(member)).collect();
-    scan::begin(&mut call.reply, 2 * taken.len());
+    let (mut taken, next) = set.scan(cursor, options.places());
+    taken.retain(|(member, _)| options.takes(member));
+    scan::begin(&mut call.reply, next, 2 * taken.len());
     for (member, score) in taken {
         call.reply.bulk(member);
         call.reply.bulk(number::Double::new(score));
