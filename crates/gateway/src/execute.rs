@@ -147,7 +147,7 @@ impl Executor<'_> {
                         steps.iter().for_each(|step| running.step(step, out));
                         self.was_performed = running.was_performed;
                         let rolled_back = running.rolled_back.take();
-                        if !keys.is_short() {
+                        if mutant!(AnswerShort) || !keys.is_short() {
                             break rolled_back;
                         }
                         // The commands need pages that are not loaded. They run again with these.

@@ -98,7 +98,8 @@ impl Recorder {
     /// Begins the record of a call.
     pub(crate) fn begin(&self, store: &Store, context: &Context, plan: &Plan<'_>, steps: &[Step]) -> Recording<'_> {
         let (table, Context { now, random, .. }) = (store.name(), context);
-        let mut head = format!("\"table\":{table:?},\"now\":{now},\"random\":{random},\"steps\":[");
+        let spread = store.spread_bytes();
+        let mut head = format!("\"table\":{table:?},\"now\":{now},\"random\":{random},\"spread\":{spread},\"steps\":[");
         list(&mut head, steps, |head, step| write_step(head, plan, step));
         head.push(']');
         Recording { recorder: self, head, call: None, reads: String::new() }

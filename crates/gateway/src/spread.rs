@@ -47,7 +47,7 @@ pub(crate) const BUILT_WITHIN_MS: u64 = 60_000;
 /// The number of records of pages that one transaction writes, beside those of its keys.
 pub(crate) const WRITTEN_MAX: usize = 20;
 /// The number of records of pages that one transaction deletes.
-const DELETED: usize = 64;
+const DELETED: usize = WRITTEN_MAX;
 /// The number of pages that a transaction reads itself. More are read by others before it.
 const READ_MAX: usize = 512;
 /// The number of pages that one of these others reads.
@@ -231,7 +231,8 @@ impl Pages {
             let mut rest = &changes[..];
             while !rest.is_empty() {
                 let (mut count, mut parts) = (0, 0);
-                while count < rest.len() && (count == 0 || parts + usize::from(parts_of(&rest[count].bytes)) <= WRITTEN_MAX)
+                while count < rest.len()
+                    && (count == 0 || parts + usize::from(parts_of(&rest[count].bytes)) <= WRITTEN_MAX)
                 {
                     parts += usize::from(parts_of(&rest[count].bytes));
                     count += 1;
@@ -297,9 +298,8 @@ impl Pages {
                     return Err(damaged("a grave is too short"));
                 };
                 for (number, pages) in (0..).zip(pages.as_chunks().0) {
-                    let all: Vec<Missing> = (0..u64::from_le_bytes(*pages))
-                        .map(|page| Missing { page, parts: *parts, count: 0 })
-                        .collect();
+                    let all: Vec<Missing> =
+                        (0..u64::from_le_bytes(*pages)).map(|page| Missing { page, parts: *parts, count: 0 }).collect();
                     self.delete(session, (home, number), &all).await?;
                 }
             }
@@ -354,13 +354,7 @@ impl Pages {
 
     /// Collects what the next graves of a walk over all graves stand for. Returns the cursor of the
     /// next step.
-    pub(crate) async fn sweep(
-        &self,
-        session: &mut Session,
-        cursor: u64,
-        slots: usize,
-        now: u64,
-    ) -> Result<u64, Error> {
+    pub(crate) async fn sweep(&self, session: &mut Session, cursor: u64, slots: usize, now: u64) -> Result<u64, Error> {
         let walked = self.graves.walk(session, cursor, slots).await?;
         for (name, grave) in &walked.rows {
             let (Some((id, index)), Some((kind, rest))) = (name.split_first_chunk(), grave.split_first()) else {
@@ -376,6 +370,25 @@ impl Pages {
             }
         }
         Ok(walked.cursor)
+    }
+}
+
+impl Pages {
+    /// Returns the number of records of pages and of graves.
+    pub(crate) async fn count(&self, session: &mut Session) -> Result<u64, Error> {
+        let mut count = 0;
+        for table in [&self.pages, &self.graves] {
+            let mut cursor = 0;
+            loop {
+                let walked = table.walk(session, cursor, READ_AHEAD).await?;
+                count += walked.rows.len() as u64;
+                cursor = walked.cursor;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(count)
     }
 }
 

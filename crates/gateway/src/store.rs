@@ -27,7 +27,8 @@
 //!    transaction does not commit. What a transaction unlinks is discarded after its commit.
 
 use remora::{
-    Abort, Cluster, DynOptions, DynSchema, DynSlot, DynTable, Error, Intent, Large, LargeOptions, Lengths, OpenError, Session,
+    Abort, Cluster, DynOptions, DynSchema, DynSlot, DynTable, Error, Intent, Large, LargeOptions, Lengths, OpenError,
+    Session,
 };
 use remora::{Stored, Transaction};
 use remora_redis::keyspace::Slot;
@@ -50,6 +51,8 @@ const ROW_BYTES_MAX: usize = 16 << 10;
 const ROW_HEAD_BYTES: usize = 8 + 1 + 2;
 /// Bytes of a key's record for which the tables have room at first, beyond what is in its head.
 const VALUE_BYTES: u64 = 16;
+/// The number of places of graves that a step of a collection reads.
+const COLLECTED: usize = 128;
 /// The number of keys that one transaction deletes when all are deleted.
 const DELETED: usize = 16;
 const _: () = assert!(KEY_BYTES_MAX + ROW_HEAD_BYTES < ROW_BYTES_MAX);
@@ -237,6 +240,11 @@ impl Store {
         self.rows.name()
     }
 
+    /// Returns the limit above which packed collections are spread.
+    pub(crate) fn spread_bytes(&self) -> usize {
+        self.spread_bytes
+    }
+
     /// Reads keys and their values into an empty keyspace, in the order of the names, of which no
     /// two are the same. Of spread collections it reads only the roots.
     pub(crate) async fn load(
@@ -334,6 +342,18 @@ impl Store {
         Ok(true)
     }
 
+    /// Deletes the pages of all collections that no key has, also of those that are being built. What
+    /// is being built is built again. Returns the number of pages and graves that there are then.
+    pub async fn collect(&self, session: &mut Session) -> Result<u64, Error> {
+        let mut cursor = 0;
+        loop {
+            cursor = self.pages.sweep(session, cursor, COLLECTED, u64::MAX).await?;
+            if cursor == 0 {
+                return self.pages.count(session).await;
+            }
+        }
+    }
+
     /// Reads the next keys of a walk over all keys of all databases, and returns the cursor of the
     /// next step ([`DynTable::walk`]).
     pub(crate) async fn walk(
@@ -400,7 +420,11 @@ impl Store {
         }
         // A collection that is needed whole is read like one of which a command needs all.
         for (slot, row) in changed() {
-            let Some(object) = slot.object.as_ref().filter(|object| object.value.trees().iter().any(|tree| !tree.notes().is_empty())) else { continue };
+            let Some(object) =
+                slot.object.as_ref().filter(|object| object.value.trees().iter().any(|tree| !tree.notes().is_empty()))
+            else {
+                continue;
+            };
             let missed = object.value.trees().iter().map(|tree| tree.take_wanted()).collect();
             let home = object.value.trees().first().and_then(|tree| tree.home);
             // It may have been renamed since it was loaded.
@@ -420,14 +444,20 @@ impl Store {
                 return Ok(false);
             }
         }
-        let homes: Vec<Home> = keys.slots().iter().filter_map(|slot| home_of(slot.object.as_ref()?)).collect();
+        // The homes that keys go on to name.
+        let homes: Vec<Home> = writes
+            .iter()
+            .filter_map(|written| if let Written::Changed(home, _) = written { Some(*home) } else { None })
+            .collect();
         let stamp = tx.id().to_bits();
         let mut bytes = Vec::new();
         let slots = keys.slots().iter().enumerate().zip(rows).filter(|((_, slot), _)| slot.is_changed);
         for (((number, slot), row), written) in slots.zip(writes) {
             let name: Name<'_> = (slot.database, &slot.key);
             // The home that the key had, unless a key has it now.
-            if let Some(home) = row.spread.as_ref().and_then(home_of).filter(|home| !homes.contains(home)) {
+            if let Some(home) =
+                row.spread.as_ref().and_then(home_of).filter(|home| !homes.contains(home) && !mutant!(NoGrave))
+            {
                 let before = self.rows.value_of(tx, &row.record, &row.slot)?.ok_or(Error::from(Abort::Changed))?;
                 let roots = Parts::of(&row.record, &before).ok_or(damaged("a record is too short"))?.packed.to_vec();
                 self.pages.bury(tx, home, &roots).await?;

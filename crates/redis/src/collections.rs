@@ -99,9 +99,9 @@ pub(crate) const HASH_BYTES: usize = 4;
 /// Returns the hash of a name, which decides its place in a tree.
 pub fn hash_of(name: &[u8]) -> u32 {
     // FNV-1a, mixed. Names with equal hashes stand next to each other, so they do no harm.
-    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = name
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
     ((hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
@@ -779,9 +779,7 @@ impl Value {
             Value::Hash(Hash::Spread(tree)) | Value::Set(Set::Spread(tree)) | Value::List(List::Spread(tree)) => {
                 SmallVec::from_slice(&[tree])
             }
-            Value::SortedSet(SortedSet::Spread { by_score, by_member }) => {
-                SmallVec::from_slice(&[by_score, by_member])
-            }
+            Value::SortedSet(SortedSet::Spread { by_score, by_member }) => SmallVec::from_slice(&[by_score, by_member]),
             _ => SmallVec::new(),
         }
     }
@@ -828,10 +826,9 @@ impl Value {
                 *self = Value::List(List::Spread(Tree::build(elements, page_bytes)));
             }
             Value::SortedSet(set @ SortedSet::Packed(_)) => {
-                let by_score = set.iter().map(|(member, score)| Element {
-                    key: score_key(score, member).into_vec(),
-                    value: Vec::new(),
-                });
+                let by_score = set
+                    .iter()
+                    .map(|(member, score)| Element { key: score_key(score, member).into_vec(), value: Vec::new() });
                 let by_score = Tree::build(by_score.collect(), page_bytes);
                 let by_member = set.iter().map(|(member, score)| (member.to_vec(), score.to_le_bytes().to_vec()));
                 let by_member = Tree::build(by_hash(by_member), page_bytes);
@@ -849,9 +846,7 @@ impl Value {
                 Value::Hash(hash.iter().map(|(field, value)| (field.to_vec(), value.to_vec())).collect())
             }
             Value::Set(set @ Set::Spread(_)) => Value::Set(set.iter().map(<[u8]>::to_vec).collect()),
-            Value::List(list @ List::Spread(_)) => {
-                Value::List(List::Packed(list.iter().map(<[u8]>::to_vec).collect()))
-            }
+            Value::List(list @ List::Spread(_)) => Value::List(List::Packed(list.iter().map(<[u8]>::to_vec).collect())),
             Value::SortedSet(set @ SortedSet::Spread { .. }) => {
                 Value::SortedSet(set.iter().map(|(member, score)| (member.to_vec(), score)).collect())
             }

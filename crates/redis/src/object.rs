@@ -3,6 +3,8 @@
 use remora_resp::number;
 
 pub use crate::collections::{Hash, List, Set, SortedSet};
+use crate::packed;
+use crate::tree::PART_BYTES;
 
 /// The value of a key.
 #[derive(Clone, PartialEq, Debug)]
@@ -166,6 +168,19 @@ impl Object {
         Object { value: self.value.packed(), ..*self }
     }
 
+    /// Gives a value the form in which a store of this limit keeps it after a transaction. All pages
+    /// of a spread collection must be loaded. So a replay of commands has hashes and sets in the
+    /// order in which the store has them.
+    pub fn settle_form(&mut self, spread_bytes: usize) {
+        if self.value.trees().is_empty() {
+            if packed::length(self) > spread_bytes && self.value.can_be_spread() {
+                self.value.spread(PART_BYTES);
+            }
+        } else if self.value.has_outgrown() {
+            self.value = self.value.packed();
+        }
+    }
+
     /// Returns whether the key has expired at this time, in milliseconds since 1970.
     pub fn has_expired(&self, now: u64) -> bool {
         self.expiry.is_some_and(|expiry| expiry <= now)
@@ -188,8 +203,8 @@ impl Object {
                 let is_intset = self.encoding == Encoding::Intset
                     && set.len() <= limits.intset_entries
                     && set.iter_loaded().all(|member| number::parse_integer(member).is_some());
-                let is_small = set.len() <= limits.set_entries
-                    && set.iter_loaded().all(|member| member.len() <= limits.set_value);
+                let is_small =
+                    set.len() <= limits.set_entries && set.iter_loaded().all(|member| member.len() <= limits.set_value);
                 if is_intset { Encoding::Intset } else { of(is_small, Encoding::Hashtable) }
             }
             (Value::SortedSet(set), Encoding::Listpack) => {
@@ -209,8 +224,7 @@ fn is_small_list(list: &List, limits: &Limits, number: usize) -> bool {
         size @ 0.. => (size.max(1) as usize, 8192),
         size => (usize::MAX, 2048 << size.saturating_neg().min(5)),
     };
-    list.len() <= elements / number
-        && LIST_BYTES + list.listpack_bytes() <= bytes / number
+    list.len() <= elements / number && LIST_BYTES + list.listpack_bytes() <= bytes / number
 }
 
 /// Bytes that Redis needs for a small list without elements.

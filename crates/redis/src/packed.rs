@@ -66,7 +66,8 @@ fn pack_head(object: &Object, out: &mut Vec<u8>) {
 pub fn length(object: &Object) -> usize {
     let element = |element: &[u8]| 4 + element.len();
     // The trees of a spread collection have counted, because not all of their elements are loaded.
-    let of_tree = |tree: &Tree, lengths: usize, others: usize| tree.bytes() + tree.len() * 4 * lengths - tree.len() * others;
+    let of_tree =
+        |tree: &Tree, lengths: usize, others: usize| tree.bytes() + tree.len() * 4 * lengths - tree.len() * others;
     let content = match &object.value {
         Value::String(string) => string.len(),
         Value::List(List::Spread(tree)) => of_tree(tree, 1, 0),

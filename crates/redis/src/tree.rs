@@ -272,9 +272,8 @@ impl Tree {
     pub fn elements(&self, places: Range<usize>) -> Vec<&Element> {
         static NOTHING: Element = Element { key: Vec::new(), value: Vec::new() };
         let mut found = Vec::with_capacity(places.len());
-        let is_loaded = self.gather(&self.root, places.clone(), &mut found);
-        if !is_loaded {
-            self.want(Wanted::Places(places.clone()));
+        if let Err(page) = self.gather(&self.root, places.clone(), &mut found) {
+            self.want_both(page, Wanted::Places(places.clone()));
             found = vec![&NOTHING; places.len()];
         }
         found
@@ -448,8 +447,7 @@ impl Tree {
     fn fit_root(&mut self) {
         if self.root.len() > 2 && children_bytes(&self.root) > ROOT_BYTES {
             let nodes = groups(std::mem::take(&mut self.root), self.page_bytes, child_bytes);
-            self.root =
-                nodes.into_iter().map(|node| self.add_page(node[0].low.clone(), Node::Inner(node))).collect();
+            self.root = nodes.into_iter().map(|node| self.add_page(node[0].low.clone(), Node::Inner(node))).collect();
             self.height += 1;
             return;
         }
@@ -564,18 +562,23 @@ impl Tree {
         if self.root.is_empty() {
             return Err(());
         }
-        self.way_to_key(key).map_err(|_| self.want(Wanted::Key(key.to_vec())))
+        self.way_to_key(key).map_err(|page| self.want_both(page, Wanted::Key(key.to_vec())))
     }
 
     fn path_to_place(&self, place: usize) -> Result<Path, ()> {
         if self.root.is_empty() {
             return Err(());
         }
-        self.way_to_place(place).map_err(|_| self.want(Wanted::Places(place..place + 1)))
+        self.way_to_place(place).map_err(|page| self.want_both(page, Wanted::Places(place..place + 1)))
     }
 
-    /// Appends the elements at places under a node. Returns false if a page is not loaded.
-    fn gather<'t>(&'t self, children: &'t [Child], places: Range<usize>, out: &mut Vec<&'t Element>) -> bool {
+    /// Appends the elements at places under a node. Fails with the first page that is not loaded.
+    fn gather<'t>(
+        &'t self,
+        children: &'t [Child],
+        places: Range<usize>,
+        out: &mut Vec<&'t Element>,
+    ) -> Result<(), u64> {
         let mut first = 0;
         for child in children {
             let (begin, end) = (first, first + child.count as usize);
@@ -586,27 +589,30 @@ impl Tree {
             }
             let under = under.start - begin..under.end - begin;
             match self.pages.get(&child.page).map(|page| &*page.node) {
-                None => return false,
+                None => return Err(child.page),
                 Some(Node::Leaf(elements)) => out.extend(elements.get(under).into_iter().flatten()),
-                Some(Node::Inner(children)) => {
-                    if !self.gather(children, under, out) {
-                        return false;
-                    }
-                }
+                Some(Node::Inner(children)) => self.gather(children, under, out)?,
             }
         }
-        true
+        Ok(())
     }
 }
 
 /// What the store does.
 impl Tree {
+    /// Notes that something is wanted, and the first page that is missing for it. In a tree that
+    /// commands have changed, this page may be another one than in the tree that is loaded again.
+    fn want_both(&self, page: u64, wanted: Wanted) {
+        self.want(wanted);
+        self.want(Wanted::Page(page));
+    }
+
     fn want(&self, wanted: Wanted) {
         let mut all = self.wanted.all();
         if all.len() >= WANTED_MAX {
             all.clear();
             all.push(Wanted::Places(0..usize::MAX));
-        } else if all.last() != Some(&wanted) {
+        } else if all.iter().rev().take(2).all(|known| *known != wanted) {
             all.push(wanted);
         }
     }
@@ -664,9 +670,7 @@ impl Tree {
             }
             match self.pages.get(&child.page) {
                 None => missing.push(child.missing()),
-                Some(page) => {
-                    self.missing_under(page.node.children(), under.start - begin..under.end - begin, missing)
-                }
+                Some(page) => self.missing_under(page.node.children(), under.start - begin..under.end - begin, missing),
             }
         }
     }
@@ -844,11 +848,8 @@ impl Node {
             let piece = begin..end;
             pieces.push(match self {
                 Node::Leaf(elements) => {
-                    let low = if begin == 0 {
-                        Vec::new()
-                    } else {
-                        between(&elements[begin - 1].key, &elements[begin].key)
-                    };
+                    let low =
+                        if begin == 0 { Vec::new() } else { between(&elements[begin - 1].key, &elements[begin].key) };
                     (low, Node::Leaf(elements[piece].to_vec()))
                 }
                 Node::Inner(children) => (children[begin].low.clone(), Node::Inner(children[piece].to_vec())),

@@ -179,7 +179,8 @@ fn without_order(args: &[&[u8]], answer: String) -> String {
 
 /// Sorts the elements of an answer.
 pub(crate) fn sorted(answer: &str) -> String {
-    let mut elements: Vec<_> = answer.split(", ").map(|element| element.trim_matches(['~', '[', ']'])).collect();
+    let mut elements: Vec<_> =
+        answer.split(", ").map(|element| element.trim_matches(['~', '[', ']', '{', '}'])).collect();
     elements.sort_unstable();
     elements.join(" ")
 }
