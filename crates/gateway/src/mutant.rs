@@ -27,8 +27,8 @@ pub enum Mutant {
     WatchByValue,
     /// A command is answered, although it has missed pages of a spread collection.
     AnswerShort,
-    /// Pages of a collection that no key has any more have no grave.
-    NoGrave,
+    /// Pages of a collection that no key has any more have no tombstone.
+    NoTombstone,
 }
 
 impl Mutant {
@@ -40,7 +40,7 @@ impl Mutant {
         Mutant::NilBeforeDeletion,
         Mutant::WatchByValue,
         Mutant::AnswerShort,
-        Mutant::NoGrave,
+        Mutant::NoTombstone,
     ];
 }
 

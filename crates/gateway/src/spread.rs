@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! table NAME/pages   | id : 8 | index : 2 | tree : 1 | part : 1 | page : 8 |   ->   976 bytes of a page
-//! table NAME/graves  | id : 8 | index : 2 |   ->   | kind : 1 | ...
+//! table NAME/tombstones  | id : 8 | index : 2 |   ->   | kind : 1 | ...
 //!                    building:  0 | since : 8 | parts : 1 | pages : 8 |   of each tree
 //!                    given up:  2 | the same
-//!                    buried:    1 | head and roots
+//!                    dead:    1 | head and roots
 //! ```
 //!
 //! The first two numbers are a *home* ([`Home`]): the id of a transaction, and a number among what it
@@ -18,12 +18,12 @@
 //! 2. **Every transaction that writes a page of a home writes the record of its key.** So a
 //!    transaction that has read that record and validates it has read pages of one state, also where
 //!    other transactions have fetched them for it. `WATCH`, expiry and conflicts need nothing else.
-//! 3. **While a home has pages, a key names it, or it has a grave.** One transaction changes both:
-//!    what makes a key name a home removes its grave, and what makes it name none adds one.
-//! 4. **Pages are deleted only while their home has a grave that no transaction can remove:** one
-//!    that is buried or given up. The grave goes last. So what a gateway leaves that has died is
-//!    collected by any other, whoever finds the grave.
-//! 5. **A grave of what is being built is given up after [`BUILT_WITHIN_MS`].** Its builder then finds
+//! 3. **While a home has pages, a key names it, or it has a tombstone.** One transaction changes both:
+//!    what makes a key name a home removes its tombstone, and what makes it name none adds one.
+//! 4. **Pages are deleted only while their home has a tombstone that no transaction can remove:** one
+//!    that is dead or given up. The tombstone goes last. So any gateway that finds a
+//!    tombstone can finish what another one has begun that has died.
+//! 5. **A tombstone of what is being built is given up after [`BUILT_WITHIN_MS`].** Its builder then finds
 //!    it so when it links the home, and builds again. So this time need not be right.
 
 use std::collections::HashMap;
@@ -38,10 +38,10 @@ use crate::damaged::damaged;
 
 /// Bytes of the name of a page's record.
 const PAGE_NAME_BYTES: usize = 20;
-/// Bytes of the name of a grave.
-const GRAVE_NAME_BYTES: usize = 10;
-/// Bytes of the longest grave: two roots of at least two children with long keys.
-const GRAVE_BYTES_MAX: usize = 4 << 10;
+/// Bytes of the name of a tombstone.
+const TOMBSTONE_NAME_BYTES: usize = 10;
+/// Bytes of the longest tombstone: two roots of at least two children with long keys.
+const TOMBSTONE_BYTES_MAX: usize = 4 << 10;
 /// After this time a collection that is being built counts as given up.
 pub(crate) const BUILT_WITHIN_MS: u64 = 60_000;
 /// The number of records of pages that one transaction writes, beside those of its keys.
@@ -52,12 +52,12 @@ const DELETED: usize = WRITTEN_MAX;
 const READ_MAX: usize = 512;
 /// The number of pages that one of these others reads.
 const READ_AHEAD: usize = 128;
-/// The number of pages, and of graves, for which there is room at first.
+/// The number of pages, and of tombstones, for which there is room at first.
 const PAGES: u64 = 256;
-const GRAVES: u64 = 256;
+const TOMBSTONES: u64 = 256;
 
 const BUILDING: u8 = 0;
-const BURIED: u8 = 1;
+const DEAD: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
 /// The name of a page's record.
@@ -67,11 +67,11 @@ type PageName = [u8; PAGE_NAME_BYTES];
 #[derive(Default)]
 pub(crate) struct Fetched(HashMap<PageName, DynSlot>);
 
-/// The tables of pages and of graves.
+/// The tables of pages and of tombstones.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {
     pages: DynTable,
-    graves: DynTable,
+    tombstones: DynTable,
     /// Pages of several elements have at most this many bytes.
     page_bytes: usize,
 }
@@ -86,15 +86,19 @@ impl Pages {
     ) -> Result<Pages, OpenError> {
         let pages =
             DynSchema::new("pages of a gateway", Lengths::Exactly(PAGE_NAME_BYTES), Lengths::Exactly(PART_BYTES));
-        let graves =
-            DynSchema::new("graves of a gateway", Lengths::Exactly(GRAVE_NAME_BYTES), Lengths::UpTo(GRAVE_BYTES_MAX));
-        let (mut of_pages, mut of_graves) = (DynOptions::for_rows(PAGES), DynOptions::for_rows(GRAVES).bytes(1 << 16));
+        let tombstones = DynSchema::new(
+            "tombstones of a gateway",
+            Lengths::Exactly(TOMBSTONE_NAME_BYTES),
+            Lengths::UpTo(TOMBSTONE_BYTES_MAX),
+        );
+        let (mut of_pages, mut of_tombstones) =
+            (DynOptions::for_rows(PAGES), DynOptions::for_rows(TOMBSTONES).bytes(1 << 16));
         if let Some(copies) = copies {
-            (of_pages, of_graves) = (of_pages.replicas(copies), of_graves.replicas(copies));
+            (of_pages, of_tombstones) = (of_pages.replicas(copies), of_tombstones.replicas(copies));
         }
         Ok(Pages {
             pages: cluster.open_or_create_dyn_table(&format!("{name}/pages"), &pages, of_pages)?,
-            graves: cluster.open_or_create_dyn_table(&format!("{name}/graves"), &graves, of_graves)?,
+            tombstones: cluster.open_or_create_dyn_table(&format!("{name}/tombstones"), &tombstones, of_tombstones)?,
             page_bytes,
         })
     }
@@ -212,17 +216,17 @@ impl Pages {
     /// home. Returns the home.
     pub(crate) async fn build(&self, session: &mut Session, object: &Object, now: u64) -> Result<Home, Error> {
         let changes = changes_of(object);
-        let mut grave = vec![BUILDING];
-        grave.extend(now.to_le_bytes());
-        grave.push(changes.iter().flatten().map(|change| parts_of(&change.bytes)).max().unwrap_or(1));
+        let mut tombstone = vec![BUILDING];
+        tombstone.extend(now.to_le_bytes());
+        tombstone.push(changes.iter().flatten().map(|change| parts_of(&change.bytes)).max().unwrap_or(1));
         for changes in &changes {
             let pages = changes.iter().map(|change| change.page + 1).max().unwrap_or(0);
-            grave.extend(pages.to_le_bytes());
+            tombstone.extend(pages.to_le_bytes());
         }
         let home = session
             .transact(async |tx| {
                 let home = Home { id: tx.id().to_bits(), index: 0 };
-                self.graves.insert(tx, &grave_name(home), &grave).await?;
+                self.tombstones.insert(tx, &tombstone_name(home), &tombstone).await?;
                 Ok(home)
             })
             .await;
@@ -249,32 +253,33 @@ impl Pages {
         Ok(home)
     }
 
-    /// Removes the grave of a home that was built, because a key names the home now. Returns false
+    /// Removes the tombstone of a home that was built, because a key names the home now. Returns false
     /// if it was given up.
     pub(crate) async fn link(&self, tx: &mut Transaction<'_, '_>, home: Home) -> Result<bool, Error> {
-        let name = grave_name(home);
-        let is_building = self.graves.get(tx, &name).await?.is_some_and(|grave| grave.first() == Some(&BUILDING));
+        let name = tombstone_name(home);
+        let is_building =
+            self.tombstones.get(tx, &name).await?.is_some_and(|tombstone| tombstone.first() == Some(&BUILDING));
         if is_building {
-            self.graves.remove(tx, &name).await?;
+            self.tombstones.remove(tx, &name).await?;
         }
         Ok(is_building)
     }
 
-    /// Adds a grave for a home that no key names any more. `roots` are the head and the roots of the
+    /// Adds a tombstone for a home that no key names any more. `roots` are the head and the roots of the
     /// collection, as they are stored.
-    pub(crate) async fn bury(&self, tx: &mut Transaction<'_, '_>, home: Home, roots: &[u8]) -> Result<(), Error> {
-        self.graves.put(tx, &grave_name(home), &[&[BURIED], roots].concat()).await?;
+    pub(crate) async fn unlink(&self, tx: &mut Transaction<'_, '_>, home: Home, roots: &[u8]) -> Result<(), Error> {
+        self.tombstones.put(tx, &tombstone_name(home), &[&[DEAD], roots].concat()).await?;
         Ok(())
     }
 
     /// Gives up what was built and not linked, and deletes it. What fails is collected later.
     pub(crate) async fn give_up(&self, session: &mut Session, home: Home) -> Result<(), Error> {
-        let name = grave_name(home);
+        let name = tombstone_name(home);
         let given_up = session.transact(async |tx| {
-            let Some(mut grave) = self.graves.get(tx, &name).await? else { return Ok(()) };
-            if grave[0] == BUILDING {
-                grave[0] = GIVEN_UP;
-                self.graves.put(tx, &name, &grave).await?;
+            let Some(mut tombstone) = self.tombstones.get(tx, &name).await? else { return Ok(()) };
+            if tombstone[0] == BUILDING {
+                tombstone[0] = GIVEN_UP;
+                self.tombstones.put(tx, &name, &tombstone).await?;
             }
             Ok(())
         });
@@ -282,12 +287,12 @@ impl Pages {
         self.collect(session, home).await
     }
 
-    /// Deletes the pages of a home that has a grave which is buried or given up, and then the grave.
+    /// Deletes the pages of a home that has a tombstone which is dead or given up, and then the tombstone.
     pub(crate) async fn collect(&self, session: &mut Session, home: Home) -> Result<(), Error> {
-        let name = grave_name(home);
-        let grave = session.transact(async |tx| self.graves.get(tx, &name).await).await?;
-        match grave.as_deref() {
-            Some([BURIED, roots @ ..]) => {
+        let name = tombstone_name(home);
+        let tombstone = session.transact(async |tx| self.tombstones.get(tx, &name).await).await?;
+        match tombstone.as_deref() {
+            Some([DEAD, roots @ ..]) => {
                 let object = packed::unpack_roots(roots, self.page_bytes).map_err(Error::user)?;
                 for (number, tree) in (0..).zip(object.value.trees()) {
                     self.delete_under(session, (home, number), tree).await?;
@@ -295,7 +300,7 @@ impl Pages {
             }
             Some([GIVEN_UP, rest @ ..]) => {
                 let Some((parts, pages)) = rest.get(8..).and_then(<[u8]>::split_first) else {
-                    return Err(damaged("a grave is too short"));
+                    return Err(damaged("a tombstone is too short"));
                 };
                 for (number, pages) in (0..).zip(pages.as_chunks().0) {
                     let all: Vec<Missing> =
@@ -305,7 +310,7 @@ impl Pages {
             }
             _ => return Ok(()),
         }
-        session.transact(async |tx| self.graves.remove(tx, &name).await.map(drop)).await
+        session.transact(async |tx| self.tombstones.remove(tx, &name).await.map(drop)).await
     }
 
     /// Deletes the pages of a tree, those of the lowest level first.
@@ -352,15 +357,15 @@ impl Pages {
         Ok(())
     }
 
-    /// Collects what the next graves of a walk over all graves stand for. Returns the cursor of the
+    /// Collects what the next tombstones of a walk over all tombstones stand for. Returns the cursor of the
     /// next step.
     pub(crate) async fn sweep(&self, session: &mut Session, cursor: u64, slots: usize, now: u64) -> Result<u64, Error> {
-        let walked = self.graves.walk(session, cursor, slots).await?;
-        for (name, grave) in &walked.rows {
-            let (Some((id, index)), Some((kind, rest))) = (name.split_first_chunk(), grave.split_first()) else {
-                return Err(damaged("a grave is too short"));
+        let walked = self.tombstones.walk(session, cursor, slots).await?;
+        for (name, tombstone) in &walked.rows {
+            let (Some((id, index)), Some((kind, rest))) = (name.split_first_chunk(), tombstone.split_first()) else {
+                return Err(damaged("a tombstone is too short"));
             };
-            let Some(index) = index.first_chunk() else { return Err(damaged("a grave is too short")) };
+            let Some(index) = index.first_chunk() else { return Err(damaged("a tombstone is too short")) };
             let home = Home { id: u64::from_be_bytes(*id), index: u16::from_be_bytes(*index) };
             let since = rest.first_chunk().map_or(0, |since| u64::from_le_bytes(*since));
             match *kind {
@@ -374,10 +379,10 @@ impl Pages {
 }
 
 impl Pages {
-    /// Returns the number of records of pages and of graves.
+    /// Returns the number of records of pages and of tombstones.
     pub(crate) async fn count(&self, session: &mut Session) -> Result<u64, Error> {
         let mut count = 0;
-        for table in [&self.pages, &self.graves] {
+        for table in [&self.pages, &self.tombstones] {
             let mut cursor = 0;
             loop {
                 let walked = table.walk(session, cursor, READ_AHEAD).await?;
@@ -446,8 +451,8 @@ fn page_name(home: Home, tree: u8, page: u64, part: u8) -> PageName {
     name
 }
 
-fn grave_name(home: Home) -> [u8; GRAVE_NAME_BYTES] {
-    let mut name = [0; GRAVE_NAME_BYTES];
+fn tombstone_name(home: Home) -> [u8; TOMBSTONE_NAME_BYTES] {
+    let mut name = [0; TOMBSTONE_NAME_BYTES];
     name[..8].copy_from_slice(&home.id.to_be_bytes());
     name[8..].copy_from_slice(&home.index.to_be_bytes());
     name

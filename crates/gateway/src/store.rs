@@ -51,7 +51,7 @@ const ROW_BYTES_MAX: usize = 16 << 10;
 const ROW_HEAD_BYTES: usize = 8 + 1 + 2;
 /// Bytes of a key's record for which the tables have room at first, beyond what is in its head.
 const VALUE_BYTES: u64 = 16;
-/// The number of places of graves that a step of a collection reads.
+/// The number of places of tombstones that a step of a collection reads.
 const COLLECTED: usize = 128;
 /// The number of keys that one transaction deletes when all are deleted.
 const DELETED: usize = 16;
@@ -343,7 +343,7 @@ impl Store {
     }
 
     /// Deletes the pages of all collections that no key has, also of those that are being built. What
-    /// is being built is built again. Returns the number of pages and graves that there are then.
+    /// is being built is built again. Returns the number of pages and tombstones that there are then.
     pub async fn collect(&self, session: &mut Session) -> Result<u64, Error> {
         let mut cursor = 0;
         loop {
@@ -456,11 +456,11 @@ impl Store {
             let name: Name<'_> = (slot.database, &slot.key);
             // The home that the key had, unless a key has it now.
             if let Some(home) =
-                row.spread.as_ref().and_then(home_of).filter(|home| !homes.contains(home) && !mutant!(NoGrave))
+                row.spread.as_ref().and_then(home_of).filter(|home| !homes.contains(home) && !mutant!(NoTombstone))
             {
                 let before = self.rows.value_of(tx, &row.record, &row.slot)?.ok_or(Error::from(Abort::Changed))?;
                 let roots = Parts::of(&row.record, &before).ok_or(damaged("a record is too short"))?.packed.to_vec();
-                self.pages.bury(tx, home, &roots).await?;
+                self.pages.unlink(tx, home, &roots).await?;
                 uploads.unlinked.push(Place::Pages(home));
             }
             bytes.clear();

@@ -126,7 +126,7 @@ fn spread_collections_are_answered_as_packed_ones() {
     assert!(most > 30, "{most} pages");
     assert_eq!(cluster.count_rows("packed/pages").unwrap(), 0);
     assert_eq!(spread.ask("FLUSHALL"), "+OK");
-    for table in ["spread", "spread/pages", "spread/graves", "spread/large/chunks"] {
+    for table in ["spread", "spread/pages", "spread/tombstones", "spread/large/chunks"] {
         assert_eq!(cluster.count_rows(table).unwrap(), 0, "{table}");
     }
 }
@@ -137,7 +137,7 @@ struct Costs(Arc<AtomicU64>);
 
 impl Observer for Costs {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
-        if matches!(event.outcome, Outcome::Committed { .. }) {
+        if matches!(event.outcome, Outcome::Committed) {
             self.0.fetch_add(event.cost.round_trips, Ordering::Relaxed);
         }
     }
@@ -195,7 +195,7 @@ fn what_no_key_has_is_swept() {
     thread::sleep(Duration::from_millis(2));
     let _sweeper = Sweeper::start(&cluster, &gateway.store, None).unwrap();
     let began = Instant::now();
-    while cluster.count_rows("redis/pages").unwrap() + cluster.count_rows("redis/graves").unwrap() > 0 {
+    while cluster.count_rows("redis/pages").unwrap() + cluster.count_rows("redis/tombstones").unwrap() > 0 {
         assert!(began.elapsed() < Duration::from_secs(60), "pages of a key that has expired are still there");
         thread::sleep(Duration::from_millis(10));
     }

@@ -19,7 +19,7 @@ pub enum Hash {
     /// In the order in which they came.
     Packed(IndexMap<Vec<u8>, Vec<u8>>),
     /// In a tree.
-    Spread(Tree),
+    Spread(Box<Tree>),
 }
 
 /// The members of a set.
@@ -28,7 +28,7 @@ pub enum Set {
     /// In the order in which they came.
     Packed(IndexSet<Vec<u8>>),
     /// In a tree.
-    Spread(Tree),
+    Spread(Box<Tree>),
 }
 
 /// The elements of a list.
@@ -37,7 +37,7 @@ pub enum List {
     /// All of them.
     Packed(VecDeque<Vec<u8>>),
     /// In a tree.
-    Spread(Tree),
+    Spread(Box<Tree>),
 }
 
 /// Members with scores, ordered by score, and by their bytes where scores are equal. No score is
@@ -49,9 +49,9 @@ pub enum SortedSet {
     /// In two trees.
     Spread {
         /// The members, with their scores before them. The values are empty.
-        by_score: Tree,
+        by_score: Box<Tree>,
         /// The members in the order of a hash. The values are the scores.
-        by_member: Tree,
+        by_member: Box<Tree>,
     },
 }
 
@@ -130,9 +130,13 @@ fn fits(name: &[u8], value: &[u8]) -> bool {
     name.len() <= KEY_BYTES_MAX - SCORE_BYTES && value.len() <= VALUE_BYTES_MAX
 }
 
+/// Elements that a call of a scan answers, and the cursor of the next call. It is `None` if there is
+/// none.
+type Scanned<T> = (Vec<T>, Option<u64>);
+
 /// Returns the elements of a scan of a tree in the order of hashes: those from a hash on, about
 /// `count`, and the hash from which the next call goes on. It is `None` behind the last element.
-fn scan(tree: &Tree, cursor: u64, count: usize) -> (Vec<&Element>, Option<u64>) {
+fn scan(tree: &Tree, cursor: u64, count: usize) -> Scanned<&Element> {
     let Ok(from) = u32::try_from(cursor) else { return (Vec::new(), None) };
     let hash = |element: &Element| element.key.first_chunk().map_or(0, |hash| u32::from_be_bytes(*hash));
     let first = tree.count_below(|key| key < &from.to_be_bytes()[..]);
@@ -248,7 +252,7 @@ impl Hash {
     }
 
     /// Returns about `count` fields from a cursor on, and the next cursor: see [`scan`].
-    pub(crate) fn scan(&self, cursor: u64, count: usize) -> (Vec<(&[u8], &[u8])>, Option<u64>) {
+    pub(crate) fn scan(&self, cursor: u64, count: usize) -> Scanned<(&[u8], &[u8])> {
         match self {
             Hash::Packed(_) => (self.iter().collect(), None),
             Hash::Spread(tree) => {
@@ -345,7 +349,7 @@ impl Set {
     }
 
     /// Returns about `count` members from a cursor on, and the next cursor: see [`scan`].
-    pub(crate) fn scan(&self, cursor: u64, count: usize) -> (Vec<&[u8]>, Option<u64>) {
+    pub(crate) fn scan(&self, cursor: u64, count: usize) -> Scanned<&[u8]> {
         match self {
             Set::Packed(_) => (self.iter().collect(), None),
             Set::Spread(tree) => {
@@ -402,7 +406,7 @@ impl List {
         }
     }
 
-    /// Returns the bytes that all elements take in Redis' listpack.
+    /// Returns the bytes that all elements take in the small encoding of Redis.
     pub(crate) fn listpack_bytes(&self) -> usize {
         match self {
             List::Packed(list) => list.iter().map(|element| element_bytes(element)).sum(),
@@ -672,7 +676,7 @@ impl SortedSet {
     }
 
     /// Returns about `count` members from a cursor on, and the next cursor: see [`scan`].
-    pub(crate) fn scan(&self, cursor: u64, count: usize) -> (Vec<(&[u8], f64)>, Option<u64>) {
+    pub(crate) fn scan(&self, cursor: u64, count: usize) -> Scanned<(&[u8], f64)> {
         match self {
             SortedSet::Packed(_) => (self.iter().collect(), None),
             SortedSet::Spread { by_member, .. } => {
@@ -777,9 +781,11 @@ impl Value {
     pub fn trees(&self) -> SmallVec<[&Tree; 2]> {
         match self {
             Value::Hash(Hash::Spread(tree)) | Value::Set(Set::Spread(tree)) | Value::List(List::Spread(tree)) => {
-                SmallVec::from_slice(&[tree])
+                SmallVec::from_slice(&[&**tree])
             }
-            Value::SortedSet(SortedSet::Spread { by_score, by_member }) => SmallVec::from_slice(&[by_score, by_member]),
+            Value::SortedSet(SortedSet::Spread { by_score, by_member }) => {
+                SmallVec::from_slice(&[&**by_score, &**by_member])
+            }
             _ => SmallVec::new(),
         }
     }
@@ -789,9 +795,11 @@ impl Value {
         let mut trees = SmallVec::new();
         match self {
             Value::Hash(Hash::Spread(tree)) | Value::Set(Set::Spread(tree)) | Value::List(List::Spread(tree)) => {
-                trees.push(tree);
+                trees.push(&mut **tree);
             }
-            Value::SortedSet(SortedSet::Spread { by_score, by_member }) => trees.extend([by_score, by_member]),
+            Value::SortedSet(SortedSet::Spread { by_score, by_member }) => {
+                trees.extend([&mut **by_score, &mut **by_member])
+            }
             _ => {}
         }
         trees
@@ -814,24 +822,24 @@ impl Value {
         match self {
             Value::Hash(Hash::Packed(hash)) => {
                 let elements = by_hash(std::mem::take(hash).into_iter());
-                *self = Value::Hash(Hash::Spread(Tree::build(elements, page_bytes)));
+                *self = Value::Hash(Hash::Spread(Box::new(Tree::build(elements, page_bytes))));
             }
             Value::Set(Set::Packed(set)) => {
                 let elements = by_hash(std::mem::take(set).into_iter().map(|member| (member, Vec::new())));
-                *self = Value::Set(Set::Spread(Tree::build(elements, page_bytes)));
+                *self = Value::Set(Set::Spread(Box::new(Tree::build(elements, page_bytes))));
             }
             Value::List(List::Packed(list)) => {
                 let elements = std::mem::take(list).into_iter();
                 let elements = elements.map(|value| Element { key: Vec::new(), value }).collect();
-                *self = Value::List(List::Spread(Tree::build(elements, page_bytes)));
+                *self = Value::List(List::Spread(Box::new(Tree::build(elements, page_bytes))));
             }
             Value::SortedSet(set @ SortedSet::Packed(_)) => {
                 let by_score = set
                     .iter()
                     .map(|(member, score)| Element { key: score_key(score, member).into_vec(), value: Vec::new() });
-                let by_score = Tree::build(by_score.collect(), page_bytes);
+                let by_score = Box::new(Tree::build(by_score.collect(), page_bytes));
                 let by_member = set.iter().map(|(member, score)| (member.to_vec(), score.to_le_bytes().to_vec()));
-                let by_member = Tree::build(by_hash(by_member), page_bytes);
+                let by_member = Box::new(Tree::build(by_hash(by_member), page_bytes));
                 *self = Value::SortedSet(SortedSet::Spread { by_score, by_member });
             }
             _ => {}

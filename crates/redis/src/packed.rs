@@ -100,7 +100,10 @@ pub fn unpack_roots(bytes: &[u8], page_bytes: usize) -> Result<Object, Damaged> 
     let Head { expiry, encoding, bytes: head_bytes, .. } = head(bytes)?;
     let mut rest = &bytes[head_bytes..];
     let home = Home { id: u64::from_le_bytes(take(&mut rest)?), index: u16::from_le_bytes(take(&mut rest)?) };
-    let mut tree = || Tree::decode_root(&mut rest, home, page_bytes).ok_or(Damaged("the root of a tree"));
+    let mut tree = || {
+        let tree = Tree::decode_root(&mut rest, home, page_bytes).ok_or(Damaged("the root of a tree"));
+        tree.map(Box::new)
+    };
     let value = match bytes[0] & 15 {
         LIST => Value::List(List::Spread(tree()?)),
         HASH => Value::Hash(Hash::Spread(tree()?)),

@@ -6,7 +6,7 @@
 //! a few pages.
 //!
 //! ```text
-//! root     | next page : v | height : 1 | bytes : v | bytes in a listpack : v | children |
+//! root     | next page : v | height : 1 | bytes : v | bytes in the small encoding : v | children |
 //! inner    | 1 | children |
 //! leaf     | 0 | number : v | length : v | key | length : v | value |   of each element
 //! children | number : v | length : v | low key | page : v | elements : v | parts : 1 |   of each
@@ -163,7 +163,7 @@ pub struct Tree {
     root: Vec<Child>,
     /// Bytes of all keys and values.
     bytes: u64,
-    /// Bytes that all values take in Redis' listpack, in a list.
+    /// Bytes that all values take in the small encoding of Redis, in a list.
     listpack_bytes: u64,
     pages: BTreeMap<u64, Page>,
     /// Pages that the store has and the tree has not, with the numbers of their records.
@@ -245,7 +245,7 @@ impl Tree {
         self.bytes as usize
     }
 
-    /// Returns the bytes that all values take in Redis' listpack.
+    /// Returns the bytes that all values take in the small encoding of Redis.
     pub fn listpack_bytes(&self) -> usize {
         self.listpack_bytes as usize
     }

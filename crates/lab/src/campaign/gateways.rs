@@ -107,7 +107,7 @@ struct Log {
     last_elements: Vec<String>,
     /// Whether these were read.
     is_read: bool,
-    /// Pages that stay when there are no keys, and their graves.
+    /// Pages that stay when there are no keys, and their tombstones.
     last_pages: u64,
     wrong: Option<String>,
 }
@@ -388,7 +388,7 @@ impl Gateways {
                 "no page stays without a key",
                 match log.last_pages {
                     0 => Ok("no pages".to_owned()),
-                    pages => Err(format!("{pages} pages and graves stay")),
+                    pages => Err(format!("{pages} pages and tombstones stay")),
                 },
             ),
         ]
