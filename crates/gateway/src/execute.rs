@@ -97,7 +97,6 @@ impl Executor<'_> {
         let steps = &plan.steps[part];
         let wanted = wanted_of(plan, steps);
         let start = out.len();
-        let mut uploads = Uploads::at(self.clock.now());
         let mut failures = Vec::new();
         let counters = &self.local.counters;
         let is_single = matches!(steps, [Step::Keys { .. }]);
@@ -105,6 +104,7 @@ impl Executor<'_> {
         // All attempts have the same time and draw the same numbers. So an attempt finds the values
         // that the last one wanted to be uploaded, unless a key has changed meanwhile.
         let context = Context { now: self.clock.now(), database: 0, limits: self.limits, random: self.random() };
+        let mut uploads = Uploads::at(context.now);
         let mut recording = self.recorder.map(|recorder| recorder.begin(self.store, &context, plan, steps));
         let mut early: Option<Vec<u8>> = None;
         let deadline = session.lane().now() + PATIENCE.as_nanos() as u64;
@@ -172,7 +172,7 @@ impl Executor<'_> {
                     if let Some(recording) = &mut recording {
                         recording.read(&wanted, loaded.rows());
                     }
-                    is_saved = self.store.save(tx, &keys, loaded, &mut uploads).await?;
+                    is_saved = self.store.save(tx, &keys, loaded, &mut uploads, steps.len() > 1).await?;
                     let has_failed = !self.was_performed || is_single && !failures.is_empty();
                     if let Some((claim, slot)) = unused.filter(|_| is_saved && !has_failed) {
                         self.store.tokens.insert(tx, claim, slot, context.now, &out[start..]).await?;

@@ -27,8 +27,8 @@
 //!    transaction does not commit. What a transaction unlinks is discarded after its commit.
 
 use remora::{
-    Abort, Cluster, DynOptions, DynSchema, DynSlot, DynTable, Error, Intent, Large, LargeOptions, Lengths, OpenError,
-    Session,
+    Abort, Cluster, DynOptions, DynSchema, DynSlot, DynTable, Error, Intent, Large, LargeOptions, Lengths, Limit,
+    OpenError, Session,
 };
 use remora::{Stored, Transaction};
 use remora_redis::keyspace::Slot;
@@ -391,7 +391,7 @@ impl Store {
                         Some(now) => keys.expire(now),
                         None => keys.clear(),
                     }
-                    self.save(tx, &keys, loaded, &mut uploads).await
+                    self.save(tx, &keys, loaded, &mut uploads, false).await
                 })
                 .await;
             self.finish(session, &mut uploads, deleted.is_ok()).await;
@@ -401,13 +401,15 @@ impl Store {
     }
 
     /// Writes the keys that have changed. If something is to be uploaded or read first, writes
-    /// nothing and returns false.
+    /// nothing and returns false. If too many pages change for one transaction, their collections
+    /// are written anew, or it fails if fewer commands may be tried: if the commands are `several`.
     pub(crate) async fn save(
         &self,
         tx: &mut Transaction<'_, '_>,
         keys: &Keyspace,
         loaded: Loaded,
         uploads: &mut Uploads,
+        several: bool,
     ) -> Result<bool, Error> {
         uploads.begin();
         let Loaded { rows, mut pages } = loaded;
@@ -416,7 +418,7 @@ impl Store {
         let mut records = 0;
         let mut writes = Vec::new();
         for (slot, _) in changed() {
-            writes.extend(self.plan(slot, &mut records, uploads));
+            writes.extend(self.plan(slot, &mut records, uploads, several)?);
         }
         // A collection that is needed whole is read like one of which a command needs all.
         for (slot, row) in changed() {
@@ -512,26 +514,35 @@ impl Store {
 
     /// Decides how a key that has changed is written. Notes what must be uploaded before, and which
     /// pages must be loaded. `records` counts the records of pages.
-    fn plan(&self, slot: &Slot, records: &mut usize, uploads: &mut Uploads) -> Option<Written> {
-        let Some(object) = &slot.object else { return Some(Written::Deleted) };
+    fn plan(
+        &self,
+        slot: &Slot,
+        records: &mut usize,
+        uploads: &mut Uploads,
+        several: bool,
+    ) -> Result<Option<Written>, Error> {
+        let Some(object) = &slot.object else { return Ok(Some(Written::Deleted)) };
         let Some(home) = home_of(object) else {
             let is_long = packed::length(object) > self.spread_bytes;
-            return self.plan_packed(object, (&slot.key, is_long), records, uploads);
+            return Ok(self.plan_packed(object, (&slot.key, is_long), records, uploads));
         };
         let changes = changes_of(object);
         let count = records_of(&changes);
         let has_outgrown = object.value.has_outgrown();
         if *records + count <= WRITTEN_MAX && !has_outgrown {
             *records += count;
-            return Some(Written::Changed(home, changes));
+            return Ok(Some(Written::Changed(home, changes)));
+        }
+        if several {
+            return Err(Limit::LogEntry { bytes: count * PART_BYTES }.into());
         }
         // All of it is written anew.
         let trees = object.value.trees();
         if !trees.iter().all(|tree| tree.is_whole()) {
             trees.iter().for_each(|tree| tree.want_all());
-            return None;
+            return Ok(None);
         }
-        self.plan_packed(&object.copy(), (&slot.key, true), records, uploads)
+        Ok(self.plan_packed(&object.copy(), (&slot.key, true), records, uploads))
     }
 
     /// Decides how a key with a packed value is written. The value is spread if it `is_long` and can

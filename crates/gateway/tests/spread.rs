@@ -181,6 +181,22 @@ fn a_few_elements_of_a_large_collection_take_a_few_round_trips() {
     ] {
         assert_eq!(trips(line, answer), expected, "{line}");
     }
+    // More pages than one transaction reads, or writes.
+    let all = gateway.ask("LRANGE l 0 -1");
+    assert!(all.starts_with("*99999 $9 element-0 $9 element-1 ") && all.ends_with(" $13 element-99998"));
+    assert_eq!(gateway.ask("LREM l 0 element-70000"), ":1");
+    assert_eq!(gateway.ask("LINDEX l 70000"), "$13 element-70001");
+    assert_eq!(gateway.ask("LTRIM l 50000 -2"), "+OK");
+    assert_eq!(gateway.ask("LRANGE l 0 0"), "*1 $13 element-50000");
+    let fields = |word: &str| (0..200).map(|field| format!(" element-{field}{word}")).collect::<String>();
+    assert_eq!(gateway.ask(&format!("HSET h{}", fields(" again"))), ":0");
+    assert_eq!(gateway.ask("HGET h element-199"), "$5 again");
+    assert_eq!(gateway.ask(&format!("HDEL h{}", fields(""))), ":200");
+    let sent: Vec<Vec<String>> = (0..64).map(|number| words(&format!("HSET h new-{number} 1"))).collect();
+    assert_eq!(gateway.send(&sent), vec![":1"; 64].join(" "));
+    assert_eq!(gateway.ask("HLEN h"), ":99864");
+    assert_eq!(gateway.ask("DEL h l"), ":2");
+    assert_eq!(cluster.count_rows("redis/pages").unwrap() + cluster.count_rows("redis/tombstones").unwrap(), 0);
 }
 
 #[test]
