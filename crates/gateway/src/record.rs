@@ -6,7 +6,7 @@
 //! Lines of JSON, between the lines of the same transactions in a history of `remora check`:
 //!
 //! ```text
-//! {"redis":"attempt","id":T,"call":C,"table":NAME,"now":MS,"random":R,"steps":[STEP,...],
+//! {"redis":"attempt","id":T,"call":C,"table":NAME,"now":MS,"random":R,"spread":B,"steps":[STEP,...],
 //!  "reads":[[DATABASE,KEY,STAMP or null],...],
 //!  "writes":[[DATABASE,KEY,"set" or "delete"],...],"reply":BYTES}
 //! {"redis":"answer","call":C,"end_ns":N,"outcome":"done","reply":BYTES}
@@ -16,7 +16,9 @@
 //!         ["exec",PROTOCOL,[[DATABASE,KEY,STAMP or null],...],[STEP,...]]
 //! ```
 //!
-//! Keys and bytes are hexadecimal. A stamp is the id of the transaction that has written a key.
+//! B is the number of bytes above which packed collections are spread, which decides the order of
+//! hashes and sets. Keys and bytes are hexadecimal. A stamp is the id of the transaction that has
+//! written a key.
 //!
 //! # Rules
 //!
