@@ -865,7 +865,12 @@ impl Value {
     /// Returns whether a spread collection has an element that is too long for a tree, among the
     /// elements that are loaded.
     pub fn has_outgrown(&self) -> bool {
-        let is_long = |element: &Element| element.key.len() > KEY_BYTES_MAX || element.value.len() > VALUE_BYTES_MAX;
-        self.trees().iter().any(|tree| tree.loaded().any(is_long))
+        match self {
+            Value::Hash(hash @ Hash::Spread(_)) => hash.iter_loaded().any(|(field, value)| !fits(field, value)),
+            Value::Set(set @ Set::Spread(_)) => set.iter_loaded().any(|member| !fits(member, &[])),
+            Value::List(List::Spread(tree)) => tree.loaded().any(|element| !fits(&[], &element.value)),
+            Value::SortedSet(set @ SortedSet::Spread { .. }) => set.iter_loaded().any(|member| !fits(member, &[])),
+            _ => false,
+        }
     }
 }

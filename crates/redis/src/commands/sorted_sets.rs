@@ -330,7 +330,8 @@ fn zrank(call: &mut Call<'_>) -> Result<(), Error> {
 }
 
 fn zrevrank(call: &mut Call<'_>) -> Result<(), Error> {
-    rank(call, "zrevrank", |length, place| length - 1 - place)
+    // The trees of a spread set may be of two states until the transaction is validated.
+    rank(call, "zrevrank", |length, place| length.saturating_sub(place + 1))
 }
 
 /// Answers the place of a member, which `of` makes of the number of members and of the place from
