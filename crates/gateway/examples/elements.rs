@@ -1,6 +1,6 @@
-//! A load of commands of single elements of large collections, for any server of Redis' protocol: one
-//! connection, one command at a time. Prints how many microseconds each command takes, and how long
-//! it takes to delete a collection.
+//! A load of commands of single elements of large collections, for any server of Redis' protocol:
+//! one connection, one command at a time. Prints how many microseconds each command takes, and how
+//! long it takes to delete a collection.
 //!
 //! `cargo run --release -p remora-gateway --example elements -- PORT [ELEMENTS] [MILLISECONDS]`
 

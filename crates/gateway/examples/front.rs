@@ -1,6 +1,7 @@
 //! A gateway of an embedded cluster, until its standard input ends.
 //!
-//! `cargo run --release -p remora-gateway --example front -- [PORT] [PASSWORD FILE, or -] [SPREAD BYTES]`
+//! `cargo run --release -p remora-gateway --example front -- [PORT] [PASSWORD FILE, or -] [SPREAD
+//! BYTES]`
 //!
 //! Packed collections of more than SPREAD BYTES are spread over pages.
 

@@ -6,8 +6,8 @@
 //! Lines of JSON, between the lines of the same transactions in a history of `remora check`:
 //!
 //! ```text
-//! {"redis":"attempt","id":T,"call":C,"table":NAME,"now":MS,"random":R,"spread":B,"steps":[STEP,...],
-//!  "reads":[[DATABASE,KEY,STAMP or null],...],
+//! {"redis":"attempt","id":T,"call":C,"table":NAME,"now":MS,"random":R,"spread":B,
+//!  "steps":[STEP,...],"reads":[[DATABASE,KEY,STAMP or null],...],
 //!  "writes":[[DATABASE,KEY,"set" or "delete"],...],"reply":BYTES}
 //! {"redis":"answer","call":C,"end_ns":N,"outcome":"done","reply":BYTES}
 //! {"redis":"answer","call":C,"end_ns":N,"outcome":"failed" or "unknown"}

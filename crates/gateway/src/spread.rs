@@ -1,30 +1,33 @@
 //! How the elements of large collections lie in records of their own.
 //!
 //! ```text
-//! table NAME/pages   | id : 8 | index : 2 | tree : 1 | part : 1 | page : 8 |   ->   976 bytes of a page
-//! table NAME/tombstones  | id : 8 | index : 2 |   ->   | kind : 1 | ...
-//!                    building:  0 | since : 8 | parts : 1 | pages : 8 |   of each tree
-//!                    given up:  2 | the same
-//!                    dead:    1 | head and roots
+//! table NAME/pages        | id : 8 | index : 2 | tree : 1 | part : 1 | page : 8 |  ->  bytes : 976
+//! table NAME/tombstones   | id : 8 | index : 2 |  ->
+//!                         | 0 or 2 | since : 8 | parts : 1 | pages : 8 |  being built, or given up;
+//!                                                                      pages of each tree
+//!                         | 1 | head and roots |   dead
 //! ```
 //!
-//! The first two numbers are a *home* ([`Home`]): the id of a transaction, and a number among what it
-//! has spread. A key's record names the home of its pages, with the roots of the trees that they form
-//! ([`remora_redis::tree`]). Numbers of names are big-endian, and others little-endian.
+//! The first two numbers are a *home* ([`Home`]): the id of a transaction, and a number among what
+//! it has spread. A key's record names the home of its pages, with the roots of the trees that they
+//! form ([`remora_redis::tree`]). Numbers of names are big-endian, and others little-endian.
 //!
 //! # Rules
 //!
 //! 1. **A home is named by at most one key**, and never named again after that.
 //! 2. **Every transaction that writes a page of a home writes the record of its key.** So a
-//!    transaction that has read that record and validates it has read pages of one state, also where
-//!    other transactions have fetched them for it. `WATCH`, expiry and conflicts need nothing else.
-//! 3. **While a home has pages, a key names it, or it has a tombstone.** One transaction changes both:
-//!    what makes a key name a home removes its tombstone, and what makes it name none adds one.
-//! 4. **Pages are deleted only while their home has a tombstone that no transaction can remove:** one
-//!    that is dead or given up. The tombstone goes last. So any gateway that finds a
+//!    transaction that has read that record and validates it has read pages of one state, also
+//!    where other transactions have fetched them for it. `WATCH`, expiry and conflicts need nothing
+//!    else.
+//! 3. **While a home has pages, a key names it, or it has a tombstone.** One transaction changes
+//!    both: what makes a key name a home removes its tombstone, and what makes it name none adds
+//!    one.
+//! 4. **Pages are deleted only while their home has a tombstone that no transaction can
+//!    remove:** one that is dead or given up. The tombstone goes last. So any gateway that finds a
 //!    tombstone can finish what another one has begun that has died.
-//! 5. **A tombstone of what is being built is given up after [`BUILT_WITHIN_MS`].** Its builder then finds
-//!    it so when it links the home, and builds again. So this time need not be right.
+//! 5. **Every transaction that builds or links a home reads its tombstone**, and does nothing if
+//!    the home was given up. So a tombstone may be given up at any time, and is after
+//!    [`BUILT_WITHIN_MS`], because its builder has probably died.
 
 use std::collections::HashMap;
 
@@ -245,28 +248,38 @@ impl Pages {
                 rest = behind;
                 let mut changes = vec![Vec::new(); number];
                 changes.push(written.to_vec());
-                let done =
-                    session.transact(async |tx| self.write(tx, home, &changes, &mut Fetched::default()).await).await;
-                done.map_err(dropped)?;
+                let is_built = session.transact(async |tx| {
+                    let is_building = self.is_building(tx, home).await?;
+                    if is_building {
+                        self.write(tx, home, &changes, &mut Fetched::default()).await?;
+                    }
+                    Ok(is_building)
+                });
+                if !is_built.await.map_err(dropped)? {
+                    return Err(Abort::Dropped.into());
+                }
             }
         }
         Ok(home)
     }
 
-    /// Removes the tombstone of a home that was built, because a key names the home now. Returns false
-    /// if it was given up.
+    /// Removes the tombstone of a home that was built, because a key names the home now. Returns
+    /// false if it was given up.
     pub(crate) async fn link(&self, tx: &mut Transaction<'_, '_>, home: Home) -> Result<bool, Error> {
-        let name = tombstone_name(home);
-        let is_building =
-            self.tombstones.get(tx, &name).await?.is_some_and(|tombstone| tombstone.first() == Some(&BUILDING));
+        let is_building = self.is_building(tx, home).await?;
         if is_building {
-            self.tombstones.remove(tx, &name).await?;
+            self.tombstones.remove(tx, &tombstone_name(home)).await?;
         }
         Ok(is_building)
     }
 
-    /// Adds a tombstone for a home that no key names any more. `roots` are the head and the roots of the
-    /// collection, as they are stored.
+    async fn is_building(&self, tx: &mut Transaction<'_, '_>, home: Home) -> Result<bool, Error> {
+        let tombstone = self.tombstones.get(tx, &tombstone_name(home)).await?;
+        Ok(tombstone.is_some_and(|tombstone| tombstone.first() == Some(&BUILDING)))
+    }
+
+    /// Adds a tombstone for a home that no key names any more. `roots` are the head and the roots
+    /// of the collection, as they are stored.
     pub(crate) async fn unlink(&self, tx: &mut Transaction<'_, '_>, home: Home, roots: &[u8]) -> Result<(), Error> {
         self.tombstones.put(tx, &tombstone_name(home), &[&[DEAD], roots].concat()).await?;
         Ok(())
@@ -287,7 +300,8 @@ impl Pages {
         self.collect(session, home).await
     }
 
-    /// Deletes the pages of a home that has a tombstone which is dead or given up, and then the tombstone.
+    /// Deletes the pages of a home that has a tombstone which is dead or given up, and then the
+    /// tombstone.
     pub(crate) async fn collect(&self, session: &mut Session, home: Home) -> Result<(), Error> {
         let name = tombstone_name(home);
         let tombstone = session.transact(async |tx| self.tombstones.get(tx, &name).await).await?;
@@ -357,8 +371,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Collects what the next tombstones of a walk over all tombstones stand for. Returns the cursor of the
-    /// next step.
+    /// Collects what the next tombstones of a walk over all tombstones stand for. Returns the
+    /// cursor of the next step.
     pub(crate) async fn sweep(&self, session: &mut Session, cursor: u64, slots: usize, now: u64) -> Result<u64, Error> {
         let walked = self.tombstones.walk(session, cursor, slots).await?;
         for (name, tombstone) in &walked.rows {

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! A collection whose packed value would be long is spread: its elements lie in pages of their own
-//! ([`spread`](crate::spread)). It stays so until its key is deleted or gets another value. A string
-//! that is long is large, and so is a collection with an element that is too long for a page.
+//! ([`spread`](crate::spread)). It stays so until its key is deleted or gets another value. A
+//! string that is long is large, and so is a collection with an element that is too long for a
+//! page.
 //!
 //! Table NAME/once has the tokens of `REMORA.ONCE`.
 //!
@@ -76,8 +77,8 @@ pub struct StoreOptions {
     pub keys: u64,
     /// Number of copies of each record. If `None`, the cluster's default.
     pub copies: Option<u8>,
-    /// Packed collections of more bytes are spread over pages. All gateways of a store must have the
-    /// same number.
+    /// Packed collections of more bytes are spread over pages. All gateways of a store must have
+    /// the same number.
     pub spread_bytes: usize,
     /// Pages of several elements have at most this many bytes.
     pub page_bytes: usize,
@@ -315,8 +316,8 @@ impl Store {
         Ok(())
     }
 
-    /// Loads the pages that commands have missed ([`Keyspace::is_short`]), and puts all keys into an
-    /// empty keyspace again. Returns false if other transactions must read the pages first
+    /// Loads the pages that commands have missed ([`Keyspace::is_short`]), and puts all keys into
+    /// an empty keyspace again. Returns false if other transactions must read the pages first
     /// ([`Store::upload`]).
     pub(crate) async fn supply(
         &self,
@@ -342,8 +343,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Deletes the pages of all collections that no key has, also of those that are being built. What
-    /// is being built is built again. Returns the number of pages and tombstones that there are then.
+    /// Deletes the pages of all collections that no key has, and of all that are being built. These
+    /// are built again. Returns the number of pages and tombstones that there are then.
     pub async fn collect(&self, session: &mut Session) -> Result<u64, Error> {
         let mut cursor = 0;
         loop {
@@ -545,8 +546,8 @@ impl Store {
         Ok(self.plan_packed(&object.copy(), (&slot.key, true), records, uploads))
     }
 
-    /// Decides how a key with a packed value is written. The value is spread if it `is_long` and can
-    /// be.
+    /// Decides how a key with a packed value is written. The value is spread if it `is_long` and
+    /// can be.
     fn plan_packed(
         &self,
         object: &Object,

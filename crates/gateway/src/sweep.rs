@@ -1,9 +1,9 @@
 //! Deletes keys that have expired and that no client asks for, tokens of `REMORA.ONCE` that have
 //! expired, and pages of collections that no key has.
 //!
-//! A sweep is a walk over all keys, then one over all tokens, and then one over all tombstones, on a thread and a worker of its
-//! own. It is slow, so that clients do not notice it. Every gateway sweeps. Two that meet at a key
-//! both find it expired, and one of them deletes it.
+//! A sweep is a walk over all keys, then one over all tokens, and then one over all tombstones, on
+//! a thread and a worker of its own. It is slow, so that clients do not notice it. Every gateway
+//! sweeps. Two that meet at a key both find it expired, and one of them deletes it.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};

@@ -10,7 +10,7 @@ use std::ops::Range;
 use indexmap::{IndexMap, IndexSet};
 use smallvec::SmallVec;
 
-use crate::object::{Value, element_bytes};
+use crate::listpack::element_bytes;
 use crate::tree::{Element, KEY_BYTES_MAX, Tree, VALUE_BYTES_MAX};
 
 /// The fields of a hash, with their values.
@@ -58,9 +58,9 @@ pub enum SortedSet {
 /// An iterator over a collection of one form or the other.
 #[derive(Clone, Debug)]
 pub enum Either<P, S> {
-    /// Of a packed one.
+    /// An iterator over a packed one.
     Packed(P),
-    /// Of a spread one.
+    /// An iterator over a spread one.
     Spread(S),
 }
 
@@ -118,7 +118,7 @@ fn name_of(element: &Element) -> &[u8] {
 }
 
 /// Returns the elements of these names and values in the order of a tree.
-fn by_hash(elements: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Vec<Element> {
+pub(crate) fn by_hash(elements: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Vec<Element> {
     let mut elements: Vec<Element> =
         elements.map(|(name, value)| Element { key: key_of(&name).into_vec(), value }).collect();
     elements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -126,12 +126,12 @@ fn by_hash(elements: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Vec<Element> {
 }
 
 /// Returns whether a name or an element fits a tree.
-fn fits(name: &[u8], value: &[u8]) -> bool {
+pub(crate) fn fits(name: &[u8], value: &[u8]) -> bool {
     name.len() <= KEY_BYTES_MAX - SCORE_BYTES && value.len() <= VALUE_BYTES_MAX
 }
 
-/// Elements that a call of a scan answers, and the cursor of the next call. It is `None` if there is
-/// none.
+/// Elements that a call of a scan answers, and the cursor of the next call. It is `None` if there
+/// is none.
 type Scanned<T> = (Vec<T>, Option<u64>);
 
 /// Returns the elements of a scan of a tree in the order of hashes: those from a hash on, about
@@ -519,7 +519,7 @@ from_array!(Hash of (Vec<u8>, Vec<u8>), Set of Vec<u8>, List of Vec<u8>);
 const SCORE_BYTES: usize = 8;
 
 /// Returns the key of a member in the tree of scores. Keys are ordered as scores are.
-fn score_key(score: f64, member: &[u8]) -> SmallVec<[u8; 64]> {
+pub(crate) fn score_key(score: f64, member: &[u8]) -> SmallVec<[u8; 64]> {
     let bits = score.to_bits();
     let bits = if score.is_sign_negative() { !bits } else { bits | 1 << 63 };
     let mut key = SmallVec::from_slice(&bits.to_be_bytes());
@@ -772,105 +772,5 @@ impl PackedSortedSet {
             removed.iter().for_each(|(member, _)| _ = self.scores.remove(member));
         }
         removed
-    }
-}
-
-/// The form of a collection.
-impl Value {
-    /// Returns the trees of a spread collection.
-    pub fn trees(&self) -> SmallVec<[&Tree; 2]> {
-        match self {
-            Value::Hash(Hash::Spread(tree)) | Value::Set(Set::Spread(tree)) | Value::List(List::Spread(tree)) => {
-                SmallVec::from_slice(&[&**tree])
-            }
-            Value::SortedSet(SortedSet::Spread { by_score, by_member }) => {
-                SmallVec::from_slice(&[&**by_score, &**by_member])
-            }
-            _ => SmallVec::new(),
-        }
-    }
-
-    /// Returns the trees of a spread collection, to load pages into them.
-    pub fn trees_mut(&mut self) -> SmallVec<[&mut Tree; 2]> {
-        let mut trees = SmallVec::new();
-        match self {
-            Value::Hash(Hash::Spread(tree)) | Value::Set(Set::Spread(tree)) | Value::List(List::Spread(tree)) => {
-                trees.push(&mut **tree);
-            }
-            Value::SortedSet(SortedSet::Spread { by_score, by_member }) => {
-                trees.extend([&mut **by_score, &mut **by_member])
-            }
-            _ => {}
-        }
-        trees
-    }
-
-    /// Returns whether a packed collection can be spread: no element is too long.
-    pub fn can_be_spread(&self) -> bool {
-        match self {
-            Value::String(_) => false,
-            Value::List(list @ List::Packed(_)) => list.iter().all(|element| fits(&[], element)),
-            Value::Set(set @ Set::Packed(_)) => set.iter().all(|member| fits(member, &[])),
-            Value::Hash(hash @ Hash::Packed(_)) => hash.iter().all(|(field, value)| fits(field, value)),
-            Value::SortedSet(set @ SortedSet::Packed(_)) => set.iter().all(|(member, _)| fits(member, &[])),
-            _ => false,
-        }
-    }
-
-    /// Spreads a packed collection over pages of this length.
-    pub fn spread(&mut self, page_bytes: usize) {
-        match self {
-            Value::Hash(Hash::Packed(hash)) => {
-                let elements = by_hash(std::mem::take(hash).into_iter());
-                *self = Value::Hash(Hash::Spread(Box::new(Tree::build(elements, page_bytes))));
-            }
-            Value::Set(Set::Packed(set)) => {
-                let elements = by_hash(std::mem::take(set).into_iter().map(|member| (member, Vec::new())));
-                *self = Value::Set(Set::Spread(Box::new(Tree::build(elements, page_bytes))));
-            }
-            Value::List(List::Packed(list)) => {
-                let elements = std::mem::take(list).into_iter();
-                let elements = elements.map(|value| Element { key: Vec::new(), value }).collect();
-                *self = Value::List(List::Spread(Box::new(Tree::build(elements, page_bytes))));
-            }
-            Value::SortedSet(set @ SortedSet::Packed(_)) => {
-                let by_score = set
-                    .iter()
-                    .map(|(member, score)| Element { key: score_key(score, member).into_vec(), value: Vec::new() });
-                let by_score = Box::new(Tree::build(by_score.collect(), page_bytes));
-                let by_member = set.iter().map(|(member, score)| (member.to_vec(), score.to_le_bytes().to_vec()));
-                let by_member = Box::new(Tree::build(by_hash(by_member), page_bytes));
-                *self = Value::SortedSet(SortedSet::Spread { by_score, by_member });
-            }
-            _ => {}
-        }
-    }
-
-    /// Returns a spread collection packed. All of its pages must be loaded.
-    #[must_use]
-    pub fn packed(&self) -> Value {
-        match self {
-            Value::Hash(hash @ Hash::Spread(_)) => {
-                Value::Hash(hash.iter().map(|(field, value)| (field.to_vec(), value.to_vec())).collect())
-            }
-            Value::Set(set @ Set::Spread(_)) => Value::Set(set.iter().map(<[u8]>::to_vec).collect()),
-            Value::List(list @ List::Spread(_)) => Value::List(List::Packed(list.iter().map(<[u8]>::to_vec).collect())),
-            Value::SortedSet(set @ SortedSet::Spread { .. }) => {
-                Value::SortedSet(set.iter().map(|(member, score)| (member.to_vec(), score)).collect())
-            }
-            value => value.clone(),
-        }
-    }
-
-    /// Returns whether a spread collection has an element that is too long for a tree, among the
-    /// elements that are loaded.
-    pub fn has_outgrown(&self) -> bool {
-        match self {
-            Value::Hash(hash @ Hash::Spread(_)) => hash.iter_loaded().any(|(field, value)| !fits(field, value)),
-            Value::Set(set @ Set::Spread(_)) => set.iter_loaded().any(|member| !fits(member, &[])),
-            Value::List(List::Spread(tree)) => tree.loaded().any(|element| !fits(&[], &element.value)),
-            Value::SortedSet(set @ SortedSet::Spread { .. }) => set.iter_loaded().any(|member| !fits(member, &[])),
-            _ => false,
-        }
     }
 }

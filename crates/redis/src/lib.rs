@@ -12,6 +12,8 @@
 //! | [`object`] | values, with their types, expiries and encodings |
 //! | [`collections`] | hashes, sets, lists and sorted sets, whole or in parts |
 //! | [`tree`] | the pages of a collection of which only parts are loaded |
+//! | `spread` | from collections that are whole to the others, and back |
+//! | `listpack` | the encoding of small collections in Redis |
 //! | [`packed`] | values to bytes, and back |
 //! | [`error`](mod@error) | the errors, in Redis' words |
 //!
@@ -51,8 +53,10 @@ pub mod command;
 pub mod commands;
 pub mod error;
 pub mod keyspace;
+mod listpack;
 pub mod object;
 pub mod packed;
+mod spread;
 pub mod table;
 pub mod tree;
 

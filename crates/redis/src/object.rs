@@ -3,8 +3,6 @@
 use remora_resp::number;
 
 pub use crate::collections::{Hash, List, Set, SortedSet};
-use crate::packed;
-use crate::tree::PART_BYTES;
 
 /// The value of a key.
 #[derive(Clone, PartialEq, Debug)]
@@ -161,26 +159,6 @@ impl Object {
         Object::new(Value::String(string.into()))
     }
 
-    /// Returns a copy for another key. That of a spread collection is packed, because no two keys
-    /// may have the same pages.
-    #[must_use]
-    pub fn copy(&self) -> Object {
-        Object { value: self.value.packed(), ..*self }
-    }
-
-    /// Gives a value the form in which a store of this limit keeps it after a transaction. All pages
-    /// of a spread collection must be loaded. So a replay of commands has hashes and sets in the
-    /// order in which the store has them.
-    pub fn settle_form(&mut self, spread_bytes: usize) {
-        if self.value.trees().is_empty() {
-            if packed::length(self) > spread_bytes && self.value.can_be_spread() {
-                self.value.spread(PART_BYTES);
-            }
-        } else if self.value.has_outgrown() {
-            self.value = self.value.packed();
-        }
-    }
-
     /// Returns whether the key has expired at this time, in milliseconds since 1970.
     pub fn has_expired(&self, now: u64) -> bool {
         self.expiry.is_some_and(|expiry| expiry <= now)
@@ -229,23 +207,6 @@ fn is_small_list(list: &List, limits: &Limits, number: usize) -> bool {
 
 /// Bytes that Redis needs for a small list without elements.
 const LIST_BYTES: usize = 7;
-
-/// Returns how many bytes Redis needs for an element of a small list.
-pub(crate) fn element_bytes(element: &[u8]) -> usize {
-    let bytes = match (number::parse_integer(element), element.len()) {
-        (Some(0..=127), _) => 1,
-        (Some(-0x1000..=0xfff), _) => 2,
-        (Some(-0x8000..=0x7fff), _) => 3,
-        (Some(-0x80_0000..=0x7f_ffff), _) => 4,
-        (Some(-0x8000_0000..=0x7fff_ffff), _) => 5,
-        (Some(_), _) => 9,
-        (None, length @ 0..=63) => 1 + length,
-        (None, length @ 64..=4095) => 2 + length,
-        (None, length) => 5 + length,
-    };
-    // Behind it is its length, of which a byte holds 7 bits.
-    bytes + bytes.ilog2() as usize / 7 + 1
-}
 
 impl From<Vec<u8>> for Value {
     fn from(string: Vec<u8>) -> Value {

@@ -18,9 +18,9 @@
 //! # Pages are loaded on demand
 //!
 //! A tree in memory has some of its pages. Commands do no I/O. So an operation that needs a page
-//! which is not there notes what it needs ([`Tree::take_wanted`]), changes nothing, and returns anything.
-//! The caller loads the pages ([`Tree::missing`], [`Tree::supply`]) into a copy of the tree that no
-//! command has changed, and runs the commands again.
+//! which is not there notes what it needs ([`Tree::take_wanted`]), changes nothing, and returns
+//! anything. The caller loads the pages ([`Tree::missing`], [`Tree::supply`]) into a copy of the
+//! tree that no command has changed, and runs the commands again.
 //!
 //! # Rules
 //!
@@ -35,6 +35,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::listpack;
 
 /// Bytes of a record of a page. A page whose only element is longer has several.
 pub const PART_BYTES: usize = 976;
@@ -132,7 +134,7 @@ impl Notes {
 /// A page that is not loaded.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Missing {
-    /// Its number.
+    /// The page's number.
     pub page: u64,
     /// The number of its records.
     pub parts: u8,
@@ -268,7 +270,7 @@ impl Tree {
         self.leaf(path.leaf).get(place - path.first)
     }
 
-    /// Returns the elements at places. Those whose pages are not loaded are empty.
+    /// Returns the elements at places. An element whose page is not loaded is empty.
     pub fn elements(&self, places: Range<usize>) -> Vec<&Element> {
         static NOTHING: Element = Element { key: Vec::new(), value: Vec::new() };
         let mut found = Vec::with_capacity(places.len());
@@ -392,7 +394,7 @@ impl Tree {
     fn weigh(&mut self, element: &Element, times: i64) {
         let bytes = element.key.len() + element.value.len();
         self.bytes = self.bytes.wrapping_add_signed(times * bytes as i64);
-        let in_listpack = if element.key.is_empty() { crate::object::element_bytes(&element.value) } else { 0 };
+        let in_listpack = if element.key.is_empty() { listpack::element_bytes(&element.value) } else { 0 };
         self.listpack_bytes = self.listpack_bytes.wrapping_add_signed(times * in_listpack as i64);
         self.is_root_changed = true;
     }
@@ -405,7 +407,7 @@ impl Tree {
         }
     }
 
-    /// Splits the nodes of a path that have become too long, and removes those that have become
+    /// Splits the nodes of a path that have become too long, and removes nodes that have become
     /// empty. `at` is the place in the leaf where an element was inserted.
     fn fit(&mut self, path: &Path, mut at: Option<usize>) {
         for step in path.steps.iter().rev() {

@@ -167,8 +167,8 @@ fn encoding(object: &Object) -> Option<&'static str> {
     }
 }
 
-/// Makes answers equal whose order, or whose number of elements, is another one if a hash or a set is
-/// spread.
+/// Makes answers equal whose order, or whose number of elements, is another one if a hash or a set
+/// is spread.
 fn without_order(args: &[&[u8]], answer: String) -> String {
     match args[0].to_ascii_uppercase().as_slice() {
         b"HGETALL" | b"HKEYS" | b"HVALS" | b"SMEMBERS" | b"SINTER" | b"SUNION" | b"SDIFF" => sorted(&answer),
