@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// The number of elements that one command adds when a collection is made.
-const ADDED: u64 = 1000;
+const ADDED: u64 = 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let numbers: Vec<u64> = std::env::args().skip(1).map(|number| number.parse()).collect::<Result<_, _>>()?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for form in [
         "LPUSH list ELEMENT",
         "RPOP list",
-        "LINDEX list NUMBER",
+        "LINDEX list PLACE",
         "LRANGE list 0 9",
         "HSET hash field:NUMBER value:12345678",
         "HGET hash field:NUMBER",
@@ -59,10 +59,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (begun, mut count) = (Instant::now(), 0_u32);
         while begun.elapsed() < time {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let number = format!("{:08}", (random >> 33) % elements);
+            let place = (random >> 33) % elements;
+            let number = format!("{place:08}");
             let words: Vec<String> = form
                 .split(' ')
-                .map(|word| word.replace("NUMBER", &number).replace("ELEMENT", "element:12345678"))
+                .map(|word| {
+                    let word = word.replace("NUMBER", &number).replace("PLACE", &(place % (elements / 2)).to_string());
+                    word.replace("ELEMENT", "element:12345678")
+                })
                 .collect();
             call(&mut stream, &words)?;
             count += 1;
