@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// The number of elements that one command adds when a collection is made.
-const ADDED: u64 = 10;
+const ADDED: u64 = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let numbers: Vec<u64> = std::env::args().skip(1).map(|number| number.parse()).collect::<Result<_, _>>()?;
