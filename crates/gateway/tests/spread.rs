@@ -167,7 +167,8 @@ fn a_few_elements_of_a_large_collection_take_a_few_round_trips() {
     // The locations of records are known after the first time.
     // One for the key's record, one for each of three levels of pages, and one that validates. The
     // default protocol commits what it has validated without another. The locations of most records
-    // are known after the first time. Two more round trips find others.
+    // are known after the first time. An element that needs a new page, or a location that is not
+    // known, costs up to four more.
     let lines = [
         ("HGET h element-77", "$5 value", 5),
         ("HSET h element-78 other", ":0", 5),
@@ -183,7 +184,7 @@ fn a_few_elements_of_a_large_collection_take_a_few_round_trips() {
     lines.iter().for_each(|(line, answer, _)| _ = trips(line, answer));
     for (line, answer, expected) in lines {
         let found = trips(line, answer);
-        assert!((expected..=expected + 2).contains(&found), "{line}: {found} round trips");
+        assert!((expected..=expected + 4).contains(&found), "{line}: {found} round trips");
     }
     assert_eq!(gateway.ask("RPOP l"), "$13 element-99999");
     // More pages than one transaction reads, or writes.
