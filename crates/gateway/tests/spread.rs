@@ -164,7 +164,6 @@ fn a_few_elements_of_a_large_collection_take_a_few_round_trips() {
         assert_eq!(gateway.ask(line), answer);
         costs.0.load(Ordering::Relaxed)
     };
-    // The locations of records are known after the first time.
     // One for the key's record, one for each of three levels of pages, and one that validates. The
     // default protocol commits what it has validated without another. The locations of most records
     // are known after the first time. An element that needs a new page, or a location that is not
