@@ -371,7 +371,10 @@ impl<'h> Judge<'h> {
             if slot.is_changed {
                 changed.push((name.clone(), slot.object.is_some()));
             }
-            after.extend(slot.object.filter(|_| slot.is_changed).map(|object| (name, object)));
+            after.extend(slot.object.filter(|_| slot.is_changed).map(|mut object| {
+                object.settle_form(attempt.spread_bytes);
+                (name, object)
+            }));
         }
         changed.sort();
         let mut writes = attempt.writes.clone();

@@ -1,6 +1,9 @@
 //! A gateway of an embedded cluster, until its standard input ends.
 //!
-//! `cargo run --release -p remora-gateway --example front -- [PORT] [PASSWORD FILE]`
+//! `cargo run --release -p remora-gateway --example front -- [PORT] [PASSWORD FILE, or -] [SPREAD
+//! BYTES]`
+//!
+//! Packed collections of more than SPREAD BYTES are spread over pages.
 
 use std::error::Error;
 use std::io::{Read, stdin};
@@ -14,8 +17,15 @@ use remora_gateway::{Front, PasswordSource, Server, ServerOptions, Store, StoreO
 fn main() -> Result<(), Box<dyn Error>> {
     let port = std::env::args().nth(1).map_or(Ok(6390), |port| port.parse())?;
     let cluster = Cluster::embedded().nodes(1).replicas(1).node_bytes(1 << 30).open()?;
-    let store = Store::open_or_create(&cluster, "redis", StoreOptions::default())?;
-    let password = std::env::args().nth(2).map_or(PasswordSource::None, |path| PasswordSource::File(path.into()));
+    let mut options = StoreOptions::default();
+    if let Some(bytes) = std::env::args().nth(3) {
+        options.spread_bytes = bytes.parse()?;
+    }
+    let store = Store::open_or_create(&cluster, "redis", options)?;
+    let password = std::env::args()
+        .nth(2)
+        .filter(|path| path != "-")
+        .map_or(PasswordSource::None, |path| PasswordSource::File(path.into()));
     let cluster_of = Some(cluster.clone());
     let server = Server::new(store, ServerOptions { password, port, cluster: cluster_of, ..ServerOptions::default() })?;
     let server = Arc::new(server);

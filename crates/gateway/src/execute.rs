@@ -14,7 +14,7 @@ use std::hash::BuildHasher as _;
 use std::ops::Range;
 use std::time::Duration;
 
-use remora::{Error, Intent, Limit, Session, TransactionId, TransactionOptions, Verdict};
+use remora::{Abort, Error, Intent, Limit, Session, TransactionId, TransactionOptions, Verdict};
 use remora_redis::{Command, Context, Error as Told, Keyspace, Limits, run, table};
 use remora_resp::{ReplyWriter, Version};
 use rustc_hash::FxBuildHasher;
@@ -31,6 +31,9 @@ use crate::store::{Name, Row, Store, Uploads, Wanted};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a step is tried at least, whatever the steps before it have taken.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
+
+/// After this many runs of commands that have missed pages, spread collections are loaded whole.
+const RUNS_MAX: usize = 8;
 
 /// What the commands of a plan run with.
 #[derive(Debug)]
@@ -94,7 +97,6 @@ impl Executor<'_> {
         let steps = &plan.steps[part];
         let wanted = wanted_of(plan, steps);
         let start = out.len();
-        let mut uploads = Uploads::default();
         let mut failures = Vec::new();
         let counters = &self.local.counters;
         let is_single = matches!(steps, [Step::Keys { .. }]);
@@ -102,8 +104,10 @@ impl Executor<'_> {
         // All attempts have the same time and draw the same numbers. So an attempt finds the values
         // that the last one wanted to be uploaded, unless a key has changed meanwhile.
         let context = Context { now: self.clock.now(), database: 0, limits: self.limits, random: self.random() };
+        let mut uploads = Uploads::at(context.now);
         let mut recording = self.recorder.map(|recorder| recorder.begin(self.store, &context, plan, steps));
         let mut early: Option<Vec<u8>> = None;
+        let deadline = session.lane().now() + PATIENCE.as_nanos() as u64;
         let mut result = loop {
             let mut is_saved = true;
             let done = session
@@ -124,33 +128,51 @@ impl Executor<'_> {
                         }
                     }
                     let mut keys = Keyspace::with_capacity(wanted.len());
-                    let rows = self.store.load(tx, &wanted, &mut keys).await?;
-                    let mut running = Running {
-                        plan,
-                        wanted: &wanted,
-                        rows: &rows,
-                        keys: &mut keys,
-                        context: context.clone(),
-                        was_performed: true,
-                        rolled_back: None,
-                        failures: &mut failures,
+                    let mut loaded = self.store.load(tx, &wanted, &mut keys, &uploads).await?;
+                    let mut runs = 0;
+                    let mut rolled_back = loop {
+                        let mut running = Running {
+                            plan,
+                            wanted: &wanted,
+                            rows: loaded.rows(),
+                            keys: &mut keys,
+                            context: context.clone(),
+                            was_performed: true,
+                            rolled_back: None,
+                            failures: &mut failures,
+                        };
+                        #[cfg(feature = "mutants")]
+                        crate::mutant::hide_expired(running.keys, running.context.now);
+                        running.keys.expire(running.context.now);
+                        steps.iter().for_each(|step| running.step(step, out));
+                        self.was_performed = running.was_performed;
+                        let rolled_back = running.rolled_back.take();
+                        if mutant!(AnswerShort) || !keys.is_short() {
+                            break rolled_back;
+                        }
+                        // The commands need pages that are not loaded. They run again with these.
+                        out.truncate(start);
+                        failures.clear();
+                        runs += 1;
+                        if runs == RUNS_MAX {
+                            loaded.want_all();
+                        }
+                        is_saved = self.store.supply(tx, &wanted, &mut loaded, &mut keys, &mut uploads).await?;
+                        if !is_saved {
+                            return Ok(());
+                        }
                     };
-                    #[cfg(feature = "mutants")]
-                    crate::mutant::hide_expired(running.keys, running.context.now);
-                    running.keys.expire(running.context.now);
-                    steps.iter().for_each(|step| running.step(step, out));
-                    self.was_performed = running.was_performed;
                     if mutant!(AnswerBeforeCommit) {
                         early.get_or_insert_with(|| out[start..].to_vec());
                     }
                     // The error makes sure that nothing is written.
-                    if let Some(rolled_back) = running.rolled_back.take() {
+                    if let Some(rolled_back) = rolled_back.take() {
                         return Err(Error::user(rolled_back));
                     }
                     if let Some(recording) = &mut recording {
-                        recording.read(&wanted, &rows);
+                        recording.read(&wanted, loaded.rows());
                     }
-                    is_saved = self.store.save(tx, &keys, rows, &mut uploads).await?;
+                    is_saved = self.store.save(tx, &keys, loaded, &mut uploads, steps.len() > 1).await?;
                     let has_failed = !self.was_performed || is_single && !failures.is_empty();
                     if let Some((claim, slot)) = unused.filter(|_| is_saved && !has_failed) {
                         self.store.tokens.insert(tx, claim, slot, context.now, &out[start..]).await?;
@@ -164,6 +186,7 @@ impl Executor<'_> {
                 .await;
             match done {
                 Ok(()) if is_saved => break Ok(()),
+                Ok(()) if session.lane().now() >= deadline => break Err(Abort::Changed.into()),
                 Ok(()) => match self.store.upload(session, &mut uploads).await {
                     Ok(()) => {}
                     Err(error) => break Err(error),
@@ -255,7 +278,7 @@ impl Executor<'_> {
         let watched = session
             .transact_with(options, async |tx| {
                 let mut keys = Keyspace::default();
-                let rows = self.store.load(tx, &wanted, &mut keys).await?;
+                let loaded = self.store.load(tx, &wanted, &mut keys, &Uploads::default()).await?;
                 let now = self.clock.now();
                 let watched = |((name, _), row): (&Wanted<'_>, &Row)| {
                     let stamp = row.stamp_at(now);
@@ -263,7 +286,7 @@ impl Executor<'_> {
                     crate::mutant::watch_value(&keys, *name, stamp);
                     ((name.0, name.1.to_vec()), stamp)
                 };
-                Ok(wanted.iter().zip(&rows).map(watched).collect())
+                Ok(wanted.iter().zip(loaded.rows()).map(watched).collect())
             })
             .await;
         watched.map_err(|error| text_of(&error))

@@ -11,6 +11,7 @@
 //! | `plan` | commands that run as one transaction |
 //! | `execute` | runs plans |
 //! | `once` | commands that are applied at most once |
+//! | `spread` | how elements of large collections lie in records of their own |
 //! | `store` | how keys and their values lie in tables |
 //! | `walk` | the commands of all keys |
 //! | `sweep` | deletes keys and tokens that have expired |
@@ -54,6 +55,7 @@ mod once;
 mod plan;
 mod record;
 mod server;
+mod spread;
 mod store;
 mod sweep;
 mod walk;

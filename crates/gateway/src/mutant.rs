@@ -25,16 +25,22 @@ pub enum Mutant {
     NilBeforeDeletion,
     /// `WATCH` compares what a key holds, and not who has written it.
     WatchByValue,
+    /// A command is answered, although it has missed pages of a spread collection.
+    AnswerShort,
+    /// Pages of a collection that no key has any more have no tombstone.
+    NoTombstone,
 }
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 5] = [
+    pub const ALL: [Mutant; 7] = [
         Mutant::RepeatUnknown,
         Mutant::AnswerBeforeCommit,
         Mutant::SplitPipeline,
         Mutant::NilBeforeDeletion,
         Mutant::WatchByValue,
+        Mutant::AnswerShort,
+        Mutant::NoTombstone,
     ];
 }
 

@@ -6,8 +6,8 @@
 //! Lines of JSON, between the lines of the same transactions in a history of `remora check`:
 //!
 //! ```text
-//! {"redis":"attempt","id":T,"call":C,"table":NAME,"now":MS,"random":R,"steps":[STEP,...],
-//!  "reads":[[DATABASE,KEY,STAMP or null],...],
+//! {"redis":"attempt","id":T,"call":C,"table":NAME,"now":MS,"random":R,"spread":B,
+//!  "steps":[STEP,...],"reads":[[DATABASE,KEY,STAMP or null],...],
 //!  "writes":[[DATABASE,KEY,"set" or "delete"],...],"reply":BYTES}
 //! {"redis":"answer","call":C,"end_ns":N,"outcome":"done","reply":BYTES}
 //! {"redis":"answer","call":C,"end_ns":N,"outcome":"failed" or "unknown"}
@@ -16,7 +16,9 @@
 //!         ["exec",PROTOCOL,[[DATABASE,KEY,STAMP or null],...],[STEP,...]]
 //! ```
 //!
-//! Keys and bytes are hexadecimal. A stamp is the id of the transaction that has written a key.
+//! B is the number of bytes above which packed collections are spread, which decides the order of
+//! hashes and sets. Keys and bytes are hexadecimal. A stamp is the id of the transaction that has
+//! written a key.
 //!
 //! # Rules
 //!
@@ -98,7 +100,8 @@ impl Recorder {
     /// Begins the record of a call.
     pub(crate) fn begin(&self, store: &Store, context: &Context, plan: &Plan<'_>, steps: &[Step]) -> Recording<'_> {
         let (table, Context { now, random, .. }) = (store.name(), context);
-        let mut head = format!("\"table\":{table:?},\"now\":{now},\"random\":{random},\"steps\":[");
+        let spread = store.spread_bytes();
+        let mut head = format!("\"table\":{table:?},\"now\":{now},\"random\":{random},\"spread\":{spread},\"steps\":[");
         list(&mut head, steps, |head, step| write_step(head, plan, step));
         head.push(']');
         Recording { recorder: self, head, call: None, reads: String::new() }

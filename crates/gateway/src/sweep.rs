@@ -1,9 +1,9 @@
-//! Deletes keys that have expired and that no client asks for, and tokens of `REMORA.ONCE` that
-//! have expired.
+//! Deletes keys that have expired and that no client asks for, tokens of `REMORA.ONCE` that have
+//! expired, and pages of collections that no key has.
 //!
-//! A sweep is a walk over all keys, and then one over all tokens, on a thread and a worker of its
-//! own. It is slow, so that clients do not notice it. Every gateway sweeps. Two that meet at a key
-//! both find it expired, and one of them deletes it.
+//! A sweep is a walk over all keys, then one over all tokens, and then one over all tombstones, on
+//! a thread and a worker of its own. It is slow, so that clients do not notice it. Every gateway
+//! sweeps. Two that meet at a key both find it expired, and one of them deletes it.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -74,25 +74,40 @@ fn has_stopped(running: &Receiver<()>, time: Duration) -> bool {
 
 /// Sweeps again and again, until it is to stop or the worker can do no more.
 fn sweep_on(mut worker: Worker, store: &Store, running: &Receiver<()>) {
-    let (mut cursor, mut is_at_tokens) = (0, false);
+    let (mut cursor, mut at) = (0, Table::Keys);
     loop {
-        let step = worker.block_on(async |session| match is_at_tokens {
-            false => step(session, store, cursor).await,
-            true => store.tokens.sweep(session, cursor, SLOTS, now()).await,
+        let step = worker.block_on(async |session| match at {
+            Table::Keys => step(session, store, cursor).await,
+            Table::Tokens => store.tokens.sweep(session, cursor, SLOTS, now()).await,
+            Table::Graves => store.pages.sweep(session, cursor, SLOTS, now()).await,
         });
         match step {
             Ok(next) => {
                 cursor = next;
-                is_at_tokens ^= cursor == 0;
+                if cursor == 0 {
+                    at = match at {
+                        Table::Keys => Table::Tokens,
+                        Table::Tokens => Table::Graves,
+                        Table::Graves => Table::Keys,
+                    };
+                }
             }
             Err(Error::Fenced) => return,
             // A record that a dead client has locked is freed when that client is recovered.
             Err(error) => tracing::debug!(%error, "a step of a sweep is taken again"),
         }
-        if has_stopped(running, if cursor == 0 && !is_at_tokens { REST } else { PAUSE }) {
+        if has_stopped(running, if cursor == 0 && at == Table::Keys { REST } else { PAUSE }) {
             return;
         }
     }
+}
+
+/// The table that a sweep walks over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Table {
+    Keys,
+    Tokens,
+    Graves,
 }
 
 /// Deletes the keys of a step that have expired. Returns the next cursor.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::object::{Hash, Limits, List, Object, Set, SortedSet, Value};
+use crate::tree::Notes;
 
 /// The keys of a batch of commands, with their values as they were loaded, and as the commands have
 /// left them.
@@ -22,6 +23,8 @@ pub struct Keyspace {
     last: Cell<usize>,
     /// The places of the slots that the command that runs has changed.
     changed_now: Vec<usize>,
+    /// What the trees of spread collections note.
+    notes: Vec<Notes>,
 }
 
 /// A key. Most are short.
@@ -62,6 +65,9 @@ impl Keyspace {
     pub fn push(&mut self, database: u8, key: &[u8], object: Option<Object>) {
         debug_assert!(self.place(database, key).is_none(), "a key is loaded twice");
         let (key, place) = (KeyBytes::from_slice(key), self.slots.len());
+        if let Some(object) = &object {
+            self.notes.extend(object.value.trees().into_iter().map(|tree| tree.notes().clone()));
+        }
         self.slots.push(Slot { database, key, object, is_changed: false, is_changed_now: false });
         if place + 1 == FEW {
             self.places =
@@ -94,8 +100,15 @@ impl Keyspace {
         &self.slots
     }
 
+    /// Returns whether a command has needed a part of a spread collection that was not loaded. Then
+    /// no answer counts, and no change.
+    pub fn is_short(&self) -> bool {
+        self.notes.iter().any(|notes| !notes.is_empty())
+    }
+
     /// Returns all loaded keys, and forgets them.
     pub fn take(&mut self) -> Vec<Slot> {
+        self.notes.clear();
         self.places.clear();
         self.changed_now.clear();
         std::mem::take(&mut self.slots)

@@ -10,6 +10,10 @@
 //! | [`call`] | a call of a command: its arguments, its keys, its reply |
 //! | [`keyspace`] | the values that a batch of commands uses |
 //! | [`object`] | values, with their types, expiries and encodings |
+//! | [`collections`] | hashes, sets, lists and sorted sets, whole or in parts |
+//! | [`tree`] | the pages of a collection of which only parts are loaded |
+//! | `spread` | from collections that are whole to the others, and back |
+//! | `listpack` | the encoding of small collections in Redis |
 //! | [`packed`] | values to bytes, and back |
 //! | [`error`](mod@error) | the errors, in Redis' words |
 //!
@@ -23,6 +27,9 @@
 //!    fetched no others.
 //! 4. **No object is empty.** [`run`] deletes a collection that a command has emptied.
 //! 5. **A key that has expired is absent.** [`Keyspace::expire`] deletes it.
+//! 6. **An answer counts only if everything that the command needed was loaded**
+//!    ([`Keyspace::is_short`]). Otherwise, who calls it loads what is wanted, and runs it again on
+//!    values that no command has changed.
 //!
 //! ```
 //! use remora_redis::{Context, Keyspace, find, run};
@@ -41,14 +48,18 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
+pub mod collections;
 pub mod command;
 pub mod commands;
 pub mod error;
 pub mod footprint;
 pub mod keyspace;
+mod listpack;
 pub mod object;
 pub mod packed;
+mod spread;
 pub mod table;
+pub mod tree;
 
 pub use call::{Call, Context};
 pub use command::{Command, Keys, Run, run};

@@ -1,10 +1,8 @@
 //! Values, with their types, expiries and encodings.
 
-use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
-
-use indexmap::{IndexMap, IndexSet};
 use remora_resp::number;
+
+pub use crate::collections::{Hash, List, Set, SortedSet};
 
 /// The value of a key.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,13 +29,6 @@ pub enum Value {
     /// Members with scores.
     SortedSet(SortedSet),
 }
-
-/// The elements of a list.
-pub type List = VecDeque<Vec<u8>>;
-/// The fields of a hash, in the order in which they came, with their values.
-pub type Hash = IndexMap<Vec<u8>, Vec<u8>>;
-/// The members of a set, in the order in which they came.
-pub type Set = IndexSet<Vec<u8>>;
 
 /// How Redis would keep a value in memory. It has nothing to do with how Remora does, and is kept
 /// so that `OBJECT ENCODING` answers what clients expect.
@@ -181,22 +172,22 @@ impl Object {
             (Value::List(list), Encoding::Listpack) => of(is_small_list(list, limits, 1), Encoding::Quicklist),
             (Value::List(list), Encoding::Quicklist) => of(is_small_list(list, limits, 2), Encoding::Quicklist),
             (Value::Hash(hash), Encoding::Listpack) => {
-                let fits = |text: &Vec<u8>| text.len() <= limits.hash_value;
-                let is_small =
-                    hash.len() <= limits.hash_entries && hash.iter().all(|(field, value)| fits(field) && fits(value));
+                let fits = |text: &[u8]| text.len() <= limits.hash_value;
+                let is_small = hash.len() <= limits.hash_entries
+                    && hash.iter_loaded().all(|(field, value)| fits(field) && fits(value));
                 of(is_small, Encoding::Hashtable)
             }
             (Value::Set(set), Encoding::Intset | Encoding::Listpack) => {
                 let is_intset = self.encoding == Encoding::Intset
                     && set.len() <= limits.intset_entries
-                    && set.iter().all(|member| number::parse_integer(member).is_some());
+                    && set.iter_loaded().all(|member| number::parse_integer(member).is_some());
                 let is_small =
-                    set.len() <= limits.set_entries && set.iter().all(|member| member.len() <= limits.set_value);
+                    set.len() <= limits.set_entries && set.iter_loaded().all(|member| member.len() <= limits.set_value);
                 if is_intset { Encoding::Intset } else { of(is_small, Encoding::Hashtable) }
             }
             (Value::SortedSet(set), Encoding::Listpack) => {
                 let is_small = set.len() <= limits.sorted_set_entries
-                    && set.iter().all(|(member, _)| member.len() <= limits.sorted_set_value);
+                    && set.iter_loaded().all(|member| member.len() <= limits.sorted_set_value);
                 of(is_small, Encoding::Skiplist)
             }
             (_, encoding) => encoding,
@@ -211,29 +202,11 @@ fn is_small_list(list: &List, limits: &Limits, number: usize) -> bool {
         size @ 0.. => (size.max(1) as usize, 8192),
         size => (usize::MAX, 2048 << size.saturating_neg().min(5)),
     };
-    list.len() <= elements / number
-        && LIST_BYTES + list.iter().map(|element| element_bytes(element)).sum::<usize>() <= bytes / number
+    list.len() <= elements / number && LIST_BYTES + list.listpack_bytes() <= bytes / number
 }
 
 /// Bytes that Redis needs for a small list without elements.
 const LIST_BYTES: usize = 7;
-
-/// Returns how many bytes Redis needs for an element of a small list.
-fn element_bytes(element: &[u8]) -> usize {
-    let bytes = match (number::parse_integer(element), element.len()) {
-        (Some(0..=127), _) => 1,
-        (Some(-0x1000..=0xfff), _) => 2,
-        (Some(-0x8000..=0x7fff), _) => 3,
-        (Some(-0x80_0000..=0x7f_ffff), _) => 4,
-        (Some(-0x8000_0000..=0x7fff_ffff), _) => 5,
-        (Some(_), _) => 9,
-        (None, length @ 0..=63) => 1 + length,
-        (None, length @ 64..=4095) => 2 + length,
-        (None, length) => 5 + length,
-    };
-    // Behind it is its length, of which a byte holds 7 bits.
-    bytes + bytes.ilog2() as usize / 7 + 1
-}
 
 impl From<Vec<u8>> for Value {
     fn from(string: Vec<u8>) -> Value {
@@ -262,126 +235,5 @@ impl Value {
             Value::Set(set) => set.is_empty(),
             Value::SortedSet(set) => set.len() == 0,
         }
-    }
-}
-
-/// Members with scores, ordered by score, and by their bytes where scores are equal. No score is
-/// NaN or -0.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct SortedSet {
-    by_score: Vec<(f64, Vec<u8>)>,
-    /// The scores, if there are many members.
-    scores: HashMap<Vec<u8>, f64>,
-}
-
-/// From this number of members on, a sorted set also finds them by name.
-const MANY: usize = 64;
-
-impl SortedSet {
-    /// Returns the number of members.
-    #[expect(clippy::len_without_is_empty, reason = "no sorted set is empty")]
-    pub fn len(&self) -> usize {
-        self.by_score.len()
-    }
-
-    /// Iterates over the members and their scores, the lowest first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], f64)> + ExactSizeIterator {
-        self.range(0..self.len())
-    }
-
-    /// Iterates over the members at these places and their scores, the lowest first.
-    pub fn range(&self, places: Range<usize>) -> impl DoubleEndedIterator<Item = (&[u8], f64)> + ExactSizeIterator {
-        self.by_score[places].iter().map(|(score, member)| (member.as_slice(), *score))
-    }
-
-    /// Returns the member at this place, and its score. The lowest is at place 0.
-    pub fn at(&self, place: usize) -> Option<(&[u8], f64)> {
-        self.by_score.get(place).map(|(score, member)| (member.as_slice(), *score))
-    }
-
-    /// Returns the score of a member.
-    pub fn score(&self, member: &[u8]) -> Option<f64> {
-        if self.by_score.len() < MANY {
-            return self.by_score.iter().find(|(_, other)| other == member).map(|(score, _)| *score);
-        }
-        self.scores.get(member).copied()
-    }
-
-    /// Returns the place of a member: how many members are lower.
-    pub fn rank(&self, member: &[u8]) -> Option<usize> {
-        self.score(member).map(|score| self.count_below(|other_score, other| (other_score, other) < (score, member)))
-    }
-
-    /// Returns how many members come first for which `is_below` holds. It holds for all members
-    /// before any for which it does.
-    pub fn count_below(&self, is_below: impl Fn(f64, &[u8]) -> bool) -> usize {
-        self.by_score.partition_point(|(score, member)| is_below(*score, member))
-    }
-
-    /// Sets the score of a member. Returns its former score. A score of -0 becomes 0.
-    pub fn insert(&mut self, member: &[u8], score: f64) -> Option<f64> {
-        debug_assert!(!score.is_nan(), "no score is NaN");
-        let score = score + 0.0;
-        let former = self.remove(member);
-        let place = self.count_below(|other_score, other| (other_score, other) < (score, member));
-        self.by_score.insert(place, (score, member.to_vec()));
-        self.note(member, score);
-        former
-    }
-
-    /// Adds a member behind all others. Returns false, and adds nothing, if it does not belong
-    /// there, or if its score is NaN.
-    pub(crate) fn push(&mut self, member: Vec<u8>, score: f64) -> bool {
-        let last = self.by_score.last().map(|(score, member)| (*score, member.as_slice()));
-        if score.is_nan() || last.is_some_and(|last| last >= (score, member.as_slice())) {
-            return false;
-        }
-        self.by_score.push((score, member.clone()));
-        self.note(&member, score);
-        true
-    }
-
-    /// Notes the score of a member that was added.
-    fn note(&mut self, member: &[u8], score: f64) {
-        if self.by_score.len() == MANY {
-            self.note_all();
-        } else if self.by_score.len() > MANY {
-            self.scores.insert(member.to_vec(), score);
-        }
-    }
-
-    /// Notes the scores of all members.
-    fn note_all(&mut self) {
-        self.scores = self.by_score.iter().map(|(score, member)| (member.clone(), *score)).collect();
-    }
-
-    /// Removes a member. Returns its score.
-    pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
-        let rank = self.rank(member)?;
-        self.remove_range(rank..rank + 1).pop().map(|(_, score)| score)
-    }
-
-    /// Removes the members at these places. Returns them with their scores, the lowest first.
-    pub fn remove_range(&mut self, places: Range<usize>) -> Vec<(Vec<u8>, f64)> {
-        let removed: Vec<_> = self.by_score.drain(places).map(|(score, member)| (member, score)).collect();
-        if self.by_score.len() < MANY {
-            self.scores = HashMap::new();
-        } else {
-            removed.iter().for_each(|(member, _)| _ = self.scores.remove(member));
-        }
-        removed
-    }
-}
-
-impl FromIterator<(Vec<u8>, f64)> for SortedSet {
-    /// Builds a sorted set of members in any order. Each occurs once.
-    fn from_iter<I: IntoIterator<Item = (Vec<u8>, f64)>>(members: I) -> SortedSet {
-        let mut by_score: Vec<_> = members.into_iter().map(|(member, score)| (score + 0.0, member)).collect();
-        by_score.sort_unstable_by(|a, b| a.partial_cmp(b).expect("no score is NaN"));
-        let mut set = SortedSet { by_score, scores: HashMap::new() };
-        if set.len() >= MANY {
-            set.note_all();
-        }
-        set
     }
 }

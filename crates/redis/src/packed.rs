@@ -9,10 +9,13 @@
 //! sorted set   | score : 8 | length : 4 | member |   of each member, the lowest first
 //! ```
 //!
-//! All numbers are little-endian. Elements are in their order, and fields and members in the order
+//! All numbers are little-endian. A spread collection has its elements elsewhere
+//! ([`pack_roots`]). Elements are in their order, and fields and members in the order
 //! in which they came. A collection has at least one element. A value has only one packed form.
 
+use crate::collections::HASH_BYTES;
 use crate::object::{Encoding, Hash, List, Object, Set, SortedSet, Value};
+use crate::tree::{Home, Tree};
 
 /// Bytes that are no packed value. The text says what is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -31,15 +34,7 @@ const TYPES: [&str; 5] = ["string", "list", "hash", "set", "zset"];
 
 /// Appends a value to `out`.
 pub fn pack(object: &Object, out: &mut Vec<u8>) {
-    let number = match &object.value {
-        Value::String(_) => STRING,
-        Value::List(_) => LIST,
-        Value::Hash(_) => HASH,
-        Value::Set(_) => SET,
-        Value::SortedSet(_) => SORTED_SET,
-    };
-    out.extend([number | (object.encoding as u8) << 4, u8::from(object.expiry.is_some())]);
-    out.extend(object.expiry.map(u64::to_le_bytes).iter().flatten());
+    pack_head(object, out);
     match &object.value {
         Value::String(string) => out.extend_from_slice(string),
         Value::List(list) => list.iter().for_each(|element| put(out, element)),
@@ -55,17 +50,71 @@ pub fn pack(object: &Object, out: &mut Vec<u8>) {
     }
 }
 
+fn pack_head(object: &Object, out: &mut Vec<u8>) {
+    let number = match &object.value {
+        Value::String(_) => STRING,
+        Value::List(_) => LIST,
+        Value::Hash(_) => HASH,
+        Value::Set(_) => SET,
+        Value::SortedSet(_) => SORTED_SET,
+    };
+    out.extend([number | (object.encoding as u8) << 4, u8::from(object.expiry.is_some())]);
+    out.extend(object.expiry.map(u64::to_le_bytes).iter().flatten());
+}
+
 /// Returns the bytes that a value has when it is packed.
 pub fn length(object: &Object) -> usize {
-    let element = |element: &Vec<u8>| 4 + element.len();
+    let element = |element: &[u8]| 4 + element.len();
+    // The trees of a spread collection have counted, because not all of their elements are loaded.
+    let of_tree =
+        |tree: &Tree, lengths: usize, others: usize| tree.bytes() + tree.len() * 4 * lengths - tree.len() * others;
     let content = match &object.value {
         Value::String(string) => string.len(),
+        Value::List(List::Spread(tree)) => of_tree(tree, 1, 0),
+        Value::Set(Set::Spread(tree)) => of_tree(tree, 1, HASH_BYTES),
+        Value::Hash(Hash::Spread(tree)) => of_tree(tree, 2, HASH_BYTES),
+        Value::SortedSet(SortedSet::Spread { by_score, .. }) => of_tree(by_score, 1, 0),
         Value::List(list) => list.iter().map(element).sum(),
         Value::Set(set) => set.iter().map(element).sum(),
         Value::Hash(hash) => hash.iter().map(|(field, value)| element(field) + element(value)).sum(),
         Value::SortedSet(set) => set.iter().map(|(member, _)| 12 + member.len()).sum(),
     };
     2 + object.expiry.map_or(0, |_| 8) + content
+}
+
+/// Appends the head of a spread collection, and the roots of its trees:
+///
+/// ```text
+/// | head, as above | id of its home : 8 | index of its home : 2 | root | root, of a sorted set |
+/// ```
+pub fn pack_roots(object: &Object, home: Home, out: &mut Vec<u8>) {
+    pack_head(object, out);
+    out.extend(home.id.to_le_bytes());
+    out.extend(home.index.to_le_bytes());
+    object.value.trees().into_iter().for_each(|tree| tree.encode_root(out));
+}
+
+/// Reads the roots of a spread collection. None of its pages is loaded. Pages that change will have
+/// at most `page_bytes` bytes, if they have several elements.
+pub fn unpack_roots(bytes: &[u8], page_bytes: usize) -> Result<Object, Damaged> {
+    let Head { expiry, encoding, bytes: head_bytes, .. } = head(bytes)?;
+    let mut rest = &bytes[head_bytes..];
+    let home = Home { id: u64::from_le_bytes(take(&mut rest)?), index: u16::from_le_bytes(take(&mut rest)?) };
+    let mut tree = || {
+        let tree = Tree::decode_root(&mut rest, home, page_bytes).ok_or(Damaged("the root of a tree"));
+        tree.map(Box::new)
+    };
+    let value = match bytes[0] & 15 {
+        LIST => Value::List(List::Spread(tree()?)),
+        HASH => Value::Hash(Hash::Spread(tree()?)),
+        SET => Value::Set(Set::Spread(tree()?)),
+        SORTED_SET => Value::SortedSet(SortedSet::Spread { by_score: tree()?, by_member: tree()? }),
+        _ => return Err(Damaged("its type cannot be spread")),
+    };
+    if !encoding.is_of(&value) {
+        return Err(Damaged("its encoding is of another type"));
+    }
+    Ok(Object { value, expiry, encoding })
 }
 
 /// Appends an element with its length.

@@ -1,5 +1,7 @@
 //! The lines of a gateway's recorder, read.
 
+use remora_redis::tree::SPREAD_BYTES;
+
 use crate::history::LineError;
 use crate::history::json::Scanner;
 
@@ -28,6 +30,8 @@ pub(super) struct Attempt {
     pub(super) now: u64,
     /// The state of their random numbers.
     pub(super) random: u64,
+    /// Packed collections of more bytes are spread.
+    pub(super) spread_bytes: usize,
     pub(super) steps: Vec<Step>,
     pub(super) reads: Vec<Version>,
     /// The keys that it wrote, and whether each is there afterwards.
@@ -89,7 +93,7 @@ impl Commands {
 }
 
 fn parse_attempt(scanner: &mut Scanner<'_>) -> Result<Attempt, LineError> {
-    let mut attempt = Attempt::default();
+    let mut attempt = Attempt { spread_bytes: SPREAD_BYTES, ..Attempt::default() };
     let mut first = false;
     let mut seen = 0;
     while let Some(name) = scanner.next_member(&mut first)? {
@@ -113,6 +117,10 @@ fn parse_attempt(scanner: &mut Scanner<'_>) -> Result<Attempt, LineError> {
             "random" => {
                 attempt.random = scanner.unsigned("a number")?;
                 16
+            }
+            "spread" => {
+                attempt.spread_bytes = usize::try_from(scanner.unsigned("a number of bytes")?).unwrap_or(usize::MAX);
+                0
             }
             "steps" => {
                 attempt.steps = parse_list(scanner, parse_step)?;

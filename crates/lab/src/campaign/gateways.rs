@@ -19,6 +19,8 @@
 //!    equal in every pipeline that reads both.
 //! 4. **A key that is gone stays gone**, whatever the clocks of other gateways say, until it is set
 //!    again.
+//! 5. **No page stays without a key.** At the end all keys are deleted, and what gateways have left
+//!    that died on the way is collected.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,6 +105,10 @@ struct Log {
     /// Counters and lists at the end.
     last_counters: BTreeMap<String, i64>,
     last_elements: Vec<String>,
+    /// Whether these were read.
+    is_read: bool,
+    /// Pages that stay when there are no keys, and their tombstones.
+    last_pages: u64,
     wrong: Option<String>,
 }
 
@@ -126,7 +132,9 @@ enum Reply {
 
 impl Gateways {
     pub(super) fn load(cluster: &Cluster, keys: u64, file: Arc<HistoryFile>) -> Result<Gateways, OpenError> {
-        let store = Store::open_or_create(cluster, TABLES, StoreOptions { keys: 256, copies: None })?;
+        // Few elements are enough to spread a collection over pages, and few pages to make a tree.
+        let options = StoreOptions { keys: 256, spread_bytes: 64, page_bytes: 72, ..StoreOptions::default() };
+        let store = Store::open_or_create(cluster, TABLES, options)?;
         Ok(Gateways { store, file, keys: (keys / 8).max(1), next: Cell::new(0), log: RefCell::default() })
     }
 
@@ -238,12 +246,42 @@ impl Gateways {
                 let key = self.key("expires", random);
                 batch.add(["GET", &key], Effect::Get(key.clone()));
             }
-            82..87 => batch.add(["SET", &self.key("string", random), &self.value()], Effect::None),
-            87..90 => batch.add(["APPEND", &self.key("string", random), "+"], Effect::None),
-            90..92 => batch.add(["GETDEL", &self.key("string", random)], Effect::None),
+            82..84 => batch.add(["SET", &self.key("string", random), &self.value()], Effect::None),
+            84..86 => batch.add(["APPEND", &self.key("string", random), "+"], Effect::None),
+            86..87 => batch.add(["GETDEL", &self.key("string", random)], Effect::None),
+            87..92 => self.add_spread(batch, random),
             92..96 => batch.add(["SET", &self.key("watched", random), "same"], Effect::None),
             _ => batch.add(["GET", &self.key("string", random)], Effect::None),
         }
+    }
+
+    /// Adds a command of a set or a sorted set that may be spread over pages: one that makes it so,
+    /// that uses a few of its elements or all, or that deletes it.
+    fn add_spread(&self, batch: &mut Batch, random: &mut Prng) {
+        let (set, board) = (self.key("set", random), self.key("board", random));
+        let (member, score) = (format!("member{}", random.below(200)), random.below(50).to_string());
+        let command = match random.below(12) {
+            0 => {
+                // Too much for one transaction: it is built before.
+                let first = random.below(50);
+                let members = (first..first + 150).map(|member| format!("member{member}"));
+                let command = ["SADD".to_owned(), set].into_iter().chain(members).collect();
+                batch.commands.push((command, Effect::None));
+                return;
+            }
+            1 => vec!["SADD", &set, &member],
+            2 => vec!["SREM", &set, &member],
+            3 => vec!["SISMEMBER", &set, &member],
+            4 => vec!["SPOP", &set],
+            5 => vec!["ZADD", &board, &score, &member],
+            6 => vec!["ZINCRBY", &board, "1", &member],
+            7 => vec!["ZRANGE", &board, "0", "-1", "WITHSCORES"],
+            8 => vec!["ZPOPMIN", &board],
+            9 => vec!["ZUNIONSTORE", &board, "2", &board, &set],
+            10 => vec!["SCARD", &set],
+            _ => vec!["DEL", &set],
+        };
+        batch.commands.push((command.into_iter().map(str::to_owned).collect(), Effect::None));
     }
 
     /// Watches a key, and then writes it with a counter, unless it has changed meanwhile.
@@ -292,6 +330,19 @@ impl Gateways {
 
     /// Reads every key, and keeps what counters and lists have.
     pub(super) async fn read_all(&self, session: &mut Session) -> Result<(), Error> {
+        if !self.log.borrow().is_read {
+            self.read_keys(session).await?;
+        }
+        // Without keys there are no pages.
+        let mut client = self.client(&mut Prng::new(2));
+        let mut batch = Batch::default();
+        batch.add(["FLUSHALL"], Effect::None);
+        self.send(session, &mut client, &batch).await?;
+        self.log.borrow_mut().last_pages = self.store.collect(session).await?;
+        Ok(())
+    }
+
+    async fn read_keys(&self, session: &mut Session) -> Result<(), Error> {
         let mut client = self.client(&mut Prng::new(1));
         client.skew_ms = 0;
         let (mut counters, mut elements) = (BTreeMap::new(), Vec::new());
@@ -318,7 +369,7 @@ impl Gateways {
             }));
         }
         let mut log = self.log.borrow_mut();
-        (log.last_counters, log.last_elements) = (counters, elements);
+        (log.last_counters, log.last_elements, log.is_read) = (counters, elements, true);
         Ok(())
     }
 
@@ -333,6 +384,13 @@ impl Gateways {
         vec![
             of("no increment is lost or applied twice", log.check_counters()),
             of("no element of a list is lost or popped twice", log.check_lists()),
+            of(
+                "no page stays without a key",
+                match log.last_pages {
+                    0 => Ok("no pages".to_owned()),
+                    pages => Err(format!("{pages} pages and tombstones stay")),
+                },
+            ),
         ]
     }
 }

@@ -151,7 +151,7 @@ fn hget(call: &mut Call<'_>) -> Result<(), Error> {
 
 fn hmget(call: &mut Call<'_>) -> Result<(), Error> {
     let (hash, fields) = (call.keys.hash(call.args[1])?, &call.args[2..]);
-    let values: Vec<_> = fields.iter().map(|field| hash.and_then(|hash| hash.get(*field))).collect();
+    let values: Vec<_> = fields.iter().map(|field| hash.and_then(|hash| hash.get(field))).collect();
     // A field that is named often is answered as often.
     check_reply(values.iter().flatten().map(|value| value.len()).sum())?;
     call.reply.array(values.len());
@@ -178,14 +178,14 @@ fn hlen(call: &mut Call<'_>) -> Result<(), Error> {
 
 fn hstrlen(call: &mut Call<'_>) -> Result<(), Error> {
     let value = call.keys.hash(call.args[1])?.and_then(|hash| hash.get(call.args[2]));
-    call.reply.integer(value.map_or(0, Vec::len) as i64);
+    call.reply.integer(value.map_or(0, <[u8]>::len) as i64);
     Ok(())
 }
 
 fn hgetall(call: &mut Call<'_>) -> Result<(), Error> {
     let hash = call.keys.hash(call.args[1])?;
     call.reply.map(hash.map_or(0, Hash::len));
-    for (field, value) in hash.into_iter().flatten() {
+    for (field, value) in hash.into_iter().flat_map(Hash::iter) {
         call.reply.bulk(field);
         call.reply.bulk(value);
     }
@@ -195,26 +195,27 @@ fn hgetall(call: &mut Call<'_>) -> Result<(), Error> {
 fn hkeys(call: &mut Call<'_>) -> Result<(), Error> {
     let hash = call.keys.hash(call.args[1])?;
     call.reply.array(hash.map_or(0, Hash::len));
-    hash.into_iter().flatten().for_each(|(field, _)| call.reply.bulk(field));
+    hash.into_iter().flat_map(Hash::iter).for_each(|(field, _)| call.reply.bulk(field));
     Ok(())
 }
 
 fn hvals(call: &mut Call<'_>) -> Result<(), Error> {
     let hash = call.keys.hash(call.args[1])?;
     call.reply.array(hash.map_or(0, Hash::len));
-    hash.into_iter().flatten().for_each(|(_, value)| call.reply.bulk(value));
+    hash.into_iter().flat_map(Hash::iter).for_each(|(_, value)| call.reply.bulk(value));
     Ok(())
 }
 
 fn hscan(call: &mut Call<'_>) -> Result<(), Error> {
-    scan::cursor(call.args[2])?;
+    let cursor = scan::cursor(call.args[2])?;
     let Some(hash) = call.keys.hash(call.args[1])? else {
-        scan::begin(&mut call.reply, 0);
+        scan::begin(&mut call.reply, None, 0);
         return Ok(());
     };
     let options = scan::Options::parse(&call.args[3..])?;
-    let taken: Vec<_> = hash.iter().filter(|(field, _)| options.takes(field)).collect();
-    scan::begin(&mut call.reply, 2 * taken.len());
+    let (mut taken, next) = hash.scan(cursor, options.places());
+    taken.retain(|(field, _)| options.takes(field));
+    scan::begin(&mut call.reply, next, 2 * taken.len());
     for (field, value) in taken {
         call.reply.bulk(field);
         call.reply.bulk(value);
@@ -261,18 +262,14 @@ fn hsetnx(call: &mut Call<'_>) -> Result<(), Error> {
 fn hdel(call: &mut Call<'_>) -> Result<(), Error> {
     let (key, fields) = (call.args[1], &call.args[2..]);
     let hash = call.keys.hash(key)?;
-    let mut places: Vec<_> =
-        hash.map_or(Vec::new(), |hash| fields.iter().filter_map(|field| hash.get_index_of(*field)).collect());
-    places.sort_unstable();
-    places.dedup();
-    if !places.is_empty() {
-        let mut place = 0;
-        call.keys.change_hash(key)?.retain(|_, _| {
-            place += 1;
-            places.binary_search(&(place - 1)).is_err()
-        });
+    let mut found: Vec<&[u8]> =
+        fields.iter().copied().filter(|field| hash.is_some_and(|hash| hash.contains_key(field))).collect();
+    found.sort_unstable();
+    found.dedup();
+    if !found.is_empty() {
+        call.keys.change_hash(key)?.remove_all(&found);
     }
-    call.reply.integer(places.len() as i64);
+    call.reply.integer(found.len() as i64);
     Ok(())
 }
 
@@ -295,7 +292,7 @@ fn hincrbyfloat(call: &mut Call<'_>) -> Result<(), Error> {
         return Err(Error::new("ERR value is NaN or Infinity"));
     }
     let value = call.keys.hash(key)?.and_then(|hash| hash.get(field));
-    let before = LongDouble::parse(value.map_or(b"0", Vec::as_slice));
+    let before = LongDouble::parse(value.unwrap_or(b"0"));
     let before = before.ok_or(Error::new("ERR hash value is not a float"))?;
     let after = before.add(increment).ok_or(Error::new("ERR increment would produce NaN or Infinity"))?;
     let mut text = Vec::new();
@@ -309,7 +306,7 @@ fn hrandfield(call: &mut Call<'_>) -> Result<(), Error> {
     let key = call.args[1];
     let Some(count) = call.args.get(2) else {
         let hash = call.keys.hash(key)?;
-        match hash.and_then(|hash| hash.get_index(call.context.random_below(hash.len()))) {
+        match hash.and_then(|hash| hash.at(call.context.random_below(hash.len()))) {
             Some((field, _)) => call.reply.bulk(field),
             None => call.reply.null(),
         }
@@ -329,12 +326,12 @@ fn hrandfield(call: &mut Call<'_>) -> Result<(), Error> {
         return Ok(());
     };
     let drawn = random::draw(call.context, hash.len(), count, |place| {
-        hash.get_index(place).map_or(0, |(field, value)| field.len() + if has_values { value.len() } else { 0 })
+        hash.at(place).map_or(0, |(field, value)| field.len() + if has_values { value.len() } else { 0 })
     })?;
     // Pairs are arrays of two in RESP3.
     let nests = has_values && call.version == Version::Resp3;
     call.reply.array(if has_values && !nests { 2 * drawn.len() } else { drawn.len() });
-    for (field, value) in drawn.into_iter().filter_map(|place| hash.get_index(place)) {
+    for (field, value) in drawn.into_iter().filter_map(|place| hash.at(place)) {
         if nests {
             call.reply.array(2);
         }

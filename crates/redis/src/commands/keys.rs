@@ -289,7 +289,7 @@ fn copy(call: &mut Call<'_>) -> Result<(), Error> {
         return Err(SAME_OBJECT);
     }
     let may_set = is_replaced || call.keys.get_in(target_database, target).is_none();
-    let object = call.keys.get(source).filter(|_| may_set).cloned();
+    let object = call.keys.get(source).filter(|_| may_set).map(Object::copy);
     call.reply.integer(object.is_some().into());
     if let Some(object) = object {
         call.keys.put_in(target_database, target, object);

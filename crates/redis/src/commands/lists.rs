@@ -328,7 +328,7 @@ fn llen(call: &mut Call<'_>) -> Result<(), Error> {
 
 fn lindex(call: &mut Call<'_>) -> Result<(), Error> {
     let element = match call.keys.list(call.args[1])? {
-        Some(list) => place(list.len(), call.integer(2)?).map(|place| &list[place]),
+        Some(list) => place(list.len(), call.integer(2)?).and_then(|place| list.at(place)),
         None => None,
     };
     match element {
@@ -380,7 +380,7 @@ fn lpos(call: &mut Call<'_>) -> Result<(), Error> {
     let mut places = (0..length)
         .map(|place| if rank < 0 { length - 1 - place } else { place })
         .take(all_if_0(compared))
-        .filter(|place| list.is_some_and(|list| list[*place] == element))
+        .filter(|place| list.and_then(|list| list.at(*place)) == Some(element))
         .skip(rank.unsigned_abs() as usize - 1);
     match wanted {
         Some(wanted) => {
@@ -400,7 +400,7 @@ fn lset(call: &mut Call<'_>) -> Result<(), Error> {
     let key = call.args[1];
     let length = call.keys.list(key)?.ok_or(Error::NO_SUCH_KEY)?.len();
     let place = place(length, call.integer(2)?).ok_or(Error::INDEX_OUT_OF_RANGE)?;
-    call.keys.change_list(key)?[place] = call.args[3].to_vec();
+    call.keys.change_list(key)?.set(place, call.args[3].to_vec());
     call.ok();
     Ok(())
 }
@@ -428,7 +428,7 @@ fn linsert(call: &mut Call<'_>) -> Result<(), Error> {
 
 fn lrem(call: &mut Call<'_>) -> Result<(), Error> {
     let (key, wanted, element) = (call.args[1], call.integer(2)?, call.args[3]);
-    let is_equal = |other: &Vec<u8>| other == element;
+    let is_equal = |other: &[u8]| other == element;
     let equal = call.keys.list(key)?.map_or(0, |list| list.iter().filter(|other| is_equal(other)).count());
     let removed = if wanted == 0 { equal } else { equal.min(wanted.unsigned_abs() as usize) };
     if removed > 0 {
@@ -449,8 +449,7 @@ fn ltrim(call: &mut Call<'_>) -> Result<(), Error> {
     if call.keys.list(key)?.is_some() {
         let list = call.keys.change_list(key)?;
         let kept = range(list.len(), first, last);
-        list.truncate(kept.end);
-        list.drain(..kept.start);
+        list.keep(kept);
     }
     call.ok();
     Ok(())

@@ -1,7 +1,8 @@
 //! What `HSCAN`, `SSCAN` and `ZSCAN` have in common.
 //!
-//! They answer a whole collection at once, with cursor 0. That is what Redis does for small
-//! collections, whatever the cursor and the count.
+//! They answer a packed collection at once, with cursor 0. That is what Redis does for small
+//! collections, whatever the cursor and the count. A spread collection is answered in the order of
+//! its trees, about `COUNT` elements a call.
 
 use remora_resp::{ReplyWriter, glob};
 
@@ -37,6 +38,11 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
+    /// Returns how many elements of a spread collection a call looks at.
+    pub fn places(&self) -> usize {
+        usize::try_from(self.count).unwrap_or(usize::MAX)
+    }
+
     /// Returns whether an element of this name is answered.
     pub fn takes(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
@@ -63,10 +69,10 @@ pub fn cursor(argument: &[u8]) -> Result<u64, Error> {
     Ok(if is_negative { number.wrapping_neg() } else { number })
 }
 
-/// Writes what comes before the elements of the last answer of a scan: cursor 0, and the header of
-/// an array of `count` replies.
-pub fn begin(reply: &mut ReplyWriter<'_>, count: usize) {
+/// Writes what comes before the elements of an answer of a scan: the next cursor, which is 0 if it
+/// was the last answer, and the header of an array of `count` replies.
+pub fn begin(reply: &mut ReplyWriter<'_>, next: Option<u64>, count: usize) {
     reply.array(2);
-    reply.bulk("0");
+    reply.bulk(next.unwrap_or(0).to_string());
     reply.array(count);
 }

@@ -168,7 +168,7 @@ fn srem(call: &mut Call<'_>) -> Result<(), Error> {
     let mut removed = 0;
     for member in &call.args[2..] {
         if contains(call.keys.set(key)?, member) {
-            remove(call.keys.change_set(key)?, member);
+            call.keys.change_set(key)?.remove(member);
             removed += 1;
         }
     }
@@ -187,7 +187,7 @@ fn smove(call: &mut Call<'_>) -> Result<(), Error> {
         }
     };
     if is_there && source != destination {
-        remove(call.keys.change_set(source)?, member);
+        call.keys.change_set(source)?.remove(member);
         if !contains(call.keys.set(destination)?, member) {
             call.keys.change_set(destination)?.insert(member.to_vec());
         }
@@ -221,15 +221,18 @@ fn smembers(call: &mut Call<'_>) -> Result<(), Error> {
 }
 
 fn sscan(call: &mut Call<'_>) -> Result<(), Error> {
-    scan::cursor(call.args[2])?;
-    let members = members(call.keys, call.args[1])?;
-    if members.is_empty() {
-        scan::begin(&mut call.reply, 0);
+    let cursor = scan::cursor(call.args[2])?;
+    let Some(set) = call.keys.set(call.args[1])? else {
+        scan::begin(&mut call.reply, None, 0);
         return Ok(());
-    }
+    };
     let options = scan::Options::parse(&call.args[3..])?;
-    let taken: Vec<_> = members.into_iter().filter(|member| options.takes(member)).collect();
-    scan::begin(&mut call.reply, taken.len());
+    let (mut taken, next) = match set {
+        Set::Packed(_) => (members(call.keys, call.args[1])?, None),
+        Set::Spread(_) => set.scan(cursor, options.places()),
+    };
+    taken.retain(|member| options.takes(member));
+    scan::begin(&mut call.reply, next, taken.len());
     taken.iter().for_each(|member| call.reply.bulk(member));
     Ok(())
 }
@@ -239,14 +242,24 @@ fn srandmember(call: &mut Call<'_>) -> Result<(), Error> {
         return Err(Error::SYNTAX);
     }
     let count = call.args.get(2).map(|count| random::count(count)).transpose()?;
-    let members = members(call.keys, call.args[1])?;
+    let Some(set) = call.keys.set(call.args[1])? else {
+        match count {
+            None => call.reply.null(),
+            Some(_) => call.reply.array(0),
+        }
+        return Ok(());
+    };
+    let members = match set {
+        Set::Packed(_) => members(call.keys, call.args[1])?,
+        Set::Spread(_) => Vec::new(),
+    };
+    let at = |place| members.get(place).copied().or_else(|| set.at(place)).unwrap_or_default();
     match count {
-        None if members.is_empty() => call.reply.null(),
-        None => call.reply.bulk(members[call.context.random_below(members.len())]),
+        None => call.reply.bulk(at(call.context.random_below(set.len()))),
         Some(count) => {
-            let drawn = random::draw(call.context, members.len(), count, |place| members[place].len())?;
+            let drawn = random::draw(call.context, set.len(), count, |place| at(place).len())?;
             call.reply.array(drawn.len());
-            drawn.iter().for_each(|place| call.reply.bulk(members[*place]));
+            drawn.into_iter().for_each(|place| call.reply.bulk(at(place)));
         }
     }
     Ok(())
@@ -263,7 +276,7 @@ fn spop(call: &mut Call<'_>) -> Result<(), Error> {
     match count {
         None if length == 0 => call.reply.null(),
         None => {
-            let member = pop(call.keys.change_set(key)?, call.context.random_below(length));
+            let member = call.keys.change_set(key)?.remove_at(call.context.random_below(length));
             call.reply.bulk(member);
         }
         Some(count) if count >= length => {
@@ -273,7 +286,7 @@ fn spop(call: &mut Call<'_>) -> Result<(), Error> {
         Some(count) => {
             call.reply.set(count);
             for drawn in 0..count {
-                let member = pop(call.keys.change_set(key)?, call.context.random_below(length - drawn));
+                let member = call.keys.change_set(key)?.remove_at(call.context.random_below(length - drawn));
                 call.reply.bulk(member);
             }
             if (length - count).saturating_mul(MOVED_SHARE) <= count {
@@ -370,25 +383,9 @@ fn contains(set: Option<&Set>, member: &[u8]) -> bool {
     set.is_some_and(|set| set.contains(member))
 }
 
-/// Sets of more members than this do not keep their order when members are removed.
-const ORDERED_MAX: usize = 128;
-
-/// Removes a member.
-fn remove(set: &mut Set, member: &[u8]) {
-    if let Some(place) = set.get_index_of(member) {
-        pop(set, place);
-    }
-}
-
-/// Removes the member at a place that is there.
-fn pop(set: &mut Set, place: usize) -> Vec<u8> {
-    let member = if set.len() > ORDERED_MAX { set.swap_remove_index(place) } else { set.shift_remove_index(place) };
-    member.expect("the place is below the length")
-}
-
 /// Returns the members of a key in the order in which Redis answers them: integers ascend.
 fn members<'k>(keys: &'k Keyspace, key: &[u8]) -> Result<Vec<&'k [u8]>, Error> {
-    let mut members: Vec<_> = keys.set(key)?.into_iter().flatten().map(Vec::as_slice).collect();
+    let mut members: Vec<_> = keys.set(key)?.into_iter().flat_map(Set::iter).collect();
     if keys.get(key).is_some_and(|object| object.encoding == Encoding::Intset) {
         sort(&mut members);
     }
@@ -415,7 +412,7 @@ fn difference<'k>(keys: &'k Keyspace, names: &[&[u8]]) -> Result<Vec<&'k [u8]>, 
 /// Returns the members of all sets. Integers ascend, if all sets have only integers.
 fn union<'k>(keys: &'k Keyspace, names: &[&[u8]]) -> Result<Vec<&'k [u8]>, Error> {
     let sets = names.iter().map(|name| keys.set(name)).collect::<Result<Vec<_>, _>>()?;
-    let members: IndexSet<&[u8]> = sets.into_iter().flatten().flatten().map(Vec::as_slice).collect();
+    let members: IndexSet<&[u8]> = sets.into_iter().flatten().flat_map(Set::iter).collect();
     let mut members = Vec::from_iter(members);
     let mut found = names.iter().filter_map(|name| keys.get(name));
     if found.all(|object| object.encoding == Encoding::Intset) {

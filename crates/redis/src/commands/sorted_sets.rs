@@ -330,7 +330,8 @@ fn zrank(call: &mut Call<'_>) -> Result<(), Error> {
 }
 
 fn zrevrank(call: &mut Call<'_>) -> Result<(), Error> {
-    rank(call, "zrevrank", |length, place| length - 1 - place)
+    // The trees of a spread set may be of two states until the transaction is validated.
+    rank(call, "zrevrank", |length, place| length.saturating_sub(place + 1))
 }
 
 /// Answers the place of a member, which `of` makes of the number of members and of the place from
@@ -393,14 +394,15 @@ fn zrandmember(call: &mut Call<'_>) -> Result<(), Error> {
 const SCORE_BYTES: usize = 8;
 
 fn zscan(call: &mut Call<'_>) -> Result<(), Error> {
-    scan::cursor(call.args[2])?;
+    let cursor = scan::cursor(call.args[2])?;
     let Some(set) = call.keys.sorted_set(call.args[1])? else {
-        scan::begin(&mut call.reply, 0);
+        scan::begin(&mut call.reply, None, 0);
         return Ok(());
     };
     let options = scan::Options::parse(&call.args[3..])?;
-    let taken: Vec<_> = set.iter().filter(|(member, _)| options.takes(member)).collect();
-    scan::begin(&mut call.reply, 2 * taken.len());
+    let (mut taken, next) = set.scan(cursor, options.places());
+    taken.retain(|(member, _)| options.takes(member));
+    scan::begin(&mut call.reply, next, 2 * taken.len());
     for (member, score) in taken {
         call.reply.bulk(member);
         call.reply.bulk(number::Double::new(score));

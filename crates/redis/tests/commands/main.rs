@@ -14,4 +14,5 @@ mod packed;
 mod server;
 mod sets;
 mod sorted_sets;
+mod spread;
 mod strings;

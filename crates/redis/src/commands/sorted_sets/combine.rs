@@ -87,7 +87,7 @@ impl<'k> Members<'k> {
     fn iter(self) -> Box<dyn Iterator<Item = (&'k [u8], f64)> + 'k> {
         match self {
             Members::None => Box::new(std::iter::empty()),
-            Members::Set(set) => Box::new(set.iter().map(|member| (member.as_slice(), 1.0))),
+            Members::Set(set) => Box::new(set.iter().map(|member| (member, 1.0))),
             Members::SortedSet(set) => Box::new(set.iter()),
         }
     }
