@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora::observe::{Observer, Outcome, TransactionEvent};
 use remora::protocol::Protocol;
-use remora::{Cluster, Error, Intent, Table, TableOptions, WorkerOptions};
+use remora::{Cluster, Error, Intent, Table, TableOptions, Verdict, WorkerOptions};
 
 use super::support::{self, Words, look, on_every_fabric, table};
 
@@ -71,9 +71,11 @@ fn a_client_that_was_taken_for_dead_connects_again() {
         let (cluster, rows, is_over) = (&cluster, &rows, &AtomicBool::new(false));
         thread::scope(|scope| {
             scope.spawn(|| {
+                // It ends with the test, also if the test fails.
+                let began = Instant::now();
                 let mut others = cluster.worker(Default::default()).unwrap();
                 others.block_on(async |session| {
-                    while !is_over.load(Ordering::Relaxed) {
+                    while !is_over.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(30) {
                         session.transact(async |tx| support::add(tx, rows, 1..2, 1).await).await.unwrap();
                     }
                 });
@@ -85,18 +87,35 @@ fn a_client_that_was_taken_for_dead_connects_again() {
                     let before = worker.incarnations().next();
                     let mut stood = false;
                     let slow = worker.block_on(async |session| {
-                        let slow = session.transact(async |tx| {
-                            support::add(tx, rows, 0..1, 1).await?;
-                            if !std::mem::replace(&mut stood, true) {
-                                thread::sleep(4 * LEASE);
+                        let mut committed = 0;
+                        while committed < 2 {
+                            let added = session.transact(async |tx| {
+                                support::add(tx, rows, 0..1, 1).await?;
+                                if !std::mem::replace(&mut stood, true) {
+                                    thread::sleep(4 * LEASE);
+                                }
+                                Ok(())
+                            });
+                            match added.await {
+                                Ok(()) => committed += 1,
+                                // Its log entry was written, and who recovered it has decided.
+                                Err(Error::Unknown(id)) if reconnects => {
+                                    match session.resolve(id, Duration::from_secs(10)).await? {
+                                        Verdict::Committed => committed += 1,
+                                        Verdict::Aborted => {}
+                                        verdict => panic!("{protocol:?}: {verdict:?}"),
+                                    }
+                                }
+                                Err(error) => return Err(error),
                             }
-                            Ok(())
-                        });
-                        slow.await?;
-                        session.transact(async |tx| support::add(tx, rows, 0..1, 1).await).await
+                        }
+                        Ok(())
                     });
                     if let Err(error) = slow {
-                        assert!(!reconnects && matches!(error, Error::Fenced), "{protocol:?}: {error}");
+                        assert!(
+                            !reconnects && matches!(error, Error::Fenced | Error::Unknown(_)),
+                            "{protocol:?}: {error}"
+                        );
                         break;
                     }
                     added += 2;
