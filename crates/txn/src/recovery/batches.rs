@@ -7,10 +7,10 @@ use remora_fabric::{NodeId, Round};
 
 use crate::limits::LOG_NODES_MAX;
 
-/// The largest number of verbs of a batch. Its round has room for a flush of each node besides.
+/// The largest number of verbs of a batch. Its round also has room for a flush of each node.
 pub(super) const BATCH_VERBS_MAX: usize = ROUND_VERBS_MAX - LOG_NODES_MAX;
 
-/// The largest number of bytes of a batch. A piece of a log entry has room besides.
+/// The largest number of bytes of a batch. There is also room for a piece of a log entry.
 const BATCH_BYTES_MAX: usize = ROUND_BYTES_MAX / 2;
 
 /// Bytes of a round that a CAS takes, at most.

@@ -582,25 +582,31 @@ async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring
 
 /// Makes every replica of a commit visible, with the commit's time.
 async fn settle(lane: &Lane, records: &[Record<'_>], time: u64) -> Result<(), MemoryError> {
-    let cost = |record: &Record<'_>| {
-        let copies = record.replicas.len();
-        (2 * copies, record.image_bytes() + copies * record.shape.settled_bytes())
-    };
-    for batch in batches(records, cost) {
+    let mut images = Vec::with_capacity(records.len());
+    for batch in batches(records, |record| (1, record.image_bytes())) {
         let mut round = lane.round();
         let read = |record: &Record<'_>| round.read(record.image(&record.replicas[0]), record.image_bytes());
         let reads: Vec<_> = batch.iter().map(read).collect();
         let done = lane.execute(round).await?;
-        let mut round = lane.round();
         for (record, read) in batch.iter().zip(reads) {
             let mut image = done.words(read).to_vec();
             image[0] = record.version.to_bits();
             if record.shape.is_timed() {
                 record.shape.settle(&mut image, time);
             }
+            images.push((record, image));
+        }
+    }
+    let cost = |(record, _): &(&Record<'_>, Vec<u64>)| {
+        let copies = record.replicas.len();
+        (2 * copies, copies * record.shape.settled_bytes())
+    };
+    for batch in batches(&images, cost) {
+        let mut round = lane.round();
+        for (record, image) in batch {
             for replica in record.replicas {
                 if record.shape.is_timed() {
-                    for (at, words) in record.shape.settled(&image) {
+                    for (at, words) in record.shape.settled(image) {
                         round.write_words(replica.address(record.offset + at), words);
                     }
                 } else {
@@ -608,7 +614,6 @@ async fn settle(lane: &Lane, records: &[Record<'_>], time: u64) -> Result<(), Me
                 }
             }
         }
-        drop(done);
         lane.execute(round).await?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The items of a transaction by the chains of FStore in which their keys are.
 //!
-//! An insert asks which slots of its chain other keys of the transaction have. A look at all items
-//! for each insert would take quadratic time.
+//! An insert asks which slots of its chain other keys of the transaction have. If it looked at all
+//! items, n inserts would look at n items each.
 //!
 //! 1. An item's chain never changes: it is the chain of the item's home.
 //! 2. Items are only added, until the sets are cleared. So the chains are brought up to date when
