@@ -499,6 +499,12 @@ impl RecordShape {
         [((META * WORD_BYTES) as u64, &rest[..SETTLED_WORDS - 1]), (self.image_at(), version)]
     }
 
+    /// Returns the number of bytes that [`RecordShape::settled`] writes.
+    #[must_use]
+    pub fn settled_bytes(&self) -> usize {
+        SETTLED_WORDS * WORD_BYTES
+    }
+
     /// Returns the checksum of what an image installs, as undo entries have it. It covers neither
     /// the time nor the image's own checksum, which change when the image is settled.
     #[must_use]

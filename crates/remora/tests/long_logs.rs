@@ -4,11 +4,17 @@
 #[macro_use]
 mod support;
 
+/// Declares a test of each kind of protocol that installs in place and logs old values.
+macro_rules! in_place {
+    ($($test:ident),* $(,)?) => { $( mod $test { test_of_each!([FORD FORD_LEAN REMORA] $test); } )* };
+}
+
 use std::cell::Cell;
 use std::time::Duration;
 
-use remora::floors::fabric::ClientId;
 use remora::floors::fabric::seeded::Seeded;
+use remora::floors::fabric::{ClientId, block_on};
+use remora::floors::txn::recovery;
 use remora::protocol::Protocol;
 use remora::{
     Cluster, Error, Intent, Limit, Reason, Session, Table, TableOptions, TransactionId, Verdict, Worker, WorkerOptions,
@@ -22,6 +28,11 @@ every_protocol! {
 
 most_protocols! {
     a_client_dies_at_every_step,
+}
+
+in_place! {
+    recovery_takes_few_rounds,
+    recoverers_die_between_and_within_rounds,
 }
 
 /// A record of 1 KiB. Thirty of them do not fit a frame of a log of the usual size.
@@ -151,4 +162,135 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
         assert!(step < 1_000_000);
     }
     assert!(aborted > 3, "{}: {aborted}, {committed}", protocol.name());
+}
+
+/// A record of one line, for transactions of many records.
+type Lines = Table<u64, Words<1>>;
+
+/// A client that has died within a transaction of many records, at all of which it has added one.
+struct Dead {
+    cluster: Cluster,
+    fabric: Seeded,
+    lines: Lines,
+    client: u32,
+    last: TransactionId,
+    is_reported: bool,
+}
+
+impl Dead {
+    fn new(protocol: Protocol, records: u64, step: u64) -> Dead {
+        let (cluster, fabric) = options(protocol, 3).node_bytes(16 << 20).open_seeded(step).unwrap();
+        let lines = table(&cluster, "lines", TableOptions::for_rows(records), Words::all(0));
+        let mut victim = worker(&cluster, LOG_BYTES, step);
+        let client = victim.incarnations().next().unwrap();
+        let last = Cell::new(None);
+        fabric.revoke_after(ClientId(client), step);
+        let result = victim.block_on(async |session| {
+            let added = session.transact(async |tx| {
+                last.set(Some(tx.id()));
+                let slots: Vec<_> = (0..records).map(|key| tx.want_for(&lines, key, Intent::Update)).collect();
+                tx.fetch().await?;
+                slots.into_iter().try_for_each(|slot| {
+                    slot.get_mut(tx)?.0[0] += 1;
+                    Ok(())
+                })
+            });
+            added.await
+        });
+        victim.abandon();
+        Dead { cluster, fabric, lines, client, last: last.get().unwrap(), is_reported: result.is_ok() }
+    }
+
+    /// Repairs what the client had logged. Returns the number of round trips, and of records that
+    /// were put back.
+    fn repair(&self) -> (u64, u64) {
+        let put_back = Cell::new(0);
+        let round_trips = block_on(&self.fabric, ClientId(100_000), async |lane| {
+            let nodes = self.cluster.live_nodes();
+            let told = |_: &recovery::Rollback<'_>| put_back.set(put_back.get() + 1);
+            recovery::repair(&self.fabric, lane, nodes, &[self.client], &told).await.unwrap();
+            lane.cost().round_trips
+        });
+        (round_trips.unwrap(), put_back.get())
+    }
+
+    /// Asserts that the transaction is whole, and is there if `committed`.
+    fn assert_is(&self, committed: bool, what: &str) {
+        self.fabric.settle_services();
+        let (values, found) = look(&self.cluster, &self.lines);
+        assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{what}: {found:?}");
+        assert!(values.iter().all(|value| value.0[0] == u64::from(committed)), "{what}");
+        assert!(committed || !self.is_reported, "{what}");
+    }
+}
+
+/// Recovery of a large transaction takes a round trip for many records, not several for each.
+fn recovery_takes_few_rounds(protocol: Protocol) {
+    const RECORDS: u64 = 500;
+    // Round trips that put back, and that roll forward.
+    let (mut back, mut forward) = ([0; 2], [0; 2]);
+    for (number, records) in [1, RECORDS].into_iter().enumerate() {
+        // The large transaction commits after some thousand steps.
+        let (first, stride) = if records == 1 { (0, 1) } else { (6_000, 150) };
+        for step in (0..200).map(|turn| first + turn * stride) {
+            let dead = Dead::new(protocol, records, step);
+            let (round_trips, put_back) = dead.repair();
+            let what = format!("{protocol:?}, {records} records, step {step}: {round_trips}, {put_back}");
+            assert!(put_back == 0 || put_back == records, "{what}");
+            worker(&dead.cluster, 0, step).recover(dead.client).unwrap();
+            let is_there = look(&dead.cluster, &dead.lines).0[0].0[0] == 1;
+            dead.assert_is(is_there, &what);
+            if put_back > 0 {
+                back[number] = round_trips.max(back[number]);
+            } else if is_there {
+                forward[number] = round_trips.max(forward[number]);
+            }
+            if forward[number] > 0 && back[number] > 0 && dead.is_reported {
+                break;
+            }
+        }
+    }
+    let more = |[one, many]: [u64; 2]| many - one;
+    let found = (more(back), more(forward));
+    // A round does 96 copies of records. There are 1,500 copies and 500 locks.
+    let (copies, locks) = (1500_u64.div_ceil(96) - 1, 500_u64.div_ceil(96) - 1);
+    let name = protocol.name();
+    if protocol == Protocol::FORD {
+        assert_eq!(found, (3 * copies + locks, 2 * copies + locks), "{name}: look, undo, show, unlock");
+    }
+    // After a lean release, there are second looks. A record with a time is settled by two WRITEs,
+    // and its entry has more than one piece.
+    assert!(found.0 <= 4 * copies + 2 * locks && found.1 <= 4 * copies + 3 * locks, "{name}: {back:?}, {forward:?}");
+}
+
+/// Each recoverer dies later than the one before it, until one finishes. All of them decide the
+/// same.
+fn recoverers_die_between_and_within_rounds(protocol: Protocol) {
+    const RECORDS: u64 = 130;
+    const STRIDE: usize = 31;
+    let (mut deaths, mut committed, mut aborted) = (0, 0, 0);
+    // At least one transaction is undone, and one is rolled forward.
+    for step in [1_800, 2_200, 2_850] {
+        let dead = Dead::new(protocol, RECORDS, step);
+        let what = format!("{}, step {step}", protocol.name());
+        let mut put_back = 0;
+        let verdicts = (step % 7..100_000).step_by(STRIDE).find_map(|steps| {
+            let recoverer = 100_000 + steps as u32;
+            dead.fabric.revoke_after(ClientId(recoverer), steps);
+            let told = Cell::new(0);
+            let verdicts = block_on(&dead.fabric, ClientId(recoverer), async |lane| {
+                let tell = |_: &recovery::Rollback<'_>| told.set(told.get() + 1);
+                recovery::repair(&dead.fabric, lane, dead.cluster.live_nodes(), &[dead.client], &tell).await
+            });
+            put_back = put_back.max(told.get());
+            deaths += u64::from(told.get() > 0 && !matches!(verdicts, Ok(Ok(_))));
+            verdicts.ok().and_then(Result::ok)
+        });
+        let verdict = verdicts.unwrap()[0].1.of(dead.last);
+        assert!(put_back == 0 || verdict == Verdict::Aborted, "{what}: a decision was changed");
+        worker(&dead.cluster, 0, step).recover(dead.client).unwrap();
+        dead.assert_is(verdict == Verdict::Committed, &what);
+        *(if verdict == Verdict::Committed { &mut committed } else { &mut aborted }) += 1;
+    }
+    assert!(deaths > 30 && committed > 0 && aborted > 0, "{deaths}, {committed}, {aborted}");
 }

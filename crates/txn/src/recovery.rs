@@ -51,6 +51,7 @@
 //! and `crates/remora/tests/recovery.rs` checks rule 6: recoverers die at every step.
 
 mod attempts;
+mod batches;
 mod copy;
 mod fail_over;
 mod in_place;

@@ -2,6 +2,7 @@
 //! keys and values, which one transaction after the other reuses.
 
 mod batch;
+mod chains;
 
 pub(crate) use batch::Adopted;
 
@@ -23,6 +24,7 @@ use crate::limits::{MEMBER_RECORDS_MAX, SET_MAX};
 use crate::log::PATCH_WORDS;
 use crate::protocol::spec::{FirstRead, Primitive};
 use crate::words::{Name, Span};
+use chains::Chains;
 
 /// A record of a transaction, as [`Tx::want`](crate::Tx::want) returns it. A slot is valid for the
 /// attempt that made it; other attempts refuse it ([`Misuse::OtherRun`]).
@@ -514,6 +516,11 @@ fn index_slots(index: &[u32], table: TableId, hash: KeyHash) -> impl Iterator<It
     (home..).map(move |slot| slot & mask)
 }
 
+/// Returns the hash of the place of a structural record, which the index has instead of a key's.
+fn structural_hash(pointer: Pointer) -> KeyHash {
+    KeyHash::of(&[pointer.to_bits()])
+}
+
 /// A change of an entry of a leaf whose value the transaction does not have: the CPU of the leaf's
 /// memory node has locked the leaf for it (`edit.rs`).
 #[derive(Debug)]
@@ -536,6 +543,8 @@ pub(crate) struct Sets {
     /// Hash table of the items, once there are more than [`LINEAR_MAX`]: open addressing with
     /// linear probing. It has an item's number + 1, or 0 in a free slot.
     index: Vec<u32>,
+    /// The items by their chains, for inserts into FStore.
+    chains: Chains,
     /// Keys and values.
     pub(crate) arena: Vec<u64>,
     /// What is to be installed, once it has been encoded.
@@ -570,6 +579,7 @@ impl Sets {
         self.noted = None;
         self.items.clear();
         self.index.clear();
+        self.chains.clear();
         self.arena.clear();
         self.scans.clear();
         self.edits.clear();
@@ -631,6 +641,17 @@ impl Sets {
     fn find(&self, table: TableId, key: &Key, hash: KeyHash) -> Option<usize> {
         let matches =
             |item: &Item| item.hash.word == hash.word && item.table == table && item.key.of(&self.arena) == key.words();
+        self.find_item(table, hash, matches)
+    }
+
+    /// Returns the number of the item of a structural record, if it has one.
+    pub(crate) fn find_structural(&self, table: TableId, pointer: Pointer) -> Option<usize> {
+        let matches = |item: &Item| item.structural && item.location.pointer == pointer;
+        self.find_item(table, structural_hash(pointer), matches)
+    }
+
+    #[inline]
+    fn find_item(&self, table: TableId, hash: KeyHash, matches: impl Fn(&Item) -> bool) -> Option<usize> {
         if self.items.len() <= LINEAR_MAX {
             return self.items.iter().position(matches);
         }
@@ -969,12 +990,11 @@ impl Sets {
     pub(crate) fn structural(&mut self, table: TableId, shard: u16, offset: u64) -> usize {
         let opened = registered(&self.tables, table);
         let pointer = Pointer::new(opened.shard_id(shard), offset);
-        let known = self.items.iter().position(|item| item.structural && item.location.pointer == pointer);
-        if let Some(known) = known {
+        if let Some(known) = self.find_structural(table, pointer) {
             return known;
         }
         let home = BucketRef { shard, bucket: 0 };
-        let mut item = Item::new(table, Intent::Update, KeyHash::default(), home, opened.primary(pointer));
+        let mut item = Item::new(table, Intent::Update, structural_hash(pointer), home, opened.primary(pointer));
         item.structural = true;
         item.location = Location { pointer, incarnation: 0 };
         item.fetch = Fetch::Record(LocationSource::Cached);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use remora_fabric::limits::NODES_MAX;
-use remora_fabric::{Address, Lane, Nanos, NodeId, NodeSet, Round, Ticket, WORD_BYTES};
+use remora_fabric::{Address, Lane, Nanos, NodeId, NodeSet, RegionId, Round, Ticket, WORD_BYTES};
 use remora_index::Table;
 use remora_node::ring::{Reservation, RingSpan, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
 use remora_node::{Pointer, Registration, TableId};
@@ -513,16 +513,31 @@ pub(crate) struct Released {
     unlock: Option<Ticket>,
     /// Number of the lane's background rounds that had failed before this transaction's release.
     failures: u32,
-    /// The addresses of the locks.
+    /// The addresses of the locks. If there are more than [`Released::UNSORTED_MAX`], they are in
+    /// ascending order.
     locks: Vec<Address>,
 }
 
 impl Released {
+    /// Up to this number of locks, a look at all of them is cheap. Every item of the next
+    /// transaction asks for its lock.
+    const UNSORTED_MAX: usize = 16;
+
     /// Notes that a transaction has committed, and that a background round will free its locks.
     pub(crate) fn begin(&mut self, lane: &Lane, holder: LockWord, locks: impl Iterator<Item = Address>) {
         (self.holder, self.unlock, self.failures) = (holder, None, lane.background_failures());
         self.locks.clear();
         self.locks.extend(locks);
+        if self.locks.len() > Released::UNSORTED_MAX {
+            self.locks.sort_unstable_by_key(place);
+        }
+    }
+
+    fn has(&self, lock: Address) -> bool {
+        if self.locks.len() <= Released::UNSORTED_MAX {
+            return self.locks.contains(&lock);
+        }
+        self.locks.binary_search_by_key(&place(&lock), place).is_ok()
     }
 
     /// Returns the round that frees the locks, if it waits for another round.
@@ -558,7 +573,7 @@ impl Released {
     /// yet.
     #[inline]
     pub(crate) fn holds_back(&self, lane: &Lane, lock: Address) -> bool {
-        self.unlock.is_some() && self.locks.contains(&lock) && self.is_held_back(lane)
+        self.unlock.is_some() && self.has(lock) && self.is_held_back(lane)
     }
 
     /// Posts a round behind the one that frees the locks.
@@ -568,6 +583,11 @@ impl Released {
             None => lane.post(round),
         }
     }
+}
+
+/// The place of a lock in the order of locks.
+fn place(lock: &Address) -> (NodeId, RegionId, u64) {
+    (lock.node, lock.region, lock.offset)
 }
 
 /// How long the undo entry of a transaction is needed.

@@ -17,7 +17,8 @@
 //! unlock      CAS of the dead client's locks
 //! ```
 //!
-//! Each line is awaited before the next one begins.
+//! Each line is awaited before the next one begins. A line does many records and copies in one
+//! round, as many as fit (`batches.rs`, rule 9).
 //!
 //! # Why this never contradicts an answer
 //!
@@ -46,20 +47,28 @@
 //!    entry. So one node may have the new entry while another still has the old one. If a recoverer
 //!    freed whatever entry is at the place, a successor would miss the new entry.
 //!
+//! 9. *Only the lines have an order.* A successor starts with the first line, whichever verbs of a
+//!    line have taken effect. So a line may do all records in any order. Where order matters within
+//!    a line, it is between two verbs at one node, and a node runs the verbs of a round in their
+//!    order: the time of a record comes before its version, and the outcome of a transaction before
+//!    its entry is free. A second look at a replica is a round of its own, after the first look.
+//!
 //! The recoverer asserts rules 2 and 4 to 8. The dead client had to keep rules 1 and 3, and litmus
 //! tests check them: rule 1 `ford-forward-by-any`, `ford-forward-by-header` and `ford-cut-line`,
-//! rule 3 `ford-data-before-log` and `ford-torn-entry`.
+//! rule 3 `ford-data-before-log` and `ford-torn-entry`. Rule 9 is tested by recoverers that die
+//! within a line (`crates/remora/tests/long_logs.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use remora_fabric::{Address, LINE_BYTES, Lane, NodeId, WORD_BYTES};
 use remora_index::fstore::Geometry;
 use remora_node::node::clock_at;
-use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, UNDO_WINDOW, UndoEntry};
+use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, PIECE_BYTES_MAX, UNDO_WINDOW, UndoEntry};
 use remora_node::{IndexKind, MemoryError, Metadata, Replica, TableSpec};
 use remora_record::{FetchedRecord, LockWord, RecordShape, Swap, TransactionId, Version, structural};
 use zerocopy::IntoBytes;
 
+use super::batches::{SWAP_BYTES, batches, flush_all};
 use super::{Ring, Verdict};
 use crate::event::Rollback;
 use crate::log::{self, UndoRecord};
@@ -251,6 +260,10 @@ impl Record<'_> {
         replica.address(self.offset + self.shape.image_at())
     }
 
+    fn image_bytes(&self) -> usize {
+        self.before.len() * WORD_BYTES
+    }
+
     /// Calls `told` for the record that is about to be put back, if it is a row that was present
     /// before.
     fn tell(&self, told: &dyn Fn(&Rollback<'_>)) {
@@ -289,30 +302,34 @@ fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e
     log::undo_records(entry).filter(is_there).map(record).collect()
 }
 
+/// Returns each of these records with each of its replicas.
+fn copies<'r>(records: &'r [Record<'r>]) -> impl Iterator<Item = (&'r Record<'r>, &'r Replica)> {
+    records.iter().flat_map(|record| record.replicas.iter().map(move |replica| (record, replica)))
+}
+
 async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Decision, MemoryError> {
     let (mut complete, mut any) = (true, false);
     let lean = log::undo_kind(&undo.entry).lean;
-    for record in records {
-        let looked_at = if mutant!(ForwardIfPrimary) { 1 } else { record.replicas.len() };
-        for replica in &record.replicas[..looked_at] {
-            let mut round = lane.round();
-            let read = round.read(record.image(replica), record.before.len() * WORD_BYTES);
-            let mut image = lane.execute(round).await?.words(read).to_vec();
-            let (found, _) = Version::from_bits(image[0]);
-            image[0] = found.to_bits();
-            let whole = record.shape.content_checksum(&image) == record.checksum || mutant!(ForwardByHeader);
-            let is_new = found == record.version && whole;
-            // After a lean release, entries are not freed, and the next writer may be writing the
-            // record now. The READ may have seen the first line before that writer wrote it. A
-            // second look at the version, which a writer writes first, shows this.
-            let now =
-                if is_new || !lean || mutant!(LookOnce) { found } else { version_of(lane, record, replica).await? };
-            if now.max(found) > record.version.rolled_back() && !mutant!(KeepEntries) {
-                return Ok(Decision::Ended);
-            }
-            complete &= is_new;
-            any |= found == record.version;
+    let is_looked_at = |(record, replica): &(&Record<'_>, &Replica)| {
+        !mutant!(ForwardIfPrimary) || record.replicas.first().is_some_and(|primary| primary.node == replica.node)
+    };
+    let copies: Vec<_> = copies(records).filter(is_looked_at).collect();
+    for batch in batches(&copies, |(record, _)| (1, record.image_bytes())) {
+        let first = look(lane, batch).await?;
+        // After a lean release, entries are not freed, and the next writer may be writing the
+        // record now. The READ may have seen the first line before that writer wrote it. A second
+        // look at the version, which a writer writes first, shows this.
+        let is_unclear = |look: &Look| lean && !look.is_new && !mutant!(LookOnce);
+        let unclear: Vec<_> = batch.iter().zip(&first).filter(|(_, look)| is_unclear(look)).collect();
+        let second = versions_of(lane, unclear.iter().map(|((record, replica), _)| record.image(replica))).await?;
+        let second = unclear.iter().zip(second).map(|(((record, _), _), version)| (*record, version));
+        let seen = batch.iter().zip(&first).map(|((record, _), look)| (*record, look.version)).chain(second);
+        let is_later = |(record, version): (&Record<'_>, Version)| version > record.version.rolled_back();
+        if seen.into_iter().any(is_later) && !mutant!(KeepEntries) {
+            return Ok(Decision::Ended);
         }
+        complete &= first.iter().all(|look| look.is_new);
+        any |= batch.iter().zip(&first).any(|((record, _), look)| look.version == record.version);
     }
     if mutant!(AlwaysUndo) {
         complete = false;
@@ -323,10 +340,38 @@ async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Deci
     Ok(if complete { Decision::Forward } else { Decision::Undo })
 }
 
-async fn version_of(lane: &Lane, record: &Record<'_>, replica: &Replica) -> Result<Version, MemoryError> {
+/// What a replica of a record holds.
+struct Look {
+    version: Version,
+    /// Whether the replica is complete in the version that the commit installs.
+    is_new: bool,
+}
+
+/// Reads copies of records in one round.
+async fn look(lane: &Lane, copies: &[(&Record<'_>, &Replica)]) -> Result<Vec<Look>, MemoryError> {
     let mut round = lane.round();
-    let read = round.read(record.image(replica), WORD_BYTES);
-    Ok(Version::from_bits(lane.execute(round).await?.words(read)[0]).0)
+    let read = |(record, replica): &(&Record<'_>, &Replica)| round.read(record.image(replica), record.image_bytes());
+    let reads: Vec<_> = copies.iter().map(read).collect();
+    let done = lane.execute(round).await?;
+    let look = |((record, _), read): (&(&Record<'_>, &Replica), _)| {
+        let mut image = done.words(read).to_vec();
+        let (version, _) = Version::from_bits(image[0]);
+        image[0] = version.to_bits();
+        let whole = record.shape.content_checksum(&image) == record.checksum || mutant!(ForwardByHeader);
+        Look { version, is_new: version == record.version && whole }
+    };
+    Ok(copies.iter().zip(reads).map(look).collect())
+}
+
+/// Reads the versions of images in one round, or in none if there are no images.
+async fn versions_of(lane: &Lane, images: impl Iterator<Item = Address>) -> Result<Vec<Version>, MemoryError> {
+    let mut round = lane.round();
+    let reads: Vec<_> = images.map(|image| round.read(image, WORD_BYTES)).collect();
+    if reads.is_empty() {
+        return Ok(Vec::new());
+    }
+    let done = lane.execute(round).await?;
+    Ok(reads.into_iter().map(|read| Version::from_bits(done.words(read)[0]).0).collect())
 }
 
 /// Returns whether the transaction of a lean entry has committed. The transaction's client is not
@@ -356,29 +401,50 @@ async fn put_back(
         records.iter().flat_map(|record| record.replicas).all(has_entry) || mutant!(),
         "in_place 4: the recoverer writes only at nodes where it has put the entry"
     );
-    for (ring, at) in places(undo, rings).filter(|_| !mutant!(RepairWithoutLog)) {
-        let words = undo.entry.len() + FRAME_OVERHEAD_WORDS;
-        let reach = undo.place + (words * WORD_BYTES) as u64;
+    if !mutant!(RepairWithoutLog) {
+        copy_entry(lane, id, undo, rings).await?;
+    }
+    for batch in batches(records, |record| (record.replicas.len(), record.image_bytes())) {
         let mut round = lane.round();
-        if reach > ring.copy.reach().max(UNDO_WINDOW) {
-            round.write_words(ring::reach_at(ring.node, ring.place), &[reach]);
+        for record in batch {
+            let staged = round.stage_words(record.before.len());
+            let image = round.staged_mut(staged);
+            image.copy_from_slice(record.before);
+            record.shape.stamp(image, rolled_back(record));
+            image[0] |= Version::INVISIBLE;
+            record.replicas.iter().for_each(|replica| round.write_staged(record.image(replica), staged));
         }
-        let mut frame = vec![0; words];
-        frame[2..words - 1].copy_from_slice(&undo.entry);
-        ring::seal_undo(&mut frame, id);
-        let sent = ring::write_front(lane, &frame, at).await?;
-        round.write_words(at.plus((sent * WORD_BYTES) as u64), &frame[sent..]);
-        round.flush(at.node);
+        flush_all(&mut round, copies(batch).map(|(_, replica)| replica.node));
         lane.execute(round).await?;
     }
-    for record in records {
-        let mut image = record.before.to_vec();
-        record.shape.stamp(&mut image, rolled_back(record));
-        image[0] |= Version::INVISIBLE;
-        for replica in record.replicas {
+    Ok(())
+}
+
+/// Writes a copy of the entry at every participant, and awaits it. A long entry goes in pieces, in
+/// ascending order, as its client has written it (`protocol/long_frame.rs`).
+async fn copy_entry(lane: &Lane, id: u64, undo: &Undo, rings: &[Ring]) -> Result<(), MemoryError> {
+    const VERBS: usize = 3;
+    let words = undo.entry.len() + FRAME_OVERHEAD_WORDS;
+    let reach = undo.place + (words * WORD_BYTES) as u64;
+    let mut frame = vec![0; words];
+    frame[2..words - 1].copy_from_slice(&undo.entry);
+    ring::seal_undo(&mut frame, id);
+    let places: Vec<_> = places(undo, rings).collect();
+    for (number, piece) in frame.chunks(PIECE_BYTES_MAX / WORD_BYTES).enumerate() {
+        let is_last = number == ring::front_words(words) / (PIECE_BYTES_MAX / WORD_BYTES);
+        for batch in batches(&places, |_| (VERBS, WORD_BYTES)) {
             let mut round = lane.round();
-            round.write_words(record.image(replica), &image);
-            round.flush(replica.node);
+            let staged = round.stage_words(piece.len());
+            round.staged_mut(staged).copy_from_slice(piece);
+            for (ring, at) in batch {
+                if is_last && reach > ring.copy.reach().max(UNDO_WINDOW) {
+                    round.write_words(ring::reach_at(ring.node, ring.place), &[reach]);
+                }
+                round.write_staged(at.plus((number * PIECE_BYTES_MAX) as u64), staged);
+                if is_last {
+                    round.flush(at.node);
+                }
+            }
             lane.execute(round).await?;
         }
     }
@@ -401,19 +467,24 @@ fn rolled_back(record: &Record<'_>) -> Version {
 
 /// Frees the entry of a transaction at every participant.
 async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ring]) -> Result<(), MemoryError> {
-    for (_, at) in places(undo, rings) {
+    let places: Vec<_> = places(undo, rings).map(|(_, at)| at).collect();
+    for batch in batches(&places, |_| (2, SWAP_BYTES + WORD_BYTES)) {
         let mut round = lane.round();
-        if decision == Decision::Undo {
-            // Every participant has this transaction's entry at the place, because a copy was
-            // written there.
-            round.write_words(at.plus(WORD_BYTES as u64), &[ring::undone(undo.entry.len() + FRAME_OVERHEAD_WORDS)]);
+        let mut freed = Vec::with_capacity(batch.len());
+        for at in batch {
+            if decision == Decision::Undo {
+                // Every participant has this transaction's entry at the place, because a copy was
+                // written there.
+                let undone = ring::undone(undo.entry.len() + FRAME_OVERHEAD_WORDS);
+                round.write_words(at.plus(WORD_BYTES as u64), &[undone]);
+            }
+            // A later transaction's entry may lie there already (8). No other client writes the
+            // word: all of them are revoked.
+            freed.push(round.compare_swap(*at, id, ring::freed(id)));
         }
-        // A later transaction's entry may lie there already (8). No other client writes the word:
-        // all of them are revoked.
-        let freed = round.compare_swap(at, id, ring::freed(id));
         let done = lane.execute(round).await?;
         debug_assert!(
-            decision != Decision::Undo || done.swapped(freed) || mutant!(),
+            decision != Decision::Undo || freed.into_iter().all(|freed| done.swapped(freed)) || mutant!(),
             "in_place 8: the entry of a transaction that is undone is its own at every participant"
         );
     }
@@ -428,24 +499,28 @@ async fn unlock(
     decision: Decision,
 ) -> Result<(), MemoryError> {
     let is_early = log::undo_kind(&undo.entry).is_early;
-    for record in records {
+    let unlock = Swap::unlock(LockWord::from_bits(id));
+    let locked = |record: &Record<'_>| if is_early { record.replicas.len() } else { 1 };
+    for batch in batches(records, |record| (locked(record), locked(record) * SWAP_BYTES)) {
         let mut round = lane.round();
-        let unlock = Swap::unlock(LockWord::from_bits(id));
-        let freed = swap_lock(&mut round, record.replicas[0].address(record.offset), unlock);
-        if is_early {
-            for backup in &record.replicas[1..] {
+        let mut freed = Vec::with_capacity(batch.len());
+        for record in batch {
+            freed.push(swap_lock(&mut round, record.replicas[0].address(record.offset), unlock));
+            for backup in &record.replicas[1..locked(record)] {
                 swap_lock(&mut round, backup.address(record.offset), unlock);
             }
         }
         let done = lane.execute(round).await?;
-        // A backup that was promoted has no lock, or one of a transaction that has not got the lock
-        // of the primary before.
-        let previous = LockWord::from_bits(done.previous(freed));
-        let is_early = previous.holder().is_some_and(TransactionId::fixes_time_early) && record.shape.is_timed();
-        debug_assert!(
-            decision != Decision::Undo || done.swapped(freed) || previous.is_free() || is_early || mutant!(),
-            "in_place 5: the dead client has every record locked until the recoverer unlocks"
-        );
+        for (record, freed) in batch.iter().zip(freed) {
+            // A backup that was promoted has no lock, or one of a transaction that has not got the
+            // lock of the primary before.
+            let previous = LockWord::from_bits(done.previous(freed));
+            let is_early = previous.holder().is_some_and(TransactionId::fixes_time_early) && record.shape.is_timed();
+            debug_assert!(
+                decision != Decision::Undo || done.swapped(freed) || previous.is_free() || is_early || mutant!(),
+                "in_place 5: the dead client has every record locked until the recoverer unlocks"
+            );
+        }
     }
     Ok(())
 }
@@ -454,11 +529,15 @@ async fn unlock(
 /// before anything is freed (`landing.rs`, invariant 7).
 async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring]) -> Result<u64, MemoryError> {
     let mut time = 0;
-    for record in records.iter().filter(|record| record.shape.is_timed()) {
-        for replica in record.replicas {
-            let mut round = lane.round();
-            let read = round.read(replica.address(record.offset), record.shape.record_bytes());
-            let done = lane.execute(round).await?;
+    let copies: Vec<_> = copies(records).filter(|(record, _)| record.shape.is_timed()).collect();
+    for batch in batches(&copies, |(record, _)| (1, record.shape.record_bytes())) {
+        let mut round = lane.round();
+        let read = |(record, replica): &(&Record<'_>, &Replica)| {
+            round.read(replica.address(record.offset), record.shape.record_bytes())
+        };
+        let reads: Vec<_> = batch.iter().map(read).collect();
+        let done = lane.execute(round).await?;
+        for ((record, _), read) in batch.iter().zip(reads) {
             let found = FetchedRecord::new(done.words(read), &record.shape).check_in_place();
             if let Some(found) = found.ok().filter(|found| found.version() == record.version) {
                 debug_assert!(
@@ -470,12 +549,11 @@ async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring
         }
     }
     let nodes: BTreeSet<NodeId> = rings.iter().map(|ring| ring.node).collect();
-    let mut drawn = Vec::new();
-    for node in nodes {
-        let mut round = lane.round();
-        let draw = round.fetch_add(clock_at(node), 1);
-        drawn.push((node, lane.execute(round).await?.added(draw) + 1));
-    }
+    let mut round = lane.round();
+    let draws: Vec<_> = nodes.into_iter().map(|node| (node, round.fetch_add(clock_at(node), 1))).collect();
+    let done = lane.execute(round).await?;
+    let mut drawn: Vec<_> = draws.into_iter().map(|(node, draw)| (node, done.added(draw) + 1)).collect();
+    drop(done);
     let kind = log::undo_kind(&undo.entry);
     let bound = kind.bound.unwrap_or(1);
     if kind.is_early {
@@ -486,12 +564,17 @@ async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring
         let draws = drawn.iter().map(|(_, value)| *value).filter(|_| !mutant!(RecoverUndrawn));
         time = draws.max().unwrap_or(0).max(bound);
     }
-    for (node, mut value) in drawn {
-        while value < time {
-            let mut round = lane.round();
-            let raise = round.compare_swap(clock_at(node), value, time);
-            let done = lane.execute(round).await?;
-            value = if done.swapped(raise) { time } else { done.previous(raise) };
+    loop {
+        drawn.retain(|(_, value)| *value < time);
+        if drawn.is_empty() {
+            break;
+        }
+        let mut round = lane.round();
+        let raise = |(node, value): &(NodeId, u64)| round.compare_swap(clock_at(*node), *value, time);
+        let raises: Vec<_> = drawn.iter().map(raise).collect();
+        let done = lane.execute(round).await?;
+        for ((_, value), raise) in drawn.iter_mut().zip(raises) {
+            *value = if done.swapped(raise) { time } else { done.previous(raise) };
         }
     }
     Ok(time)
@@ -499,25 +582,39 @@ async fn time_of(lane: &Lane, undo: &Undo, records: &[Record<'_>], rings: &[Ring
 
 /// Makes every replica of a commit visible, with the commit's time.
 async fn settle(lane: &Lane, records: &[Record<'_>], time: u64) -> Result<(), MemoryError> {
-    for record in records {
+    let mut images = Vec::with_capacity(records.len());
+    for batch in batches(records, |record| (1, record.image_bytes())) {
         let mut round = lane.round();
-        let read = round.read(record.image(&record.replicas[0]), record.before.len() * WORD_BYTES);
-        let mut image = lane.execute(round).await?.words(read).to_vec();
-        image[0] = record.version.to_bits();
-        if record.shape.is_timed() {
-            record.shape.settle(&mut image, time);
-        }
-        for replica in record.replicas {
-            let mut round = lane.round();
+        let read = |record: &Record<'_>| round.read(record.image(&record.replicas[0]), record.image_bytes());
+        let reads: Vec<_> = batch.iter().map(read).collect();
+        let done = lane.execute(round).await?;
+        for (record, read) in batch.iter().zip(reads) {
+            let mut image = done.words(read).to_vec();
+            image[0] = record.version.to_bits();
             if record.shape.is_timed() {
-                for (at, words) in record.shape.settled(&image) {
-                    round.write_words(replica.address(record.offset + at), words);
-                }
-            } else {
-                round.write_words(record.image(replica), &image[..1]);
+                record.shape.settle(&mut image, time);
             }
-            lane.execute(round).await?;
+            images.push((record, image));
         }
+    }
+    let cost = |(record, _): &(&Record<'_>, Vec<u64>)| {
+        let copies = record.replicas.len();
+        (2 * copies, copies * record.shape.settled_bytes())
+    };
+    for batch in batches(&images, cost) {
+        let mut round = lane.round();
+        for (record, image) in batch {
+            for replica in record.replicas {
+                if record.shape.is_timed() {
+                    for (at, words) in record.shape.settled(image) {
+                        round.write_words(replica.address(record.offset + at), words);
+                    }
+                } else {
+                    round.write_words(record.image(replica), &image[..1]);
+                }
+            }
+        }
+        lane.execute(round).await?;
     }
     Ok(())
 }
@@ -525,18 +622,19 @@ async fn settle(lane: &Lane, records: &[Record<'_>], time: u64) -> Result<(), Me
 /// Makes every replica visible. After a lean release, only those replicas that are still this
 /// transaction's: other transactions may have locked the record since.
 async fn show(lane: &Lane, records: &[Record<'_>], decision: Decision, lean: bool) -> Result<(), MemoryError> {
-    for record in records {
-        let version = if decision == Decision::Undo { rolled_back(record) } else { record.version };
-        for replica in record.replicas {
-            let mut round = lane.round();
+    let copies: Vec<_> = copies(records).collect();
+    for batch in batches(&copies, |_| (1, SWAP_BYTES)) {
+        let mut round = lane.round();
+        for (record, replica) in batch {
+            let version = if decision == Decision::Undo { rolled_back(record) } else { record.version };
             let (at, version) = (record.image(replica), version.to_bits());
             if lean && !mutant!(RecoveredByWrite) {
                 round.compare_swap(at, version | Version::INVISIBLE, version);
             } else {
                 round.write_words(at, &[version]);
             }
-            lane.execute(round).await?;
         }
+        lane.execute(round).await?;
     }
     Ok(())
 }

@@ -88,7 +88,7 @@ fn chain_locked(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64],
     let Some(fstore) = sets.table(item.table).fstore().copied() else { return Err(Abort::Changed.into()) };
     let next = fstore.next(words, sets.table(item.table).structural()).unwrap_or(0);
     let header = Pointer::new(sets.table(item.table).shard_id(bucket.shard), fstore.buckets.at(bucket.bucket));
-    let header = sets.items.iter().position(|other| other.structural && other.location.pointer == header);
+    let header = sets.find_structural(item.table, header);
     let Some(header) = header else { return search_bucket(tx, index, (bucket, 0), words, next, ford) };
     let Sets { tables, items, arena, .. } = sets;
     let structural = registered(tables, item.table).structural();
@@ -239,13 +239,15 @@ fn search_bucket(
 /// Handles a key that is nowhere in its chain, which is locked: the key will be in the first vacant
 /// slot, or the chain has to grow.
 fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
+    tx.state.sets.add_to_chains();
     let sets = &tx.state.sets;
     let item = sets.items[index];
     let table = sets.table(item.table);
     let Some(fstore) = table.fstore() else { return };
     let shard = table.shard_id(last.shard);
+    // Only items of this chain have, or are thought to have, a slot of it.
     let taken =
-        |pointer: Pointer| sets.items.iter().any(|other| !other.structural && other.location.pointer == pointer);
+        |pointer: Pointer| sets.chain_items(item.table, item.home).any(|other| other.location.pointer == pointer);
     let mut vacant = None;
     for link in chain_of(&sets.tables, &sets.arena, &item) {
         for (slot, words) in link.slots.chunks_exact(link::SLOT_WORDS).enumerate() {
@@ -262,8 +264,8 @@ fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
     let mut last = last;
     // This transaction may have added buckets to the chain for other keys. The key can go there.
     while vacant.is_none()
-        && let Some(header) =
-            sets.items.iter().find(|item| item.location.pointer == header_of(last) && item.is_written())
+        && let Some(header) = sets.find_structural(item.table, header_of(last)).map(|header| &sets.items[header])
+        && header.is_written()
         && let Some(bucket) = fstore.buckets.number(sets.structural_value(header))
     {
         let slots = (0..fstore.slots_of(bucket)).map(|slot| Pointer::new(shard, fstore.slot_at(bucket, slot)));

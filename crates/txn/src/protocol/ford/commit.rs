@@ -28,8 +28,7 @@ pub(in crate::protocol) fn touch_chains(tx: &mut Tx<'_>) {
         let Some(fstore) = sets.table(item.table).fstore().filter(|_| item.change == Change::Insert) else { continue };
         let header =
             Pointer::new(sets.table(item.table).shard_id(item.home.shard), fstore.buckets.at(item.home.bucket));
-        let header = sets.items.iter().position(|other| other.structural && other.location.pointer == header);
-        if let Some(header) = header.filter(|header| !sets.items[*header].is_written()) {
+        if let Some(header) = sets.find_structural(item.table, header).filter(|header| !sets.items[*header].is_written()) {
             let next = sets.structural_value(&sets.items[header]);
             sets.set_structural(header, next);
         }
@@ -88,8 +87,7 @@ fn inserts_change_headers(sets: &Sets) -> bool {
         let table = sets.table(item.table);
         let Some(fstore) = table.fstore() else { return true };
         let header = Pointer::new(table.shard_id(item.home.shard), fstore.buckets.at(item.home.bucket));
-        let is_header = |other: &Item| other.structural && other.location.pointer == header;
-        sets.items.iter().any(|other| is_header(other) && other.is_written())
+        sets.find_structural(item.table, header).is_some_and(|header| sets.items[header].is_written())
     }) || mutant!(InsertLeavesHeader)
         || mutant!(InsertBesideLocked)
 }

@@ -97,7 +97,7 @@ pub(super) async fn await_unlocks(tx: &Tx<'_>) {
         item.lock == Lock::No && released.holds_back(tx.lane, item.address)
             || item.intent == Intent::Insert && released.holds_back(tx.lane, chain())
     };
-    if tx.is_early && sets.items.iter().any(is_held_back) {
+    if tx.is_early && released.is_held_back(tx.lane) && sets.items.iter().any(is_held_back) {
         released.until_freed(tx.lane).await;
     }
 }
