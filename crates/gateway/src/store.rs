@@ -536,7 +536,7 @@ impl Store {
             return Ok(Some(Written::Changed(home, changes)));
         }
         if several {
-            return Err(Limit::LogEntry { bytes: count * PART_BYTES }.into());
+            return Err(Limit::LogEntry { bytes: count * PART_BYTES, max: WRITTEN_MAX * PART_BYTES }.into());
         }
         // All of it is written anew.
         let trees = object.value.trees();

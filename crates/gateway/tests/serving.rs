@@ -211,7 +211,7 @@ fn keys_and_values_have_any_length() {
 #[test]
 fn a_transaction_writes_a_thousand_keys() {
     let keys = |from: usize, to: usize| (from..to).map(|key| format!("key:{key}"));
-    let pairs = |from, to| keys(from, to).flat_map(|key| [format!("{key}"), format!("{key:v<64}")]);
+    let pairs = |from, to| keys(from, to).flat_map(|key| [key.clone(), format!("{key:v<64}")]);
     let command = |name: &str, words: &mut dyn Iterator<Item = String>| -> Vec<String> {
         std::iter::once(name.to_owned()).chain(words).collect()
     };
