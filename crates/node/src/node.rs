@@ -54,7 +54,8 @@ use crate::limits::CLIENTS_MAX;
 /// 15. Client slots name an archive, and timed records the place of their former image.
 /// 16. Tables of objects, and logs of attempts in the headers of rings. Shared locks have a bit
 ///     less for the epoch.
-/// 17. Client slots name the bytes of a ring, and rings of redo entries say how far these reach. The
+/// 17. Client slots name the bytes of a ring, and rings of redo entries say how far these reach.
+///     The
 ///     overflow buckets of FStore tables may have fewer slots than the main ones.
 pub const FORMAT: u32 = 17;
 /// The first word of a node's memory. A machine of the other byte order reads a different number.

@@ -306,8 +306,8 @@ impl Keeper {
         Keeper { is_watchful: true, ..self }
     }
 
-    /// Returns the keeper with a setting: whether its client connects again, as another incarnation,
-    /// if it was taken for dead.
+    /// Returns the keeper with a setting: whether its client connects again, as another
+    /// incarnation, if it was taken for dead.
     pub(crate) fn reconnecting(self, reconnects: bool) -> Keeper {
         Keeper { reconnects, ..self }
     }
@@ -411,8 +411,8 @@ impl Keeper {
     }
 
     /// Tells the configuration that this client has stopped, and waits until the next epoch has
-    /// begun. If the incarnation has given up by itself, or was taken for dead in its epoch, it only
-    /// tells the configuration that.
+    /// begun. If the incarnation has given up by itself, or was taken for dead in its epoch, it
+    /// only tells the configuration that.
     pub(crate) async fn until_next_epoch(&self, lane: &Lane) {
         let client = self.client;
         let is_same = |membership: &Membership| membership.epoch() == self.epoch && !membership.is_changing();

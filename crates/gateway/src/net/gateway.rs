@@ -40,8 +40,9 @@ pub struct ServeOptions {
     /// answers. Its workers take up to five seconds more to leave the cluster.
     pub stop_patience: Duration,
     /// Settings of the workers, of which the number of coroutines does not count. By default, they
-    /// connect again if they were taken for dead, and a lane's log has 1 MiB, so that one transaction can write 512 KiB. It has less if the logs of
-    /// all lanes would have more than 128 MiB.
+    /// connect again if they were taken for dead, and a lane's log has 1 MiB, so that one
+    /// transaction can write 512 KiB. It has less if the logs of all lanes would have more than 128
+    /// MiB.
     pub worker: WorkerOptions,
 }
 

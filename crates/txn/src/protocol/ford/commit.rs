@@ -28,7 +28,9 @@ pub(in crate::protocol) fn touch_chains(tx: &mut Tx<'_>) {
         let Some(fstore) = sets.table(item.table).fstore().filter(|_| item.change == Change::Insert) else { continue };
         let header =
             Pointer::new(sets.table(item.table).shard_id(item.home.shard), fstore.buckets.at(item.home.bucket));
-        if let Some(header) = sets.find_structural(item.table, header).filter(|header| !sets.items[*header].is_written()) {
+        if let Some(header) =
+            sets.find_structural(item.table, header).filter(|header| !sets.items[*header].is_written())
+        {
             let next = sets.structural_value(&sets.items[header]);
             sets.set_structural(header, next);
         }

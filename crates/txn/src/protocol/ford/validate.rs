@@ -278,5 +278,8 @@ fn bucket_is_same(table: &Table, before: &[u64], now: &[u64]) -> bool {
         table.shape().validated(now.get(at..)?)
     };
     is_same(table.structural().validated(now), seen(before[3]))
-        && slots.take(fstore.slots_of(before[2]) as usize).enumerate().all(|(slot, words)| is_same(header(slot), seen(words[0])))
+        && slots
+            .take(fstore.slots_of(before[2]) as usize)
+            .enumerate()
+            .all(|(slot, words)| is_same(header(slot), seen(words[0])))
 }
