@@ -120,8 +120,6 @@ fn goes_on(protocol: &str) {
         put_back.push(history.path.clone());
     }
     check(&name("check"), &put_back);
-    // Who copies records holds their locks meanwhile.
-    controllers[1].wait_until("copies are made", |_| copies(&name("status"), &connect).is_some());
     let left = format!("bench smallbank {meet} --protocol {protocol} --check --report -");
     let left = remora(&name("left"), &words(&left));
     assert_eq!(left.code, Some(0), "{}", left.errors);
