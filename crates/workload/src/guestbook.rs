@@ -313,8 +313,8 @@ impl GuestBook {
         })?)
     }
 
-    /// Waits until no copy of a shard is being made: who makes one holds locks of records meanwhile.
-    /// Returns whether that is so. It waits for as long as [`GuestBook::is_quiet`] does.
+    /// Waits until no copy of a shard is being made: who makes one holds locks of records
+    /// meanwhile. Returns whether that is so. It waits for as long as [`GuestBook::is_quiet`] does.
     fn has_its_copies(&self, worker: &mut Worker) -> Result<bool, GuestError> {
         let (began, patience) = (Instant::now(), if self.cluster.is_interrupted() { QUIET_AT_THE_END } else { QUIET });
         loop {
