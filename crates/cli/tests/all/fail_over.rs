@@ -112,6 +112,9 @@ fn goes_on(protocol: &str) {
     goes_on(&mut clients);
     nodes[1].process.kill();
     goes_on(&mut clients);
+    // Who copies a record holds its lock meanwhile.
+    let restored = || copies(&name("status"), &connect).is_some_and(|all| all.iter().all(|copies| *copies == 2));
+    controllers[1].wait_until("two copies again", |_| restored());
 
     for (client, history) in &mut clients {
         client.signal(Signal::TERM);
