@@ -20,13 +20,15 @@
 //! 4. **A key that is gone stays gone**, whatever the clocks of other gateways say, until it is set
 //!    again.
 //! 5. **No page stays without a key.** At the end all keys are deleted, and what gateways have left
-//!    that died on the way is collected.
+//!    that died on the way is collected. This is checked under protocols that write in place: no
+//!    memory node applies logs any more by then.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use remora::floors::node::IndexKind;
 use remora::{Cluster, Error, OpenError, Session};
 use remora_check::HistoryFile;
 use remora_fabric::Nanos;
@@ -47,6 +49,8 @@ const TABLES: &str = "redis";
 pub(super) struct Gateways {
     store: Store,
     file: Arc<HistoryFile>,
+    /// Whether all keys and pages are deleted at the end.
+    collects: bool,
     keys: u64,
     next: Cell<u64>,
     log: RefCell<Log>,
@@ -135,7 +139,8 @@ impl Gateways {
         // Few elements are enough to spread a collection over pages, and few pages to make a tree.
         let options = StoreOptions { keys: 256, spread_bytes: 64, page_bytes: 72, ..StoreOptions::default() };
         let store = Store::open_or_create(cluster, TABLES, options)?;
-        Ok(Gateways { store, file, keys: (keys / 8).max(1), next: Cell::new(0), log: RefCell::default() })
+        let collects = cluster.protocol().index() == IndexKind::FStore;
+        Ok(Gateways { store, file, collects, keys: (keys / 8).max(1), next: Cell::new(0), log: RefCell::default() })
     }
 
     /// Whether an answer was wrong, so that nothing that comes later matters.
@@ -332,6 +337,9 @@ impl Gateways {
     pub(super) async fn read_all(&self, session: &mut Session) -> Result<(), Error> {
         if !self.log.borrow().is_read {
             self.read_keys(session).await?;
+        }
+        if !self.collects {
+            return Ok(());
         }
         // Without keys there are no pages.
         let mut client = self.client(&mut Prng::new(2));
