@@ -836,8 +836,8 @@ impl RingCopy {
         ring: impl Into<RingSpan>,
         owner: u32,
     ) -> Result<bool, MemoryError> {
-        let copy = RingCopy::read_unapplied(lane, node, ring.into(), owner).await?;
-        Ok(copy.applied == copy.tail)
+        let Progress { applied, tail } = RingCopy::progress(lane, node, ring, owner).await?;
+        Ok(applied == tail)
     }
 
     /// Reads the client's undo entries. Only entries that are whole and not overwritten are

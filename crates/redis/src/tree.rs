@@ -65,6 +65,9 @@ pub struct Element {
     pub value: Vec<u8>,
 }
 
+/// What stands for an element whose page is not loaded.
+static NOTHING: Element = Element { key: Vec::new(), value: Vec::new() };
+
 /// A child of a node.
 #[derive(Clone, PartialEq, Debug)]
 struct Child {
@@ -262,7 +265,6 @@ impl Tree {
 
     /// Returns the element at a place. If its page is not loaded, returns an empty one.
     pub fn at(&self, place: usize) -> Option<&Element> {
-        static NOTHING: Element = Element { key: Vec::new(), value: Vec::new() };
         if place >= self.len() {
             return None;
         }
@@ -272,7 +274,6 @@ impl Tree {
 
     /// Returns the elements at places. An element whose page is not loaded is empty.
     pub fn elements(&self, places: Range<usize>) -> Vec<&Element> {
-        static NOTHING: Element = Element { key: Vec::new(), value: Vec::new() };
         let mut found = Vec::with_capacity(places.len());
         if let Err(page) = self.gather(&self.root, places.clone(), &mut found) {
             self.want_both(page, Wanted::Places(places.clone()));
@@ -581,15 +582,7 @@ impl Tree {
         places: Range<usize>,
         out: &mut Vec<&'t Element>,
     ) -> Result<(), u64> {
-        let mut first = 0;
-        for child in children {
-            let (begin, end) = (first, first + child.count as usize);
-            first = end;
-            let under = places.start.max(begin)..places.end.min(end);
-            if under.is_empty() {
-                continue;
-            }
-            let under = under.start - begin..under.end - begin;
+        for (child, under) in with_places(children, places) {
             match self.pages.get(&child.page).map(|page| &*page.node) {
                 None => return Err(child.page),
                 Some(Node::Leaf(elements)) => out.extend(elements.get(under).into_iter().flatten()),
@@ -635,14 +628,9 @@ impl Tree {
         let mut missing = Vec::new();
         for wanted in wanted.iter().filter(|_| !self.root.is_empty()) {
             match wanted {
-                Wanted::Page(page) if !self.pages.contains_key(page) => {
-                    // Its parent is loaded, because the note was made there.
-                    let nodes = self.pages.values().map(|page| page.node.children());
-                    let child = nodes.chain([&self.root[..]]).flatten().find(|child| child.page == *page);
-                    missing.extend(child.map(Child::missing));
-                }
-                Wanted::Page(_) => {}
-                Wanted::Key(key) => self.note_missing(self.way_to_key(key), &mut missing),
+                Wanted::Page(page) if self.pages.contains_key(page) => {}
+                Wanted::Page(page) => missing.extend(self.missing_page(*page)),
+                Wanted::Key(key) => missing.extend(self.way_to_key(key).err().and_then(|page| self.missing_page(page))),
                 Wanted::Places(places) => {
                     self.missing_under(&self.root, places.start..places.end.min(self.len()), &mut missing);
                 }
@@ -653,26 +641,17 @@ impl Tree {
         missing
     }
 
-    fn note_missing(&self, way: Result<Path, u64>, missing: &mut Vec<Missing>) {
-        if let Err(page) = way {
-            let nodes = self.pages.values().map(|page| page.node.children());
-            let child = nodes.chain([&self.root[..]]).flatten().find(|child| child.page == page);
-            missing.extend(child.map(Child::missing));
-        }
+    /// Returns what to load for a page. Its parent is loaded, because what wants it has come there.
+    fn missing_page(&self, page: u64) -> Option<Missing> {
+        let nodes = self.pages.values().map(|page| page.node.children());
+        nodes.chain([&self.root[..]]).flatten().find(|child| child.page == page).map(Child::missing)
     }
 
     fn missing_under(&self, children: &[Child], places: Range<usize>, missing: &mut Vec<Missing>) {
-        let mut first = 0;
-        for child in children {
-            let (begin, end) = (first, first + child.count as usize);
-            first = end;
-            let under = places.start.max(begin)..places.end.min(end);
-            if under.is_empty() {
-                continue;
-            }
+        for (child, under) in with_places(children, places) {
             match self.pages.get(&child.page) {
                 None => missing.push(child.missing()),
-                Some(page) => self.missing_under(page.node.children(), under.start - begin..under.end - begin, missing),
+                Some(page) => self.missing_under(page.node.children(), under, missing),
             }
         }
     }
@@ -897,6 +876,17 @@ impl Node {
             _ => None,
         }
     }
+}
+
+/// Returns the children that have some of these places, each with those of its own places.
+fn with_places(children: &[Child], places: Range<usize>) -> impl Iterator<Item = (&Child, Range<usize>)> {
+    let mut first = 0;
+    children.iter().filter_map(move |child| {
+        let (begin, end) = (first, first + child.count as usize);
+        first = end;
+        let under = places.start.max(begin)..places.end.min(end);
+        (!under.is_empty()).then(|| (child, under.start - begin..under.end - begin))
+    })
 }
 
 /// Notes where to cut elements of these sizes, so that each piece fits a page or is one element.
