@@ -156,7 +156,7 @@
 //! | [`Error::Aborted`] | no | other transactions were in the way until its attempts or its time were over |
 //! | [`Error::Unknown`] | perhaps | the answer was lost: [`Session::resolve`] finds out |
 //! | [`Error::Unavailable`] | no | a memory node is unreachable |
-//! | [`Error::Fenced`] | no | the cluster has taken this client for dead: make a new [`Worker`] |
+//! | [`Error::Fenced`] | no | the cluster has taken this client for dead: make a new [`Worker`], or ask for [`WorkerOptions::reconnects`] |
 //! | [`Error::Limit`] | no | the transaction exceeds a limit, or its deadline has passed |
 //! | [`Error::Misuse`] | no | the program has made a mistake |
 //! | [`Error::NotFound`], [`Error::Exists`], [`Error::User`] | no | the closure gave up, for a reason that was validated |
