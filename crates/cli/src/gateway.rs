@@ -169,7 +169,7 @@ fn open(cluster: &Cluster, options: StoreOptions) -> Result<Store, OpenError> {
     let began = Instant::now();
     let passes = |error: &OpenError| matches!(error.kind(), OpenErrorKind::Unfinished { .. } | OpenErrorKind::Changing);
     loop {
-        match Store::open_or_create(cluster, TABLES, options) {
+        match cluster.in_one_epoch(|| Store::open_or_create(cluster, TABLES, options)) {
             Err(error) if passes(&error) && began.elapsed() < PATIENCE => thread::sleep(LOOK),
             opened => return opened,
         }

@@ -533,6 +533,14 @@ pub async fn end_change_of(lane: &Lane, nodes: NodeSet, me: u32, dead: u32) -> R
     published
 }
 
+/// Returns the client that changes the catalog, if one does.
+pub async fn who_changes(lane: &Lane, leader: NodeId) -> Result<Option<u32>, MemoryError> {
+    let mut round = lane.round();
+    let lock = round.read(node::at(leader, AT_LOCK), WORD_BYTES);
+    let holder = lane.execute(round).await?.words(lock)[0] as u32;
+    Ok((holder != 0).then_some(holder))
+}
+
 /// Releases the catalog lock of a leader, whichever client holds it. The access of every client
 /// must have been revoked.
 pub async fn unlock_catalog(lane: &Lane, leader: NodeId) -> Result<(), MemoryError> {

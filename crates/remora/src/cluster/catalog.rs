@@ -104,7 +104,7 @@ impl Cluster {
                 Some(MemoryError::CatalogLocked(holder)) => *holder as u32,
                 _ => return changed,
             };
-            if self.is_dead(holder) {
+            if self.administer(async |lane: &Lane| self.has_died_changing(lane, holder).await)? {
                 self.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;
                 self.administer(async |lane: &Lane| {
                     metadata::end_change_of(lane, self.live_nodes(), self.admin(), holder).await
@@ -116,6 +116,17 @@ impl Cluster {
                 tracing::warn!(target: WAITS, holder, "waiting for a client that changes the catalog");
             }
         }
+    }
+
+    /// Returns whether a client has died while it changes the catalog. A client that has ended its
+    /// change need not be connected any more, and is not dead. So it must be at the same change
+    /// before and after it was found dead.
+    pub(super) async fn has_died_changing(&self, lane: &Lane, client: u32) -> Result<bool, MemoryError> {
+        let leader = self.live_nodes().leader();
+        let generation = metadata::read(lane, leader).await?.generation;
+        let changes = async || Ok::<_, MemoryError>(metadata::who_changes(lane, leader).await? == Some(client));
+        let has_died = changes().await? && self.is_dead(client) && changes().await?;
+        Ok(has_died && metadata::read(lane, leader).await?.generation == generation)
     }
 
     /// Runs something that is no transaction, as this process's client for the catalog.

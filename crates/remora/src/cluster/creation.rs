@@ -73,8 +73,15 @@ impl Cluster {
     /// of these tables. A creation that needs their names or their space does this by itself.
     pub fn discard_unfinished(&self) -> Result<Vec<String>, OpenError> {
         let mut all = Vec::new();
-        for creator in self.read_catalog()?.creators() {
-            if self.is_dead(creator) {
+        let catalog = self.read_catalog()?;
+        for creator in catalog.creators() {
+            let unfinished = |catalog: &Metadata| {
+                let tables = catalog.tables.iter().filter(|table| table.creator == Some(creator));
+                tables.map(|table| table.born).collect::<Vec<_>>()
+            };
+            // A client that has finished meanwhile is not connected any more, and is not dead.
+            let is_same = |now: &Metadata| unfinished(now).iter().any(|born| unfinished(&catalog).contains(born));
+            if self.is_dead(creator) && is_same(&self.read_catalog()?) {
                 self.fabric().revoke(ClientId(creator)).map_err(MemoryError::from)?;
                 let names = self.discard(creator, |_| true, true)?;
                 tracing::warn!(creator, ?names, "tables are discarded whose creator died before they were ready");
@@ -144,7 +151,7 @@ impl Cluster {
 
     /// Makes a connection by which other processes see that a client is alive. If the memory nodes
     /// are files or in this process, no such connection is needed.
-    fn stay_connected(&self, client: u32) -> Result<Option<Box<dyn Transport>>, OpenError> {
+    pub(super) fn stay_connected(&self, client: u32) -> Result<Option<Box<dyn Transport>>, OpenError> {
         if !self.is_seen_by_connections() {
             return Ok(None);
         }

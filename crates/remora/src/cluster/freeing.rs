@@ -9,6 +9,7 @@ use remora_node::ring::{RingCopy, RingSpan};
 use remora_node::{MemoryError, Metadata, Remains, TableId, metadata, registered};
 
 use super::handle::{Cluster, LEASE};
+use super::loading::Load;
 use crate::error::OpenError;
 
 /// Pause between two looks for clients that use a dropped table.
@@ -144,9 +145,7 @@ impl Cluster {
             .collect();
         for id in wanted {
             let Some(table) = remora_index::Table::open_by_id(catalog, id) else { continue };
-            if let Some(client) = remora_index::loader(lane, &table).await?
-                && self.may_load(&table, client)?
-            {
+            if let Load::UnderWay(client) = self.find_load(lane, &table).await? {
                 users.waited_for.push(client);
             }
         }

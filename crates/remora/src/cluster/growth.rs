@@ -379,7 +379,7 @@ impl Session {
                 Err(MemoryError::CatalogLocked(holder)) => holder as u32,
                 changed => return Ok(changed?),
             };
-            if cluster.is_dead(holder) {
+            if cluster.has_died_changing(lane, holder).await? {
                 cluster.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;
                 metadata::end_change_of(lane, cluster.live_nodes(), self.incarnation(), holder).await?;
             }

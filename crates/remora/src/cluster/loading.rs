@@ -13,6 +13,17 @@ use crate::mutex::lock;
 use crate::record::Record;
 use crate::table::{Handle, Table};
 
+/// Whether a client loads rows into a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Load {
+    /// No client does.
+    None,
+    /// This client does.
+    UnderWay(u32),
+    /// This client has begun to, and will not finish: it has died, or its load has failed.
+    Abandoned(u32),
+}
+
 impl Cluster {
     /// Loads rows into an empty table, and returns their number. This is much faster than
     /// transactions, but it is no transaction: no other client may use the table meanwhile. If the
@@ -48,7 +59,7 @@ impl Cluster {
         rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), IndexError>,
     ) -> Result<u64, OpenError> {
         let table = self.own_now(table)?;
-        let _loading = self.begin_loading(&table)?;
+        let (_loading, _presence) = (self.begin_loading(&table)?, self.stay_connected(self.admin())?);
         self.name_as_loader(&table)?;
         self.administer(async |lane: &Lane| {
             let goes_on = || self.unless_interrupted();
@@ -120,7 +131,7 @@ impl Cluster {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make, threads };
         let table = self.own_now(table)?;
-        let _loading = self.begin_loading(&table)?;
+        let (_loading, _presence) = (self.begin_loading(&table)?, self.stay_connected(self.admin())?);
         self.name_as_loader(&table)?;
         self.administer(async |lane: &Lane| {
             let goes_on = || self.unless_interrupted();
@@ -136,18 +147,18 @@ impl Cluster {
             let mut is_half_loaded = false;
             self.administer(async |lane: &Lane| {
                 let (nodes, admin) = (self.live_nodes(), self.admin());
-                let name = async || match remora_index::loader(lane, table).await? {
-                    // If the table names this client, the client's own load has failed, because
-                    // loads that are under way are noted.
-                    Some(client) if client != admin && self.may_load(table, client)? => {
+                let name = async || match self.find_load(lane, table).await? {
+                    // This client's own loads are under way one at a time. So if the table names
+                    // this client, an earlier load has failed.
+                    Load::UnderWay(client) if client != admin => {
                         Err(OpenError::from(IndexError::Loading { table: table.name().to_owned(), client }))
                     }
-                    Some(client) => {
+                    Load::UnderWay(client) | Load::Abandoned(client) => {
                         is_half_loaded = true;
                         tracing::warn!(client, table = table.name(), "a client was loading rows into a table");
                         Ok(remora_index::take_over(lane, table, admin).await?)
                     }
-                    None => Ok(remora_index::begin(lane, table, admin).await?),
+                    Load::None => Ok(remora_index::begin(lane, table, admin).await?),
                 };
                 metadata::while_there(lane, nodes, admin, (table.id(), table.born(), table.name()), name).await
             })?;
@@ -168,25 +179,32 @@ impl Cluster {
 
     /// Fails while a client loads rows into a table. A dead client loads nothing any more.
     pub(super) async fn unless_loading(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
-        match remora_index::loader(lane, table).await? {
-            Some(client) if self.may_load(table, client)? => {
-                Err(IndexError::Loading { table: table.name().to_owned(), client }.into())
-            }
-            _ => Ok(()),
+        match self.find_load(lane, table).await? {
+            Load::UnderWay(client) => Err(IndexError::Loading { table: table.name().to_owned(), client }.into()),
+            Load::None | Load::Abandoned(_) => Ok(()),
         }
     }
 
-    /// Returns whether the client that is named in a table may still write to it. Revokes a dead
-    /// client, which then may not.
-    pub(super) fn may_load(&self, table: &remora_index::Table, client: u32) -> Result<bool, OpenError> {
-        if client == self.admin() {
-            return Ok(lock(&self.inner.loading).contains(&table.born()));
+    /// Finds whether a client loads rows into a table. Revokes a client that has died while it did,
+    /// which then cannot write to the table any more.
+    pub(super) async fn find_load(&self, lane: &Lane, table: &remora_index::Table) -> Result<Load, OpenError> {
+        let mut named = remora_index::loader(lane, table).await?;
+        loop {
+            let Some(client) = named else { return Ok(Load::None) };
+            if client == self.admin() {
+                let is_loading = lock(&self.inner.loading).contains(&table.born());
+                return Ok(if is_loading { Load::UnderWay(client) } else { Load::Abandoned(client) });
+            }
+            if !self.is_dead(client) {
+                return Ok(Load::UnderWay(client));
+            }
+            // A client that has finished meanwhile is not connected any more, and is not dead.
+            named = remora_index::loader(lane, table).await?;
+            if named == Some(client) {
+                self.fabric().revoke(ClientId(client)).map_err(MemoryError::from)?;
+                return Ok(Load::Abandoned(client));
+            }
         }
-        let is_dead = self.is_dead(client);
-        if is_dead {
-            self.fabric().revoke(ClientId(client)).map_err(MemoryError::from)?;
-        }
-        Ok(!is_dead)
     }
 
     /// Notes that this process begins to load rows into a table. Fails if it is loading rows into

@@ -190,6 +190,51 @@ fn what_a_dead_client_was_creating_makes_way() {
     assert_whole(&other, &other.open_table("two").unwrap(), 100);
 }
 
+/// A client shows that it is alive by a connection, and only while it creates or loads tables. It
+/// is not dead if it has just finished.
+#[test]
+fn a_client_that_has_just_finished_is_not_taken_for_dead() {
+    const TIMES: u64 = 100;
+    let (_nodes, [busy, other]) = two_clients();
+    let options = TableOptions::for_rows(100);
+    let is_gone = |error: &OpenError| matches!(error.kind(), OpenErrorKind::NoTable | OpenErrorKind::Dropped);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _ends = Ends(&is_done);
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                assert_eq!(other.discard_unfinished().unwrap(), [""; 0]);
+            }
+        });
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                if let Err(error) = other.drop_table("loaded") {
+                    let is_loading = matches!(error.kind(), OpenErrorKind::Loading { .. });
+                    assert!(is_loading || is_gone(&error), "{error}");
+                }
+            }
+        });
+        for time in 0..TIMES {
+            let make = |creating: &Cluster| creating.create_table::<u64, Row>("made", options).map(drop);
+            let made = busy.create_together(make).and_then(|()| busy.drop_table("made"));
+            assert!(made.is_ok(), "{time}: {made:?}");
+            let loaded = busy.create_table::<u64, Row>("loaded", options).and_then(|table| busy.load(&table, rows(10)));
+            for result in [loaded.map(drop), busy.drop_table("loaded").map(drop)] {
+                assert!(result.as_ref().err().is_none_or(is_gone), "{time}: {result:?}");
+            }
+        }
+    });
+}
+
+/// Says that something is done when this is dropped.
+struct Ends<'d>(&'d AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A client that dies, or is revoked, while it writes what it loads into a table that was there
 /// before.
 #[test]
