@@ -47,10 +47,11 @@ const TOMBSTONE_NAME_BYTES: usize = 10;
 const TOMBSTONE_BYTES_MAX: usize = 4 << 10;
 /// After this time a collection that is being built counts as given up.
 pub(crate) const BUILT_WITHIN_MS: u64 = 60_000;
-/// The number of records of pages that one transaction writes, beside those of its keys.
-pub(crate) const WRITTEN_MAX: usize = 20;
-/// The number of records of pages that one transaction deletes.
-const DELETED: usize = WRITTEN_MAX;
+/// The bytes of the log for which a transaction writes a record of a page, beside the records of
+/// its keys. The record itself takes two thirds of them.
+const LOGGED_BYTES: usize = 1600;
+/// The number of records of pages that one transaction writes at most, whatever its log may hold.
+const WRITTEN_MAX: usize = 300;
 /// The number of pages that a transaction reads itself. More are read by others before it.
 const READ_MAX: usize = 512;
 /// The number of pages that one of these others reads.
@@ -234,12 +235,13 @@ impl Pages {
             })
             .await;
         let home = home.map_err(dropped)?;
+        let written_max = written_max(session.log_entry_max());
         for (number, changes) in changes.iter().enumerate() {
             let mut rest = &changes[..];
             while !rest.is_empty() {
                 let (mut count, mut parts) = (0, 0);
                 while count < rest.len()
-                    && (count == 0 || parts + usize::from(parts_of(&rest[count].bytes)) <= WRITTEN_MAX)
+                    && (count == 0 || parts + usize::from(parts_of(&rest[count].bytes)) <= written_max)
                 {
                     parts += usize::from(parts_of(&rest[count].bytes));
                     count += 1;
@@ -355,7 +357,7 @@ impl Pages {
 
     async fn delete(&self, session: &mut Session, of: (Home, u8), pages: &[Missing]) -> Result<(), Error> {
         let names: Vec<PageName> = pages.iter().flat_map(|page| part_names(of, *page)).collect();
-        for names in names.chunks(DELETED) {
+        for names in names.chunks(written_max(session.log_entry_max())) {
             let deleted = session.transact(async |tx| {
                 let intents = names.iter().map(|name| (&name[..], Intent::Delete));
                 let slots = self.pages.fetch_for(tx, intents).await?;
@@ -428,6 +430,12 @@ pub(crate) fn changes_of(object: &Object) -> Vec<Vec<Change>> {
 /// Returns the number of records that changes write or delete.
 pub(crate) fn records_of(changes: &[Vec<Change>]) -> usize {
     changes.iter().flatten().map(|change| usize::from(change.stored.max(parts_of(&change.bytes)))).sum()
+}
+
+/// Returns the number of records of pages that a transaction can write or delete whose log entry has
+/// at most this many bytes.
+pub(crate) fn written_max(log_entry_max: usize) -> usize {
+    (log_entry_max / LOGGED_BYTES).clamp(1, WRITTEN_MAX)
 }
 
 fn parts_of(bytes: &[u8]) -> u8 {

@@ -40,7 +40,7 @@ use smallvec::SmallVec;
 
 use crate::damaged::damaged;
 use crate::once::Tokens;
-use crate::spread::{Fetched, Pages, WRITTEN_MAX, changes_of, records_of};
+use crate::spread::{Fetched, Pages, changes_of, records_of, written_max};
 
 /// Bytes of the longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 15_000;
@@ -417,10 +417,10 @@ impl Store {
         let Loaded { rows, mut pages } = loaded;
         let changed = || keys.slots().iter().zip(&rows).filter(|(slot, _)| slot.is_changed);
         // What all of the keys write in pages must fit a log entry together.
-        let mut records = 0;
+        let mut room = written_max(tx.log_entry_max());
         let mut writes = Vec::new();
         for (slot, _) in changed() {
-            writes.extend(self.plan(slot, &mut records, uploads, several)?);
+            writes.extend(self.plan(slot, &mut room, uploads, several)?);
         }
         // A collection that is needed whole is read like one of which a command needs all.
         for (slot, row) in changed() {
@@ -515,28 +515,29 @@ impl Store {
     }
 
     /// Decides how a key that has changed is written. Notes what must be uploaded before, and which
-    /// pages must be loaded. `records` counts the records of pages.
+    /// pages must be loaded. `room` is the number of records of pages that the transaction can
+    /// still write.
     fn plan(
         &self,
         slot: &Slot,
-        records: &mut usize,
+        room: &mut usize,
         uploads: &mut Uploads,
         several: bool,
     ) -> Result<Option<Written>, Error> {
         let Some(object) = &slot.object else { return Ok(Some(Written::Deleted)) };
         let Some(home) = home_of(object) else {
             let is_long = packed::length(object) > self.spread_bytes;
-            return Ok(self.plan_packed(object, (&slot.key, is_long), records, uploads));
+            return Ok(self.plan_packed(object, (&slot.key, is_long), room, uploads));
         };
         let changes = changes_of(object);
         let count = records_of(&changes);
         let has_outgrown = object.value.has_outgrown();
-        if *records + count <= WRITTEN_MAX && !has_outgrown {
-            *records += count;
+        if count <= *room && !has_outgrown {
+            *room -= count;
             return Ok(Some(Written::Changed(home, changes)));
         }
         if several {
-            return Err(Limit::LogEntry { bytes: count * PART_BYTES, max: WRITTEN_MAX * PART_BYTES }.into());
+            return Err(Limit::LogEntry { bytes: count * PART_BYTES, max: *room * PART_BYTES }.into());
         }
         // All of it is written anew.
         let trees = object.value.trees();
@@ -544,7 +545,7 @@ impl Store {
             trees.iter().for_each(|tree| tree.want_all());
             return Ok(None);
         }
-        Ok(self.plan_packed(&object.copy(), (&slot.key, true), records, uploads))
+        Ok(self.plan_packed(&object.copy(), (&slot.key, true), room, uploads))
     }
 
     /// Decides how a key with a packed value is written. The value is spread if it `is_long` and
@@ -553,18 +554,18 @@ impl Store {
         &self,
         object: &Object,
         (key, is_long): (&[u8], bool),
-        records: &mut usize,
+        room: &mut usize,
         uploads: &mut Uploads,
     ) -> Option<Written> {
         let length = packed::length(object);
         if is_long && object.value.can_be_spread() {
             let mut packed = Vec::new();
-            if *records < WRITTEN_MAX && length <= WRITTEN_MAX * PART_BYTES {
+            if length <= *room * PART_BYTES {
                 let mut object = object.clone();
                 object.value.spread(self.pages.page_bytes());
                 let changes = changes_of(&object);
-                if *records + records_of(&changes) <= WRITTEN_MAX {
-                    *records += records_of(&changes);
+                if records_of(&changes) <= *room {
+                    *room -= records_of(&changes);
                     return Some(Written::Spread(object, changes));
                 }
             }

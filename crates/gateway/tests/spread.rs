@@ -22,8 +22,12 @@ struct Gateway {
 
 impl Gateway {
     fn new(cluster: &Cluster, name: &str, options: StoreOptions) -> Gateway {
+        Gateway::with(cluster, name, options, WorkerOptions::default())
+    }
+
+    fn with(cluster: &Cluster, name: &str, options: StoreOptions, of_worker: WorkerOptions) -> Gateway {
         let store = Store::open_or_create(cluster, name, options).unwrap();
-        let worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let worker = cluster.worker(of_worker).unwrap();
         let server = Server::new(store.clone(), ServerOptions::default()).unwrap();
         let local = Local::new(&server, 1);
         let connection = Connection::new(1, &server);
@@ -200,6 +204,17 @@ fn a_few_elements_of_a_large_collection_take_a_few_round_trips() {
     let sent: Vec<Vec<String>> = (0..64).map(|number| words(&format!("HSET h new-{number} 1"))).collect();
     assert_eq!(gateway.send(&sent), vec![":1"; 64].join(" "));
     assert_eq!(gateway.ask("HLEN h"), ":99864");
+    // With a long log, as gateways have, a command changes hundreds of pages where they are.
+    let mut long =
+        Gateway::with(&cluster, "redis", StoreOptions::default(), WorkerOptions::default().log_bytes(1 << 20));
+    long.worker.sessions().iter_mut().for_each(|session| _ = session.observe(Some(Box::new(costs.clone()))));
+    costs.0.store(0, Ordering::Relaxed);
+    let fields = |of: std::ops::Range<u64>| of.map(|field| format!(" field-{field} value")).collect::<String>();
+    assert_eq!(long.ask(&format!("HSET h{}", fields(0..80))), ":80");
+    let found = costs.0.load(Ordering::Relaxed);
+    assert!(found < 50, "{found} round trips");
+    assert_eq!(long.ask(&format!("HSET h{}", fields(40..840))), ":760");
+    assert_eq!(long.ask("HLEN h"), ":100704");
     assert_eq!(gateway.ask("DEL h l"), ":2");
     assert_eq!(cluster.count_rows("redis/pages").unwrap() + cluster.count_rows("redis/tombstones").unwrap(), 0);
 }

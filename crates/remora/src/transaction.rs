@@ -120,6 +120,13 @@ impl<'t, 's> Transaction<'t, 's> {
         self.tx.id()
     }
 
+    /// Returns the bytes that the changes of the transaction can take in the log
+    /// ([`Session::log_entry_max`](crate::Session::log_entry_max)).
+    #[must_use]
+    pub fn log_entry_max(&self) -> usize {
+        self.tx.log_entry_max()
+    }
+
     /// Returns the incarnation of the client that runs the transaction, which no other client of
     /// the cluster has.
     #[must_use]

@@ -697,6 +697,14 @@ impl Session {
         self.client.cluster().number()
     }
 
+    /// Returns the bytes that the changes of one transaction can take in the log: half of what
+    /// [`WorkerOptions::log_bytes`] has got. A transaction that writes more fails with
+    /// [`Limit::LogEntry`](crate::Limit::LogEntry).
+    #[must_use]
+    pub fn log_entry_max(&self) -> usize {
+        self.inner.log_entry_max()
+    }
+
     /// Returns whether [`Session::snapshot`] is ordered by real time with all other transactions,
     /// as [`Freshness::Strict`](crate::Freshness::Strict) promises. It is on shared memory, under
     /// the protocols `remora` and `drtm-r-clocks`.

@@ -149,6 +149,13 @@ impl Session {
         self.state.has_strict_snapshots()
     }
 
+    /// Returns the bytes of the longest log entry of a transaction
+    /// ([`Limit::LogEntry`](crate::Limit::LogEntry)).
+    #[must_use]
+    pub fn log_entry_max(&self) -> usize {
+        self.state.log_entry_max()
+    }
+
     /// Returns what the rings say of a transaction of a client that is alive. It is
     /// [`Verdict::Undecided`] as long as they do not tell the outcome. Fails if a node is
     /// unreachable.

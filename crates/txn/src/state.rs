@@ -448,10 +448,16 @@ impl State {
         *at + bytes <= self.ring_bytes
     }
 
+    /// Returns the bytes of the frame of the longest log entry.
+    #[inline]
+    pub(crate) fn log_entry_max(&self) -> usize {
+        self.ring_bytes as usize / 2
+    }
+
     /// Fails if no ring has room for a log entry whose frame has this many words.
     #[inline]
     pub(crate) fn fits_log(&self, words: usize) -> Result<(), Limit> {
-        let (bytes, max) = (words * WORD_BYTES, self.ring_bytes as usize / 2);
+        let (bytes, max) = (words * WORD_BYTES, self.log_entry_max());
         if bytes > max { Err(Limit::LogEntry { bytes, max }) } else { Ok(()) }
     }
 

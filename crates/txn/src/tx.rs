@@ -233,6 +233,13 @@ impl<'s> Tx<'s> {
         })
     }
 
+    /// Returns the bytes of the longest log entry of the transaction
+    /// ([`Limit::LogEntry`](crate::Limit::LogEntry)).
+    #[must_use]
+    pub fn log_entry_max(&self) -> usize {
+        self.state.log_entry_max()
+    }
+
     /// Returns the id of this attempt, by which its outcome can be asked for. An attempt whose id
     /// is known commits by itself, and not together with others ([`Turns`](crate::Turns)).
     #[must_use]
