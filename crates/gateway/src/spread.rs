@@ -3,7 +3,7 @@
 //! ```text
 //! table NAME/pages        | id : 8 | index : 2 | tree : 1 | part : 1 | page : 8 |  ->  bytes : 976
 //! table NAME/tombstones   | id : 8 | index : 2 |  ->
-//!                         | 0 or 2 | since : 8 | parts : 1 | pages : 8 |  being built, or given up;
+//! | 0 or 2 | since : 8 | parts : 1 | pages : 8 |  being built, or given up;
 //!                                                                      pages of each tree
 //!                         | 1 | head and roots |   dead
 //! ```
@@ -47,8 +47,8 @@ const TOMBSTONE_NAME_BYTES: usize = 10;
 const TOMBSTONE_BYTES_MAX: usize = 4 << 10;
 /// After this time a collection that is being built counts as given up.
 pub(crate) const BUILT_WITHIN_MS: u64 = 60_000;
-/// The bytes of the log for which a transaction writes a record of a page, beside the records of
-/// its keys. The record itself takes two thirds of them.
+/// A transaction writes one record of a page for this many bytes of the longest log entry. The
+/// record takes about 1,050 of them. The rest is for the records of its keys.
 const LOGGED_BYTES: usize = 1600;
 /// The number of records of pages that one transaction writes at most, whatever its log may hold.
 const WRITTEN_MAX: usize = 300;
@@ -432,8 +432,8 @@ pub(crate) fn records_of(changes: &[Vec<Change>]) -> usize {
     changes.iter().flatten().map(|change| usize::from(change.stored.max(parts_of(&change.bytes)))).sum()
 }
 
-/// Returns the number of records of pages that a transaction can write or delete whose log entry has
-/// at most this many bytes.
+/// Returns the number of records of pages that a transaction can write or delete whose log entry
+/// has at most this many bytes.
 pub(crate) fn written_max(log_entry_max: usize) -> usize {
     (log_entry_max / LOGGED_BYTES).clamp(1, WRITTEN_MAX)
 }
