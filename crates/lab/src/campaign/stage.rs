@@ -97,9 +97,9 @@ fn lease(case: &Case, random: &mut Prng) -> Option<Duration> {
     let lease = LEASES[random.below(LEASES.len() as u64) as usize];
     // All clients need the upper nodes of a tree. If a dead client has locked one, and no client
     // recovers it, all of them stop. A table grows only when every client knows of the growth, or
-    // is dead. Of few keys, a dead client can have locked one that all others want.
+    // is dead, and tables of gateways grow by themselves. Of few keys, a dead client can have locked one that all others want.
     let all_stop = matches!(case.load, Load::Ranges | Load::Redis) || case.keys < FEW_KEYS;
-    let needed = all_stop && case.has("crash") || case.loses_nodes() || case.has(GROW);
+    let needed = all_stop && case.has("crash") || case.loses_nodes() || case.has(GROW) || case.load == Load::Redis;
     let longest = LEASES.into_iter().flatten().max().filter(|_| needed);
     lease.or(longest).map(Duration::from_nanos)
 }
@@ -136,7 +136,10 @@ fn clients(
             other => other,
         };
         let options = WorkerOptions::default().coroutines(case.coroutines).archive(ARCHIVE).seed(random.next_u64());
-        let worker = cluster.with_protocol(protocol).worker(options);
+        let cluster = cluster.with_protocol(protocol);
+        // Commands of Redis' clients are answered with an error when a table is full.
+        let cluster = if case.load == Load::Redis { cluster.with_growth_in_turn() } else { cluster };
+        let worker = cluster.worker(options);
         let mut worker = worker.map_err(|error| error.to_string())?;
         worker.sessions().iter_mut().enumerate().for_each(|(lane, session)| recording.watch(lane, session));
         let lives = Rc::new(worker.lives());

@@ -15,37 +15,59 @@ use crate::limits::{
 };
 use crate::node::{self, AT_LOCK, AT_SPACE};
 
+/// Where a new table may lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    /// The memory nodes that may have its shards.
+    pub nodes: NodeSet,
+    /// The number of memory nodes that the cluster has, lost ones included. A table may want as
+    /// many copies as that.
+    pub members: u16,
+}
+
+impl From<NodeSet> for Places {
+    /// Makes the places of a table in a cluster that has just these nodes.
+    fn from(nodes: NodeSet) -> Places {
+        Places { nodes, members: nodes.count() }
+    }
+}
+
 /// Creates a table: takes space for every replica of every shard, and publishes the table. The
 /// space is zero, and an index crate gives it meaning. `client` is the incarnation that does this.
 /// The table lies at the nodes `places`: the primary of the first shard is at `first`, and the
-/// primaries of the others are at the places behind it. If the call fails, nothing has been taken.
+/// primaries of the others are at the places behind it. If `first` is not one of the places, the
+/// next place behind it is the first. If the call fails, nothing has been taken.
+///
+/// If the table wants more copies than there are places, each shard gets one at each place. The
+/// catalog says how many the table wants. So a controller makes the other copies when there are
+/// nodes for them ([`arrangement`](super::arrangement)), as if a node had been lost later.
 pub async fn create_table(
     lane: &Lane,
     nodes: NodeSet,
-    places: NodeSet,
+    places: impl Into<Places>,
     client: u32,
     spec: TableSpec,
     first: NodeId,
 ) -> Result<(TableId, Metadata), MemoryError> {
-    create(lane, nodes, places, client, (spec, None), first).await
+    create(lane, nodes, places.into(), client, (spec, None), first).await
 }
 
 /// Creates a table that is not ready before [`finish_tables`]; otherwise as [`create_table`].
 pub async fn begin_table(
     lane: &Lane,
     nodes: NodeSet,
-    places: NodeSet,
+    places: impl Into<Places>,
     client: u32,
     spec: TableSpec,
     first: NodeId,
 ) -> Result<(TableId, Metadata), MemoryError> {
-    create(lane, nodes, places, client, (spec, Some(client)), first).await
+    create(lane, nodes, places.into(), client, (spec, Some(client)), first).await
 }
 
 async fn create(
     lane: &Lane,
     nodes: NodeSet,
-    places: NodeSet,
+    places: Places,
     client: u32,
     (spec, creator): (TableSpec, Option<u32>),
     first: NodeId,
@@ -59,16 +81,18 @@ async fn create(
     with_catalog_locked(lane, nodes.leader(), client, create).await
 }
 
-/// Returns the places of a table's shards, in order. The primary of the first one is at `first`.
-pub(super) fn places_from(places: NodeSet, first: NodeId, spec: &TableSpec) -> Result<Vec<NodeId>, MemoryError> {
-    check_spec(places.count(), spec)?;
-    let Some(first) = places.iter().position(|node| node == first) else {
-        let highest = places.iter().next_back().unwrap_or_default();
+/// Returns the places of a table's shards, in order. The primary of the first one is at `first`, or
+/// at the next place behind it.
+pub(super) fn places_from(places: Places, first: NodeId, spec: &TableSpec) -> Result<Vec<NodeId>, MemoryError> {
+    check_spec(places.members, spec)?;
+    let Places { nodes, members } = places;
+    let highest = nodes.iter().next_back().ok_or(MemoryError::NoNode)?;
+    if first.0 >= members && !nodes.has(first) {
         let (what, value, max) = ("the number of a table's first node", first.0.into(), highest.0.into());
         return Err(MemoryError::limit(what, value, max).of_table(&spec.name));
-    };
-    let mut places: Vec<NodeId> = places.iter().collect();
-    places.rotate_left(first);
+    }
+    let mut places: Vec<NodeId> = nodes.iter().collect();
+    places.rotate_left(nodes.iter().position(|node| node >= first).unwrap_or(0));
     Ok(places)
 }
 
@@ -197,7 +221,8 @@ pub async fn rename_tables(
                 return Err(MemoryError::Unfinished { table: from.clone(), client });
             }
             let renamed = TableSpec { name: to.clone(), ..table.spec.clone() };
-            check_spec(nodes.count(), &renamed)?;
+            // It has its copies already, or as many as there are nodes for.
+            check_spec(u16::from(renamed.replicas), &renamed)?;
             if metadata.table(to).is_ok() {
                 return Err(MemoryError::TableExists(to.clone()));
             }
@@ -345,7 +370,16 @@ async fn place_shards(
     places: &[NodeId],
 ) -> Result<(), MemoryError> {
     let TableEntry { spec, shard_first, .. } = metadata.tables[usize::from(table.0)].clone();
-    let copies = |shard: u16| (0..u16::from(spec.replicas)).map(move |copy| usize::from(shard + copy) % places.len());
+    let count = usize::from(spec.replicas).min(places.len());
+    if count < usize::from(spec.replicas) {
+        tracing::warn!(
+            table = spec.name,
+            copies = count,
+            wanted = spec.replicas,
+            "too few memory nodes are there: a table gets its other copies when they are back"
+        );
+    }
+    let copies = |shard: u16| (0..count).map(move |copy| (usize::from(shard) + copy) % places.len());
     let mut wanted = vec![0u64; places.len()];
     for place in (0..spec.shards).flat_map(copies) {
         wanted[place] += 1;

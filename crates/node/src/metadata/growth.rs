@@ -3,7 +3,7 @@
 
 use remora_fabric::{Lane, NodeId, NodeSet};
 
-use super::catalog::{Newcomer, enter, places_from, with_catalog_locked};
+use super::catalog::{Newcomer, Places, enter, places_from, with_catalog_locked};
 use super::format::{publish, read};
 use super::tables::{Growth, Metadata, Stage, TableSpec, Tombstone};
 use crate::error::MemoryError;
@@ -14,19 +14,20 @@ type Born = (TableId, u64);
 
 /// Enters a larger table of this spec, into which the table `smaller` grows, and names `client` as
 /// the one that moves the rows. If such a table exists already, only the client is named. Returns
-/// the larger table and the catalog.
+/// the larger table and the catalog. The larger table lies as a new table does
+/// ([`create_table`](super::create_table)): with fewer copies, if there are too few places.
 ///
 /// Fails with [`MemoryError::Dropped`] if the smaller table was dropped, and with
 /// [`MemoryError::Unfinished`] while a client creates it.
 pub async fn begin_growth(
     lane: &Lane,
     nodes: NodeSet,
-    places: NodeSet,
+    places: impl Into<Places>,
     client: u32,
     smaller: Born,
     (spec, first): (TableSpec, NodeId),
 ) -> Result<(TableId, Metadata), MemoryError> {
-    let places = places_from(places, first, &spec)?;
+    let places = places_from(places.into(), first, &spec)?;
     let begin = async || {
         let mut metadata = read(lane, nodes.leader()).await?;
         has(&metadata, smaller, &spec.name)?;

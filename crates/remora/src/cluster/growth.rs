@@ -225,7 +225,7 @@ impl Cluster {
 
 /// Why a growth has stopped.
 #[derive(Debug, thiserror::Error)]
-enum Halt {
+pub(crate) enum Halt {
     /// The catalog could not be changed, or clients have not heard of a change.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -242,7 +242,7 @@ impl From<MemoryError> for Halt {
 
 impl Halt {
     /// Returns whether the memory nodes have no room for a larger table.
-    fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         match self {
             Halt::Open(error) => error.kind() == OpenErrorKind::Full,
             Halt::Move(error) => is_nodes_full(error),
@@ -291,7 +291,7 @@ impl Session {
 
     /// Makes a table grow to several times its size, or to less if the memory nodes have no room
     /// for that.
-    async fn grow_by_itself(&mut self, table: &Arc<remora_index::Table>) -> Result<(), Halt> {
+    pub(crate) async fn grow_by_itself(&mut self, table: &Arc<remora_index::Table>) -> Result<(), Halt> {
         let rows = table.rows_of_shard();
         let bytes = table.entry().spec.shard_bytes.saturating_mul(table.shards().into());
         let wanted = if bytes < LARGE_BYTES { 4 } else { 2 };
@@ -333,9 +333,8 @@ impl Session {
         self.unless_some_never_hear(name).await?;
         let spec = larger_spec(&table.entry().spec, rows_of_shard);
         let begin = async |lane: &Lane, cluster: &Cluster, client: u32| {
-            let (nodes, places) = (cluster.live_nodes(), cluster.places());
+            let (nodes, places) = (cluster.live_nodes(), cluster.places(spec.replicas));
             let first = table.shard_replicas(0).first().map_or(NodeId(0), |primary| primary.node);
-            let first = if places.iter().any(|node| node == first) { first } else { places.leader() };
             let begun = metadata::begin_growth(lane, nodes, places, client, smaller, (spec.clone(), first)).await;
             begun.map(|(_, catalog)| catalog)
         };

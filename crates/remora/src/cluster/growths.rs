@@ -1,8 +1,12 @@
-//! The list of the growths that a process has begun by itself. Each runs on its own thread.
+//! The list of the growths that a process has begun by itself. Each runs on its own thread, or in
+//! the coroutine that has found a table full.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use remora_node::Grows;
+
+use super::handle::Cluster;
 use crate::mutex::lock;
 
 /// The growths that this process has begun by itself, one for each table, by the table's origin. A
@@ -10,6 +14,8 @@ use crate::mutex::lock;
 #[derive(Debug, Default)]
 pub(super) struct Growths {
     tables: Mutex<HashMap<u64, Growth>>,
+    /// Whether coroutines make tables larger, and not threads.
+    in_turn: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,15 +34,50 @@ pub(crate) enum Growing {
     Failed { nodes_full: bool },
 }
 
+/// A growth that a coroutine makes. When this is dropped, another coroutine may begin one.
+pub(crate) struct Turn {
+    growths: Arc<Growths>,
+    table: Arc<remora_index::Table>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.growths.end(&self.table);
+    }
+}
+
+impl Cluster {
+    /// Returns the growth of a table for the calling coroutine to make. Returns `None` if another
+    /// coroutine of this process makes it already, if threads make it, or if the table does not
+    /// grow by itself.
+    pub(crate) fn turn_to_grow(&self, table: &Arc<remora_index::Table>) -> Option<Turn> {
+        let growths = self.growths.as_ref().filter(|growths| growths.in_turn)?;
+        let is_first = table.entry().spec.grows == Grows::ByItself && growths.enter(table);
+        is_first.then(|| Turn { growths: growths.clone(), table: table.clone() })
+    }
+}
+
 impl Growths {
-    /// Returns the state of a table's growth. If there is none, calls `begin` to begin one. The
-    /// growth is under way if `begin` returns true.
+    /// Returns a list for a process whose coroutines make tables larger.
+    pub(super) fn in_turn() -> Growths {
+        Growths { in_turn: true, ..Growths::default() }
+    }
+
+    /// Notes that a table grows. Returns false if that was noted before.
+    fn enter(&self, table: &remora_index::Table) -> bool {
+        let growth = Growth { origin: table.origin(), state: Growing::UnderWay };
+        let mut tables = lock(&self.tables);
+        !tables.contains_key(&table.born()) && tables.insert(table.born(), growth).is_none()
+    }
+
+    /// Returns the state of a table's growth. If there is none, calls `begin` to begin one, unless
+    /// coroutines do that. The growth is under way if `begin` returns true.
     pub(super) fn state_or_begin(&self, table: &remora_index::Table, begin: impl FnOnce() -> bool) -> Growing {
         let mut tables = lock(&self.tables);
         if let Some(growth) = tables.get(&table.born()) {
             return growth.state;
         }
-        if !begin() {
+        if self.in_turn || !begin() {
             return Growing::Failed { nodes_full: false };
         }
         tables.insert(table.born(), Growth { origin: table.origin(), state: Growing::UnderWay });

@@ -493,6 +493,16 @@ impl Cluster {
         Cluster { growths: by_itself.then(|| self.growths.clone().unwrap_or_default()), ..self.clone() }
     }
 
+    /// Returns a handle whose workers make full tables larger in the coroutine that has found one
+    /// full, and on no threads. A simulated cluster needs this, because its clients have no
+    /// threads. The handle stands for one process: workers of one handle do not begin the growth of
+    /// a table twice.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_growth_in_turn(&self) -> Cluster {
+        Cluster { growths: Some(Arc::new(Growths::in_turn())), ..self.clone() }
+    }
+
     /// Returns a handle that gives an observer to each session that moves the rows of a growing
     /// table. `movers` makes the observers. Recorded histories need the transactions of these
     /// sessions.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use remora_fabric::{Lane, NodeId, NodeSet};
 use remora_index::Sizes;
 use remora_node::limits::REPLICAS_MAX;
+use remora_node::metadata::Places;
 use remora_node::{Discipline, Grows, MemoryError, Metadata, ReadScheme, SchemaShown, TableEntry, TableSpec, metadata};
 use remora_record::{layout_of_block, layout_with_cells, layout_with_time};
 
@@ -183,7 +184,7 @@ impl Cluster {
         let draft = self.draft();
         let create = || {
             self.administer(async |lane: &Lane| {
-                let (nodes, places, client) = (self.live_nodes(), self.places(), self.admin());
+                let (nodes, places, client) = (self.live_nodes(), self.places(spec.replicas), self.admin());
                 let (spec, first) = (spec.clone(), NodeId(options.first_node));
                 Ok(match draft {
                     Some(_) => metadata::begin_table(lane, nodes, places, client, spec, first).await?,
@@ -221,7 +222,7 @@ impl Cluster {
         self.unless_interrupted()?;
         let create = || {
             self.administer(async |lane: &Lane| {
-                let (nodes, places, client) = (self.live_nodes(), self.places(), self.admin());
+                let (nodes, places, client) = (self.live_nodes(), self.places(spec.replicas), self.admin());
                 Ok(metadata::create_table(lane, nodes, places, client, spec.clone(), first).await?)
             })
         };
@@ -246,15 +247,16 @@ impl Cluster {
         }
     }
 
-    /// Returns the memory nodes for new tables: live nodes that are neither spares nor about to
-    /// leave. If these are too few, all live nodes.
-    pub(super) fn places(&self) -> NodeSet {
+    /// Returns the memory nodes for a new table of this number of copies: live nodes that are
+    /// neither spares nor about to leave. If these are too few, all live nodes.
+    pub(super) fn places(&self, copies: u8) -> Places {
         let live = self.live_nodes();
         let regular = NodeSet::first(self.founders() - self.inner.options.spares.min(self.founders()));
         let spares = NodeSet::first(self.founders()).without(regular);
         let leaving = self.configuration.as_ref().and_then(|all| all.look(|membership| membership.leaving()).ok());
-        let places = live.without(spares).without(leaving.unwrap_or_default());
-        if places.count() < u16::from(self.replicas()) { live } else { places }
+        let nodes = live.without(spares).without(leaving.unwrap_or_default());
+        let nodes = if nodes.count() < u16::from(copies) { live } else { nodes };
+        Places { nodes, members: self.memory_nodes() }
     }
 
     /// Opens a table, or creates an empty one if there is none of this name. If another client is
