@@ -25,6 +25,9 @@ use crate::{Failure, Verdict, output, value};
 const TABLES: &str = "redis";
 /// How often a command looks whether it is to stop.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
+/// How long a gateway that starts waits for what passes by itself. That is longer than a cluster
+/// takes to go on without a lost memory node.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Copies of each key by default.
 const COPIES: usize = 3;
 /// The port of Redis.
@@ -146,7 +149,13 @@ impl ServeArgs {
         }
         let of_threads = server.clone();
         let front = move |number: usize, _: &_| Front::new(of_threads.clone(), number as u64);
-        let gateway = serve(cluster, vec![listener], options, front).map_err(|error| match &error {
+        let start = || {
+            let listener =
+                listener.try_clone().map_err(|cause| ServeError::System { what: "listen", cause: cause.into() })?;
+            serve(cluster, vec![listener], options.clone(), front.clone())
+        };
+        let passes = |error: &ServeError| matches!(error, ServeError::Open(error) if passes(cluster, error));
+        let gateway = patiently(cluster, passes, start).map_err(|error| match &error {
             ServeError::Memory(_) => Failure::new("--client-memory", error),
             _ => Failure::new("serving clients", error),
         })?;
@@ -165,14 +174,35 @@ fn recorder_of(file: &Arc<HistoryFile>) -> Recorder {
 
 /// Opens the tables of the keys, or creates them. Waits while another gateway creates them.
 fn open(cluster: &Cluster, options: StoreOptions) -> Result<Store, OpenError> {
-    const PATIENCE: Duration = Duration::from_secs(30);
+    let open = || cluster.in_one_epoch(|| Store::open_or_create(cluster, TABLES, options));
+    patiently(cluster, |error| passes(cluster, error), open)
+}
+
+/// Does something again while it fails for a reason that `passes`, but not for longer than
+/// [`PATIENCE`], and not once the command is to stop.
+fn patiently<T, E>(
+    cluster: &Cluster,
+    passes: impl Fn(&E) -> bool,
+    mut what: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
     let began = Instant::now();
-    let passes = |error: &OpenError| matches!(error.kind(), OpenErrorKind::Unfinished { .. } | OpenErrorKind::Changing);
     loop {
-        match cluster.in_one_epoch(|| Store::open_or_create(cluster, TABLES, options)) {
-            Err(error) if passes(&error) && began.elapsed() < PATIENCE => thread::sleep(LOOK),
-            opened => return opened,
+        match what() {
+            Err(error) if passes(&error) && began.elapsed() < PATIENCE && !cluster.is_interrupted() => {
+                thread::sleep(LOOK);
+            }
+            done => return done,
         }
+    }
+}
+
+/// Returns whether an error passes without an operator: another gateway creates the tables, the
+/// catalog is changing, or a memory node was just lost that the cluster is about to go on without.
+fn passes(cluster: &Cluster, error: &OpenError) -> bool {
+    match error.kind() {
+        OpenErrorKind::Unfinished { .. } | OpenErrorKind::Changing => true,
+        OpenErrorKind::Unavailable => cluster.configuration().is_some(),
+        _ => false,
     }
 }
 
@@ -204,7 +234,8 @@ pub(crate) fn gateway(options: &GatewayOptions) -> Result<Verdict, Failure> {
     let listener = TcpListener::bind(&options.listen).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let cluster = options.meet.connect(&stop)?;
-    let copies = options.copies.unwrap_or_else(|| cluster.live_nodes().iter().count().clamp(1, COPIES) as u8);
+    // A node that is lost when the tables are created gets its copies later.
+    let copies = options.copies.unwrap_or_else(|| usize::from(cluster.memory_nodes()).clamp(1, COPIES) as u8);
     let gateway = options.serve.serve(&cluster, listener, copies)?;
     output::show(&format!("remora gateway ready: {address}\n"))?;
     while !stop.load(Ordering::Relaxed) {

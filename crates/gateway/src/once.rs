@@ -27,6 +27,7 @@ use remora_resp::{ReplyWriter, Version};
 use sha2::{Digest, Sha256};
 
 use crate::damaged::damaged;
+use crate::store::StoreOptions;
 
 /// Bytes of the longest token.
 const TOKEN_BYTES_MAX: usize = 128;
@@ -36,8 +37,9 @@ const REPLY_BYTES_MAX: usize = 8 << 10;
 const HEAD_BYTES: usize = 8 + 32 + 1;
 /// For how long a token is kept, in milliseconds, if the client does not say.
 const LIFE: u64 = 60 * 60 * 1000;
-/// The number of tokens for which there is room at first, and of bytes of each beyond its head.
-const TOKENS: u64 = 8 << 10;
+/// The number of tokens for which there is room at first by default, and of bytes of each beyond
+/// its head.
+pub(crate) const TOKENS: u64 = 8 << 10;
 const TOKEN_BYTES: u64 = 16;
 /// The kind of a reply that was too long to keep.
 const NOT_KEPT: u8 = 0;
@@ -118,17 +120,17 @@ impl Claim {
 
 impl Tokens {
     /// Opens the table of this name, or creates it.
-    pub(crate) fn open_or_create(cluster: &Cluster, name: &str, copies: Option<u8>) -> Result<Tokens, OpenError> {
+    pub(crate) fn open_or_create(cluster: &Cluster, name: &str, options: &StoreOptions) -> Result<Tokens, OpenError> {
         let schema = DynSchema::new(
             "tokens of a gateway",
             Lengths::UpTo(TOKEN_BYTES_MAX),
             Lengths::UpTo(HEAD_BYTES + REPLY_BYTES_MAX),
         );
-        let mut options = DynOptions::for_rows(TOKENS).bytes(TOKENS * TOKEN_BYTES);
-        if let Some(copies) = copies {
-            options = options.replicas(copies);
+        let mut tokens = DynOptions::for_rows(options.tokens).bytes(options.tokens.saturating_mul(TOKEN_BYTES));
+        if let Some(copies) = options.copies {
+            tokens = tokens.replicas(copies);
         }
-        Ok(Tokens { table: cluster.open_or_create_dyn_table(name, &schema, options)? })
+        Ok(Tokens { table: cluster.open_or_create_dyn_table(name, &schema, tokens)? })
     }
 
     /// Looks for the token of commands (rule 2). If it is there, writes the answer.

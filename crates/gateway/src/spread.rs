@@ -38,6 +38,7 @@ use remora_redis::tree::{Change, Home, Missing, PART_BYTES, Tree, Wanted};
 use remora_redis::{Object, packed};
 
 use crate::damaged::damaged;
+use crate::store::StoreOptions;
 
 /// Bytes of the name of a page's record.
 const PAGE_NAME_BYTES: usize = 20;
@@ -56,9 +57,10 @@ const WRITTEN_MAX: usize = 300;
 const READ_MAX: usize = 512;
 /// The number of pages that one of these others reads.
 const READ_AHEAD: usize = 128;
-/// The number of pages, and of tombstones, for which there is room at first.
-const PAGES: u64 = 256;
-const TOMBSTONES: u64 = 256;
+/// The number of pages, and of tombstones, for which there is room at first by default.
+pub(crate) const PAGES: u64 = 256;
+/// The bytes of tombstones for which there is room at first, beyond what is in their heads.
+const TOMBSTONES_BYTES: u64 = 1 << 16;
 
 const BUILDING: u8 = 0;
 const DEAD: u8 = 1;
@@ -82,12 +84,7 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// Opens the tables of a store, or creates them if there are none.
-    pub(crate) fn open_or_create(
-        cluster: &Cluster,
-        name: &str,
-        copies: Option<u8>,
-        page_bytes: usize,
-    ) -> Result<Pages, OpenError> {
+    pub(crate) fn open_or_create(cluster: &Cluster, name: &str, options: &StoreOptions) -> Result<Pages, OpenError> {
         let pages =
             DynSchema::new("pages of a gateway", Lengths::Exactly(PAGE_NAME_BYTES), Lengths::Exactly(PART_BYTES));
         let tombstones = DynSchema::new(
@@ -95,8 +92,9 @@ impl Pages {
             Lengths::Exactly(TOMBSTONE_NAME_BYTES),
             Lengths::UpTo(TOMBSTONE_BYTES_MAX),
         );
+        let StoreOptions { copies, page_bytes, .. } = *options;
         let (mut of_pages, mut of_tombstones) =
-            (DynOptions::for_rows(PAGES), DynOptions::for_rows(TOMBSTONES).bytes(1 << 16));
+            (DynOptions::for_rows(options.pages), DynOptions::for_rows(options.pages).bytes(TOMBSTONES_BYTES));
         if let Some(copies) = copies {
             (of_pages, of_tombstones) = (of_pages.replicas(copies), of_tombstones.replicas(copies));
         }

@@ -39,8 +39,8 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use crate::damaged::damaged;
-use crate::once::Tokens;
-use crate::spread::{Fetched, Pages, changes_of, records_of, written_max};
+use crate::once::{TOKENS, Tokens};
+use crate::spread::{Fetched, PAGES, Pages, changes_of, records_of, written_max};
 
 /// Bytes of the longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 15_000;
@@ -76,6 +76,10 @@ pub struct Store {
 pub struct StoreOptions {
     /// Number of keys that there is room for at first.
     pub keys: u64,
+    /// Number of pages of spread collections, and of tombstones, that there is room for at first.
+    pub pages: u64,
+    /// Number of tokens of `REMORA.ONCE` that there is room for at first.
+    pub tokens: u64,
     /// Number of copies of each record. If `None`, the cluster's default.
     pub copies: Option<u8>,
     /// Packed collections of more bytes are spread over pages. All gateways of a store must have
@@ -87,7 +91,14 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
-        StoreOptions { keys: 16 << 10, copies: None, spread_bytes: SPREAD_BYTES, page_bytes: PART_BYTES }
+        StoreOptions {
+            keys: 16 << 10,
+            pages: PAGES,
+            tokens: TOKENS,
+            copies: None,
+            spread_bytes: SPREAD_BYTES,
+            page_bytes: PART_BYTES,
+        }
     }
 }
 
@@ -231,8 +242,8 @@ impl Store {
         Ok(Store {
             rows: cluster.open_or_create_dyn_table(name, &schema, rows)?,
             large: cluster.open_or_create_large(&format!("{name}/large"), large)?,
-            pages: Pages::open_or_create(cluster, name, options.copies, options.page_bytes)?,
-            tokens: Tokens::open_or_create(cluster, &format!("{name}/once"), options.copies)?,
+            pages: Pages::open_or_create(cluster, name, &options)?,
+            tokens: Tokens::open_or_create(cluster, &format!("{name}/once"), &options)?,
             spread_bytes: options.spread_bytes,
         })
     }

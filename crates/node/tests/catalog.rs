@@ -8,7 +8,7 @@ use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, Worker, block_on};
 use remora_node::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
-use remora_node::metadata::Wanted;
+use remora_node::metadata::{Places, Wanted};
 use remora_node::node::{self, FORMAT, Place, REGION};
 use remora_node::{
     Cells, Discipline, Fingerprint, GivenUp, Grows, Growth, Layout, MemoryError, Metadata, ReadScheme, Registration,
@@ -324,6 +324,38 @@ fn a_damaged_copy_leaves_the_other() {
 }
 
 // --- Tables.
+
+/// While nodes are lost, a table gets as many copies as there are places. The others join later. A
+/// table that wants more copies than the cluster has nodes is refused.
+#[test]
+fn a_table_that_wants_more_copies_than_there_are_places_gets_the_others_later() {
+    let fabric = cluster(3, 1 << 20);
+    let (all, live) = (NodeSet::first(3), NodeSet::first(3).without(NodeSet::first(1)));
+    let make = |wanted, places, first| {
+        block_on(&fabric, ClientId(1), async |lane: &Lane| {
+            let name = format!("{wanted} copies from {first}");
+            metadata::create_table(lane, live, places, 1, spec(&name, wanted), NodeId(first)).await
+        })
+        .unwrap()
+    };
+    let places = Places { nodes: live, members: 3 };
+    assert!(matches!(make(4, places, 1), Err(MemoryError::TooManyReplicas { replicas: 4, nodes: 3, .. })));
+    assert!(matches!(make(3, live.into(), 1), Err(MemoryError::TooManyReplicas { replicas: 3, nodes: 2, .. })));
+    assert!(matches!(make(2, places, 3), Err(MemoryError::Limit { max: 2, .. })));
+    let nowhere = Places { nodes: NodeSet::default(), members: 3 };
+    assert!(matches!(make(1, nowhere, 0), Err(MemoryError::NoNode)));
+    // The wanted first node is lost, so the next one is the first.
+    let (_, found) = make(3, places, 0).unwrap();
+    let at = |found: &Metadata| -> Vec<Vec<(u16, bool)>> {
+        let of_shard = |shard: &ShardPlacement| shard.replicas.iter().map(|one| (one.node.0, one.joining)).collect();
+        found.shards.iter().map(of_shard).collect()
+    };
+    assert_eq!(at(&found), [[(1, false), (2, false)], [(2, false), (1, false)]]);
+    assert_eq!(found.tables[0].spec.replicas, 3);
+    let room = all.iter().map(|node| (node, 1 << 20)).collect();
+    let back = metadata::arrangement(&found, &Wanted { nodes: all, ..Wanted::default() }, &room);
+    assert_eq!(at(&back), [[(1, false), (2, false), (0, true)], [(2, false), (1, false), (0, true)]]);
+}
 
 #[test]
 fn tables_that_cannot_be_made() {

@@ -290,6 +290,57 @@ fn a_node_that_was_lost_and_lives_is_not_used_without_a_configuration() {
     assert_eq!(add_to_all(&options.clone().nodes(&all).open().unwrap()), 60);
 }
 
+/// A node is lost, and there is none that could take its place. Tables that want a copy at each node
+/// grow and are created nevertheless, and get the missing copies when the node comes back.
+#[test]
+fn tables_grow_and_are_created_while_a_node_is_lost() {
+    const ROWS: u64 = 1_500;
+    let nodes = [listen(), listen(), listen()];
+    let names = nodes.each_ref().map(address);
+    let (all, folder) = (Nodes::Tcp(names.to_vec()), Folder::new("grows"));
+    let options = folder.options("configuration");
+    let cluster = options.clone().nodes(&all).replicas(3).open().unwrap();
+    let rows = support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
+    let copies = || {
+        cluster.in_one_epoch(|| cluster.refresh()).unwrap();
+        let catalog = cluster.catalog();
+        let there = catalog.tables.iter().filter(|table| table.is_there());
+        let of_table = |table| catalog.shards_of(table).map(|shard| shard.copies().count()).collect::<Vec<_>>();
+        there.flat_map(of_table).collect::<Vec<_>>()
+    };
+    controlled(&all, &options, || {
+        // It leads, and new tables would begin there.
+        let [first, ..] = nodes;
+        drop(first);
+        wait_until("the node is lost", || look(&cluster, |all| all.lost().has(NodeId(0)) && !all.is_changing()));
+        let mut worker = cluster.worker(Default::default()).unwrap();
+        worker.run(async |coroutine, session| {
+            for key in (20..ROWS).skip(coroutine).step_by(8) {
+                session.transact(async |tx| rows.insert(tx, key, Words([0])).await).await.unwrap();
+            }
+        });
+        let later = support::table(&cluster, "later", TableOptions::for_rows(20), Words([0]));
+        cluster.grow_table("later", 200).unwrap();
+        cluster.rename_table("later", "renamed").unwrap();
+        let grown = |name| cluster.catalog().table(name).unwrap().1.growths;
+        assert!((grown("rows"), grown("renamed")) >= (2, 1));
+        assert!(copies().iter().all(|copies| *copies == 2), "{:?}", copies());
+        let _back = MemoryNode::listen(&names[0], BYTES, ServerOptions::default()).unwrap();
+        wait_until("all copies are there", || copies().iter().all(|copies| *copies == 3));
+        wait_until("nothing is to be done", || look(&cluster, |all| !all.is_changing()));
+        for (table, count) in [(&rows, ROWS), (&later, 20)] {
+            let found = cluster.in_one_epoch(|| cluster.inspect(table, |_| ())).unwrap();
+            assert_eq!((found.records, found.locked, found.torn, found.differing_lines), (count, 0, 0, 0));
+        }
+        worker.block_on(async |session| {
+            for key in (0..ROWS).step_by(7) {
+                let found = session.transact(async |tx| rows.get(tx, key).await).await.unwrap();
+                assert_eq!(found, Some(Words([0])), "{key}");
+            }
+        });
+    });
+}
+
 /// A client that has connected by the configuration alone does not use the former address of a node
 /// that has left.
 #[test]

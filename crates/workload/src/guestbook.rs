@@ -19,6 +19,10 @@
 //!    reported as unknown, and not as broken. For this, the page names the configuration of the
 //!    clients that have come and not left. It also counts how many of these clients use another
 //!    configuration, or none.
+//! 5. A copier of a joining replica holds locks of records, and the replica lacks records until it
+//!    is copied. So a check reads the tables in an epoch in which no replica joins. The end of a
+//!    copy begins the next epoch, which ends all clients: a check that waits for it has no client
+//!    of its own meanwhile.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -296,12 +300,11 @@ impl GuestBook {
     fn is_quiet(&self, worker: &mut Worker) -> Result<bool, GuestError> {
         let Some(configuration) = self.cluster.configuration().cloned() else { return Ok(false) };
         let (began, mut is_told) = (Instant::now(), false);
-        let patience = || if self.cluster.is_interrupted() { QUIET_AT_THE_END } else { QUIET };
         // Meanwhile the worker's own client finds dead clients and recovers them.
         Ok(worker.block_on(async |session: &mut Session| {
             loop {
                 let (others, dead) = remains(&configuration)?;
-                if dead.is_empty() || began.elapsed() > patience() {
+                if dead.is_empty() || began.elapsed() > patience(&self.cluster) {
                     return Ok::<bool, ConfigurationError>(!others && dead.is_empty());
                 }
                 if !is_told {
@@ -311,6 +314,45 @@ impl GuestBook {
                 session.lane().sleep(SETTLE.as_nanos() as u64).await;
             }
         })?)
+    }
+
+    /// Waits until no copy of a shard is made. Returns the epoch in which that is so, or `None` if it
+    /// takes too long. It waits for as long as [`GuestBook::is_quiet`] does.
+    fn until_copied(&self, cluster: &Cluster, began: Instant) -> Result<Option<u64>, GuestError> {
+        let mut is_told = false;
+        loop {
+            cluster.in_one_epoch(|| cluster.refresh())?;
+            let catalog = cluster.catalog();
+            if catalog.joining().next().is_none() {
+                return Ok(Some(catalog.epoch));
+            }
+            if began.elapsed() > patience(&self.cluster) {
+                return Ok(None);
+            }
+            if !is_told {
+                tracing::warn!(target: WAITS, "waiting until copies are made of what was lost");
+                is_told = true;
+            }
+            thread::sleep(SETTLE);
+        }
+    }
+
+    /// Computes something from the tables in an epoch in which no copy of a shard is made (rule 5).
+    /// Returns `None` if there is no such epoch for too long.
+    fn when_copied<T>(
+        &self,
+        cluster: &Cluster,
+        mut what: impl FnMut() -> Result<T, Error>,
+    ) -> Result<Option<T>, GuestError> {
+        let began = Instant::now();
+        while let Some(epoch) = self.until_copied(cluster, began)? {
+            let found = cluster.in_one_epoch(&mut what)?;
+            cluster.in_one_epoch(|| cluster.refresh())?;
+            if cluster.catalog().epoch == epoch {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// Checks the invariants, if no client is present.
@@ -335,17 +377,21 @@ impl GuestBook {
         let ledgers = [W::Ledger::from_words(page.ledger)];
         // The dead clients have not reported their last transactions. So these count as at least of
         // unknown outcome.
-        let mut invariants = cluster.in_one_epoch(|| {
+        drop(worker);
+        let checked = self.when_copied(cluster, || {
             let (settled, unknown) = (page.unsettled == 0, page.unknown + there);
             workload.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
         })?;
+        let Some(mut invariants) = checked else {
+            return Ok(unknown::<W>("copies of shards are being made, and records are locked meanwhile"));
+        };
         if there > 0 {
             let who = if there == 1 { "a client was".to_owned() } else { format!("{there} clients were") };
             let detail = format!("{who} killed, and nobody knows the last transactions: load with --ledger to know");
             let untold = invariants.iter_mut().filter(|invariant| invariant.holds.is_none());
             untold.for_each(|invariant| invariant.detail.clone_from(&detail));
         }
-        let later = self.read(&mut worker)?.ok_or_else(|| self.table.missing(KEY))?;
+        let later = self.read(&mut self.worker()?)?.ok_or_else(|| self.table.missing(KEY))?;
         Ok(if later.came == page.came {
             invariants
         } else {
@@ -404,6 +450,11 @@ fn remains(configuration: &Arc<dyn Configuration>) -> Result<(bool, Vec<u32>), C
         let recovering = membership.clients().filter(|(_, standing)| left(*standing)).map(|(client, _)| client);
         (others().next().is_some(), unnoticed.chain(recovering).collect())
     })
+}
+
+/// Returns how long a check waits for something that ends by itself.
+fn patience(cluster: &Cluster) -> Duration {
+    if cluster.is_interrupted() { QUIET_AT_THE_END } else { QUIET }
 }
 
 fn turning() -> TransactionOptions {

@@ -137,7 +137,9 @@ enum Reply {
 impl Gateways {
     pub(super) fn load(cluster: &Cluster, keys: u64, file: Arc<HistoryFile>) -> Result<Gateways, OpenError> {
         // Few elements are enough to spread a collection over pages, and few pages to make a tree.
-        let options = StoreOptions { keys: 256, spread_bytes: 64, page_bytes: 72, ..StoreOptions::default() };
+        // The tables are small, so that they grow, also while a node is lost.
+        let first = StoreOptions { keys: 16, pages: 32, tokens: 16, ..StoreOptions::default() };
+        let options = StoreOptions { spread_bytes: 64, page_bytes: 72, ..first };
         let store = Store::open_or_create(cluster, TABLES, options)?;
         let collects = cluster.protocol().index() == IndexKind::FStore;
         Ok(Gateways { store, file, collects, keys: (keys / 8).max(1), next: Cell::new(0), log: RefCell::default() })
