@@ -266,3 +266,74 @@ pub(crate) fn listen(address: SocketAddr, may_be_next: bool) -> std::io::Result<
     }
     listened
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc;
+
+    use clap::Parser;
+    use remora::connect::{ConnectOptions, Nodes, Place};
+    use remora::node::{MemoryNode, ServerOptions as NodeOptions};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        serve: ServeArgs,
+    }
+
+    /// Serves one client, who sets a key. Returns the answer.
+    fn set_a_key(cluster: &Cluster) -> Result<String, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+        let address = listener.local_addr().map_err(|error| error.to_string())?;
+        let args = Command::parse_from(["gateway", "--threads", "1"]).serve;
+        let serving = args.serve(cluster, listener, 3).map_err(|failure| failure.0)?;
+        let ask = || {
+            let mut client = TcpStream::connect(address)?;
+            client.set_read_timeout(Some(PATIENCE))?;
+            client.write_all(b"SET greeting hello\r\n")?;
+            let mut answer = [0; 5];
+            client.read_exact(&mut answer)?;
+            Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
+        };
+        let answer = ask().map_err(|error| error.to_string());
+        serving.end().map_err(|failure| failure.0)?;
+        answer
+    }
+
+    /// A memory node is lost just before a gateway opens its tables, and no controller has noticed
+    /// that yet.
+    #[test]
+    fn a_gateway_that_starts_waits_until_the_cluster_goes_on_without_a_lost_node() {
+        let configuration = std::env::temp_dir().join(format!("remora-gateway-{}", std::process::id()));
+        let nodes = [(); 3].map(|()| MemoryNode::listen("127.0.0.1:0", 64 << 20, NodeOptions::default()).unwrap());
+        let names = nodes.each_ref().map(|node| node.address().unwrap().to_string());
+        let options = ConnectOptions::default()
+            .configuration(Some(Place::File(configuration.clone())))
+            .patience(Duration::from_millis(300))
+            .nodes(Nodes::Tcp(names.to_vec()));
+        let cluster = options.open().unwrap();
+        let controls = options.clone().controls(true).open().unwrap().with_lease(Some(Duration::from_millis(300)));
+        let (over, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
+        let answer = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut controller = controls.controller().unwrap();
+                tell.send(()).unwrap();
+                thread::sleep(Duration::from_millis(150));
+                controller.run(|| over.load(Ordering::Relaxed));
+            });
+            told.recv().unwrap();
+            let [leader, _second, _third] = nodes;
+            drop(leader);
+            let answer = set_a_key(&cluster);
+            over.store(true, Ordering::Relaxed);
+            answer
+        });
+        std::fs::remove_file(configuration).unwrap();
+        assert_eq!(answer, Ok("+OK\r\n".to_owned()));
+    }
+}

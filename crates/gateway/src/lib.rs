@@ -12,6 +12,7 @@
 //! | `execute` | runs plans |
 //! | `once` | commands that are applied at most once |
 //! | `spread` | how elements of large collections lie in records of their own |
+//! | `options` | the first sizes of the tables |
 //! | `store` | how keys and their values lie in tables |
 //! | `walk` | the commands of all keys |
 //! | `sweep` | deletes keys and tokens that have expired |
@@ -52,6 +53,7 @@ mod monitor;
 pub mod mutant;
 pub mod net;
 mod once;
+mod options;
 mod plan;
 mod record;
 mod server;
@@ -64,7 +66,8 @@ pub use clock::Clock;
 pub use connection::Connection;
 pub use front::Front;
 pub use monitor::Monitor;
+pub use options::StoreOptions;
 pub use record::Recorder;
 pub use server::{Local, PasswordError, PasswordSource, Server, ServerOptions};
-pub use store::{Store, StoreOptions};
+pub use store::Store;
 pub use sweep::Sweeper;

@@ -27,7 +27,7 @@ use remora_resp::{ReplyWriter, Version};
 use sha2::{Digest, Sha256};
 
 use crate::damaged::damaged;
-use crate::store::StoreOptions;
+use crate::options::StoreOptions;
 
 /// Bytes of the longest token.
 const TOKEN_BYTES_MAX: usize = 128;
@@ -37,9 +37,7 @@ const REPLY_BYTES_MAX: usize = 8 << 10;
 const HEAD_BYTES: usize = 8 + 32 + 1;
 /// For how long a token is kept, in milliseconds, if the client does not say.
 const LIFE: u64 = 60 * 60 * 1000;
-/// The number of tokens for which there is room at first by default, and of bytes of each beyond
-/// its head.
-pub(crate) const TOKENS: u64 = 8 << 10;
+/// The number of bytes of a token for which there is room at first, beyond its head.
 const TOKEN_BYTES: u64 = 16;
 /// The kind of a reply that was too long to keep.
 const NOT_KEPT: u8 = 0;

@@ -38,7 +38,7 @@ use remora_redis::tree::{Change, Home, Missing, PART_BYTES, Tree, Wanted};
 use remora_redis::{Object, packed};
 
 use crate::damaged::damaged;
-use crate::store::StoreOptions;
+use crate::options::StoreOptions;
 
 /// Bytes of the name of a page's record.
 const PAGE_NAME_BYTES: usize = 20;
@@ -57,8 +57,6 @@ const WRITTEN_MAX: usize = 300;
 const READ_MAX: usize = 512;
 /// The number of pages that one of these others reads.
 const READ_AHEAD: usize = 128;
-/// The number of pages, and of tombstones, for which there is room at first by default.
-pub(crate) const PAGES: u64 = 256;
 /// The bytes of tombstones for which there is room at first, beyond what is in their heads.
 const TOMBSTONES_BYTES: u64 = 1 << 16;
 

@@ -33,14 +33,15 @@ use remora::{
 };
 use remora::{Stored, Transaction};
 use remora_redis::keyspace::Slot;
-use remora_redis::tree::{Change, Home, PART_BYTES, SPREAD_BYTES, Wanted as Missed};
+use remora_redis::tree::{Change, Home, PART_BYTES, Wanted as Missed};
 use remora_redis::{Keyspace, Object, footprint, packed};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use crate::damaged::damaged;
-use crate::once::{TOKENS, Tokens};
-use crate::spread::{Fetched, PAGES, Pages, changes_of, records_of, written_max};
+use crate::once::Tokens;
+use crate::options::StoreOptions;
+use crate::spread::{Fetched, Pages, changes_of, records_of, written_max};
 
 /// Bytes of the longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 15_000;
@@ -69,37 +70,6 @@ pub struct Store {
     pub(crate) pages: Pages,
     pub(crate) tokens: Tokens,
     spread_bytes: usize,
-}
-
-/// How large the tables of a store are at first.
-#[derive(Clone, Copy, Debug)]
-pub struct StoreOptions {
-    /// Number of keys that there is room for at first.
-    pub keys: u64,
-    /// Number of pages of spread collections, and of tombstones, that there is room for at first.
-    pub pages: u64,
-    /// Number of tokens of `REMORA.ONCE` that there is room for at first.
-    pub tokens: u64,
-    /// Number of copies of each record. If `None`, the cluster's default.
-    pub copies: Option<u8>,
-    /// Packed collections of more bytes are spread over pages. All gateways of a store must have
-    /// the same number.
-    pub spread_bytes: usize,
-    /// Pages of several elements have at most this many bytes.
-    pub page_bytes: usize,
-}
-
-impl Default for StoreOptions {
-    fn default() -> StoreOptions {
-        StoreOptions {
-            keys: 16 << 10,
-            pages: PAGES,
-            tokens: TOKENS,
-            copies: None,
-            spread_bytes: SPREAD_BYTES,
-            page_bytes: PART_BYTES,
-        }
-    }
 }
 
 /// A key of a database.

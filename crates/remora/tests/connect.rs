@@ -290,8 +290,8 @@ fn a_node_that_was_lost_and_lives_is_not_used_without_a_configuration() {
     assert_eq!(add_to_all(&options.clone().nodes(&all).open().unwrap()), 60);
 }
 
-/// A node is lost, and there is none that could take its place. Tables that want a copy at each node
-/// grow and are created nevertheless, and get the missing copies when the node comes back.
+/// A node is lost, and there is none that could take its place. Tables that want a copy at each
+/// node grow and are created nevertheless, and get the missing copies when the node comes back.
 #[test]
 fn tables_grow_and_are_created_while_a_node_is_lost() {
     const ROWS: u64 = 1_500;

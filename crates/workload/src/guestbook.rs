@@ -316,8 +316,8 @@ impl GuestBook {
         })?)
     }
 
-    /// Waits until no copy of a shard is made. Returns the epoch in which that is so, or `None` if it
-    /// takes too long. It waits for as long as [`GuestBook::is_quiet`] does.
+    /// Waits until no copy of a shard is made. Returns the epoch in which that is so, or `None` if
+    /// it takes too long. It waits for as long as [`GuestBook::is_quiet`] does.
     fn until_copied(&self, cluster: &Cluster, began: Instant) -> Result<Option<u64>, GuestError> {
         let mut is_told = false;
         loop {

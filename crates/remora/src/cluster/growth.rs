@@ -66,7 +66,7 @@ use remora_node::{Grows, IndexKind, MemoryError, Metadata, TableSpec, metadata, 
 use remora_txn::{Intent, KeyScan, Limit};
 
 use super::freeing::Users;
-use super::growths::Growing;
+use super::growths::{Growing, Turn};
 use super::handle::Cluster;
 use super::opened::{Wanted, announce_lines};
 use super::tables::rows_of_a_shard;
@@ -202,6 +202,13 @@ impl Cluster {
             begun.is_ok()
         };
         Some(growths.state_or_begin(table, begin))
+    }
+
+    /// Returns the growth of a table for the calling coroutine to make. Returns `None` if another
+    /// coroutine of this process makes it already, if threads make it, or if the table does not
+    /// grow by itself.
+    pub(crate) fn turn_to_grow(&self, table: &Arc<remora_index::Table>) -> Option<Turn> {
+        self.growths.as_ref().filter(|_| table.entry().spec.grows == Grows::ByItself)?.turn(table)
     }
 
     /// Waits until the growth of a table has ended, if this process has begun one.

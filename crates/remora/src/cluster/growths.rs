@@ -4,9 +4,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use remora_node::Grows;
-
-use super::handle::Cluster;
 use crate::mutex::lock;
 
 /// The growths that this process has begun by itself, one for each table, by the table's origin. A
@@ -46,28 +43,22 @@ impl Drop for Turn {
     }
 }
 
-impl Cluster {
-    /// Returns the growth of a table for the calling coroutine to make. Returns `None` if another
-    /// coroutine of this process makes it already, if threads make it, or if the table does not
-    /// grow by itself.
-    pub(crate) fn turn_to_grow(&self, table: &Arc<remora_index::Table>) -> Option<Turn> {
-        let growths = self.growths.as_ref().filter(|growths| growths.in_turn)?;
-        let is_first = table.entry().spec.grows == Grows::ByItself && growths.enter(table);
-        is_first.then(|| Turn { growths: growths.clone(), table: table.clone() })
-    }
-}
-
 impl Growths {
     /// Returns a list for a process whose coroutines make tables larger.
     pub(super) fn in_turn() -> Growths {
         Growths { in_turn: true, ..Growths::default() }
     }
 
-    /// Notes that a table grows. Returns false if that was noted before.
-    fn enter(&self, table: &remora_index::Table) -> bool {
+    /// Returns the growth of a table for the calling coroutine to make. Returns `None` if it is
+    /// under way, or if threads make tables larger.
+    pub(super) fn turn(self: &Arc<Growths>, table: &Arc<remora_index::Table>) -> Option<Turn> {
         let growth = Growth { origin: table.origin(), state: Growing::UnderWay };
         let mut tables = lock(&self.tables);
-        !tables.contains_key(&table.born()) && tables.insert(table.born(), growth).is_none()
+        if !self.in_turn || tables.contains_key(&table.born()) {
+            return None;
+        }
+        tables.insert(table.born(), growth);
+        Some(Turn { growths: self.clone(), table: table.clone() })
     }
 
     /// Returns the state of a table's growth. If there is none, calls `begin` to begin one, unless
