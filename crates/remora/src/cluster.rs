@@ -53,7 +53,6 @@ pub(crate) use clients::Announced;
 pub use connect::ConnectOptions;
 pub(crate) use epoch::in_one_epoch;
 pub use freeing::Freed;
-pub(crate) use growth::Halt;
 pub(crate) use growths::Growing;
 pub use handle::{Cluster, LEASE};
 pub use listing::TableInfo;

@@ -3,7 +3,7 @@
 //! transactions.
 
 use std::cell::Cell;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use remora_txn::{
 };
 
 use crate::client::{Client, Life, Manner};
-use crate::cluster::{Cluster, Growing, Halt, LEASE};
+use crate::cluster::{Cluster, Growing, LEASE};
 use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
 use crate::snapshot::{LastOpened, Snapshot};
@@ -826,16 +826,10 @@ impl Session {
             if now.stage() == Some(Stage::Filling) && !moves {
                 return Grown::Yes;
             }
-            if let Some(turn) = cluster.turn_to_grow(&now) {
-                // Moving rows takes transactions, which may find another table full in turn.
-                let growth: Pin<Box<dyn Future<Output = Result<(), Halt>> + '_>> = Box::pin(self.grow_by_itself(&now));
-                let grown = growth.await;
-                drop(turn);
-                match grown {
-                    Ok(()) => return Grown::Yes,
-                    Err(halt) if halt.is_full() => return Grown::NodesFull,
-                    Err(halt) => tracing::debug!(table = now.name(), error = %halt, "a table cannot grow yet"),
-                }
+            match self.grow_in_turn(&now).await {
+                Some(Ok(())) => return Grown::Yes,
+                Some(Err(Growing::Failed { nodes_full: true })) => return Grown::NodesFull,
+                Some(Err(_)) | None => {}
             }
             // If rows move already, the row of this transaction has not. The client that moved rows
             // may have died.

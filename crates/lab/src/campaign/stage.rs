@@ -97,8 +97,8 @@ fn lease(case: &Case, random: &mut Prng) -> Option<Duration> {
     let lease = LEASES[random.below(LEASES.len() as u64) as usize];
     // All clients need the upper nodes of a tree. If a dead client has locked one, and no client
     // recovers it, all of them stop. A table grows only when every client knows of the growth, or
-    // is dead, and tables of gateways grow by themselves. Of few keys, a dead client can have locked
-    // one that all others want.
+    // is dead, and tables of gateways grow by themselves. Of few keys, a dead client can have
+    // locked one that all others want.
     let all_stop = matches!(case.load, Load::Ranges | Load::Redis) || case.keys < FEW_KEYS;
     let needed = all_stop && case.has("crash") || case.loses_nodes() || case.has(GROW) || case.load == Load::Redis;
     let longest = LEASES.into_iter().flatten().max().filter(|_| needed);

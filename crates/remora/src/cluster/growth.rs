@@ -56,6 +56,7 @@
 //! The larger table grows, too. Then a client looks for a key in three tables. Each of the two
 //! growths ends by itself.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -66,7 +67,7 @@ use remora_node::{Grows, IndexKind, MemoryError, Metadata, TableSpec, metadata, 
 use remora_txn::{Intent, KeyScan, Limit};
 
 use super::freeing::Users;
-use super::growths::{Growing, Turn};
+use super::growths::Growing;
 use super::handle::Cluster;
 use super::opened::{Wanted, announce_lines};
 use super::tables::rows_of_a_shard;
@@ -204,13 +205,6 @@ impl Cluster {
         Some(growths.state_or_begin(table, begin))
     }
 
-    /// Returns the growth of a table for the calling coroutine to make. Returns `None` if another
-    /// coroutine of this process makes it already, if threads make it, or if the table does not
-    /// grow by itself.
-    pub(crate) fn turn_to_grow(&self, table: &Arc<remora_index::Table>) -> Option<Turn> {
-        self.growths.as_ref().filter(|_| table.entry().spec.grows == Grows::ByItself)?.turn(table)
-    }
-
     /// Waits until the growth of a table has ended, if this process has begun one.
     pub(super) fn until_grown(&self, table: &remora_index::Table) {
         let Some(growths) = &self.growths else { return };
@@ -232,7 +226,7 @@ impl Cluster {
 
 /// Why a growth has stopped.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Halt {
+enum Halt {
     /// The catalog could not be changed, or clients have not heard of a change.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -249,7 +243,7 @@ impl From<MemoryError> for Halt {
 
 impl Halt {
     /// Returns whether the memory nodes have no room for a larger table.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         match self {
             Halt::Open(error) => error.kind() == OpenErrorKind::Full,
             Halt::Move(error) => is_nodes_full(error),
@@ -296,9 +290,28 @@ impl Session {
         }
     }
 
+    /// Makes a table larger that is full, and that grows by itself, if the coroutines of this
+    /// process do that ([`Cluster::with_growth_in_turn`]) and no other one is at it. Otherwise
+    /// returns `None`. Rows move by transactions, which may find another table full in turn: so
+    /// the future is boxed.
+    pub(crate) fn grow_in_turn<'s>(
+        &'s mut self,
+        table: &'s Arc<remora_index::Table>,
+    ) -> Pin<Box<dyn Future<Output = Option<Result<(), Growing>>> + 's>> {
+        Box::pin(async move {
+            let growths = self.cluster().growths.clone();
+            let growths = growths.filter(|_| table.entry().spec.grows == Grows::ByItself)?;
+            let _turn = growths.turn(table)?;
+            Some(self.grow_by_itself(table).await.map_err(|halt| {
+                tracing::debug!(table = table.name(), error = %halt, "a table cannot grow yet");
+                Growing::Failed { nodes_full: halt.is_full() }
+            }))
+        })
+    }
+
     /// Makes a table grow to several times its size, or to less if the memory nodes have no room
     /// for that.
-    pub(crate) async fn grow_by_itself(&mut self, table: &Arc<remora_index::Table>) -> Result<(), Halt> {
+    async fn grow_by_itself(&mut self, table: &Arc<remora_index::Table>) -> Result<(), Halt> {
         let rows = table.rows_of_shard();
         let bytes = table.entry().spec.shard_bytes.saturating_mul(table.shards().into());
         let wanted = if bytes < LARGE_BYTES { 4 } else { 2 };

@@ -32,7 +32,7 @@ pub(crate) enum Growing {
 }
 
 /// A growth that a coroutine makes. When this is dropped, another coroutine may begin one.
-pub(crate) struct Turn {
+pub(super) struct Turn {
     growths: Arc<Growths>,
     table: Arc<remora_index::Table>,
 }
