@@ -27,6 +27,8 @@
 //! | 0 : 2 | 1 : 1 | 0 : 2 | attempt : 59 |                         empty
 //! | 0 : 2 | 0 : 8 | class : 4 | use : 18 | unit : 32 |             withdrawn
 //!
+//! | 2 : 2 | moving : 1 | 0 : 24 | depth : 5 | suffix : 32 |        header of a group, native tables only
+//!
 //! block, whole units
 //! +0    mark      u64   the slot word of the block's use, or the same marked     CASed only
 //! +8    slot      u64   the slot word of the block's use, as a live slot
@@ -69,10 +71,12 @@ use zerocopy::IntoBytes;
 use crate::buckets::{Buckets, Index};
 
 mod directory;
+mod header;
 #[cfg(test)]
 mod tests;
 
 pub use directory::{DEPTH_MAX, Directory};
+pub use header::{Header, Keys};
 
 /// The bytes of a unit, in which the space of an extent is given out.
 pub const UNIT_BYTES: u64 = 64;

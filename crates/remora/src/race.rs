@@ -10,6 +10,7 @@ use remora_txn::{Put, RaceInspection, RaceShape, inspect_race};
 
 use crate::cluster::{Cluster, Freed};
 use crate::error::{Error, OpenError};
+use crate::protocol::Protocol;
 use crate::table::{Handle, RawTable};
 use crate::worker::Session;
 
@@ -60,16 +61,16 @@ impl Default for RaceOptions {
 impl RaceOptions {
     /// Returns the shape of a table that is spread over this number of shards, and the units of a
     /// shard's first extent.
-    fn shape(&self, shards: u16) -> (RaceShape, u64) {
+    fn shape(&self, shards: u16, is_native: bool) -> (RaceShape, u64) {
         let rows = self.rows.div_ceil(shards.max(1).into());
         let groups = self.groups.clamp(2, GROUPS_MAX);
         let of_subtable = (groups * GROUP_SLOTS as u64) as f64 * OCCUPANCY;
         let roots = ((rows as f64 / of_subtable).ceil() as u64).clamp(1, ROOTS_MAX).next_power_of_two();
-        let geometry = Geometry { groups, roots, marks: self.marks, units: 0 };
+        let geometry = Geometry { groups, roots, marks: self.marks && !is_native, units: 0 };
         let block = Class::for_content(0, self.bytes).map_or(1, Class::units);
         let units = rows.saturating_mul(block).saturating_add(roots * geometry.array_units());
         let units = units.saturating_add(units / 4).max(UNITS_MIN);
-        (RaceShape { geometry: Geometry { units, ..geometry }, shards: shards.into() }, units)
+        (RaceShape { geometry: Geometry { units, ..geometry }, shards: shards.into(), is_native }, units)
     }
 }
 
@@ -124,6 +125,9 @@ impl Cluster {
     /// the cluster's protocol is not `rtx`, and with
     /// [`OpenErrorKind::Argument`](crate::OpenErrorKind::Argument) if more than one copy is asked
     /// for, or a size is not allowed.
+    ///
+    /// If the cluster's protocol is the study [`Protocol::NATIVE`], the table is a native one. **It
+    /// is not safe if a client dies**: such a client leaves locks for ever, and half of a split.
     pub fn create_race(&self, name: &str, options: RaceOptions) -> Result<Race, OpenError> {
         let copies = usize::from(options.replicas.unwrap_or(1));
         let created = if copies > Discipline::COPY_ON_WRITE.copies_max() {
@@ -132,7 +136,7 @@ impl Cluster {
             Err(MemoryError::empty("the number of rows or copies of a table").into())
         } else {
             let shards = options.shards.unwrap_or_else(|| self.shards_by_default());
-            let (shape, units) = options.shape(shards);
+            let (shape, units) = options.shape(shards, self.protocol() == Protocol::NATIVE);
             let spec = shape.spec(name, 0, units).map_err(OpenError::from);
             spec.and_then(|spec| self.create_extent(spec, NodeId(options.first_node)))
         };

@@ -1,6 +1,8 @@
 //! RACE hash tables through the library: every operation, growth from nothing, several clients at
 //! once, and clients that die in the middle of a split.
 
+#[path = "race/native.rs"]
+mod native;
 #[path = "race/processes.rs"]
 mod processes;
 #[path = "race/reclaiming.rs"]

@@ -65,6 +65,7 @@
 //!    does not change the answer.
 
 pub(crate) mod known;
+mod native;
 mod operations;
 mod reclaim;
 mod space;
@@ -145,6 +146,10 @@ impl<'s> Operation<'s> {
 
     fn has_marks(&self) -> bool {
         self.shape().geometry.marks
+    }
+
+    fn is_native(&self) -> bool {
+        self.shape().is_native
     }
 
     /// Notes that the operation tries again, and fails if it has tried too often.

@@ -374,6 +374,8 @@ impl Session {
                     let is_over = !self.state.is_in_doubt(&self.lane);
                     if is_over && self.state.spec.discipline.is_repairable() {
                         rest(&self.lane, &mut self.state).await?;
+                    }
+                    if is_over {
                         race::rest(&self.lane, &mut self.state).await?;
                     }
                     return Ok(is_over);

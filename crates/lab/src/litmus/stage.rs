@@ -294,7 +294,7 @@ impl Stage {
     pub(super) fn race(&mut self, marks: bool) -> RaceName {
         let name = format!("race {}", self.names.len());
         let geometry = race::Geometry { groups: RACE_GROUPS, roots: 1, marks, units: RACE_UNITS };
-        let shape = RaceShape { geometry, shards: 1 };
+        let shape = RaceShape { geometry, shards: 1, is_native: false };
         let spec = shape.spec(&name, 0, RACE_UNITS).expect("a small extent");
         self.names.push(spec.name.clone());
         let (nodes, admin) = (NodeSet::first(self.nodes), self.admin.incarnation);

@@ -124,6 +124,7 @@ pub struct Discipline {
     pub replication: u8,
     /// The format of log entries:
     ///
+    /// - 1: there is no log;
     /// - 2: the whole write set with new values and index patches;
     /// - 3: the whole write set with old values;
     /// - 4 to 8: as 2, and each new value has the time of its commit. With 4, transactions derive
@@ -181,6 +182,10 @@ impl Discipline {
     /// undoes the transaction of another one. One copy. Preset: `rtx`.
     pub const COPY_ON_WRITE: Discipline = Discipline { lock: 3, atomics: 1, replication: 6, log: 9 };
 
+    /// As [`Discipline::COPY_ON_WRITE`], without logs and without repairs: a client that dies leaves
+    /// what it has begun. Only RACE hash tables of the study `native` have it.
+    pub const COPY_UNLOGGED: Discipline = Discipline { log: 1, ..Discipline::COPY_ON_WRITE };
+
     /// Whether any client finishes or undoes the transactions of another one, on the spot. Then the
     /// locks of a dead client need no recovery. There is one copy of each record.
     #[must_use]
@@ -191,7 +196,7 @@ impl Discipline {
     /// Returns the largest number of copies that a record can have.
     #[must_use]
     pub fn copies_max(self) -> usize {
-        if self.is_repairable() { 1 } else { REPLICAS_MAX }
+        if self.is_repairable() || self == Discipline::COPY_UNLOGGED { 1 } else { REPLICAS_MAX }
     }
 
     /// Whether a shard can move to another node. While it does, clients must write the copy there,

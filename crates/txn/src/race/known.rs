@@ -123,6 +123,8 @@ pub struct RaceShape {
     pub geometry: Geometry,
     /// The number of shards.
     pub shards: usize,
+    /// Whether the table is a native one (`race/native.rs`), and no client is helped that dies.
+    pub is_native: bool,
 }
 
 impl RaceShape {
@@ -143,7 +145,7 @@ impl RaceShape {
             schema,
             layout: layout_of_block(WORD_BYTES, WORD_BYTES, None)?,
             index: IndexKind::Race,
-            discipline: Discipline::COPY_ON_WRITE,
+            discipline: if self.is_native { Discipline::COPY_UNLOGGED } else { Discipline::COPY_ON_WRITE },
             shards: self.shards as u16,
             replicas: 1,
             buckets: geometry.groups,
@@ -201,8 +203,10 @@ pub(super) fn read(metadata: &Metadata, name: &str) -> Option<(u64, RaceShape, V
         let geometry = Geometry::of(&entry.spec);
         let placed = metadata.shards_of(entry).map(|shard| Some(shard.replicas.first()?.address(0)));
         let shards: Vec<Address> = placed.collect::<Option<_>>()?;
-        let (_, shape, extents) =
-            found.get_or_insert_with(|| (entry.born, RaceShape { geometry, shards: shards.len() }, Vec::new()));
+        let (_, shape, extents) = found.get_or_insert_with(|| {
+            let is_native = entry.spec.discipline == Discipline::COPY_UNLOGGED;
+            (entry.born, RaceShape { geometry, shards: shards.len(), is_native }, Vec::new())
+        });
         if shards.len() != shape.shards {
             break;
         }

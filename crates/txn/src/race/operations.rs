@@ -9,21 +9,21 @@ use crate::error::Stop;
 use crate::limits::BACKOFF_NS;
 
 /// The number of blocks of other keys that a round reads beside the one of the key, at most.
-const CANDIDATES: usize = 4;
+pub(super) const CANDIDATES: usize = 4;
 /// How often the bound of the pause doubles, of an insert that another one has withdrawn.
 const DOUBLINGS: u32 = 6;
 
 /// The slots that the key can have, as they were read.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    windows: [Window; 2],
-    words: [[u64; WINDOW_SLOTS]; 2],
+pub(super) struct Seen {
+    pub(super) windows: [Window; 2],
+    pub(super) words: [[u64; WINDOW_SLOTS]; 2],
 }
 
 impl Seen {
     /// Returns the slots that satisfy a condition, as a bit for each.
     #[inline]
-    fn bits(&self, is_one: impl Fn(Slot) -> bool) -> u32 {
+    pub(super) fn bits(&self, is_one: impl Fn(Slot) -> bool) -> u32 {
         let mut bits = 0;
         for (number, word) in self.words.as_flattened().iter().enumerate() {
             bits |= u32::from(is_one(Slot::from_bits(*word))) << number;
@@ -33,13 +33,13 @@ impl Seen {
 
     /// Returns a slot by the number of its bit.
     #[inline]
-    fn slot(&self, bit: usize) -> Slot {
+    pub(super) fn slot(&self, bit: usize) -> Slot {
         Slot::from_bits(self.words.as_flattened()[bit])
     }
 
     /// Returns the address of a slot of an array by the number of its bit.
     #[inline]
-    fn at(&self, array: Address, bit: usize) -> Address {
+    pub(super) fn at(&self, array: Address, bit: usize) -> Address {
         let slot = self.windows[bit / WINDOW_SLOTS].first_slot() + bit % WINDOW_SLOTS;
         array.plus((slot * WORD_BYTES) as u64)
     }
@@ -56,7 +56,7 @@ fn each_bit(mut bits: u32, mut each: impl FnMut(usize) -> bool) {
 /// What a search has found. The leaf was live when it was found.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is returned once for each search, and a box would cost more")]
-enum Found {
+pub(super) enum Found {
     /// The key is in this slot.
     Here { leaf: Leaf, slot: Slot, at: Address },
     /// The key is in none of these slots.
@@ -78,7 +78,10 @@ enum Fate {
 
 impl Operation<'_> {
     /// Searches the key, and shows its value to `visit` if it is there.
-    async fn find(&mut self, makes: bool, visit: &mut dyn FnMut(&[u8])) -> Result<Found, Stop> {
+    pub(super) async fn find(&mut self, makes: bool, visit: &mut dyn FnMut(&[u8])) -> Result<Found, Stop> {
+        if self.is_native() {
+            return self.find_native(makes, visit).await;
+        }
         let windows = self.hash.windows(self.shape().geometry.groups);
         loop {
             let Some(leaf) = self.leaf(makes).await? else { return Ok(Found::Bare) };
@@ -135,7 +138,7 @@ impl Operation<'_> {
         }
     }
 
-    async fn read_windows(&mut self, array: Address, seen: &mut Seen) -> Result<(), Stop> {
+    pub(super) async fn read_windows(&mut self, array: Address, seen: &mut Seen) -> Result<(), Stop> {
         let mut round = self.lane.round();
         let reads = seen.windows.map(|window| round.read(first_of(array, window), WINDOW_BYTES));
         let done = self.lane.execute(round).await?;
@@ -147,7 +150,7 @@ impl Operation<'_> {
 
     /// Finds the addresses of the blocks of some slots, and takes these out of `bits`. Returns
     /// false if the catalog had to be read, so that what was seen may be old.
-    async fn locate(
+    pub(super) async fn locate(
         &mut self,
         seen: &Seen,
         bits: &mut u32,
@@ -184,7 +187,9 @@ impl Operation<'_> {
         if self.key.len() > usize::from(u16::MAX) || value.len() > usize::from(u16::MAX) {
             return Err(too_long(self.key, value));
         }
-        self.reserve().await?;
+        if !self.is_native() {
+            self.reserve().await?;
+        }
         let mut in_hand = None;
         let mut lost = 0;
         loop {
@@ -221,6 +226,9 @@ impl Operation<'_> {
 
     /// Deletes the key. Returns whether it was there.
     pub(crate) async fn delete(mut self) -> Result<bool, Stop> {
+        if self.is_native() {
+            return self.delete_native().await;
+        }
         let mut in_hand = None;
         let mut lost = 0;
         loop {
@@ -243,7 +251,7 @@ impl Operation<'_> {
     }
 
     /// Pauses for a short random time, after another client was faster.
-    async fn back_off(&self, lost: &mut u32) {
+    pub(super) async fn back_off(&self, lost: &mut u32) {
         *lost += 1;
         if *lost > 1 {
             let bound = BACKOFF_NS << (*lost - 2).min(DOUBLINGS);
@@ -252,7 +260,7 @@ impl Operation<'_> {
     }
 
     /// Returns the block that the operation has in hand, or takes one.
-    async fn block(&mut self, in_hand: &mut Option<Block>, class: Class) -> Result<Block, Stop> {
+    pub(super) async fn block(&mut self, in_hand: &mut Option<Block>, class: Class) -> Result<Block, Stop> {
         match in_hand.take() {
             Some(block) => Ok(block),
             None => self.take_block(class).await,
@@ -269,6 +277,9 @@ impl Operation<'_> {
         value: Option<&[u8]>,
         in_hand: &mut Option<Block>,
     ) -> Result<bool, Stop> {
+        if self.is_native() {
+            return self.replace_native((old, at), block, value.unwrap_or_default(), in_hand).await;
+        }
         let new = if value.is_some() { block.slot } else { block.slot.tombstone() };
         let marks = self.has_marks();
         let block_at = self.address(new.unit()).await?;
@@ -320,6 +331,9 @@ impl Operation<'_> {
         in_hand: &mut Option<Block>,
     ) -> Result<bool, Stop> {
         let Some(array) = leaf.array else { return Ok(false) };
+        if self.is_native() {
+            return self.insert_native(array, (seen, bit), block, value, in_hand).await;
+        }
         let (free, at, new) = (seen.slot(bit), seen.at(array, bit), block.slot);
         let marks = self.has_marks();
         let is_tombstone = free.kind() == Kind::Tombstone;
@@ -513,11 +527,11 @@ impl Operation<'_> {
 
     /// Returns the next use of a block whose last use was in a slot in vain. `None` if the block is
     /// retired.
-    fn next_use(&self, block: Block) -> Option<Block> {
+    pub(super) fn next_use(&self, block: Block) -> Option<Block> {
         Some(Block { slot: block.slot.next_use(self.hash)?, ..block })
     }
 
-    fn encode(&mut self, slot: Slot, value: &[u8]) {
+    pub(super) fn encode(&mut self, slot: Slot, value: &[u8]) {
         let (hash, key) = (self.hash, self.key);
         encode(slot, hash, Content { key, value }, &mut self.own().words);
     }
@@ -530,12 +544,12 @@ impl Operation<'_> {
 
     /// Returns the error of an operation whose answer was lost.
     #[cold]
-    fn lost(&mut self, error: FabricError) -> Stop {
+    pub(super) fn lost(&mut self, error: FabricError) -> Stop {
         tracing::warn!(%error, "the answer to an operation was lost: its outcome is unknown");
         self.unknown()
     }
 }
 
-fn first_of(array: Address, window: Window) -> Address {
+pub(super) fn first_of(array: Address, window: Window) -> Address {
     array.plus((window.first_slot() * WORD_BYTES) as u64)
 }

@@ -60,10 +60,13 @@ use crate::protocol::Reclaimed;
 /// Words of zeros that one WRITE writes.
 static ZEROS: [u64; 4096] = [0; 4096];
 
-/// Reclaims what clients that are gone have left in a RACE hash table. Otherwise like
-/// [`reclaim`](crate::reclaim).
+/// Reclaims what clients that are gone have left in a RACE hash table. Does
+/// nothing to a native table. Otherwise like [`reclaim`](crate::reclaim).
 pub async fn reclaim_race(lane: &Lane, leader: NodeId, own: u32, race: &Race) -> Result<Reclaimed, Stop> {
     let mut all = Reclaimed::default();
+    if race.shape.is_native {
+        return Ok(all);
+    }
     for shard in 0..race.shape.shards {
         all += of_shard(lane, (leader, own), &Shard::of(race, shard)).await?;
     }

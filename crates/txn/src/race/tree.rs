@@ -14,9 +14,9 @@ use crate::protocol::{Protocol, Rtx, take_mark_free};
 /// The longest pause of a session that waits for a lock.
 const WAIT_NS: u64 = 20_000;
 /// The bytes of a block that a rehash reads: its slot and its hash.
-const HASH_BYTES: usize = 2 * WORD_BYTES;
+pub(super) const HASH_BYTES: usize = 2 * WORD_BYTES;
 /// The largest number of verbs of a round of a rehash.
-const VERBS: usize = 120;
+pub(super) const VERBS: usize = 120;
 
 impl Operation<'_> {
     /// Returns the leaf that has the key, with a lock that was free and an array that was there at
@@ -90,7 +90,7 @@ impl Operation<'_> {
     }
 
     /// Notes that the leaf of the key has been split.
-    fn fork(&mut self, object: Address, halves: [Leaf; 2]) -> Result<(), Stop> {
+    pub(super) fn fork(&mut self, object: Address, halves: [Leaf; 2]) -> Result<(), Stop> {
         let bits = self.hash.leaf_bits();
         let directory = &mut self.part().directory;
         let number = directory.find(bits);
@@ -108,7 +108,7 @@ impl Operation<'_> {
         let met = self.own().met.filter(|(at, word, _)| (*at, *word) == (object, lock));
         let (_, _, since) = *self.own().met.insert(met.unwrap_or((object, lock, now)));
         let waited = now.saturating_sub(since);
-        if waited < suspicion_ns {
+        if waited < suspicion_ns || self.is_native() {
             self.lane.sleep((waited / 4).clamp(READ_PAUSE_NS, WAIT_NS)).await;
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl Operation<'_> {
     }
 
     /// Returns a lock word of this client that was never used.
-    fn next_lock(&mut self) -> Result<RepairableLock, Stop> {
+    pub(super) fn next_lock(&mut self) -> Result<RepairableLock, Stop> {
         let id = self.state.next_id()?;
         RepairableLock::held_by(id, LogPlace::Nowhere).ok_or(Stop::Limit(Limit::TransactionIds))
     }
@@ -133,10 +133,10 @@ impl Operation<'_> {
         let swap = round.compare_swap(leaf.object, leaf.lock.to_bits(), own.word().to_bits());
         let taken = self.lane.execute(round).await?.swapped(swap);
         if taken {
-            let words = &mut self.own().words;
+            let mut words = std::mem::take(&mut self.own().words);
             words.clear();
             words.resize(geometry.array_slots(), empty.to_bits());
-            let words = std::mem::take(words);
+            self.add_headers(&mut words);
             let mut round = self.lane.round();
             round.write_words(array, &words);
             self.own().words = words;
@@ -158,6 +158,9 @@ impl Operation<'_> {
 
     /// Splits a full leaf in two. Returns false if another client has been faster.
     pub(super) async fn split(&mut self, leaf: Leaf) -> Result<bool, Stop> {
+        if self.is_native() {
+            return self.split_native(leaf).await;
+        }
         let geometry = self.shape().geometry;
         let slots = geometry.array_slots();
         let bits = self.hash.leaf_bits();
@@ -256,7 +259,7 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    async fn read_array(&mut self, array: Address, slots: usize) -> Result<Vec<u64>, Stop> {
+    pub(super) async fn read_array(&mut self, array: Address, slots: usize) -> Result<Vec<u64>, Stop> {
         let mut round = self.lane.round();
         let read = round.read(array, slots * WORD_BYTES);
         Ok(self.lane.execute(round).await?.words(read).to_vec())
@@ -311,6 +314,6 @@ impl Operation<'_> {
 }
 
 /// Returns the empty slots of the arrays that the holder of a lock makes.
-fn empty_of(lock: RepairableLock) -> Slot {
+pub(super) fn empty_of(lock: RepairableLock) -> Slot {
     Slot::empty(lock.freed().to_bits())
 }

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use remora_fabric::{Address, Lane, WORD_BYTES};
 use remora_index::race::{
-    AT_GIVEN, AT_IMAGE, AT_RECLAIMED, CLASSES, Class, DEPTH_MAX, GROUP_SLOTS, Geometry, Hash, Kind, Node, NodeWord,
-    OBJECT_BYTES, Slot, UnitRange, WINDOW_SLOTS, decode,
+    AT_GIVEN, AT_IMAGE, AT_RECLAIMED, CLASSES, Class, DEPTH_MAX, GROUP_SLOTS, Geometry, Hash, Header, Kind, Node,
+    NodeWord, OBJECT_BYTES, Slot, UnitRange, WINDOW_SLOTS, decode,
 };
 use remora_node::Metadata;
 use remora_record::LockWord;
@@ -311,7 +311,9 @@ impl Shard {
             let array = self.address(unit)?;
             let words = memory.read(&[(array, geometry.array_slots() * WORD_BYTES)]).await?;
             let slots = words.into_iter().map(Slot::from_bits).enumerate();
-            let slots = slots.filter(|(_, slot)| slot.kind() != Kind::Empty).collect();
+            let slots = slots
+                .filter(|(at, slot)| slot.kind() != Kind::Empty && !(self.shape.is_native && Header::is_at(*at)))
+                .collect();
             walk.subtables.push(Subtable { object, lock, array, path, slots });
         }
         Ok(())

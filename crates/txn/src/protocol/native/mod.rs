@@ -13,6 +13,8 @@
 //! log. So transactions are serializable while all clients live. If a client dies while it writes,
 //! some of its records are changed, and some are locked for ever. Measurements use it as a bound,
 //! with one copy of each record.
+//!
+//! RACE hash tables have a native form under this protocol, too (`race/native.rs`).
 
 use remora_fabric::{Execute, probes};
 use remora_node::{Discipline, IndexKind};
@@ -47,7 +49,8 @@ impl Steps for Native {
 
     fn spec(self) -> ProtocolSpec {
         let spec = ProtocolSpec::new("native", Discipline::IN_PLACE);
-        ProtocolSpec { index: IndexKind::FStore, is_serializable: false, ..spec }
+        const RACE: &[Discipline] = &[Discipline::COPY_UNLOGGED];
+        ProtocolSpec { index: IndexKind::FStore, is_serializable: false, accepts: RACE, ..spec }
     }
 
     async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
