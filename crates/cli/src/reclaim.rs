@@ -71,6 +71,12 @@ fn blocks(options: &ReclaimOptions) -> Result<String, Failure> {
     let connect = Cluster::connect(Nodes::Shm(options.paths.clone()));
     let connect = connect.configuration(options.configuration.clone()).protocol(Protocol::RTX);
     let cluster = connect.open().map_err(|error| failure(&error))?;
+    // This also works while clients are connected.
+    let arrays = cluster.reclaim_arrays().map_err(|error| failure(&error))?.race_bytes;
+    if arrays > 0 {
+        let arrays = value::show_bytes(arrays);
+        output::show(&format!("{arrays} of split parts of RACE hash tables can be used again\n"))?;
+    }
     let admin::Reclaimed { locks, blocks, bytes, buckets, race_bytes, .. } =
         cluster.reclaim().map_err(|error| failure(&error))?;
     let bytes = value::show_bytes(bytes);

@@ -6,6 +6,7 @@
 //! +0    given     u64   units given out                                     FETCH_ADDed
 //! +64   returned  16 times u64   first block of each class that was returned, as a slot word
 //! +192  reclaimed u64   | count : 32 | unit : 32 |   first range of units that were reclaimed
+//! +200  reclaims  u64   how often arrays were reclaimed beside other clients      FETCH_ADDed
 //! +256  roots     objects, 16 bytes each
 //! ...   units, 64 bytes each
 //!
@@ -16,6 +17,8 @@
 //!                       | 0 : 2 | mark : 30 | 0 : 32 |   bare: it has no array yet
 //!
 //! pair, one unit: the objects of the two halves of a fork
+//! +32   dead      u64   | count : 32 | unit : 32 |   array that was split, until it is reclaimed
+//!                                                                                 CASed to 0 only
 //!
 //! array, groups of 24 slots
 //! group: main bucket, shared overflow bucket, main bucket; 8 slots each
@@ -49,7 +52,9 @@
 //!    a block, and a block's uses are counted. An empty slot names the attempt that made its array.
 //! 2. **An array, and a pair, are made of units that no connected client has seen in use.** So a
 //!    compare-and-swap that comes late meets the words that it was meant for, or none. Units are
-//!    used again only after a moment without clients, when they are reclaimed.
+//!    used again only after a moment without clients, when they are reclaimed. Only an array that
+//!    was split may be used again earlier: when no operation is under way that began before its
+//!    split.
 //! 3. **A block belongs to the client that wrote it until a slot has it**, and to the client that
 //!    displaces it from a live array.
 //! 4. **At most one live slot of an array has a key.** An insert first takes a slot as *pending*.
@@ -106,6 +111,11 @@ pub const ROOTS_MAX: u64 = 1 << 20;
 /// The offset in extent 0 of the list of ranges that were reclaimed. It follows the lists of blocks
 /// that were returned.
 pub const AT_RECLAIMED: u64 = AT_RETURNED + CLASSES as u64 * 8;
+
+/// The offset in extent 0 of the number of times that arrays were reclaimed beside other clients.
+pub const AT_RECLAIMS: u64 = AT_RECLAIMED + 8;
+/// The offset in a pair of the word that names the array which was split.
+pub const AT_DEAD: u64 = 2 * OBJECT_BYTES;
 
 const AT_RETURNED: u64 = 64;
 const AT_ROOTS: u64 = 256;
@@ -331,9 +341,9 @@ impl Slot {
 /// A range of units that were reclaimed, as the list of such ranges names it. The word of its last
 /// unit at [`AT_IMAGE`] names the next range of the list. The first word of each of its units is 0.
 ///
-/// Clients take units from the front of the first range, so the head of the list only moves on. No
-/// client puts a range into the list but one that reclaims, while no other client is connected. So
-/// a head that a client has seen does not recur.
+/// Clients take units from the front of the first range, so the head of the list only moves on. A
+/// client puts a range into the list only when it reclaims. Then no operation is under way that has
+/// seen these units in the list before. So a head does not recur while an operation goes by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnitRange(u64);
 
@@ -638,17 +648,10 @@ impl Geometry {
         (self.array_slots() as u64 * 8).div_ceil(UNIT_BYTES)
     }
 
-    /// Returns the units of two arrays and a pair for them, which a split needs one behind the
-    /// other.
-    #[must_use]
-    pub fn split_units(&self) -> u64 {
-        2 * self.array_units() + 1
-    }
-
     /// Returns the largest number of units that a client ever needs one behind the other.
     #[must_use]
     pub fn units_together_max(&self) -> u64 {
-        self.split_units().max(CLASS_UNITS[CLASSES - 1].into())
+        self.array_units().max(CLASS_UNITS[CLASSES - 1].into())
     }
 
     /// Returns the offset of the first block of a class that was returned.

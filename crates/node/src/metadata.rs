@@ -117,7 +117,7 @@ mod tables;
 
 pub use catalog::{
     Places, begin_table, create_table, discard_tables, drop_tables, end_change_of, finish_tables, free_dropped,
-    rename_tables, unlock_catalog, while_there, who_changes,
+    rename_tables, touch, unlock_catalog, while_there, who_changes,
 };
 pub use format::{generation_local, growth_words, is_filling, newest, publish, read, read_local};
 pub use growth::{begin_growth, fill_larger, finish_growth};

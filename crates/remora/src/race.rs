@@ -83,8 +83,9 @@ impl RaceOptions {
 /// client splits it, and the other clients that use that part wait meanwhile, for less than a
 /// millisecond. If the client dies in between, the next client that meets the split undoes it.
 ///
-/// What a client has in hand that dies, and parts that were split, are lost until
-/// [`Cluster::reclaim`] finds them, while no other client is connected.
+/// What a client has in hand that dies is lost until [`Cluster::reclaim`] finds it, while no other
+/// client is connected. Parts that were split are lost until then, or until
+/// [`Cluster::reclaim_arrays`] finds them.
 ///
 /// A table has one copy of each record: a memory node that is lost takes its records with it. The
 /// cluster's protocol must be [`Protocol::RTX`](crate::protocol::Protocol::RTX). The memory may be

@@ -1,6 +1,8 @@
 //! RACE hash tables through the library: every operation, growth from nothing, several clients at
 //! once, and clients that die in the middle of a split.
 
+#[path = "race/beside.rs"]
+mod beside;
 #[path = "race/native.rs"]
 mod native;
 #[path = "race/processes.rs"]

@@ -102,7 +102,10 @@ pub use protocol::{
     Dst, FirstRead, Ford, Locks, Native, NoWait, Outcomes, Primitive, Primitives, Protocol, ProtocolSpec, Reclaimed,
     Rtx, Unsynchronized, Validation, reclaim,
 };
-pub use race::{Put, Race, RaceInspection, RaceShape, RaceUnits, inspect_race, inspect_race_at_once, reclaim_race};
+pub use race::{
+    DeadArrays, Put, Race, RaceInspection, RaceShape, RaceUnits, find_dead_arrays, free_dead_arrays, inspect_race,
+    inspect_race_at_once, reclaim_race,
+};
 pub use rpc::{RpcHandler, request_name};
 pub use session::{Session, Settled, TransactOptions, Trial};
 pub use sets::{Intent, Part, Slot};

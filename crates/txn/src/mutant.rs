@@ -345,6 +345,9 @@ pub enum Mutant {
     RaceReclaimFilled,
     /// RACE: reclaiming does not write zeros to what it gives away. Rule 6 of `race/reclaim.rs`.
     RaceReclaimDirty,
+    /// RACE: dead arrays are reclaimed beside operations that began before they were split. Rule 3
+    /// of `race/beside.rs`. In `remora`'s `cluster/reclaiming.rs`.
+    RaceReclaimUnheard,
     /// RACE: an insert marks the pending slots that it withdraws, which were never live. Rule 5.
     RaceMarkPending,
     /// RACE: a rehash marks the tombstones of an array though it has lost the lock. Rule 5. This is
@@ -357,7 +360,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All mutants.
-    pub const ALL: [Mutant; 135] = [
+    pub const ALL: [Mutant; 136] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -490,6 +493,7 @@ impl Mutant {
         Mutant::RaceReclaimDeadArray,
         Mutant::RaceReclaimFilled,
         Mutant::RaceReclaimDirty,
+        Mutant::RaceReclaimUnheard,
         Mutant::RaceMarkPending,
         Mutant::RaceMarkUnlocked,
         Mutant::RaceFencedUnknown,

@@ -64,6 +64,7 @@
 //!    with which a client learns that it was taken for dead. What fails when blocks are returned
 //!    does not change the answer.
 
+mod beside;
 pub(crate) mod known;
 mod native;
 mod operations;
@@ -77,6 +78,7 @@ use std::sync::Arc;
 use remora_fabric::Lane;
 use remora_index::race::{CONTENT_BYTES_MAX, Hash};
 
+pub use beside::{DeadArrays, find_dead_arrays, free_dead_arrays};
 use known::{Part, RaceState};
 pub use known::{Race, RaceShape};
 pub use reclaim::reclaim_race;

@@ -9,10 +9,13 @@
 //! - *DTX*, the protocol `drtm-h-one-sided`: optimistic transactions with a log of values.
 //! - *rTX*, the protocol `rtx`.
 //!
+//! Optimal and rTX also run a RACE hash table (`rtx/race.rs`).
+//!
 //! Further experiments kill the clients of one of three machines, while all insert into the tree,
 //! or into a RACE hash table that grows (`rtx/kill.rs`).
 
 mod kill;
+mod race;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,6 +39,8 @@ use remora_command::plot::{Labels, Series};
 pub struct Scale {
     /// The number of keys that are loaded.
     pub keys: u64,
+    /// The number of keys that are loaded into RACE hash tables.
+    pub race_keys: u64,
     /// The number of client machines.
     pub machines: usize,
     /// The number of threads of each machine.
@@ -60,6 +65,7 @@ impl Scale {
     pub fn full(seed: u64) -> Scale {
         Scale {
             keys: 1_000_000,
+            race_keys: 200_000,
             machines: 5,
             threads: 24,
             coroutines: vec![1, 2, 4],
@@ -76,6 +82,7 @@ impl Scale {
     pub fn quick(seed: u64) -> Scale {
         Scale {
             keys: 200_000,
+            race_keys: 50_000,
             machines: 2,
             threads: 8,
             coroutines: vec![1, 4],
@@ -117,6 +124,8 @@ enum System {
     Rtx,
     /// rTX that locks nothing in execution.
     LocksLate,
+    /// rTX that locks nothing in execution, and always has a log.
+    LogsAlways,
     /// rTX with clients that suspect a lock after this many microseconds.
     Suspects(u64),
 }
@@ -132,6 +141,7 @@ impl System {
             System::Dtx => "DTX".to_owned(),
             System::Rtx => "rTX".to_owned(),
             System::LocksLate => "rTX without early locks".to_owned(),
+            System::LogsAlways => "rTX with neither optimization".to_owned(),
             System::Suspects(us) => format!("rTX, suspicion after {us} us"),
         }
     }
@@ -142,6 +152,7 @@ impl System {
             System::Dtx => Protocol::Occ(Primitives::DRTM_H_ONE_SIDED),
             System::Rtx => Protocol::RTX,
             System::LocksLate => Protocol::Rtx(Rtx { locks_early: false, ..Rtx::USUAL }),
+            System::LogsAlways => Protocol::Rtx(Rtx { locks_early: false, logs_always: true, ..Rtx::USUAL }),
             System::Suspects(us) => Protocol::Rtx(Rtx { suspicion_ns: us * 1_000, ..Rtx::USUAL }),
         }
     }
@@ -358,8 +369,8 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
 
 /// Experiments of the text that are left out here.
 const LEFT_OUT: [&str; 4] = [
-    "RACE without transactions, as a baseline of RACE with them",
-    "the factors OCC, ICommit, Log and Separate one by one: DTX has the first three, rTX all",
+    "RACE under DTX",
+    "the factors OCC, ICommit and Log one by one: DTX has all three",
     "machines that are killed under DTX: its clients wait for a recoverer, which the simulation has not",
     "many locks of one transaction (figure 18-b): no lock has a lease here",
 ];
@@ -394,7 +405,7 @@ fn points(scale: &Scale) -> Vec<Point> {
             add(system, Operations::A, skewed, Clients::One);
         }
     }
-    for system in System::COMPARED.into_iter().chain([System::LocksLate]) {
+    for system in System::COMPARED.into_iter().chain([System::LocksLate, System::LogsAlways]) {
         add(system, Operations::Inserts, false, all);
         add(system, Operations::Inserts, false, Clients::One);
     }
@@ -414,9 +425,10 @@ fn points(scale: &Scale) -> Vec<Point> {
 /// Fails if a simulation cannot run. An invariant that does not hold is not an error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
-    const KILLS: usize = 4;
+    const KILLS: usize = 5;
     let points = points(scale);
-    let seen = |done, all| look(done, all + KILLS);
+    let of_races = race::count(scale);
+    let seen = |done, all| look(done, all + KILLS + of_races);
     let runs = run_all(&points, scale.parallel, &seen, |point| run(scale, point))?;
     let results = Results { scale, runs: &runs };
     let mut rows = results.rows();
@@ -426,8 +438,11 @@ pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<
     seen(runs.len() + 2, runs.len());
     rows.extend(kill::of_tree(scale, System::Suspects(1_000))?);
     seen(runs.len() + 3, runs.len());
-    rows.extend(kill::of_race(scale)?);
-    seen(runs.len() + 4, runs.len());
+    for (number, system) in [System::Rtx, System::Optimal].into_iter().enumerate() {
+        rows.extend(kill::of_race(scale, system)?);
+        seen(runs.len() + 4 + number, runs.len());
+    }
+    rows.extend(race::rows(scale, &|done, _| seen(runs.len() + KILLS + done, runs.len()))?);
     Ok(Reproduction {
         about: scale.about(),
         is_comparable: scale.machines == 5 && scale.threads == 24,
@@ -514,6 +529,18 @@ impl Results<'_> {
             let name = format!("inserts, one client: latency of {} over Optimal", system.name());
             rows.push(Row::ours(name, "x", ratio).published(took, FACTORS).holds(ratio > 1.0).note(LADDER));
         }
+        // The ladder, one rung after the other. DTX is the text's third rung.
+        let rungs = [(System::LogsAlways, Dtx, 1.06, 1.0, SEPARATE), (Rtx, System::LogsAlways, 1.43, 0.70, OPTIMIZED)];
+        for (system, before, throughput, took, note) in rungs {
+            let (name, ratio) = self.over(system, before, Inserts, false);
+            rows.push(Row::ours(name, "x", ratio).published(throughput, FACTORS).holds(ratio > 1.0).note(note));
+            let of = |system| self.at(system, Inserts, false, Clients::One).latency.mean;
+            let ratio = of(system) / of(before);
+            let name = format!("inserts, one client: latency of {} over {}", system.name(), before.name());
+            rows.push(Row::ours(name, "x", ratio).published(took, FACTORS).holds(ratio < 1.05).note(note));
+        }
+        let (name, ratio) = self.over(LocksLate, System::LogsAlways, Inserts, false);
+        rows.push(Row::ours(name, "x", ratio).said(FACTORS).holds(ratio > 1.0).note(OPTIMIZED));
         for (operations, skewed) in [(Inserts, false), (A, true), (B, true)] {
             let (name, ratio) = self.over(Rtx, LocksLate, operations, skewed);
             rows.push(Row::ours(name, "x", ratio).said(FACTORS).holds(ratio > 1.0).note(EARLY));
@@ -546,4 +573,6 @@ const DTX: &str =
     "a get of rTX takes two round trips in which the leaf must be free, and updates hold their early locks for two";
 const LATENCY: &str = "1.6 to 2 in the text, whose rTX reads in three round trips, and this one in two";
 const LADDER: &str = "DTX has the first three factors of the text, and rTX all of them";
+const SEPARATE: &str = "the log of values becomes one of places, and a commit has one more atomic and a round less";
+const OPTIMIZED: &str = "without the log, and with an early lock";
 const EARLY: &str = "an early lock is held for a round trip longer, and readers of hot leaves wait for it";

@@ -200,6 +200,18 @@ pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[Stri
     with_catalog_locked(lane, nodes.leader(), client, drop).await
 }
 
+/// Changes nothing in the catalog but its generation. So clients can be told to acknowledge it.
+/// Returns the catalog.
+pub async fn touch(lane: &Lane, nodes: NodeSet, client: u32) -> Result<Metadata, MemoryError> {
+    let touch = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        metadata.generation += 1;
+        publish(lane, nodes, &metadata).await?;
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, touch).await
+}
+
 /// Renames tables, from each pair's first name to its second. All of them are renamed in one
 /// change. If that fails, none is renamed, and the error says why. Returns the catalog.
 ///

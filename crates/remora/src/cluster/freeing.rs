@@ -13,7 +13,7 @@ use super::loading::Load;
 use crate::error::OpenError;
 
 /// Pause between two looks for clients that use a dropped table.
-const PAUSE: Duration = Duration::from_millis(1);
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// Tells whether the memory of a dropped table is free.
 #[derive(Clone, PartialEq, Eq, Debug)]

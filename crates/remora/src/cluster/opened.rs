@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use remora_fabric::Fabric;
-use remora_node::{Metadata, Replica, TableEntry, TableId};
+use remora_node::{IndexKind, Metadata, Replica, TableEntry, TableId};
 
 use crate::error::OpenError;
 use crate::mutex::lock;
@@ -28,7 +28,7 @@ pub(super) struct Opened {
     /// Generation of the catalog up to which all dropped tables are forgotten.
     followed: AtomicU64,
     /// Generation of the catalog by which a table was last forgotten, or was last replaced by the
-    /// larger table that it has grown into.
+    /// larger table that it has grown into. If a RACE table is open, the last one that was followed.
     forgotten: AtomicU64,
     /// Ids of the tables that are validated by this process's version cache.
     claimed: Mutex<Vec<u16>>,
@@ -152,7 +152,10 @@ impl Opened {
             let entry = catalog.tables.get(usize::from(id.0));
             entry.is_some_and(|entry| entry.is_there() && entry.born == born)
         };
-        let (mut now, mut gone, mut has_changed) = (HashMap::with_capacity(tables.len()), Vec::new(), false);
+        let (mut now, mut gone) = (HashMap::with_capacity(tables.len()), Vec::new());
+        // The memory of a RACE table may be about to be reclaimed: see `reclaiming`.
+        let is_race = |table: &Arc<remora_index::Table>| table.entry().spec.index == IndexKind::Race;
+        let mut has_changed = catalog.generation > self.followed() && tables.values().any(is_race);
         for (&origin, table) in tables.iter() {
             gone.extend(table.and_larger().filter(|one| !is_there(one.id(), one.born())).map(|one| one.id().0));
             let has = catalog.table_of_origin(origin, table.name()).is_ok();

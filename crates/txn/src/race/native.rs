@@ -254,7 +254,7 @@ impl Operation<'_> {
             return Err(Limit::TableFull { slots: part.directory.len() as u64 }.into());
         }
         let wanted = geometry.array_units() + 1;
-        let units = self.take_units(wanted).await?;
+        let units = self.take_array(wanted).await?;
         let pair = units + geometry.array_units() as u32;
         let (new, pair_at) = (self.address(units).await?, self.address(pair).await?);
         let own = self.next_lock()?;

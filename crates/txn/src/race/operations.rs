@@ -95,6 +95,7 @@ impl Operation<'_> {
             loop {
                 let mut blocks = [None; CANDIDATES];
                 if !self.locate(&seen, &mut candidates, &mut blocks).await? {
+                    self.forget(leaf);
                     is_torn = true;
                     break;
                 }
@@ -149,7 +150,8 @@ impl Operation<'_> {
     }
 
     /// Finds the addresses of the blocks of some slots, and takes these out of `bits`. Returns
-    /// false if the catalog had to be read, so that what was seen may be old.
+    /// false if the catalog had to be read, so that what was seen may be old. It may also come from
+    /// an array that was split, and whose memory has another use by now.
     pub(super) async fn locate(
         &mut self,
         seen: &Seen,
@@ -162,11 +164,11 @@ impl Operation<'_> {
             }
             let bit = bits.trailing_zeros() as usize;
             *bits &= *bits - 1;
-            let unit = seen.slot(bit).unit();
-            match self.known_address(unit) {
+            let slot = seen.slot(bit);
+            match self.known_block(slot) {
                 Some(at) => *block = Some((bit, at)),
                 None => {
-                    self.address(unit).await?;
+                    self.read_catalog().await?;
                     return Ok(false);
                 }
             }

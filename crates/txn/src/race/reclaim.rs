@@ -11,8 +11,9 @@
 //!                 5  CAS unlock
 //!                 6  CAS pending slots, withdrawn slots and tombstones -> empty, of this attempt;
 //!                    READ the lock: still free, and the same
-//!                 7  CAS what earlier extents have given out to all that they have; CAS the heads
-//!                    of the lists -> 0; READ the clients: there must be no other one
+//!                 7  CAS the words of pairs that name dead arrays -> 0; CAS what earlier extents
+//!                    have given out to all that they have; CAS the heads of the lists -> 0;
+//!                    READ the clients: there must be no other one
 //!                 8  WRITE zeros to all that is free; put it into the lists
 //! ```
 //!
@@ -92,8 +93,14 @@ async fn of_shard(lane: &Lane, (leader, own): (NodeId, u32), shard: &Shard) -> R
     let free = gaps(&given, walk.nodes.iter().cloned().chain(live).collect());
     let lost = count(&free).saturating_sub(walk.listed.iter().map(|list| count(list)).sum());
     if lost > 0 {
+        // All dead arrays are free now, so no pair may name them any more.
+        for (at, dead) in &walk.dead {
+            if !swap(lane, *at, *dead, 0).await? {
+                return Err(Abort::Changed.into());
+            }
+        }
         take_lists(lane, (leader, own), shard, &walk.given.heads).await?;
-        put(lane, shard, &free).await?;
+        put(lane, shard, &free, shard.shape.geometry.units_together_max()).await?;
         reclaimed.race_bytes = lost * UNIT_BYTES;
     }
     Ok(reclaimed)
@@ -168,15 +175,14 @@ async fn take_lists(lane: &Lane, (leader, own): (NodeId, u32), shard: &Shard, he
 }
 
 /// Swaps a word. Returns whether it was the old one.
-async fn swap(lane: &Lane, at: Address, old: u64, new: u64) -> Result<bool, Stop> {
+pub(super) async fn swap(lane: &Lane, at: Address, old: u64, new: u64) -> Result<bool, Stop> {
     let mut round = lane.round();
     let swap = round.compare_swap(at, old, new);
     Ok(lane.execute(round).await?.swapped(swap))
 }
 
-/// Puts units that nothing reaches into the lists.
-async fn put(lane: &Lane, shard: &Shard, free: &[Range<u64>]) -> Result<(), Stop> {
-    let together = shard.shape.geometry.units_together_max();
+/// Puts units that nothing reaches into the lists. Ranges of at least `together` units stay whole.
+pub(super) async fn put(lane: &Lane, shard: &Shard, free: &[Range<u64>], together: u64) -> Result<(), Stop> {
     let mut chains = vec![Vec::new(); LISTS];
     for range in free {
         zero(lane, shard, range).await?;

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use remora_fabric::{Address, Lane, NodeId, NodeSet, WORD_BYTES};
-use remora_index::race::{AT_GIVEN, AT_IMAGE, AT_RECLAIMED, CLASSES, Class, Geometry, Slot, UnitRange};
+use remora_index::race::{AT_GIVEN, AT_IMAGE, AT_RECLAIMED, CLASSES, Class, Geometry, Slot, UNIT_BYTES, UnitRange};
 use remora_node::{MemoryError, Metadata, metadata};
 
 use super::Operation;
@@ -55,8 +55,17 @@ impl Operation<'_> {
         address_of(&self.state.races[self.table].extents, self.part, unit)
     }
 
+    /// Returns the address of a slot's block, if all of it is in an extent that the session knows.
+    #[inline]
+    pub(super) fn known_block(&self, slot: Slot) -> Option<Address> {
+        let first = self.known_address(slot.unit())?;
+        let within = slot.class().bytes() as u64 - UNIT_BYTES;
+        let last = slot.unit().checked_add(slot.class().units() as u32 - 1)?;
+        (self.known_address(last)? == first.plus(within)).then_some(first)
+    }
+
     /// Reads the extents from the catalog.
-    async fn read_catalog(&mut self) -> Result<(), Stop> {
+    pub(super) async fn read_catalog(&mut self) -> Result<(), Stop> {
         let metadata = metadata::read(self.lane, self.state.nodes.leader()).await?;
         self.follow(&metadata);
         Ok(())
@@ -79,12 +88,18 @@ impl Operation<'_> {
         self.part().pool.spare.push((first, units));
     }
 
-    /// Takes units that no other client has seen in use, one behind the other.
-    pub(super) async fn take_units(&mut self, units: u64) -> Result<u32, Stop> {
+    /// Takes units for an array or a pair, one behind the other. They need not be zero.
+    pub(super) async fn take_array(&mut self, units: u64) -> Result<u32, Stop> {
         let spare = &mut self.part().pool.spare;
-        if let Some(at) = spare.iter().position(|(_, count)| *count == units) {
-            return Ok(spare.swap_remove(at).0);
+        match spare.iter().position(|(_, count)| *count == units) {
+            Some(at) => Ok(spare.swap_remove(at).0),
+            None => self.take_units(units).await,
         }
+    }
+
+    /// Takes units that no operation has seen in use, one behind the other. Their first words are
+    /// 0.
+    async fn take_units(&mut self, units: u64) -> Result<u32, Stop> {
         loop {
             let fresh = &mut self.part().pool.fresh;
             if fresh.end - fresh.start >= units {

@@ -2,7 +2,7 @@
 //! repairs it, and splits a leaf.
 
 use remora_fabric::{Address, WORD_BYTES, probes};
-use remora_index::race::{AT_IMAGE, DEPTH_MAX, Hash, Kind, Node, NodeWord, OBJECT_BYTES, Slot};
+use remora_index::race::{AT_IMAGE, DEPTH_MAX, Geometry, Hash, Kind, Node, NodeWord, OBJECT_BYTES, Slot, UnitRange};
 use remora_record::{LockWord, LogPlace, RepairableLock};
 
 use super::Operation;
@@ -125,7 +125,7 @@ impl Operation<'_> {
     /// Makes the array of a leaf that has none.
     async fn make(&mut self, leaf: Leaf) -> Result<(), Stop> {
         let geometry = self.shape().geometry;
-        let unit = self.take_units(geometry.array_units()).await?;
+        let unit = self.take_array(geometry.array_units()).await?;
         let array = self.address(unit).await?;
         let own = self.next_lock()?;
         let empty = empty_of(own);
@@ -174,10 +174,11 @@ impl Operation<'_> {
             return Err(Limit::TableFull { slots: part.directory.len() as u64 }.into());
         }
         // The lock is held for a short time if all space is at hand before.
-        let wanted = geometry.split_units();
-        let units = self.take_units(wanted).await?;
-        let halves = [0, 1].map(|half| units + (half * geometry.array_units()) as u32);
-        let pair = units + 2 * geometry.array_units() as u32;
+        let mut units = [0; 3];
+        for (unit, wanted) in units.iter_mut().zip(split_units(geometry)) {
+            *unit = self.take_array(wanted).await?;
+        }
+        let [halves @ .., pair] = units;
         let own = self.next_lock()?;
 
         let mut before = Vec::new();
@@ -189,7 +190,7 @@ impl Operation<'_> {
         if !self.lane.execute(round).await?.swapped(swap) {
             self.forget(leaf);
             self.again()?;
-            self.spare(units, wanted);
+            self.spare_all(units);
             return Ok(false);
         }
         self.lane.probe(probes::LOCKS);
@@ -205,7 +206,7 @@ impl Operation<'_> {
                 if lock[0] != own.word().to_bits() && !mutant!(RaceMarkUnlocked) {
                     drop(done);
                     self.forget(leaf);
-                    self.spare(units, wanted);
+                    self.spare_all(units);
                     return Ok(false);
                 }
                 let after = after.to_vec();
@@ -220,7 +221,7 @@ impl Operation<'_> {
         let Some(copies) = self.copies(&before, depth, empty_of(own)).await? else {
             // The lock was lost, and the array has changed since.
             self.forget(leaf);
-            self.spare(units, wanted);
+            self.spare_all(units);
             return Ok(false);
         };
         let mut dropped = Vec::new();
@@ -234,7 +235,12 @@ impl Operation<'_> {
         for (at, words) in addresses.iter().zip(&copies) {
             round.write_words(*at, words);
         }
-        round.write_words(pair_at, &[0, nodes[0].to_bits(), 0, nodes[1].to_bits()]);
+        let dead = match leaf.node.node() {
+            Node::Leaf(unit) => UnitRange::new(&(u64::from(unit)..u64::from(unit) + geometry.array_units())),
+            _ => None,
+        };
+        let dead = dead.map_or(0, UnitRange::to_bits);
+        round.write_words(pair_at, &[0, nodes[0].to_bits(), 0, nodes[1].to_bits(), dead]);
         let node = leaf.object.plus(WORD_BYTES as u64);
         let install = round.compare_swap(node, leaf.node.to_bits(), NodeWord::fork(pair).to_bits());
         round.compare_swap(leaf.object, own.word().to_bits(), own.freed().to_bits());
@@ -243,7 +249,7 @@ impl Operation<'_> {
         self.forget(leaf);
         if !is_installed {
             // Another client has taken the lock. It has not seen the new arrays.
-            self.spare(units, wanted);
+            self.spare_all(units);
             return Ok(false);
         }
         let half = |half: usize| Leaf {
@@ -257,6 +263,12 @@ impl Operation<'_> {
             self.keep(Block { slot: tombstone, mark: tombstone.marked() }).await;
         }
         Ok(true)
+    }
+
+    /// Keeps what a split has taken and does not need.
+    fn spare_all(&mut self, units: [u32; 3]) {
+        let wanted = split_units(self.shape().geometry);
+        units.into_iter().zip(wanted).for_each(|(unit, wanted)| self.spare(unit, wanted));
     }
 
     pub(super) async fn read_array(&mut self, array: Address, slots: usize) -> Result<Vec<u64>, Stop> {
@@ -311,6 +323,11 @@ impl Operation<'_> {
         }
         Ok(tombstones)
     }
+}
+
+/// Returns the units of what a split needs: two arrays and a pair of objects.
+fn split_units(geometry: Geometry) -> [u64; 3] {
+    [geometry.array_units(), geometry.array_units(), 1]
 }
 
 /// Returns the empty slots of the arrays that the holder of a lock makes.

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use remora_fabric::{Address, Lane, WORD_BYTES};
 use remora_index::race::{
-    AT_GIVEN, AT_IMAGE, AT_RECLAIMED, CLASSES, Class, DEPTH_MAX, GROUP_SLOTS, Geometry, Hash, Header, Kind, Node,
-    NodeWord, OBJECT_BYTES, Slot, UnitRange, WINDOW_SLOTS, decode,
+    AT_DEAD, AT_GIVEN, AT_IMAGE, AT_RECLAIMED, AT_RECLAIMS, CLASSES, Class, DEPTH_MAX, GROUP_SLOTS, Geometry, Hash,
+    Header, Kind, Node, NodeWord, OBJECT_BYTES, Slot, UnitRange, WINDOW_SLOTS, decode,
 };
 use remora_node::Metadata;
 use remora_record::LockWord;
@@ -178,6 +178,8 @@ pub(super) struct Given {
     /// The units that each extent has given out. Clients may have asked for more than there are.
     pub(super) of_extents: Vec<u64>,
     pub(super) heads: Vec<u64>,
+    /// How often arrays were reclaimed beside other clients.
+    reclaims: u64,
 }
 
 /// The bits of a hash that lead to a node, and how many they are.
@@ -201,6 +203,8 @@ pub(super) struct Walk {
     pub(super) locks: Vec<(Address, LockWord)>,
     /// The units of arrays and pairs.
     pub(super) nodes: Vec<Range<u64>>,
+    /// The words that name arrays which were split, and where they are.
+    pub(super) dead: Vec<(Address, u64)>,
     /// The units of the members of each list.
     pub(super) listed: Vec<Vec<Range<u64>>>,
 }
@@ -234,6 +238,11 @@ impl Shard {
         self.extents[extent].shards[self.number].plus(AT_GIVEN)
     }
 
+    /// Returns the address of the number of times that arrays were reclaimed beside other clients.
+    pub(super) fn reclaims_at(&self) -> Address {
+        self.extents[0].shards[self.number].plus(AT_RECLAIMS)
+    }
+
     /// Returns the address of the head of a list.
     pub(super) fn list_at(&self, list: usize) -> Address {
         self.extents[0].shards[self.number].plus(Class::new(list).map_or(AT_RECLAIMED, Geometry::returned_at))
@@ -243,10 +252,11 @@ impl Shard {
     pub(super) async fn given<M: Memory + ?Sized>(&self, memory: &M) -> Result<Given, Stop> {
         let given = (0..self.extents.len()).map(|extent| self.given_at(extent));
         let heads = (0..LISTS).map(|list| self.list_at(list));
-        let words: Vec<_> = given.chain(heads).map(|at| (at, WORD_BYTES)).collect();
+        let words: Vec<_> = given.chain(heads).chain([self.reclaims_at()]).map(|at| (at, WORD_BYTES)).collect();
         let mut of_extents = memory.read(&words).await?;
-        let heads = of_extents.split_off(self.extents.len());
-        Ok(Given { of_extents, heads })
+        let mut heads = of_extents.split_off(self.extents.len());
+        let reclaims = heads.pop().unwrap_or_default();
+        Ok(Given { of_extents, heads, reclaims })
     }
 
     /// Returns the units that were given out, of each extent.
@@ -259,7 +269,8 @@ impl Shard {
     pub(super) async fn walk<M: Memory + ?Sized>(&self, memory: &M) -> Result<Walk, Stop> {
         let given = self.given(memory).await?;
         let listed = Vec::with_capacity(LISTS);
-        let mut walk = Walk { given, subtables: Vec::new(), locks: Vec::new(), nodes: Vec::new(), listed };
+        let mut walk =
+            Walk { given, subtables: Vec::new(), locks: Vec::new(), nodes: Vec::new(), dead: Vec::new(), listed };
         for list in 0..LISTS {
             let members = self.members(memory, list, walk.given.heads[list]).await?;
             walk.listed.push(members);
@@ -288,7 +299,7 @@ impl Shard {
     ) -> Result<(), Stop> {
         let ranges: Vec<_> = objects.iter().map(|(at, _)| (*at, OBJECT_BYTES as usize)).collect();
         let words = memory.read(&ranges).await?;
-        let mut leaves = Vec::new();
+        let (mut leaves, mut dead_at) = (Vec::new(), Vec::new());
         for ((object, path), words) in objects.iter().zip(words.chunks(OBJECT_BYTES as usize / WORD_BYTES)) {
             let (lock, node) = (LockWord::from_bits(words[0]), NodeWord::from_bits(words[1]));
             if !lock.is_free() {
@@ -300,11 +311,14 @@ impl Shard {
                 Node::Fork(unit) => {
                     walk.nodes.push(u64::from(unit)..u64::from(unit) + 1);
                     let (pair, (bits, depth)) = (self.address(unit.into())?, *path);
+                    dead_at.push((pair.plus(AT_DEAD), WORD_BYTES));
                     next.push((pair, (bits, depth + 1)));
                     next.push((pair.plus(OBJECT_BYTES), (bits | 1 << depth, depth + 1)));
                 }
             }
         }
+        let dead = memory.read(&dead_at).await?;
+        walk.dead.extend(dead_at.iter().map(|(at, _)| *at).zip(dead).filter(|(_, dead)| *dead != 0));
         let geometry = self.shape.geometry;
         for (object, lock, unit, path) in leaves {
             walk.nodes.push(unit..unit + geometry.array_units());

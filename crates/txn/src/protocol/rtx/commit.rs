@@ -25,7 +25,7 @@ fn written(sets: &Sets) -> impl Iterator<Item = usize> + '_ {
 }
 
 /// Decides what the commit swaps, and where its log goes.
-pub(super) async fn prepare(tx: &mut Tx<'_>) -> Result<Plan, Stop> {
+pub(super) async fn prepare(tx: &mut Tx<'_>, logs_always: bool) -> Result<Plan, Stop> {
     raise_floors(tx);
     take_blocks(tx).await?;
     let State { sets, repairs, .. } = &mut *tx.state;
@@ -42,7 +42,7 @@ pub(super) async fn prepare(tx: &mut Tx<'_>) -> Result<Plan, Stop> {
     }
     let is_spread = nodes.count_ones() > 1;
     let is_place = |index: usize| !sets.items[index].structural;
-    let lone = repairs.swaps.len() == 1 && written(sets).all(is_place);
+    let lone = !logs_always && repairs.swaps.len() == 1 && written(sets).all(is_place);
     let here = NodeId(nodes.trailing_zeros() as u16);
     let (place, log) = match (lone, is_spread) {
         (true, _) => (LogPlace::Nowhere, None),

@@ -103,11 +103,14 @@ pub struct Rtx {
     /// record before the commit, which takes one round trip instead of two if the transaction
     /// writes only this record.
     pub locks_early: bool,
+    /// Whether a transaction has a log, too, if it changes one record only. That is the text's
+    /// protocol without its first optimization.
+    pub logs_always: bool,
 }
 
 impl Rtx {
     /// The parameters of [`Protocol::RTX`]: the 8 milliseconds of the text.
-    pub const USUAL: Rtx = Rtx { suspicion_ns: 8_000_000, locks_early: true };
+    pub const USUAL: Rtx = Rtx { suspicion_ns: 8_000_000, locks_early: true, logs_always: false };
 }
 
 impl Protocol {
@@ -134,7 +137,7 @@ impl Steps for Rtx {
         if tx.state.sets.written == 0 {
             return validate::validate_read_only(tx).await;
         }
-        let plan = commit::prepare(tx).await?;
+        let plan = commit::prepare(tx, self.logs_always).await?;
         let last = commit::lock_and_validate(tx, plan).await?;
         tx.hear_of_growth().await?;
         tx.validated();
