@@ -346,7 +346,7 @@ pub enum Mutant {
     /// RACE: reclaiming does not write zeros to what it gives away. Rule 6 of `race/reclaim.rs`.
     RaceReclaimDirty,
     /// RACE: dead arrays are reclaimed beside operations that began before they were split. Rule 3
-    /// of `race/beside.rs`. In `remora`'s `cluster/reclaiming.rs`.
+    /// of `race/beside.rs`.
     RaceReclaimUnheard,
     /// RACE: an insert marks the pending slots that it withdraws, which were never live. Rule 5.
     RaceMarkPending,

@@ -83,11 +83,7 @@ impl Cluster {
             let dead = self.administer(async |lane: &Lane| find_dead_arrays(lane, &race).await)?;
             found.push((race, dead));
         }
-        found.retain(|(_, dead)| !dead.is_empty());
-        if found.is_empty() {
-            return Ok(Reclaimed::default());
-        }
-        if !mutant!(RaceReclaimUnheard) {
+        if found.iter().any(|(_, dead)| dead.must_wait()) {
             self.until_operations_have_ended(own)?;
         }
         self.administer(async |lane: &Lane| {

@@ -47,10 +47,10 @@ pub struct DeadArrays {
 }
 
 impl DeadArrays {
-    /// Whether there are none.
+    /// Whether operations must have ended before these arrays are freed.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.found.is_empty()
+    pub fn must_wait(&self) -> bool {
+        !self.found.is_empty() && !mutant!(RaceReclaimUnheard)
     }
 }
 

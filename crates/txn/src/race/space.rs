@@ -97,6 +97,15 @@ impl Operation<'_> {
         }
     }
 
+    /// Asks for units once, if the session has fewer in hand. What it gets may be less.
+    pub(super) async fn have_units(&mut self, units: u64) -> Result<(), Stop> {
+        let pool = &self.part().pool;
+        if pool.spare.is_empty() && pool.fresh.end - pool.fresh.start < units {
+            self.ask_for_units(units).await?;
+        }
+        Ok(())
+    }
+
     /// Takes units that no operation has seen in use, one behind the other. Their first words are
     /// 0.
     async fn take_units(&mut self, units: u64) -> Result<u32, Stop> {

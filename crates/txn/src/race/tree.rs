@@ -174,6 +174,7 @@ impl Operation<'_> {
             return Err(Limit::TableFull { slots: part.directory.len() as u64 }.into());
         }
         // The lock is held for a short time if all space is at hand before.
+        self.have_units(split_units(geometry).iter().sum()).await?;
         let mut units = [0; 3];
         for (unit, wanted) in units.iter_mut().zip(split_units(geometry)) {
             *unit = self.take_array(wanted).await?;
