@@ -9,7 +9,7 @@ use super::{BUCKET_SLOTS, GROUP_SLOTS, Hash, Slot, Window};
 pub enum Keys {
     /// All of them.
     All,
-    /// Those that were not moved yet. The others are in an array that no node names yet.
+    /// Keys that were not moved yet. The other ones are in an array that no node names yet.
     Moving,
     /// None.
     None,

@@ -182,8 +182,8 @@ impl Discipline {
     /// undoes the transaction of another one. One copy. Preset: `rtx`.
     pub const COPY_ON_WRITE: Discipline = Discipline { lock: 3, atomics: 1, replication: 6, log: 9 };
 
-    /// As [`Discipline::COPY_ON_WRITE`], without logs and without repairs: a client that dies leaves
-    /// what it has begun. Only RACE hash tables of the study `native` have it.
+    /// As [`Discipline::COPY_ON_WRITE`], without logs and without repairs: a client that dies
+    /// leaves what it has begun. Only RACE hash tables of the study `native` have it.
     pub const COPY_UNLOGGED: Discipline = Discipline { log: 1, ..Discipline::COPY_ON_WRITE };
 
     /// Whether any client finishes or undoes the transactions of another one, on the spot. Then the

@@ -28,7 +28,8 @@ pub(super) struct Opened {
     /// Generation of the catalog up to which all dropped tables are forgotten.
     followed: AtomicU64,
     /// Generation of the catalog by which a table was last forgotten, or was last replaced by the
-    /// larger table that it has grown into. If a RACE table is open, the last one that was followed.
+    /// larger table that it has grown into. If a RACE table is open, the last generation that was
+    /// followed.
     forgotten: AtomicU64,
     /// Ids of the tables that are validated by this process's version cache.
     claimed: Mutex<Vec<u16>>,

@@ -11,8 +11,8 @@
 //!
 //! # Rules
 //!
-//! 1. **An array that a pair names is dead.** The same round that makes the pair's fork reachable
-//!    takes the array from its leaf, for ever.
+//! 1. **An array that a pair names is dead.** One CAS puts the pair's fork in the place of
+//!    the array's leaf, for ever.
 //! 2. **No client changes a dead array by an operation that began after its split.** An operation
 //!    CASes a slot only when it has looked at the lock after it had read the slot. The lock's word
 //!    of the time before the split does not come back. Such an operation may still READ the array,

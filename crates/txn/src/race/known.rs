@@ -123,7 +123,7 @@ pub struct RaceShape {
     pub geometry: Geometry,
     /// The number of shards.
     pub shards: usize,
-    /// Whether the table is a native one (`race/native.rs`), and no client is helped that dies.
+    /// Whether the table is a native one (`race/native.rs`), in which nothing is repaired.
     pub is_native: bool,
 }
 
