@@ -6,7 +6,7 @@ use clap::Args;
 use remora::connect::{Nodes, Place};
 use remora::node::{self, Reclaimed};
 use remora::protocol::Protocol;
-use remora::{Cluster, admin};
+use remora::{Cluster, OpenError, admin};
 
 use crate::{Failure, Verdict, output, value};
 
@@ -15,6 +15,7 @@ use crate::{Failure, Verdict, output, value};
   remora reclaim /mnt/pmem/p0                      # what is left there, and by whom
   remora reclaim --gone /mnt/pmem/p0 /mnt/pmem/p1  # after the host was down
   remora reclaim --blocks /mnt/pmem/p0             # the only node of a cluster: and what its killed clients had allocated
+  remora reclaim --arrays /mnt/pmem/p0             # beside clients: parts of RACE hash tables that were split
 
 Passive memory (memnode --passive) admits clients that can see and end one another: of one user, in one container of one running
 host. The connections of others keep them out. Nothing in the memory shows that those are gone, so you have to say it.
@@ -25,6 +26,7 @@ next clients.
 
 Under protocol rtx, clients have room for the next values in hand. What a killed client had is lost until --blocks finds it: while
 no client is connected, it reads all tables once. In RACE hash tables it also finds the parts that were split.
+--arrays finds these alone, also while clients are connected, if all of them have leases.
 
 Exit status: 0 nothing keeps clients of this host out; 1 processes of elsewhere do; 2 a file is no passive memory, or --blocks
 cannot be done.")]
@@ -37,10 +39,14 @@ pub(crate) struct ReclaimOptions {
     gone: bool,
     /// The files are all memory nodes of a cluster: find also the room for records that killed
     /// clients had in hand.
-    #[arg(long)]
+    #[arg(long, group = "cluster")]
     blocks: bool,
+    /// The files are all memory nodes of a cluster: make parts of RACE hash tables usable again
+    /// that were split, while clients go on.
+    #[arg(long, group = "cluster")]
+    arrays: bool,
     /// The configuration, as the clients name it [default: beside the first file].
-    #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place(), requires = "blocks")]
+    #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place(), requires = "cluster")]
     configuration: Option<Place>,
 }
 
@@ -62,21 +68,30 @@ pub(crate) fn reclaim(options: &ReclaimOptions) -> Result<Verdict, Failure> {
     if options.blocks {
         output::show(&blocks(options)?)?;
     }
+    if options.arrays {
+        output::show(&arrays(options)?)?;
+    }
     Ok(verdict)
+}
+
+/// Opens the cluster whose memory nodes are the files.
+fn open(options: &ReclaimOptions) -> Result<Cluster, OpenError> {
+    let connect = Cluster::connect(Nodes::Shm(options.paths.clone()));
+    connect.configuration(options.configuration.clone()).protocol(Protocol::RTX).open()
+}
+
+/// Reclaims parts of RACE hash tables that were split. Returns a line that says how much it was.
+fn arrays(options: &ReclaimOptions) -> Result<String, Failure> {
+    let failure = |error: &dyn std::fmt::Display| Failure::new("--arrays", error);
+    let cluster = open(options).map_err(|error| failure(&error))?;
+    let reclaimed = cluster.reclaim_arrays().map_err(|error| failure(&error))?;
+    Ok(format!("{} of split parts of RACE hash tables can be used again\n", value::show_bytes(reclaimed.race_bytes)))
 }
 
 /// Finds what killed clients of the cluster had in hand. Returns lines that say it.
 fn blocks(options: &ReclaimOptions) -> Result<String, Failure> {
     let failure = |error: &dyn std::fmt::Display| Failure::new("--blocks", error);
-    let connect = Cluster::connect(Nodes::Shm(options.paths.clone()));
-    let connect = connect.configuration(options.configuration.clone()).protocol(Protocol::RTX);
-    let cluster = connect.open().map_err(|error| failure(&error))?;
-    // This also works while clients are connected.
-    let arrays = cluster.reclaim_arrays().map_err(|error| failure(&error))?.race_bytes;
-    if arrays > 0 {
-        let arrays = value::show_bytes(arrays);
-        output::show(&format!("{arrays} of split parts of RACE hash tables can be used again\n"))?;
-    }
+    let cluster = open(options).map_err(|error| failure(&error))?;
     let admin::Reclaimed { locks, blocks, bytes, buckets, race_bytes, .. } =
         cluster.reclaim().map_err(|error| failure(&error))?;
     let bytes = value::show_bytes(bytes);

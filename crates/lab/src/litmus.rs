@@ -1449,13 +1449,6 @@ pub const ALL: &[Litmus] = &[
         program: races::two_inserts,
     },
     Litmus {
-        name: "race-late-delete",
-        source: "RACE rule 5: a rehash that has lost the lock marks tombstones",
-        mutant: Mutant::RaceMarkUnlocked,
-        protocol: Protocol::RTX,
-        program: races::late_delete,
-    },
-    Litmus {
         name: "race-dead-splitter",
         source: "RACE rule 7, and a client that is kept from its key",
         mutant: Mutant::FreeSuspects,

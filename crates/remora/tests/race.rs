@@ -3,6 +3,8 @@
 
 #[path = "race/beside.rs"]
 mod beside;
+#[path = "race/late.rs"]
+mod late;
 #[path = "race/native.rs"]
 mod native;
 #[path = "race/processes.rs"]

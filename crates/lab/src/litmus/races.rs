@@ -4,10 +4,6 @@
 //! The last client of each program does nothing while the orders are explored. At the end it looks
 //! at the table, as any client would: it repairs the locks that it meets.
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::task::Poll;
-
 use remora::floors::fabric::seeded::explore::Exploration;
 use remora::floors::index::race::{Hash, WINDOW_SLOTS};
 use remora::floors::txn::{Put, Rtx, Stop};
@@ -21,9 +17,6 @@ type Outcome = Exploration<Broken>;
 const SUSPICIOUS: Protocol = Protocol::Rtx(Rtx { suspicion_ns: 0, ..Rtx::USUAL });
 
 const KEY: &[u8] = b"key";
-/// A client that splits has the lock when it is polled so often: it asks for units, and then for
-/// the lock.
-const SPLIT_LOCKS: u32 = 3;
 
 fn within(runs_max: u64) -> Explored {
     Explored { runs_max, ..Explored::default() }
@@ -256,73 +249,6 @@ pub(super) fn two_inserts(_: Protocol, runs_max: u64) -> Outcome {
             let gave_up = scene.said[..2].iter().filter(|said| said.is_none()).count();
             check(inserted <= 1 && inserted + gave_up > 0, || format!("the clients were told {:?}", scene.said))?;
             judge_once(scene, table, (gave_up == 0).then_some(true))
-        },
-    )
-}
-
-/// Drives a future until it has been polled so often. Returns its output if it is ready by then.
-async fn polled<T>(future: &mut (impl Future<Output = T> + Unpin), mut polls: u32) -> Option<T> {
-    poll_fn(|context| {
-        let polled = Pin::new(&mut *future).poll(context);
-        polls -= 1;
-        match polled {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if polls == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
-
-/// Explores a delete whose swap may land in an array that was split. One client takes the lock to
-/// split it, and is slow. Another one takes that lock away, and splits the array in its place.
-pub(super) fn late_delete(_: Protocol, runs_max: u64) -> Outcome {
-    let mut stage = Stage::new(1, &[Protocol::RTX, Protocol::RTX, SUSPICIOUS, SUSPICIOUS]);
-    let table = stage.race(true);
-    stage.explore(
-        &within(runs_max),
-        async |client, actor| match client {
-            0 => fill(actor, &table, 1).await,
-            1 | 2 => _ = get(actor, &table).await,
-            _ => {}
-        },
-        async |client, actor| {
-            let (race, report) = (actor.race(&table), actor.reporter());
-            match client {
-                0 => {
-                    // It has posted its swap when it is polled for the third time.
-                    let mut delete = pin!(actor.session.race_delete(&race, KEY));
-                    let early = polled(&mut delete, 3).await;
-                    report();
-                    said(match early {
-                        Some(done) => done,
-                        None => delete.await,
-                    })
-                }
-                1 => {
-                    actor.reported(1).await;
-                    let mut split = pin!(actor.session.race_split(&race, KEY));
-                    let early = polled(&mut split, SPLIT_LOCKS).await;
-                    report();
-                    said(match early {
-                        Some(done) => done,
-                        None => split.await,
-                    })
-                }
-                2 => {
-                    actor.reported(2).await;
-                    split(actor, &table).await
-                }
-                _ => None,
-            }
-        },
-        |scene| {
-            let value = look(scene, &table);
-            let is_right = match &scene.said[0] {
-                Some(was_there) => was_there == &[1] && value == Some(0),
-                None => true,
-            };
-            check(is_right, || format!("the delete was told {:?}, and the value is {value:?}", scene.said[0]))
         },
     )
 }

@@ -843,13 +843,6 @@ impl Actor {
         self.ledger.reported.set(self.ledger.reported.get() + 1);
     }
 
-    /// Returns what reports, as [`Actor::report`] does, while an operation of the session is under
-    /// way.
-    pub(super) fn reporter(&self) -> impl Fn() + use<> {
-        let ledger = self.ledger.clone();
-        move || ledger.reported.set(ledger.reported.get() + 1)
-    }
-
     /// Waits until `count` commits have been reported. Call it only before the client's first
     /// round.
     pub(super) async fn reported(&self, count: usize) {

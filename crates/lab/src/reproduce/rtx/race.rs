@@ -39,8 +39,13 @@ impl Measured {
 }
 
 const SYSTEMS: [System; 2] = [System::Optimal, System::Rtx];
-/// The number of groups of a subtable, as [`RaceOptions`] has it.
+/// The number of keys among which there is one of each leaf.
 const WARM_KEYS: u64 = 1 << 16;
+/// Bytes for each key in the first extent. Each session takes 64 KiB of it, so that the table does
+/// not grow while it is measured.
+const ROOM_BYTES: usize = 1_000;
+/// Virtual time within which operations under way at the end must finish.
+const GRACE: Nanos = 1_000_000_000;
 
 fn points(scale: &Scale) -> Vec<Point> {
     let all = Clients::All(scale.most_in_flight());
@@ -116,7 +121,7 @@ fn run(scale: &Scale, point: &Point) -> Result<Measured, ReproduceError> {
         Clients::All(coroutines) => (scale.machines, scale.threads, coroutines),
     };
     let bench = crate::Bench { threads, ..bench(scale, point.system.protocol(), machines, coroutines)? };
-    let options = RaceOptions::default().rows(scale.race_keys);
+    let options = RaceOptions::default().rows(scale.race_keys).bytes(ROOM_BYTES);
     let (sim, cluster, race, _) = bench.load(|cluster| cluster.create_race("race", options))?;
     let simulation = bench.simulation();
     let failed = |error: Error| LabError::Run(RunError::from(error));
@@ -129,13 +134,14 @@ fn run(scale: &Scale, point: &Point) -> Result<Measured, ReproduceError> {
         Ok(())
     };
     workers[0].block_on(load).map_err(failed)?;
-    // Each session learns of all leaves, by a key of each.
+    // Each session learns of all leaves, by a key of each, and has blocks in hand.
     let leaves = race_leaves(scale.race_keys);
     for worker in &mut workers {
         let warm = async |_: usize, session: &mut Session| {
             for key in &leaves {
                 race.get_with(session, &key.to_le_bytes(), |_| ()).await?;
             }
+            race.update(session, &0u64.to_le_bytes(), &value(0)).await?;
             Ok(())
         };
         worker.run(warm).into_iter().collect::<Result<(), Error>>().map_err(failed)?;
@@ -183,7 +189,7 @@ fn run(scale: &Scale, point: &Point) -> Result<Measured, ReproduceError> {
     let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
     let mut driven: Vec<Driven<'_>> =
         runs.iter_mut().zip(clients).map(|(run, clients)| Driven { clients, run }).collect();
-    let ended = sim.run(&mut driven, Some(until + simulation.measure));
+    let ended = sim.run(&mut driven, Some(until + GRACE));
     drop(driven);
     drop(runs);
     if let Some(error) = failure.take() {
