@@ -6,7 +6,7 @@ use clap::Args;
 use remora::connect::{Nodes, Place};
 use remora::node::{self, Reclaimed};
 use remora::protocol::Protocol;
-use remora::{Cluster, OpenError, admin};
+use remora::{Cluster, admin};
 
 use crate::{Failure, Verdict, output, value};
 
@@ -75,25 +75,27 @@ pub(crate) fn reclaim(options: &ReclaimOptions) -> Result<Verdict, Failure> {
 }
 
 /// Opens the cluster whose memory nodes are the files.
-fn open(options: &ReclaimOptions) -> Result<Cluster, OpenError> {
+fn open(options: &ReclaimOptions, what: &str) -> Result<Cluster, Failure> {
     let connect = Cluster::connect(Nodes::Shm(options.paths.clone()));
-    connect.configuration(options.configuration.clone()).protocol(Protocol::RTX).open()
+    connect
+        .configuration(options.configuration.clone())
+        .protocol(Protocol::RTX)
+        .open()
+        .map_err(|error| Failure::new(what, error))
 }
 
 /// Reclaims parts of RACE hash tables that were split. Returns a line that says how much it was.
 fn arrays(options: &ReclaimOptions) -> Result<String, Failure> {
-    let failure = |error: &dyn std::fmt::Display| Failure::new("--arrays", error);
-    let cluster = open(options).map_err(|error| failure(&error))?;
-    let reclaimed = cluster.reclaim_arrays().map_err(|error| failure(&error))?;
+    let cluster = open(options, "--arrays")?;
+    let reclaimed = cluster.reclaim_arrays().map_err(|error| Failure::new("--arrays", error))?;
     Ok(format!("{} of split parts of RACE hash tables can be used again\n", value::show_bytes(reclaimed.race_bytes)))
 }
 
 /// Finds what killed clients of the cluster had in hand. Returns lines that say it.
 fn blocks(options: &ReclaimOptions) -> Result<String, Failure> {
-    let failure = |error: &dyn std::fmt::Display| Failure::new("--blocks", error);
-    let cluster = open(options).map_err(|error| failure(&error))?;
+    let cluster = open(options, "--blocks")?;
     let admin::Reclaimed { locks, blocks, bytes, buckets, race_bytes, .. } =
-        cluster.reclaim().map_err(|error| failure(&error))?;
+        cluster.reclaim().map_err(|error| Failure::new("--blocks", error))?;
     let bytes = value::show_bytes(bytes);
     let line = format!("{blocks} blocks ({bytes}) and {buckets} buckets can be used again; locks freed: {locks}\n");
     let of_races = value::show_bytes(race_bytes);
