@@ -224,6 +224,10 @@ impl Cluster {
     }
 }
 
+/// A growth that a coroutine makes. Its result is `None` if there is nothing for the coroutine to
+/// do.
+type Turning<'s> = Pin<Box<dyn Future<Output = Option<Result<(), Growing>>> + 's>>;
+
 /// Why a growth has stopped.
 #[derive(Debug, thiserror::Error)]
 enum Halt {
@@ -294,10 +298,7 @@ impl Session {
     /// process do that ([`Cluster::with_growth_in_turn`]) and no other one is at it. Otherwise
     /// returns `None`. Rows move by transactions, which may find another table full in turn: so
     /// the future is boxed.
-    pub(crate) fn grow_in_turn<'s>(
-        &'s mut self,
-        table: &'s Arc<remora_index::Table>,
-    ) -> Pin<Box<dyn Future<Output = Option<Result<(), Growing>>> + 's>> {
+    pub(crate) fn grow_in_turn<'s>(&'s mut self, table: &'s Arc<remora_index::Table>) -> Turning<'s> {
         Box::pin(async move {
             let growths = self.cluster().growths.clone();
             let growths = growths.filter(|_| table.entry().spec.grows == Grows::ByItself)?;
