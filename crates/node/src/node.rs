@@ -55,8 +55,7 @@ use crate::limits::CLIENTS_MAX;
 /// 16. Tables of objects, and logs of attempts in the headers of rings. Shared locks have a bit
 ///     less for the epoch.
 /// 17. Client slots name the bytes of a ring, and rings of redo entries say how far these reach.
-///     The
-///     overflow buckets of FStore tables may have fewer slots than the main ones.
+///     Overflow buckets of FStore tables may have fewer slots than the main ones.
 pub const FORMAT: u32 = 17;
 /// The first word of a node's memory. A machine of the other byte order reads a different number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
