@@ -179,7 +179,7 @@ impl Executor<'_> {
                         token = Some(Event::OnceFirst);
                     }
                     if let Some(recording) = recording.as_mut().filter(|_| is_saved) {
-                        recording.attempt(tx.id(), &keys, &out[start..]);
+                        recording.attempt(tx.stamp(), &keys, &out[start..]);
                     }
                     Ok(())
                 })

@@ -17,8 +17,8 @@
 //! ```
 //!
 //! B is the number of bytes above which packed collections are spread, which decides the order of
-//! hashes and sets. Keys and bytes are hexadecimal. A stamp is the id of the transaction that has
-//! written a key.
+//! hashes and sets. Keys and bytes are hexadecimal. A stamp is the id of the attempt that has written
+//! a key.
 //!
 //! # Rules
 //!
@@ -32,8 +32,8 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use remora::Session;
 use remora::observe::Observer;
-use remora::{Session, TransactionId};
 use remora_redis::{Context, Keyspace};
 use remora_resp::Version;
 
@@ -74,7 +74,7 @@ pub(crate) struct Recording<'r> {
     /// What all attempts have in common.
     head: String,
     /// The id of the first attempt.
-    call: Option<TransactionId>,
+    call: Option<u64>,
     reads: String,
 }
 
@@ -118,10 +118,9 @@ impl Recording<'_> {
     }
 
     /// Writes an attempt that may commit from now on, and what it would answer.
-    pub(crate) fn attempt(&mut self, id: TransactionId, keys: &Keyspace, reply: &[u8]) {
-        let call = self.call.get_or_insert(id).to_bits();
+    pub(crate) fn attempt(&mut self, id: u64, keys: &Keyspace, reply: &[u8]) {
+        let call = *self.call.get_or_insert(id);
         let Recording { head, reads, .. } = self;
-        let id = id.to_bits();
         let mut line =
             format!("{{\"redis\":\"attempt\",\"id\":{id},\"call\":{call},{head},\"reads\":[{reads}],\"writes\":[");
         list(&mut line, keys.slots().iter().filter(|slot| slot.is_changed), |line, slot| {
@@ -134,7 +133,7 @@ impl Recording<'_> {
 
     /// Writes the answer, if there was an attempt that could have committed.
     pub(crate) fn answer(self, end_ns: u64, answered: Answered<'_>) {
-        let Some(call) = self.call.map(TransactionId::to_bits) else { return };
+        let Some(call) = self.call else { return };
         let mut line = format!("{{\"redis\":\"answer\",\"call\":{call},\"end_ns\":{end_ns},\"outcome\":");
         let _ = match answered {
             Answered::Done(reply) => writeln!(line, "\"done\",\"reply\":{}}}", Hex(reply)),

@@ -434,7 +434,7 @@ impl Store {
             .iter()
             .filter_map(|written| if let Written::Changed(home, _) = written { Some(*home) } else { None })
             .collect();
-        let stamp = tx.id().to_bits();
+        let stamp = tx.stamp();
         let mut bytes = Vec::new();
         let slots = keys.slots().iter().enumerate().zip(rows).filter(|((_, slot), _)| slot.is_changed);
         for (((number, slot), row), written) in slots.zip(writes) {

@@ -120,6 +120,15 @@ impl<'t, 's> Transaction<'t, 's> {
         self.tx.id()
     }
 
+    /// Returns a number that no other attempt of any client of the cluster has. Unlike an attempt
+    /// whose [id](Transaction::id) is known, this one may commit together with others at a hot
+    /// record. So its outcome cannot be asked for by the number, unless it fails with
+    /// [`Error::Unknown`](crate::Error::Unknown), which says by what to ask.
+    #[must_use]
+    pub fn stamp(&self) -> u64 {
+        self.tx.stamp()
+    }
+
     /// Returns the bytes that the changes of the transaction can take in the log
     /// ([`Session::log_entry_max`](crate::Session::log_entry_max)).
     #[must_use]

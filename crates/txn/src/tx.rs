@@ -248,6 +248,13 @@ impl<'s> Tx<'s> {
         self.id
     }
 
+    /// Returns a number that no other attempt of any client of the cluster has: the bits of the id.
+    /// This attempt may still commit together with others, so its outcome cannot be asked for.
+    #[must_use]
+    pub fn stamp(&self) -> u64 {
+        self.id.to_bits()
+    }
+
     /// Returns whether the program, or members of a batch, have been told the id of this attempt.
     pub(crate) fn is_id_told(&self) -> bool {
         self.is_id_known.get() || self.leads.is_some()

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use remora::observe::{Observer, Outcome, TransactionEvent};
 use remora::{Cluster, WorkerOptions};
 use remora_gateway::net::Next;
 use remora_gateway::{Connection, Local, Server, ServerOptions, Store, StoreOptions};
@@ -140,4 +142,44 @@ fn what_is_pushed_is_popped_once() {
     let (queue, set): (BTreeSet<u64>, BTreeSet<u64>) = popped.concat().into_iter().unzip();
     let all: BTreeSet<u64> = (0..THREADS * ROUNDS).collect();
     assert_eq!((queue, set), (all.clone(), all));
+}
+
+/// Counts the attempts that have committed, and those of them that another one's commit decided.
+#[derive(Clone, Default)]
+struct Commits(Arc<[AtomicU64; 2]>);
+
+impl Observer for Commits {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if matches!(event.outcome, Outcome::Committed) {
+            self.0[0].fetch_add(1, Ordering::Relaxed);
+            self.0[1].fetch_add(u64::from(event.decided_by != event.id), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Connections of one gateway that change one key commit together, and each has its own answer.
+#[test]
+fn increments_of_connections_of_one_thread_commit_together() {
+    const LANES: usize = 8;
+    const ROUNDS: usize = 100;
+    let (server, cluster) = gateway();
+    let options = WorkerOptions::default().coroutines(LANES).yield_after_rounds(true);
+    let (mut worker, commits) = (cluster.worker(options).unwrap(), Commits::default());
+    worker.sessions().iter_mut().for_each(|session| _ = session.observe(Some(Box::new(commits.clone()))));
+    let local = Local::new(&server, 1);
+    let answers = worker.run(async |lane, session| {
+        let mut connection = Connection::new(lane as u64 + 1, &server);
+        let mut seen = Vec::new();
+        for _ in 0..ROUNDS {
+            let (mut input, mut output) = (b"INCR n\r\nINCR n\r\n".to_vec(), Vec::new());
+            connection.serve(&server, session, &local, &mut &mut input[..], &mut output).await;
+            seen.extend(String::from_utf8(output).unwrap().lines().map(integer));
+        }
+        assert!(seen.is_sorted());
+        seen
+    });
+    let all: BTreeSet<u64> = answers.concat().into_iter().collect();
+    assert_eq!(all, (1..=2 * (LANES * ROUNDS) as u64).collect());
+    let [all, members] = [0, 1].map(|kind| commits.0[kind].load(Ordering::Relaxed));
+    assert!(all >= (LANES * ROUNDS) as u64 && 2 * members > all, "{members} of {all} have joined others");
 }
