@@ -17,8 +17,8 @@
 //! ```
 //!
 //! B is the number of bytes above which packed collections are spread, which decides the order of
-//! hashes and sets. Keys and bytes are hexadecimal. A stamp is the id of the attempt that has written
-//! a key.
+//! hashes and sets. Keys and bytes are hexadecimal. A stamp is the id of the attempt that has
+//! written a key.
 //!
 //! # Rules
 //!
