@@ -97,7 +97,7 @@ pub(super) fn hear(
             }
             Ok(Examined::Kept | Examined::Another) => continue,
             Err(error) => {
-                stop = stop.or(Some(error));
+                stop = stop.or(Some((index, error)));
                 error
             }
         };
@@ -106,7 +106,10 @@ pub(super) fn hear(
             why => tx.state.sets.note(index, why),
         }
     }
-    stop.map_or(Ok(unstable), Err)
+    let Some((index, stop)) = stop else { return Ok(unstable) };
+    // Answers behind the one that stops the transaction have noted their records.
+    tx.state.sets.note(index, stop);
+    Err(stop)
 }
 
 impl Tx<'_> {
