@@ -108,6 +108,8 @@ fn errors_name_what_they_are_about(protocol: Protocol) {
     let sorted = cluster.load_ordered("sorted", OrderedOptions::for_rows(9), [(1u64, Words([1]))]).unwrap();
     let full: Table<u64, Words<1>> =
         cluster.create_table("full", TableOptions::for_rows(1).shards(1).grows(false)).unwrap();
+    let fuller: Table<u64, Words<1>> =
+        cluster.create_table("fuller", TableOptions::for_rows(100).shards(1).grows(false)).unwrap();
     let large = cluster.create_large::<u64>("large", LargeOptions::for_values(1, 100)).unwrap();
     worker(&cluster, 1, 1).block_on(async |session| {
         let says = |error: Error, what: &[&str]| {
@@ -149,16 +151,28 @@ fn errors_name_what_they_are_about(protocol: Protocol) {
         let long = long.await.unwrap_err();
         assert!(matches!(long.limit(), Some(Limit::LogEntry { bytes, max: 32_768 }) if bytes > 3 * 16_000), "{long}");
         says(long, &["bytes of log", "32768"]);
-        let mut key = 0;
-        let error = loop {
-            key += 1;
-            if let Err(error) = session.transact(async |tx| full.insert(tx, key, Words([1])).await).await {
-                break error;
+        let mut fill = async |table: &Table<u64, Words<1>>| {
+            let mut key = 0;
+            loop {
+                key += 1;
+                if let Err(error) = session.transact(async |tx| table.insert(tx, key, Words([1])).await).await {
+                    return (key, error);
+                }
             }
         };
+        let ((key, error), (other, _)) = (fill(&full).await, fill(&fuller).await);
         let slots = full.untyped().index().slots_in_all();
         assert_eq!(error.limit(), Some(Limit::TableFull { slots }));
         says(error, &["\"full\"", &format!("({key})"), "larger", &format!(" {slots} slots")]);
+        // Of two records that stop a transaction, the error names the one that it is about.
+        let both = session.transact(async |tx| {
+            let _ = (tx.want_for(&full, key, Intent::Insert), tx.want_for(&fuller, other, Intent::Insert));
+            tx.fetch().await
+        });
+        let error = both.await.unwrap_err();
+        let is_first = error.limit() == Some(Limit::TableFull { slots });
+        let (name, key) = if is_first { ("\"full\"", key) } else { ("\"fuller\"", other) };
+        says(error, &[name, &format!("({key})")]);
         let too_long = large.upload(session, &vec![0; LARGE_BYTES_MAX + 1]).await.unwrap_err();
         says(too_long, &["\"large\"", &(LARGE_BYTES_MAX + 1).to_string(), &LARGE_BYTES_MAX.to_string()]);
         let not_named = session.transact(async |tx| {
