@@ -45,16 +45,14 @@
 use std::collections::{HashMap, HashSet};
 
 use remora_fabric::{Address, WORD_BYTES};
-use remora_index::race::{
-    AT_IMAGE, DEPTH_MAX, Hash, Header, Keys, Kind, NodeWord, OBJECT_BYTES, Slot, WINDOW_BYTES, WINDOW_SLOTS, decode,
-};
+use remora_index::race::{AT_IMAGE, Hash, Header, Keys, Kind, NodeWord, OBJECT_BYTES, Slot, WINDOW_SLOTS, decode};
 use remora_record::LockWord;
 
 use super::Operation;
 use super::known::{Block, Leaf};
-use super::operations::{CANDIDATES, Found, Seen, first_of};
+use super::operations::{CANDIDATES, Found, Seen};
 use super::tree::{HASH_BYTES, VERBS, empty_of};
-use crate::error::{Limit, Stop};
+use crate::error::Stop;
 use crate::limits::READ_PAUSE_NS;
 
 impl Seen {
@@ -194,7 +192,7 @@ impl Operation<'_> {
         let mut round = self.lane.round();
         round.write_words(block_at.plus(AT_IMAGE), &self.state.races[self.table].words);
         let swap = round.compare_swap(at, free.to_bits(), new.to_bits());
-        let reads = seen.windows.map(|window| round.read(first_of(array, window), WINDOW_BYTES));
+        let reads = seen.ask(array, &mut round);
         let done = match self.lane.execute(round).await {
             Ok(done) => done,
             Err(error) => return Err(self.lost(error)),
@@ -204,9 +202,7 @@ impl Operation<'_> {
             *in_hand = Some(block);
             return Ok(false);
         }
-        for (words, read) in seen.words.iter_mut().zip(reads) {
-            words.copy_from_slice(done.words(read));
-        }
+        seen.hear(&done, reads);
         drop(done);
         let is_alone = match seen.keys(self.hash) {
             Keys::All => matches!(self.look(seen, 1 << bit, &mut |_| ()).await?, (None, false)),
@@ -244,15 +240,7 @@ impl Operation<'_> {
     pub(super) async fn split_native(&mut self, leaf: Leaf) -> Result<bool, Stop> {
         let geometry = self.shape().geometry;
         let bits = self.hash.leaf_bits();
-        let part = self.part();
-        let number = part.directory.find(bits);
-        let depth = part.directory.depth_of(number);
-        let Some(old) = leaf.array.filter(|_| part.directory.leaf(number).object == leaf.object) else {
-            return Ok(false);
-        };
-        if depth == DEPTH_MAX {
-            return Err(Limit::TableFull { slots: part.directory.len() as u64 }.into());
-        }
+        let Some((old, depth)) = self.splittable(leaf)? else { return Ok(false) };
         let wanted = geometry.array_units() + 1;
         let units = self.take_array(wanted).await?;
         let pair = units + geometry.array_units() as u32;

@@ -1,6 +1,6 @@
 //! The operations on a key of a RACE hash table.
 
-use remora_fabric::{Address, FabricError, ReadHandle, WORD_BYTES};
+use remora_fabric::{Address, Completed, FabricError, ReadHandle, Round, WORD_BYTES};
 use remora_index::race::{AT_IMAGE, Class, Content, Kind, Slot, WINDOW_BYTES, WINDOW_SLOTS, Window, decode, encode};
 
 use super::known::{Block, Leaf};
@@ -35,6 +35,19 @@ impl Seen {
     #[inline]
     pub(super) fn slot(&self, bit: usize) -> Slot {
         Slot::from_bits(self.words.as_flattened()[bit])
+    }
+
+    /// Asks in a round for the slots as they are now.
+    pub(super) fn ask(&self, array: Address, round: &mut Round<'_>) -> [ReadHandle; 2] {
+        let first = |window: Window| array.plus((window.first_slot() * WORD_BYTES) as u64);
+        self.windows.map(|window| round.read(first(window), WINDOW_BYTES))
+    }
+
+    /// Takes the slots that were asked for.
+    pub(super) fn hear(&mut self, done: &Completed<'_>, reads: [ReadHandle; 2]) {
+        for (words, read) in self.words.iter_mut().zip(reads) {
+            words.copy_from_slice(done.words(read));
+        }
     }
 
     /// Returns the address of a slot of an array by the number of its bit.
@@ -141,11 +154,9 @@ impl Operation<'_> {
 
     pub(super) async fn read_windows(&mut self, array: Address, seen: &mut Seen) -> Result<(), Stop> {
         let mut round = self.lane.round();
-        let reads = seen.windows.map(|window| round.read(first_of(array, window), WINDOW_BYTES));
+        let reads = seen.ask(array, &mut round);
         let done = self.lane.execute(round).await?;
-        for (words, read) in seen.words.iter_mut().zip(reads) {
-            words.copy_from_slice(done.words(read));
-        }
+        seen.hear(&done, reads);
         Ok(())
     }
 
@@ -350,15 +361,13 @@ impl Operation<'_> {
             tombstone_at.inspect(|at| _ = round.compare_swap(*at, free.to_bits(), free.marked()));
         }
         let swap = round.compare_swap(at, free.to_bits(), taken.to_bits());
-        let reads = seen.windows.map(|window| round.read(first_of(array, window), WINDOW_BYTES));
+        let reads = seen.ask(array, &mut round);
         let lock = mutant!(RaceInsertAtOnce).then(|| round.read(leaf.object, WORD_BYTES));
         let done = match self.lane.execute(round).await {
             Ok(done) => done,
             Err(error) => return Err(self.lost(error)),
         };
-        for (words, read) in seen.words.iter_mut().zip(reads) {
-            words.copy_from_slice(done.words(read));
-        }
+        seen.hear(&done, reads);
         let is_taken = done.swapped(swap);
         let early = lock.map(|lock| done.words(lock)[0]);
         drop(done);
@@ -474,11 +483,9 @@ impl Operation<'_> {
                 round.compare_swap(seen.at(array, bit), slot.to_bits(), slot.withdrawn().to_bits());
                 true
             });
-            let reads = seen.windows.map(|window| round.read(first_of(array, window), WINDOW_BYTES));
+            let reads = seen.ask(array, &mut round);
             let done = self.lane.execute(round).await?;
-            for (words, read) in seen.words.iter_mut().zip(reads) {
-                words.copy_from_slice(done.words(read));
-            }
+            seen.hear(&done, reads);
             drop(done);
             self.again()?;
         }
@@ -550,8 +557,4 @@ impl Operation<'_> {
         tracing::warn!(%error, "the answer to an operation was lost: its outcome is unknown");
         self.unknown()
     }
-}
-
-pub(super) fn first_of(array: Address, window: Window) -> Address {
-    array.plus((window.first_slot() * WORD_BYTES) as u64)
 }

@@ -156,6 +156,23 @@ impl Operation<'_> {
         self.split(leaf).await
     }
 
+    /// Returns the array of a leaf that is to be split, and the leaf's depth. Returns `None` if the
+    /// session knows by now that the leaf was split. Fails if the tree has its greatest depth
+    /// there.
+    pub(super) fn splittable(&mut self, leaf: Leaf) -> Result<Option<(Address, u32)>, Stop> {
+        let bits = self.hash.leaf_bits();
+        let directory = &self.part().directory;
+        let number = directory.find(bits);
+        let depth = directory.depth_of(number);
+        let Some(array) = leaf.array.filter(|_| directory.leaf(number).object == leaf.object) else {
+            return Ok(None);
+        };
+        if depth == DEPTH_MAX {
+            return Err(Limit::TableFull { slots: directory.len() as u64 }.into());
+        }
+        Ok(Some((array, depth)))
+    }
+
     /// Splits a full leaf in two. Returns false if another client has been faster.
     pub(super) async fn split(&mut self, leaf: Leaf) -> Result<bool, Stop> {
         if self.is_native() {
@@ -163,16 +180,7 @@ impl Operation<'_> {
         }
         let geometry = self.shape().geometry;
         let slots = geometry.array_slots();
-        let bits = self.hash.leaf_bits();
-        let part = self.part();
-        let number = part.directory.find(bits);
-        let depth = part.directory.depth_of(number);
-        let Some(array) = leaf.array.filter(|_| part.directory.leaf(number).object == leaf.object) else {
-            return Ok(false);
-        };
-        if depth == DEPTH_MAX {
-            return Err(Limit::TableFull { slots: part.directory.len() as u64 }.into());
-        }
+        let Some((array, depth)) = self.splittable(leaf)? else { return Ok(false) };
         // The lock is held for a short time if all space is at hand before.
         self.have_units(split_units(geometry).iter().sum()).await?;
         let mut units = [0; 3];
