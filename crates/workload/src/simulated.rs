@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use remora::observe::{Observer, Outcome, TransactionEvent};
-use remora::{Cluster, Error, Worker, WorkerOptions};
+use remora::{Cluster, Error, Session, Worker, WorkerOptions};
 use remora_fabric::sim::{Driven, Ended, Sim, SimStatistics};
 use remora_fabric::{ClientId, Nanos};
 
@@ -204,16 +204,10 @@ pub fn simulate<W: Workload>(
             }
         })
         .collect();
-    let clients: Vec<Vec<ClientId>> =
-        workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
-    let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
-    let mut driven: Vec<Driven<'_>> =
-        runs.iter_mut().zip(clients).map(|(run, clients)| Driven { clients, run }).collect();
     // Transactions under way at the end of the time may finish.
-    let ended = sim.run(&mut driven, Some(until + GRACE));
+    let (results, ended) = drive(sim, &mut workers, &bodies, until + GRACE);
     let simulated_in = simulating.elapsed();
-    drop(driven);
-    let results = runs.into_iter().flat_map(remora_fabric::Run::finish).collect::<Result<Vec<_>, Error>>()?;
+    let results = results.into_iter().collect::<Result<Vec<_>, Error>>()?;
     sim.instant(true);
     let mut settled = true;
     for worker in &mut workers {
@@ -256,6 +250,24 @@ const REST_NS: Nanos = 5_000;
 
 /// Virtual time within which transactions under way at the end must finish.
 const GRACE: Nanos = 1_000_000_000;
+
+/// Runs a body on every coroutine of each worker, until all have finished or the time has come.
+/// Returns what the coroutines of the workers have returned that have finished, and how it ended.
+pub fn drive<'w, T: 'w, B: AsyncFn(usize, &mut Session) -> T>(
+    sim: &Sim,
+    workers: &'w mut [Worker],
+    bodies: &'w [B],
+    until: Nanos,
+) -> (Vec<T>, Ended) {
+    let clients: Vec<Vec<ClientId>> =
+        workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
+    let mut runs: Vec<_> = workers.iter_mut().zip(bodies).map(|(worker, body)| worker.start(body)).collect();
+    let mut driven: Vec<Driven<'_>> =
+        runs.iter_mut().zip(clients).map(|(run, clients)| Driven { clients, run }).collect();
+    let ended = sim.run(&mut driven, Some(until));
+    drop(driven);
+    (runs.into_iter().flat_map(remora_fabric::Run::finish).collect(), ended)
+}
 
 /// Connects one worker for each thread of each machine.
 pub fn connect(cluster: &Cluster, sim: &Sim, options: &Simulation) -> Result<Vec<Worker>, RunError> {

@@ -11,9 +11,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use remora::{Cluster, Error, RaceOptions, Session};
-use remora_fabric::sim::{Driven, Sim};
-use remora_fabric::{ClientId, Nanos, splitmix};
-use remora_workload::simulated::connect;
+use remora_fabric::sim::Sim;
+use remora_fabric::{Nanos, splitmix};
+use remora_workload::simulated::{connect, drive};
 use remora_workload::{RunError, Workload};
 
 use super::{Operations, ReproduceError, Row, Scale, System, Tree, bench};
@@ -102,15 +102,8 @@ fn kill(
             }
         })
         .collect();
-    let clients: Vec<Vec<ClientId>> =
-        workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
-    let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
-    let mut driven: Vec<Driven<'_>> =
-        runs.iter_mut().zip(clients).map(|(run, clients)| Driven { clients, run }).collect();
     // Clients that were killed never end.
-    sim.run(&mut driven, Some(until + BIN));
-    drop(driven);
-    drop(runs);
+    let _ = drive(sim, &mut workers, &bodies, until + BIN);
     Ok(Timeline { inserted: inserted.into_inner(), killed, until })
 }
 

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora::floors::index::race::Hash;
 use remora::{Error, Race, RaceOptions, Session};
-use remora_fabric::sim::{Driven, Ended};
-use remora_fabric::{ClientId, Cost, Nanos};
-use remora_workload::simulated::connect;
+use remora_fabric::sim::Ended;
+use remora_fabric::{Cost, Nanos};
+use remora_workload::simulated::{connect, drive};
 use remora_workload::ycsb::{Distribution, Kind, Zipf};
 use remora_workload::{Prng, RunError};
 
@@ -184,14 +184,7 @@ fn run(scale: &Scale, point: &Point) -> Result<Measured, ReproduceError> {
             }
         })
         .collect();
-    let clients: Vec<Vec<ClientId>> =
-        workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
-    let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
-    let mut driven: Vec<Driven<'_>> =
-        runs.iter_mut().zip(clients).map(|(run, clients)| Driven { clients, run }).collect();
-    let ended = sim.run(&mut driven, Some(until + GRACE));
-    drop(driven);
-    drop(runs);
+    let (_, ended) = drive(&sim, &mut workers, &bodies, until + GRACE);
     if let Some(error) = failure.take() {
         return Err(failed(error).into());
     }
