@@ -174,8 +174,7 @@ fn recorder_of(file: &Arc<HistoryFile>) -> Recorder {
 
 /// Opens the tables of the keys, or creates them. Waits while another gateway creates them.
 fn open(cluster: &Cluster, options: StoreOptions) -> Result<Store, OpenError> {
-    let open = || cluster.in_one_epoch(|| Store::open_or_create(cluster, TABLES, options));
-    patiently(cluster, |error| passes(cluster, error), open)
+    patiently(cluster, |error| passes(cluster, error), || Store::open_or_create(cluster, TABLES, options))
 }
 
 /// Does something again while it fails for a reason that `passes`, but not for longer than
@@ -197,7 +196,8 @@ fn patiently<T, E>(
 }
 
 /// Returns whether an error passes without an operator: another gateway creates the tables, the
-/// catalog is changing, or a memory node was just lost that the cluster is about to go on without.
+/// catalog is changing, the epoch has ended, or a memory node was just lost that the cluster is
+/// about to go on without.
 fn passes(cluster: &Cluster, error: &OpenError) -> bool {
     match error.kind() {
         OpenErrorKind::Unfinished { .. } | OpenErrorKind::Changing => true,
